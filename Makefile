@@ -1,0 +1,63 @@
+# Two commands do everything: `make demo` and `make test`. Each makes what it needs first.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# The Java that set-up found goes first: JAVA_HOME may point to an older one, and Spark would start that.
+PYTHON := JAVA_HOME="$$(cat .venv/java-home)" .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+
+say = @printf '\n== %s\n' "$(1)"
+
+.PHONY: help
+help:  ## Show this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: setup
+setup:  ## Make .venv with everything, and see to a Java >= 17; done in no time when all is there.
+	@bash tools/setup.sh
+
+.PHONY: demo
+demo: setup  ## Run the main job on a year of real flights; make demo ARGS="--month 1" is a short run.
+	$(call say,demo: examples/flights.py $(ARGS))
+	@$(PYTHON) examples/flights.py $(ARGS)
+
+.PHONY: test
+test: setup lint types doctests  ## Set up, then lint, types, doctests and all tests but the long proofs.
+	$(call say,tests: all but the long proofs)
+	@$(PYTEST) -m "not crash"
+
+.PHONY: test-fast
+test-fast: setup  ## Run the tests that need neither Spark nor a long time.
+	$(call say,fast tests: no Spark and no long proofs)
+	@$(PYTEST) -m "not spark and not crash"
+
+.PHONY: crash
+crash: setup  ## Run the long proofs: properties with 20 times the examples, then every kill and restart.
+	$(call say,crash: the property tests with the long profile)
+	@HYPOTHESIS_PROFILE=long $(PYTEST) -m "hypothesis and not spark and not crash" --timeout 1800
+	$(call say,crash: the tests that kill real processes)
+	@HYPOTHESIS_PROFILE=long $(PYTEST) -m crash --timeout 1800
+
+.PHONY: lint
+lint: setup  ## Check style and format with ruff.
+	$(call say,lint: ruff check)
+	@$(PYTHON) -m ruff check .
+	$(call say,lint: ruff format --check)
+	@$(PYTHON) -m ruff format --check .
+
+.PHONY: types
+types: setup  ## Check the types of windowing/ with mypy --strict.
+	$(call say,types: mypy --strict windowing)
+	@$(PYTHON) -m mypy --strict windowing
+
+.PHONY: doctests
+doctests: setup  ## Run the examples in the docstrings of windowing/.
+	$(call say,doctests: windowing/)
+	@$(PYTEST) --doctest-modules windowing
+
+.PHONY: clean
+clean:  ## Remove .venv and everything else that a command here has made.
+	rm -rf .venv build dist demo-out spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,38 @@
+"""What all tests share: Hypothesis profiles, and one Spark session for the tests that ask for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXAMPLES = 100
+
+settings.register_profile("default", max_examples=EXAMPLES, deadline=None, print_blob=True)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=False)
+settings.register_profile("long", settings.get_profile("default"), max_examples=20 * EXAMPLES)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that uses the fixture `spark`, so that `-m "not spark"` never starts a JVM."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests: starting one takes 7 to 18 seconds."""
+    from windowing.spark import session
+
+    running = session("tests", cores=2)
+    yield running
+    running.stop()

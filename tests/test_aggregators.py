@@ -1,0 +1,202 @@
+"""Aggregators: the laws of `windowing/core/aggregate.py`, on ints exactly, on floats bit for bit where promised."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import math
+from datetime import date
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.core import aggregate as agg
+from windowing.errors import ConfigError
+
+BUILT_IN = [agg.count(), agg.count("f"), agg.sum("f"), agg.mean("f"), agg.min("f"), agg.max("f")]
+VARIANCE = agg.fold(
+    lambda: [0, 0, 0],
+    lambda acc, n: acc if n is None else [acc[0] + 1, acc[1] + n, acc[2] + n * n],
+    lambda a, b: [x + y for x, y in zip(a, b, strict=True)],
+    lambda acc: acc[2] * acc[0] - acc[1] ** 2,
+    field="f",
+)
+aggregators = st.sampled_from([*BUILT_IN, VARIANCE])
+ints = st.lists(st.none() | st.integers())
+numbers = st.lists(st.none() | st.integers() | st.floats() | st.booleans(), max_size=30)
+
+
+def one_by_one(aggregator: Any, acc: Any, values: list[Any]) -> Any:
+    return reduce(aggregator.add, values, acc)
+
+
+def exact(acc: Any) -> str:
+    return repr(acc)  # tells -0.0 from 0.0, True from 1, and NaN is NaN
+
+
+@given(aggregators, ints, ints)
+def test_partials_of_two_parts_merge_to_the_partial_of_both(aggregator: Any, left: list[Any], right: list[Any]) -> None:
+    a, b = (one_by_one(aggregator, aggregator.init(), part) for part in (left, right))
+    before = exact((a, b))
+    assert aggregator.merge(a, b) == one_by_one(aggregator, aggregator.init(), left + right)
+    assert exact((a, b)) == before
+
+
+@given(aggregators, ints, ints, ints)
+def test_merging_associates_and_nothing_merges_to_the_other(aggregator: Any, x: Any, y: Any, z: Any) -> None:
+    a, b, c = (agg.add_many(aggregator, aggregator.init(), part) for part in (x, y, z))
+    merge = aggregator.merge
+    assert merge(merge(a, b), c) == merge(a, merge(b, c))
+    assert merge(a, aggregator.init()) == a == merge(aggregator.init(), a)
+
+
+@given(st.sampled_from(BUILT_IN), numbers, numbers)
+def test_many_values_at_once_are_the_same_as_one_by_one_to_the_last_bit(
+    aggregator: Any, first: list[Any], then: list[Any]
+) -> None:
+    try:
+        wanted = one_by_one(aggregator, one_by_one(aggregator, aggregator.init(), first), then)
+    except OverflowError:  # an int too large for a float
+        with pytest.raises(OverflowError):
+            aggregator.add_many(aggregator.add_many(aggregator.init(), first), then)
+        return
+    acc = aggregator.add_many(aggregator.init(), first)
+    before = exact(acc)
+    assert exact(aggregator.add_many(acc, then)) == exact(wanted)
+    assert exact(acc) == before
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+def test_a_sum_of_floats_goes_from_left_to_right(values: list[float]) -> None:
+    wanted = values[0]
+    for value in values[1:]:
+        wanted += value
+    assert exact(agg.sum().add_many(None, values)) == exact(wanted)
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@given(values=numbers)
+def test_both_ways_to_sum_are_the_same(sequential: bool, values: list[Any]) -> None:
+    if sequential and not agg._SUM_IS_SEQUENTIAL:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agg, "_SUM_IS_SEQUENTIAL", sequential)
+        for aggregator in (agg.sum(), agg.mean()):
+            try:
+                wanted = exact(one_by_one(aggregator, None, values))
+            except OverflowError:
+                continue
+            assert exact(aggregator.add_many(None, values)) == wanted
+
+
+@given(st.permutations([1, 2.5, -3, math.nan, math.inf, None]))
+def test_min_and_max_do_not_depend_on_the_order_where_nan_is_the_largest(values: list[Any]) -> None:
+    assert agg.min().add_many(None, values) == -3
+    assert math.isnan(agg.max().add_many(None, values))
+    without = [value for value in values if value != value or value is None]
+    assert math.isnan(agg.min().add_many(None, without))
+    assert agg.min().merge(math.nan, 1) == agg.min().merge(1, math.nan) == 1
+
+
+@given(aggregators, ints)
+def test_an_accumulator_is_plain_data(aggregator: Any, values: list[Any]) -> None:
+    acc = agg.add_many(aggregator, aggregator.init(), values)
+    assert json.loads(json.dumps(acc)) == acc
+    assert aggregator.result(json.loads(json.dumps(acc))) == aggregator.result(acc)
+
+
+def test_none_is_ignored_as_in_sql() -> None:
+    values = [None, 4, None, 2]
+    results = [agg.result(agg.add_many(agg.init(), values)) for agg in BUILT_IN]
+    assert results == [4, 2, 6, 3.0, 2, 4]
+
+
+def test_of_nothing_only_a_count_is_a_number() -> None:
+    for values in ([], [None]):
+        results = [agg.result(agg.add_many(agg.init(), values)) for agg in BUILT_IN]
+        assert results == [len(values), 0, None, None, None, None]
+
+
+def test_what_can_be_compared_has_a_least_and_a_greatest() -> None:
+    days = [date(2013, 1, 2), date(2013, 1, 1), date(2013, 1, 3)]
+    assert (agg.min().add_many(None, days), agg.max().add_many(None, days)) == (date(2013, 1, 1), date(2013, 1, 3))
+    assert agg.max().add_many(None, ["a", "c", "b"]) == "c"
+    assert agg.min().add_many(None, [Decimal("NaN"), Decimal(1)]) == Decimal(1)
+
+
+def test_the_first_of_equal_values_stays() -> None:
+    for aggregator in (agg.min(), agg.max()):
+        assert exact(aggregator.add_many(None, [1, 1.0, True])) == exact(aggregator.add_many(1, [1.0, True])) == "1"
+
+
+def test_a_sum_refuses_text_however_it_comes() -> None:
+    for aggregator in (agg.sum(), agg.mean()):
+        for call in (lambda a=aggregator: a.add(None, "x"), lambda a=aggregator: a.add_many(None, ["x", "y"])):
+            with pytest.raises(TypeError, match="adds numbers, got 'x'"):
+                call()
+        for call in (lambda a=aggregator: a.add(a.add(None, 1), "x"), lambda a=aggregator: a.add_many(None, [1, "x"])):
+            with pytest.raises(TypeError):
+                call()
+
+
+def test_a_users_own_aggregator_needs_four_methods_only() -> None:
+    class Longest:
+        def init(self) -> int:
+            return 0
+
+        def add(self, acc: int, value: str) -> int:
+            return max(acc, len(value))
+
+        def merge(self, a: int, b: int) -> int:
+            return max(a, b)
+
+        def result(self, acc: int) -> int:
+            return acc
+
+    own: Any = Longest()
+    assert agg.is_aggregator(own)
+    assert not agg.is_aggregator(Longest)
+    assert agg.field_of(own) is None
+    assert agg.add_many(own, 0, ["to", "be"]) == 2
+    assert agg.spec_of(own)["kind"].endswith("Longest")
+
+
+def test_a_fold_sees_every_value_and_starts_afresh_each_time() -> None:
+    seen = agg.fold(list, lambda acc, value: [*acc, value], lambda a, b: a + b, len)
+    assert seen.result(seen.add_many(seen.init(), [1, None])) == 2
+    assert seen.init() == []
+    assert seen.init() is not seen.init()
+
+
+def test_a_fold_is_made_of_functions() -> None:
+    start: Any = 0
+    with pytest.raises(ConfigError, match=r"got init=0; write init=lambda"):
+        agg.fold(start, max, max)
+
+
+def test_a_field_is_a_name() -> None:
+    for maker in (agg.count, agg.sum, agg.mean, agg.min, agg.max):
+        assert maker("delay").field == "delay"
+        assert maker().field is None
+        for wrong in (3, "", [1]):
+            with pytest.raises(ConfigError, match=f"write agg.{maker.__name__}"):
+                maker(wrong)  # type: ignore[arg-type]
+
+
+def test_a_spec_is_json_by_name() -> None:
+    spec = agg.spec_of({"flights": agg.count(), "mean_delay": agg.mean("dep_delay"), "own": VARIANCE})
+    assert json.loads(json.dumps(spec)) == spec
+    assert spec == {
+        "flights": {"kind": "count", "field": None},
+        "mean_delay": {"kind": "mean", "field": "dep_delay"},
+        "own": {"kind": "fold", "field": "f"},
+    }
+    assert agg.spec_of(agg.sum("x")) == {"kind": "sum", "field": "x"}
+
+
+def test_pythons_own_functions_stay_what_they_were() -> None:
+    assert (builtins.sum, builtins.min, builtins.max) == (sum, min, max)

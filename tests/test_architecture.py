@@ -1,0 +1,320 @@
+"""The law of direction: who may import whom in windowing/, what pure rings never touch, how long things may be.
+
+`RINGS` is the law; everything below it only reads the sources (as syntax trees, nothing is imported).
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "windowing"
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 70
+
+
+@dataclass(frozen=True)
+class Ring:
+    """What a ring may import beside itself and the standard library; a pure ring is also barred from `IMPURE`."""
+
+    rings: frozenset[str]
+    packages: frozenset[str]
+    pure: bool = False
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def pure(rings: str = "", packages: str = "") -> Ring:
+    return Ring(words(rings), words(packages), pure=True)
+
+
+def driver(rings: str = "", packages: str = "") -> Ring:
+    return Ring(words(rings), words(packages))
+
+
+PURE_RINGS = "errors core acking transactions topology"
+
+# A ring is a folder or a module right under windowing/. Only this table decides; a ring that is not here is refused.
+RINGS = {
+    "errors": pure(),
+    "core": pure("errors", "sortedcontainers"),
+    "acking": pure("errors"),
+    "transactions": pure("errors"),
+    "topology": pure("errors core"),
+    "__init__": pure(PURE_RINGS),
+    "columnar": driver("errors core", "pyarrow numpy"),
+    "runtime": driver(f"{PURE_RINGS} columnar"),
+    "spark": driver(f"{PURE_RINGS} columnar", "pyspark pandas pyarrow numpy"),
+    "testing": driver(f"{PURE_RINGS} columnar runtime", "hypothesis sortedcontainers"),
+    "cli": driver(f"{PURE_RINGS} columnar runtime spark testing __init__", "click typer rich"),
+    "__main__": driver("cli"),
+}
+
+# Standard modules through which the world gets in: clocks, chance, threads, files, processes, the network.
+IMPURE = words("""
+    time datetime zoneinfo calendar sched random secrets uuid
+    threading _thread queue asyncio concurrent multiprocessing contextvars signal
+    logging os pathlib io shutil tempfile glob fileinput sqlite3 dbm
+    socket socketserver ssl select selectors http urllib ftplib smtplib
+    subprocess pty ctypes mmap platform getpass locale importlib
+""")
+
+# The type timedelta is a value, not a clock: a person writes lengths in it. Nothing else of datetime comes in.
+TIMEDELTA_PLACES = ("topology/", "core/measures.py")
+
+UNSAFE = words("pickle _pickle cPickle marshal shelve cloudpickle dill joblib")
+UNSAFE_CALLS = words("eval exec __import__ os.system os.popen builtins.eval builtins.exec")
+IMPURE_CALLS = words("open input print breakpoint builtins.open builtins.input builtins.print")
+
+WHY = {
+    "pyspark": "only windowing/spark touches Spark, so that everything else runs and is tested without a JVM",
+    "hypothesis": "only windowing/testing uses Hypothesis, which users of the library need not have",
+}
+WHY_IMPURE = "a pure ring takes time, chance and data as events and returns what is to be done; a driver does it"
+WHY_UNSAFE = "state and messages are plain data: a pickle runs code when it is read, and breaks when a class changes"
+WHY_UNSAFE_CALL = "text must never become code or a shell command"
+WHY_TIMEDELTA = (
+    "a pure ring may take from datetime only `from datetime import timedelta`, in topology and core/measures.py"
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name, absolute and dotted: `from ..core import queue` in windowing/spark is windowing.core.queue."""
+
+    name: str
+    line: int
+    of_module: str  # what stands after `from`, or the name itself
+
+    @property
+    def package(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def imports(tree: ast.Module, package: list[str]) -> Iterator[Import]:
+    """Yield every import of the tree, wherever it stands; `package` is the dotted path of the file's folder."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (Import(f"{module}.{alias.name}", node.lineno, module) for alias in node.names)
+
+
+def calls(tree: ast.Module) -> Iterator[tuple[ast.Call, str]]:
+    """Yield every call with the dotted name of what is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            yield node, ast.unparse(node.func)
+
+
+def ring_imported(name: str) -> str:
+    """Return the ring that an absolute name under windowing belongs to: `__init__` for the package itself."""
+    ring = [*name.split("."), "__init__"][1]
+    return ring if ring in RINGS else "__init__"
+
+
+def listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+def why_not_standard(found: Import, path: str) -> str | None:
+    """Return the reason why a file of a pure ring may not import this standard module, or None."""
+    if found.package not in IMPURE:
+        return None
+    if found.package != "datetime":
+        return WHY_IMPURE
+    is_timedelta = found.name == "datetime.timedelta" and found.of_module == "datetime"
+    return None if is_timedelta and path.startswith(TIMEDELTA_PLACES) else WHY_TIMEDELTA
+
+
+def why_not(found: Import, ring_name: str, path: str) -> str | None:
+    """Return the reason why the file `path` (relative to windowing/) of this ring may not import this, or None."""
+    ring = RINGS[ring_name]
+    if UNSAFE & set(found.name.split(".")):
+        return WHY_UNSAFE
+    if found.package == "windowing":
+        known = ring_imported(found.name) in ring.rings | {ring_name}
+        return None if known else f"of windowing, the ring {ring_name} may import only: {listed(ring.rings)}"
+    if found.package in sys.stdlib_module_names:
+        return why_not_standard(found, path) if ring.pure else None
+    if found.package in ring.packages:
+        return None
+    return WHY.get(
+        found.package, f"of installed packages, the ring {ring_name} may import only: {listed(ring.packages)}"
+    )
+
+
+def asks_for_a_shell(call: ast.Call) -> bool:
+    """Whether the call has `shell=` with anything but a constant that is false."""
+    asked = [keyword.value for keyword in call.keywords if keyword.arg == "shell"]
+    return any(not isinstance(value, ast.Constant) or bool(value.value) for value in asked)
+
+
+def call_violations(tree: ast.Module, *, is_pure: bool) -> Iterator[tuple[int, str]]:
+    for call, name in calls(tree):
+        if name in UNSAFE_CALLS:
+            yield call.lineno, f"calls {name}(): {WHY_UNSAFE_CALL}"
+        elif asks_for_a_shell(call):
+            yield call.lineno, f"calls {name}(shell=...): {WHY_UNSAFE_CALL}"
+        elif is_pure and name in IMPURE_CALLS:
+            yield call.lineno, f"calls {name}(): {WHY_IMPURE}"
+
+
+def sources(root: Path) -> Iterator[tuple[str, ast.Module, str]]:
+    """Yield (path relative to windowing/, tree, text) of every file, in order."""
+    for file in sorted(root.rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        yield file.relative_to(root).as_posix(), ast.parse(text, filename=str(file)), text
+
+
+def violations(root: Path) -> list[str]:
+    """Return a sentence for every breach of the law of direction under `root`, a folder laid out as windowing/."""
+    found = []
+    for path, tree, _ in sources(root):
+        ring_name = path.split("/")[0].removesuffix(".py")
+        if ring_name not in RINGS:
+            found.append(f"windowing/{path}:1 is in no ring: add {ring_name!r} to RINGS with what it may import")
+            continue
+        package = ["windowing", *path.split("/")[:-1]]
+        for imported in imports(tree, package):
+            if reason := why_not(imported, ring_name, path):
+                found.append(f"windowing/{path}:{imported.line} imports {imported.name}: {reason}")
+        for line, sentence in call_violations(tree, is_pure=RINGS[ring_name].pure):
+            found.append(f"windowing/{path}:{line} {sentence}")
+    return found
+
+
+def length_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function, clean=False) is None:
+        return lines
+    return lines - ((first.end_lineno or first.lineno) - first.lineno + 1)
+
+
+def too_long(root: Path) -> list[str]:
+    """Return a sentence for every file and every function under `root` that is longer than the house allows."""
+    found = []
+    for path, tree, text in sources(root):
+        if (lines := len(text.splitlines())) > MAX_FILE_LINES:
+            found.append(
+                f"windowing/{path} has {lines} lines, more than {MAX_FILE_LINES}: move a whole thing out of it"
+            )
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if (lines := length_without_docstring(node)) > MAX_FUNCTION_LINES:
+                found.append(
+                    f"windowing/{path}:{node.lineno} {node.name}() has {lines} lines without its docstring,"
+                    f" more than {MAX_FUNCTION_LINES}: ifs up, fors down"
+                )
+    return found
+
+
+def plant(root: Path, path: str, text: str) -> Path:
+    """Write one file into a temporary tree laid out as windowing/, and return the tree."""
+    file = root / "windowing" / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return root / "windowing"
+
+
+def test_every_import_keeps_the_law_of_direction() -> None:
+    assert any(ROOT.rglob("*.py")), f"no sources found in {ROOT}"
+    found = violations(ROOT)
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_no_file_and_no_function_is_too_long() -> None:
+    found = too_long(ROOT)
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_a_ring_imports_only_rings_that_the_table_knows() -> None:
+    unknown = {name: ring.rings - RINGS.keys() for name, ring in RINGS.items() if ring.rings - RINGS.keys()}
+    assert not unknown, f"RINGS lets rings import what is no ring: {unknown}"
+
+
+def test_importing_windowing_loads_no_optional_package() -> None:
+    optional = "{'pyspark', 'py4j', 'hypothesis', 'pandas', 'pyarrow', 'numpy'}"
+    code = f"import sys; import windowing; print(*sorted({optional} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT.parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [], f"import windowing loads {done.stdout.strip()}: import these where they are used"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "culprit", "reason"),
+    [
+        ("core/manager.py", "import time", "windowing/core/manager.py:1 imports time:", WHY_IMPURE),
+        ("core/manager.py", "x = 1\nimport os.path as p", "windowing/core/manager.py:2 imports os.path:", WHY_IMPURE),
+        ("acking/a.py", "def f():\n    from random import random", "windowing/acking/a.py:2", WHY_IMPURE),
+        ("acking/a.py", "print(open('x'))", "windowing/acking/a.py:1 calls open():", WHY_IMPURE),
+        ("core/queue.py", "from datetime import timedelta", "imports datetime.timedelta", WHY_TIMEDELTA),
+        ("core/measures.py", "from datetime import datetime", "imports datetime.datetime", WHY_TIMEDELTA),
+        ("topology/t.py", "import datetime", "imports datetime:", WHY_TIMEDELTA),
+        ("core/a.py", "from windowing.spark import session", "imports windowing.spark.session", "only: errors"),
+        ("core/a.py", "from ..runtime import clock", "imports windowing.runtime.clock", "only: errors"),
+        ("core/a.py", "from .. import runtime", "imports windowing.runtime:", "only: errors"),
+        ("core/a.py", "from windowing import Count", "imports windowing.Count", "only: errors"),
+        ("errors.py", "from . import core", "imports windowing.core:", "only: nothing"),
+        ("spark/__init__.py", "from ..testing import replay", "imports windowing.testing.replay", "the ring spark"),
+        ("__init__.py", "from .spark import session", "windowing/__init__.py:1", "the ring __init__"),
+        ("runtime/loop.py", "import pyspark.sql", "imports pyspark.sql", "only windowing/spark touches Spark"),
+        ("core/a.py", "import hypothesis", "imports hypothesis", "only windowing/testing uses Hypothesis"),
+        ("core/a.py", "import numpy", "imports numpy", "only: sortedcontainers"),
+        ("spark/a.py", "from pyspark import cloudpickle", "imports pyspark.cloudpickle", WHY_UNSAFE),
+        ("testing/a.py", "import pickle", "imports pickle", WHY_UNSAFE),
+        ("runtime/a.py", "x = eval('1')", "windowing/runtime/a.py:1 calls eval():", WHY_UNSAFE_CALL),
+        ("runtime/a.py", "import subprocess as s\ns.run('ls', shell=True)", "calls s.run(shell=...):", WHY_UNSAFE_CALL),
+        ("attic/a.py", "", "windowing/attic/a.py:1 is in no ring", "add 'attic' to RINGS"),
+    ],
+)
+def test_the_checker_reports_what_is_planted(tmp_path: Path, path: str, text: str, culprit: str, reason: str) -> None:
+    found = violations(plant(tmp_path, path, text))
+    assert any(culprit in sentence and reason in sentence for sentence in found), found
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (
+            "core/manager.py",
+            "from __future__ import annotations\nimport bisect\nfrom sortedcontainers import SortedList",
+        ),
+        ("core/manager.py", "from . import queue\nfrom .queue import Buffer\nfrom ..errors import WindowingError"),
+        ("core/measures.py", "from datetime import timedelta"),
+        (
+            "topology/decorators.py",
+            "import warnings\nfrom datetime import timedelta\nfrom windowing.core import measures",
+        ),
+        ("__init__.py", "from windowing.core.measures import Count\nfrom .topology import tumbling"),
+        ("runtime/clock.py", "import time\nfrom ..core.manager import WindowManager"),
+        ("spark/a/b.py", "import pyspark\nfrom ...core import manager\nfrom ..pack import unpack\nframe.eval('a')"),
+        ("testing/strategies.py", "import hypothesis.strategies"),
+    ],
+)
+def test_the_checker_lets_through_what_the_table_allows(tmp_path: Path, path: str, text: str) -> None:
+    assert violations(plant(tmp_path, path, text)) == []
+
+
+def test_the_checker_reports_what_is_too_long(tmp_path: Path) -> None:
+    line = "    x = 1\n"
+    root = plant(tmp_path, "core/function.py", "def f():\n" + MAX_FUNCTION_LINES * line)
+    docstring = '    """One.\n\n    Two.\n    """\n'
+    plant(tmp_path, "core/fine.py", "def f():\n" + docstring + (MAX_FUNCTION_LINES - 1) * line)
+    plant(tmp_path, "core/file.py", "x = 1\n" * (MAX_FILE_LINES + 1))
+    assert [sentence.split(" has ")[0] for sentence in too_long(root)] == [
+        "windowing/core/file.py",
+        "windowing/core/function.py:1 f()",
+    ]

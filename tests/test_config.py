@@ -1,0 +1,247 @@
+"""WindowConfig.of: what may be declared, what may not, and what the sentence says."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.core import aggregate as agg
+from windowing.core.config import Lateness, OnError, Semantics, SkippedTuplesWarning, WindowConfig
+from windowing.core.measures import Count, Duration, hours, minutes, seconds
+from windowing.errors import ConfigError
+
+
+class _Keep:
+    def evict(self, event: Any) -> None: ...
+
+
+def refused(*words: str, **declared: Any) -> str:
+    """Declare a window that cannot work and return the sentence, which must hold all `words`."""
+    with pytest.raises(ConfigError) as caught:
+        WindowConfig.of(**declared)
+    sentence = str(caught.value)
+    for word in words:
+        assert word in sentence
+    assert sentence.startswith("[CONFIG] ")
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_a_window_in_tuples_over_the_clock_needs_a_length_only() -> None:
+    config = WindowConfig.of(length=Count(3))
+    assert (config.length, config.slide, config.event_time) == (Count(3), Count(1), False)
+    assert config == WindowConfig(length=Count(3), slide=Count(1))
+
+
+def test_every_option_arrives_in_its_field() -> None:
+    config = WindowConfig.of(
+        length=hours(1),
+        slide=Count(20),
+        timestamp="departure",
+        lag=timedelta(hours=6),
+        watermark_interval=seconds(2),
+        late_stream="late",
+        source="partition",
+        idle_timeout=minutes(1),
+        max_future=timedelta(days=1),
+        key=["origin", "carrier"],
+        key_ttl=hours(9),
+        on_error="dead_letter",
+        on_invalid="raise",
+        semantics="lossless",
+        aggregate={"flights": agg.count()},
+    )
+    assert config == WindowConfig(
+        length=Duration(ms=3_600_000),
+        slide=Count(20),
+        timestamp="departure",
+        lag_ms=21_600_000,
+        watermark_interval_ms=2000,
+        late_stream="late",
+        source="partition",
+        idle_timeout_ms=60_000,
+        max_future_ms=86_400_000,
+        key=("origin", "carrier"),
+        key_ttl_ms=32_400_000,
+        on_error=OnError.DEAD_LETTER,
+        on_invalid="raise",
+        semantics=Semantics.LOSSLESS,
+        aggregate={"flights": agg.count()},
+    )
+
+
+def test_all_four_mixes_can_be_declared() -> None:
+    for length in (Count(2), seconds(2)):
+        for slide in (Count(1), seconds(1)):
+            config = WindowConfig.of(length=length, slide=slide)
+            assert (config.length, config.slide) == (length, slide)
+
+
+def test_an_option_given_as_none_is_an_option_left_out() -> None:
+    assert WindowConfig.of(length=Count(3), lag=None, late_stream=None, key=None) == WindowConfig.of(length=Count(3))
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**9))
+def test_a_timedelta_is_a_duration_of_the_same_milliseconds(length: int, slide: int) -> None:
+    length, slide = max(length, slide), max(min(length, slide), -(-max(length, slide) // 10_000))
+    written = WindowConfig.of(length=timedelta(milliseconds=length), slide=timedelta(milliseconds=slide))
+    assert written == WindowConfig.of(length=Duration(length), slide=Duration(slide))
+
+
+def test_a_length_or_slide_of_nothing_is_refused() -> None:
+    refused("length must be positive", "Duration(0)", length=Duration(0))
+    refused("slide must be positive", "tumbling(", length=seconds(5), slide=timedelta(0))
+    refused("cannot be negative", length=seconds(5), slide=timedelta(seconds=-1))
+    refused("length is given in tuples or in time", "got 100", "count(100)", length=100)
+    refused("needs a length", "length=count(100)")
+
+
+def test_what_only_event_time_has_is_refused_without_a_timestamp() -> None:
+    options: dict[str, Any] = {
+        "late_stream": "late",
+        "lag": seconds(0),
+        "watermark_interval": seconds(1),
+        "source": "partition",
+        "idle_timeout": seconds(1),
+        "max_future": seconds(1),
+        "lateness": "watermark",
+        "on_invalid": "late",
+    }
+    for option, value in options.items():
+        refused(
+            f"{option}=", "needs timestamp=", "add timestamp=", length=seconds(5), slide=seconds(5), **{option: value}
+        )
+
+
+def test_a_timestamp_is_a_field_or_a_function() -> None:
+    assert WindowConfig.of(length=Count(1), timestamp=len).timestamp is len
+    refused("timestamp is a field's name or a function", "got 3", length=Count(1), timestamp=3)
+    refused("timestamp is a field's name or a function", length=Count(1), timestamp=" ")
+
+
+def test_spans_that_must_last_are_refused_when_zero() -> None:
+    for option in ("watermark_interval", "idle_timeout"):
+        refused(f"{option} must be positive", length=seconds(5), timestamp="ts", **{option: seconds(0)})
+    refused("key_ttl must be positive", length=Count(5), key="k", key_ttl=seconds(0))
+    refused("lag is a span of time", "got 5", length=seconds(5), timestamp="ts", lag=5)
+    refused("lag cannot be negative", length=seconds(5), timestamp="ts", lag=timedelta(seconds=-5))
+
+
+def test_a_late_stream_has_a_name_of_its_own() -> None:
+    refused("late_stream='default'", "another name", length=Count(1), timestamp="ts", late_stream="default")
+    for name in ("../x", "", "1st", "a" * 64, "late\n", "läte", 7):
+        refused("late_stream must be a name", length=Count(1), timestamp="ts", late_stream=name)
+    assert WindowConfig.of(length=Count(1), timestamp="ts", late_stream="a" * 63).late_stream == "a" * 63
+
+
+def test_lateness_by_window_is_for_time_windows_only() -> None:
+    config = WindowConfig.of(length=seconds(4), slide=seconds(2), timestamp="ts", lateness="window")
+    assert config.lateness is Lateness.WINDOW
+    for length, slide in ((Count(4), Count(2)), (Count(4), seconds(2)), (seconds(4), Count(2))):
+        refused("must both be Durations", length=length, slide=slide, timestamp="ts", lateness="window")
+
+
+def test_repeats_are_for_the_last_n_tuples_every_s_seconds() -> None:
+    assert WindowConfig.of(length=Count(4), slide=seconds(1), repeat=True, max_repeats=5).max_repeats == 5
+    assert WindowConfig.of(length=Count(4), slide=Count(1), repeat=False).repeat is False
+    refused("repeat=True is for a Count length", length=seconds(4), slide=seconds(1), repeat=True)
+    refused("repeat is True or False", length=Count(4), slide=seconds(1), repeat="yes")
+    refused("max_repeats is a positive", length=Count(4), slide=seconds(1), repeat=True, max_repeats=0)
+    refused("nothing repeats here", "add repeat=True", length=Count(4), slide=seconds(1), max_repeats=5)
+
+
+def test_a_key_is_one_field_or_several() -> None:
+    assert WindowConfig.of(length=Count(1), key="origin").key == ("origin",)
+    assert WindowConfig.of(length=Count(1), key=("a", "b")).key == ("a", "b")
+    refused("names a field twice", length=Count(1), key=["a", "a"])
+    for key in ([], "", [""], [1], 3, {"a"}):
+        refused("key is a field's name or a list", length=Count(1), key=key)
+
+
+def test_a_key_lives_for_key_ttl_only_where_a_count_would_keep_it_for_ever() -> None:
+    refused("needs key=", length=Count(1), key_ttl=seconds(1))
+    refused("leave it out", length=seconds(2), slide=seconds(1), key="k", key_ttl=seconds(1))
+    assert WindowConfig.of(length=seconds(2), slide=Count(1), key="k", key_ttl=seconds(1)).key_ttl_ms == 1000
+
+
+def test_an_offset_lies_within_the_slide_or_the_equal_one_is_named() -> None:
+    assert WindowConfig.of(length=seconds(4), slide=seconds(2), offset=Duration(1999)).offset_ms == 1999
+    assert WindowConfig.of(length=seconds(4), slide=seconds(2), offset=seconds(0)).offset_ms == 0
+    refused("offset=Duration(ms=1000)", length=seconds(4), slide=seconds(2), offset=seconds(3))
+    refused("offset=Duration(ms=0)", length=seconds(4), slide=seconds(2), offset=seconds(2))
+    refused(repr(timedelta(seconds=1)), length=seconds(4), slide=seconds(2), offset=timedelta(seconds=-1))
+    refused("shifts the ends of a Duration slide", length=seconds(4), slide=Count(2), offset=seconds(1))
+
+
+def test_an_unknown_option_is_answered_with_the_nearest_known_one() -> None:
+    refused("unknown option 'lenght'", "did you mean 'length'?", lenght=Count(1))
+    refused("unknown option 'late_strem'", "did you mean 'late_stream'?", length=Count(1), late_strem="x")
+    refused("unknown option 'zzz'", "there are aggregate, eviction, ", length=Count(1), zzz=None)
+
+
+def test_an_unknown_choice_is_answered_with_the_choices() -> None:
+    refused("'lossless', 'storm'", "did you mean 'storm'?", length=Count(1), semantics="strom")
+    refused("'raise', 'fail', 'skip', 'dead_letter'", length=Count(1), on_error="ignore")
+    refused("'watermark', 'window'", length=Count(1), timestamp="ts", lateness=3)
+    refused("on_invalid is 'late' or 'raise'", length=Count(1), timestamp="ts", on_invalid="skip")
+    assert WindowConfig.of(length=Count(1), on_error=OnError.SKIP).on_error is OnError.SKIP
+
+
+def test_storm_semantics_refuse_what_storm_lacks() -> None:
+    options: dict[str, Any] = {
+        "offset": seconds(0),
+        "lateness": "window",
+        "source": "partition",
+        "idle_timeout": seconds(1),
+        "max_future": seconds(1),
+        "key": "origin",
+        "aggregate": agg.count(),
+    }
+    window: dict[str, Any] = {"length": seconds(4), "slide": seconds(2), "timestamp": "ts", "semantics": "storm"}
+    for option, value in options.items():
+        refused(f"Storm has no {option}", f"leave out {option}=", **window, **{option: value})
+    refused("Storm has no key_ttl", length=Count(1), semantics="storm", key_ttl=seconds(1))
+    WindowConfig.of(**window, lag=seconds(1), late_stream="late", lateness="watermark", on_error="fail")
+
+
+def test_storm_repeats_without_being_told_and_cannot_be_told_not_to() -> None:
+    window: dict[str, Any] = {"length": Count(4), "slide": seconds(1), "semantics": "storm"}
+    assert WindowConfig.of(**window).repeat is True
+    assert WindowConfig.of(**window) == WindowConfig.of(**window, repeat=True)
+    assert WindowConfig.of(**window, max_repeats=7).max_repeats == 7
+    refused("got repeat=False", **window, repeat=False)
+
+
+def test_an_aggregate_is_one_aggregator_or_several_by_name() -> None:
+    assert WindowConfig.of(length=Count(1), aggregate=agg.count()).aggregate == agg.count()
+    refused("must be an aggregator", length=Count(1), aggregate=sum)
+    refused("must be an aggregator", length=Count(1), aggregate={"n": agg.Counted})
+    refused("names nothing to compute", length=Count(1), aggregate={})
+    refused("a name in aggregate must be a name", length=Count(1), aggregate={"a b": agg.count()})
+    refused("keeps no tuples", length=Count(1), aggregate=agg.count(), eviction=_Keep)
+
+
+def test_a_policy_of_ones_own_is_given_as_what_makes_it() -> None:
+    assert WindowConfig.of(eviction=_Keep).length is None
+    assert WindowConfig.of(length=Count(1), trigger=_Keep).trigger is _Keep
+    refused("eviction is what makes the policy", "lambda: _Keep(...)", eviction=_Keep())
+    refused("trigger must be callable without arguments", length=Count(1), trigger=lambda size: size)
+
+
+def test_a_slide_longer_than_the_length_warns_which_tuples_are_skipped() -> None:
+    with pytest.warns(SkippedTuplesWarning, match="of every 5 tuples the first 3 are skipped") as caught:
+        WindowConfig.of(length=Count(2), slide=Count(5))
+    assert caught[0].filename == __file__
+    with pytest.warns(SkippedTuplesWarning, match=re.escape("of every 5000 ms the tuples of the first 3000 ms")):
+        WindowConfig.of(length=seconds(2), slide=seconds(5))
+
+
+def test_a_time_window_that_puts_a_tuple_into_too_many_windows_is_refused() -> None:
+    assert WindowConfig.of(length=seconds(10), slide=Duration(1)).slide == Duration(1)
+    refused("10001 windows", "longer slide", length=Duration(10_001), slide=Duration(1))
+    refused("10001 windows", length=Duration(20_001), slide=Duration(2))

@@ -1,0 +1,348 @@
+"""@windowed_bolt, @tumbling, @sliding: what they accept, what they refuse, and that they change nothing."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from windowing.core import aggregate as agg
+from windowing.core.config import SkippedTuplesWarning
+from windowing.core.measures import Count, minutes, seconds
+from windowing.core.windows import ListContent, TupleWindow
+from windowing.errors import ConfigError
+from windowing.topology import CallStyle, Schema, WindowedBolt, bolt_of, sliding, tumbling, windowed_bolt
+
+three: Callable[[Any], Any] = tumbling(Count(3), output="n long")
+
+
+def window_of(*tuples: Any) -> TupleWindow:
+    return TupleWindow(ListContent(list(tuples), list(tuples), []), None, 7)
+
+
+def refused(declare: Callable[[], Any], *words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        declare()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def plain(window: TupleWindow) -> int:
+    return len(window)
+
+
+@windowed_bolt(Count(3), output="n long")
+def at_the_top(window: TupleWindow) -> int:
+    return len(window)
+
+
+def test_what_is_decorated_stays_what_it_was() -> None:
+    def total(window: TupleWindow) -> int:
+        return sum(window)
+
+    assert three(total) is total
+    assert total(window_of(1, 2)) == 3
+
+    class Total:
+        def execute(self, window: TupleWindow) -> int:
+            return sum(window)
+
+    assert three(Total) is Total
+    assert Total().execute(window_of(1, 2)) == 3
+
+
+def test_a_declaration_is_collected_into_a_bolt() -> None:
+    @windowed_bolt(
+        length=minutes(60),
+        slide=minutes(15),
+        timestamp="departure",
+        lag=minutes(1),
+        late_stream="late",
+        output={"slow": "origin string", "default": "origin string, flights long"},
+    )
+    def count_flights(window: TupleWindow) -> None: ...
+
+    bolt = bolt_of(count_flights)
+    assert (bolt.name, bolt.target, bolt.style, bolt.is_class) == (
+        "count_flights",
+        count_flights,
+        CallStyle.ROWS,
+        False,
+    )
+    assert list(bolt.outputs) == ["default", "slow"]
+    assert bolt.outputs["default"] == Schema(("origin", "flights"), ("string", "bigint"))
+    assert (bolt.config.slide, bolt.config.lag_ms, bolt.config.late_stream) == (minutes(15), 60_000, "late")
+    assert bolt_of(bolt) is bolt
+
+
+def test_tumbling_slides_by_its_length_and_sliding_by_its_slide() -> None:
+    assert bolt_of(tumbling(Count(3), output="n int")(lambda_named("a"))).config.slide == Count(3)
+    assert bolt_of(sliding(Count(3), seconds(2), output="n int")(lambda_named("b"))).config.slide == seconds(2)
+    assert bolt_of(windowed_bolt(Count(3), output="n int")(lambda_named("c"))).config.slide == Count(1)
+    options: dict[str, Any] = {"slide": Count(1)}
+    refused(lambda: tumbling(Count(3), output="n int", **options), "slides by its length", "@sliding")
+
+
+def lambda_named(name: str) -> Callable[[TupleWindow], int]:
+    def function(window: TupleWindow) -> int:
+        return len(window)
+
+    function.__name__ = name
+    return function
+
+
+def test_the_calling_style_is_read_from_the_signature() -> None:
+    def rows(window: TupleWindow, threshold: int = 3, *, verbose: bool = False) -> Iterator[int]:
+        yield threshold
+
+    def collects(window: TupleWindow, out: Any) -> None: ...
+
+    def may_collect(window: TupleWindow, collector: Any = None) -> None: ...
+
+    assert [bolt_of(three(f)).style for f in (rows, collects, may_collect)] == [
+        CallStyle.ROWS,
+        CallStyle.COLLECTOR,
+        CallStyle.COLLECTOR,
+    ]
+
+
+def test_a_class_may_have_execute_of_any_kind_of_method() -> None:
+    class Collects:
+        def __init__(self, size: int = 3) -> None: ...
+        def prepare(self, context: Any) -> None: ...
+        def execute(self, window: TupleWindow, collector: Any) -> None: ...
+        def cleanup(self) -> None: ...
+
+    class Static:
+        @staticmethod
+        def execute(window: TupleWindow) -> None: ...
+
+    class OfTheClass:
+        @classmethod
+        def execute(cls, window: TupleWindow) -> None: ...
+
+    bolts = [bolt_of(three(c)) for c in (Collects, Static, OfTheClass)]
+    assert [bolt.style for bolt in bolts] == [CallStyle.COLLECTOR, CallStyle.ROWS, CallStyle.ROWS]
+    assert all(bolt.is_class for bolt in bolts)
+
+
+def test_a_class_that_cannot_be_a_bolt_is_refused() -> None:
+    class Nothing: ...
+
+    class NeedsSize:
+        def __init__(self, size: int) -> None: ...
+        def execute(self, window: TupleWindow) -> None: ...
+
+    class PreparesAlone:
+        def prepare(self) -> None: ...
+        def execute(self, window: TupleWindow) -> None: ...
+
+    class Waits:
+        async def execute(self, window: TupleWindow) -> None: ...
+
+    class NoSelf:
+        def execute() -> None: ...  # type: ignore[misc]
+
+    refused(lambda: three(Nothing), "Nothing' has no execute", "execute(self, window)")
+    refused(lambda: three(NeedsSize), "(size: 'int')", "without arguments")
+    refused(lambda: three(PreparesAlone), "PreparesAlone.prepare", "def prepare(self, context)")
+    refused(lambda: three(Waits), "is async")
+    refused(lambda: three(NoSelf), "a bolt takes (window) or (window, collector)")
+
+
+def test_a_function_that_cannot_be_called_with_a_window_is_refused() -> None:
+    forms = "a bolt takes (window) or (window, collector)"
+
+    def nothing() -> None: ...
+    def too_much(window: Any, collector: Any, more: Any) -> None: ...
+    def keyword(window: Any, *, threshold: int) -> None: ...
+    def anything(*arguments: Any, **options: Any) -> None: ...
+    def both(window: Any, collector: Any) -> Iterator[int]:
+        yield 1
+
+    async def waits(window: Any) -> None: ...
+    async def streams(window: Any) -> Any:
+        yield 1
+
+    for function in (nothing, too_much):
+        refused(lambda function=function: three(function), "cannot be called with a window", forms)
+    refused(lambda: three(keyword), "needs keyword arguments", forms)
+    refused(lambda: three(anything), "functools.wraps", forms)
+    refused(lambda: three(both), "yields rows and takes a collector", forms)
+    refused(lambda: three(waits), "is async")
+    refused(lambda: three(streams), "is async")
+    refused(lambda: three(7), "a bolt is a function or a class", "got 7")
+
+
+def test_marking_twice_is_refused() -> None:
+    def once(window: TupleWindow) -> None: ...
+
+    three(once)
+    refused(lambda: three(once), "once' is already declared as a bolt")
+
+
+def test_a_subclass_is_declared_by_itself() -> None:
+    @three
+    class Parent:
+        def execute(self, window: TupleWindow) -> None: ...
+
+    class Child(Parent): ...
+
+    refused(lambda: bolt_of(Child), "Child' is not declared as a bolt", "inherits")
+    assert bolt_of(three(Child)).name == "Child"
+    assert bolt_of(Parent).name == "Parent"
+
+
+def test_what_was_not_declared_is_refused() -> None:
+    refused(lambda: bolt_of(plain), "'plain' is not declared as a bolt", "@windowed_bolt(")
+    refused(lambda: bolt_of(3), "'int' is not declared as a bolt")
+
+
+def test_a_decorator_without_parentheses_is_refused() -> None:
+    bare: list[Any] = [windowed_bolt, tumbling]
+    for decorator in bare:
+        refused(lambda decorator=decorator: decorator(plain), "'plain' without saying which windows", "(...)")
+
+
+def test_a_bolt_says_what_it_emits() -> None:
+    refused(lambda: windowed_bolt(Count(3)), "got no output", "output='")
+    refused(lambda: windowed_bolt(Count(3), output="n lng"), "did you mean 'long'?")
+    refused(
+        lambda: windowed_bolt(
+            Count(3), timestamp="ts", late_stream="late", output={"default": "n int", "Late": "n int"}
+        ),
+        "late_stream='late' is also a stream of output",
+    )
+    refused(lambda: windowed_bolt(Count(3), output={"slow": "n int"})(plain), "add 'default' to output")
+
+
+def test_a_function_with_a_collector_needs_no_default_stream() -> None:
+    def collects(window: TupleWindow, collector: Any) -> None: ...
+
+    assert list(bolt_of(windowed_bolt(Count(3), output={"slow": "n int"})(collects)).outputs) == ["slow"]
+
+
+def test_a_window_that_cannot_work_is_refused_where_it_is_declared() -> None:
+    options: dict[str, Any] = {"lte_stream": "late"}
+    refused(lambda: windowed_bolt(Count(3), output="n int", **options), "did you mean 'late_stream'?")
+    refused(lambda: sliding(seconds(3), seconds(0), output="n int"), "slide must be positive")
+
+
+def test_a_warning_points_to_the_line_of_the_declaration() -> None:
+    for declare in (windowed_bolt, sliding):
+        with pytest.warns(SkippedTuplesWarning) as caught:
+            declare(Count(1), Count(2), output="n int")
+        assert caught[0].filename == __file__
+
+
+def test_a_lambda_needs_a_name() -> None:
+    refused(lambda: three(lambda window: 1), "a lambda has no name", "name='")
+    named = windowed_bolt(Count(3), output="n int", name="one")(lambda window: 1)
+    assert (bolt_of(named).name, named(None)) == ("one", 1)
+    refused(lambda: windowed_bolt(Count(3), output="n int", name="../one")(lambda window: 1), "must be a name")
+
+
+def test_a_partial_has_the_name_of_its_function() -> None:
+    def over(window: TupleWindow, limit: int) -> int:
+        return sum(n > limit for n in window)
+
+    target = three(functools.partial(over, limit=2))
+    assert (bolt_of(target).name, bolt_of(target).style, target(window_of(1, 3))) == ("over", CallStyle.ROWS, 1)
+    refused(lambda: three(functools.partial(lambda window, limit: 1, limit=2)), "a lambda has no name")
+
+
+def test_a_wrapped_function_is_read_through_its_wrapper() -> None:
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            return function(*arguments, **options)
+
+        return wrapper
+
+    def collects(window: TupleWindow, collector: Any) -> None: ...
+
+    inside = three(logged(collects))
+    assert (bolt_of(inside).name, bolt_of(inside).style) == ("collects", CallStyle.COLLECTOR)
+    outside = logged(three(lambda_named("outside")))
+    assert bolt_of(outside).target is outside
+
+
+def test_an_object_that_can_be_called_needs_a_name_and_a_method_cannot_be_marked() -> None:
+    class Calls:
+        def __call__(self, window: TupleWindow) -> int:
+            return 1
+
+        def method(self, window: TupleWindow) -> int:
+            return 1
+
+    refused(lambda: three(Calls()), "a Calls has no name")
+    assert bolt_of(windowed_bolt(Count(3), output="n int", name="calls")(Calls())).name == "calls"
+    refused(lambda: three(Calls().method), "cannot be marked", "wrap it in a function")
+
+
+def test_a_bolt_survives_pickling() -> None:
+    assert pickle.loads(pickle.dumps(bolt_of(at_the_top))) == bolt_of(at_the_top)
+
+
+def definition(**declared: Any) -> dict[str, Any]:
+    found = bolt_of(
+        windowed_bolt(name="count", **{"length": seconds(4), "output": "n long"} | declared)(lambda window: 1)
+    )
+    text = json.dumps(found.definition())
+    again: dict[str, Any] = json.loads(text)
+    assert again == found.definition()
+    return again
+
+
+def test_a_definition_is_plain_data_in_two_parts() -> None:
+    assert definition(slide=Count(2), timestamp="ts", key="k", aggregate={"n": agg.count()}, lag=seconds(1)) == {
+        "fixed": {
+            "name": "count",
+            "semantics": "lossless",
+            "length": {"ms": 4000},
+            "slide": {"count": 2},
+            "timestamp": {"field": "ts"},
+            "offset_ms": 0,
+            "lateness": "watermark",
+            "repeat": False,
+            "key": ["k"],
+            "source": None,
+            "aggregate": {"n": {"kind": "count", "field": None}},
+            "eviction": None,
+            "trigger": None,
+            "outputs": {"default": [["n", "bigint"]]},
+        },
+        "free": {
+            "lag_ms": 1000,
+            "watermark_interval_ms": 1000,
+            "late_stream": None,
+            "idle_timeout_ms": None,
+            "max_future_ms": None,
+            "max_repeats": 10_000,
+            "key_ttl_ms": None,
+            "on_error": "raise",
+            "on_invalid": "late",
+        },
+    }
+
+
+def test_every_field_of_the_config_is_in_one_part_of_the_definition() -> None:
+    parts = definition()
+    named = {key.removesuffix("_ms") for part in parts.values() for key in part} - {"name", "outputs"}
+    config = bolt_of(at_the_top).config
+    assert named == {field.removesuffix("_ms") for field in type(config).__dataclass_fields__}
+
+
+def test_a_function_stands_in_a_definition_by_its_name() -> None:
+    found = definition(timestamp=plain, trigger=functools.partial(list))
+    assert (found["fixed"]["timestamp"], found["fixed"]["trigger"]) == ({"function": "plain"}, "list")
+
+
+def test_a_bolt_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        bolt_of(at_the_top).name = "other"  # type: ignore[misc]
+    assert isinstance(bolt_of(at_the_top), WindowedBolt)

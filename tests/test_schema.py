@@ -1,0 +1,117 @@
+"""Schema: what a stream carries, written as in Spark's DDL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.errors import ConfigError
+from windowing.topology import Schema, declare_streams
+
+_names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+_simple = st.sampled_from(["string", "boolean", "BYTE", "short", "Integer", "long", "real", "double", "decimal(7, 2)"])
+_types = st.recursive(
+    _simple,
+    lambda inner: st.one_of(
+        inner.map("array<{}>".format),
+        st.tuples(inner, inner).map(lambda kinds: f"map<{kinds[0]}, {kinds[1]}>"),
+        st.tuples(_names, inner, _names, inner).map(lambda parts: "struct<{}:{},{}:{}>".format(*parts)),
+    ),
+    max_leaves=4,
+)
+
+
+def refused(output: Any, *words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        declare_streams(output)
+    for word in words:
+        assert word in str(caught.value)
+    assert str(caught.value).count("[CONFIG]") == 1
+
+
+def test_fields_keep_their_order_and_types_get_one_spelling() -> None:
+    schema = Schema.parse("origin string, flights LONG,\n mean  double, share decimal ( 5 , 2 ), n integer, d decimal")
+    assert schema.names == ("origin", "flights", "mean", "share", "n", "d")
+    assert schema.types == ("string", "bigint", "double", "decimal(5,2)", "int", "decimal(10,0)")
+    assert len(schema) == 6
+    assert Schema.parse("n long") == Schema.parse("n bigint")
+
+
+def test_every_simple_type_of_spark_is_known() -> None:
+    for kind in [
+        "string",
+        "boolean",
+        "tinyint",
+        "smallint",
+        "int",
+        "bigint",
+        "float",
+        "double",
+        "date",
+        "timestamp",
+        "binary",
+    ]:
+        assert Schema.parse(f"f {kind}").types == (kind,)
+
+
+def test_nested_types_are_kept_as_they_were_written() -> None:
+    schema = Schema.parse("a array<struct<x: int, y: decimal(5,2)>>, b map<string, array<int>>, c MAP<string,int>")
+    assert schema.types == ("array<struct<x: int, y: decimal(5,2)>>", "map<string, array<int>>", "map<string,int>")
+
+
+@given(st.lists(st.tuples(_names, _types), min_size=1, max_size=5, unique_by=lambda field: field[0].lower()))
+def test_what_a_schema_prints_it_reads_back(fields: list[tuple[str, str]]) -> None:
+    schema = Schema.parse(", ".join(f"{name} {kind}" for name, kind in fields))
+    assert schema.names == tuple(name for name, _ in fields)
+    assert Schema.parse(schema.ddl) == schema
+
+
+@given(st.text(alphabet="ab ,<>()15:", max_size=12))
+def test_any_text_is_a_schema_or_a_sentence(text: str) -> None:
+    try:
+        schema = Schema.parse(text)
+    except ConfigError:
+        return
+    assert Schema.parse(schema.ddl) == schema
+
+
+def test_a_wrong_field_is_named() -> None:
+    refused("", "a text of fields", "output='origin string")
+    refused("a string, b", "field 'b' has no type")
+    refused("a string,, b int", "a field is missing")
+    refused("a string,", "a field is missing")
+    refused("a strng", "unknown type 'strng'", "did you mean 'string'?")
+    refused("a array", "array of what?")
+    refused("a array<>", "nothing inside")
+    refused("a array<int>>", "closes nothing")
+    refused("a array<int", "lacks a '>'")
+    refused("a array<int)", "closes nothing")
+    refused("a array<int> b array<int>", "unknown type")
+    refused("a decimal(39,2)", "1 to 38 digits")
+    refused("a decimal(3,4)", "1 to 38 digits")
+    refused("a-b string", "must be a name")
+
+
+def test_a_name_stands_once_whatever_its_case() -> None:
+    refused("n int, N long", "field 'N' stands twice")
+
+
+def test_a_text_is_the_default_stream() -> None:
+    assert declare_streams("n int") == {"default": Schema(("n",), ("int",))}
+    assert declare_streams(Schema.parse("n int")) == declare_streams("n int")
+
+
+def test_a_mapping_names_streams_and_the_default_comes_first() -> None:
+    streams = declare_streams({"slow": "n int", "default": "m int", "fast": Schema.parse("k int")})
+    assert list(streams) == ["default", "slow", "fast"]
+
+
+def test_a_wrong_stream_is_named() -> None:
+    refused({}, "mapping of streams")
+    refused(["n int"], "mapping of streams")
+    refused({"a/b": "n int"}, "a stream in output must be a name")
+    refused({"slow": "n in"}, "stream 'slow': field 'n' has an unknown type")
+    refused({"slow": "n int", "Slow": "n int"}, "upper and lower case")

@@ -1,0 +1,315 @@
+"""The watermark generator, lossless (DESIGN section 3) and as Storm has it (its WaterMarkEventGeneratorTest)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.core.config import Semantics
+from windowing.core.watermark import WaterMarkEventGenerator
+from windowing.errors import ConfigError, SnapshotError
+
+
+def storm(*streams: str, lag_ms: int = 5) -> WaterMarkEventGenerator:
+    return WaterMarkEventGenerator(streams or ["a"], lag_ms, Semantics.STORM)
+
+
+def tracked(generator: WaterMarkEventGenerator, *timestamps: int, stream: str = "a", **more: Any) -> list[bool]:
+    return [generator.track(stream, timestamp, **more) for timestamp in timestamps]
+
+
+# -- Storm ------------------------------------------------------------------------------------------------------------
+
+
+def test_storm_one_stream():
+    generator = storm()
+    tracked(generator, 100, 110)
+    assert generator.turn() == 105
+
+
+def test_storm_one_stream_out_of_order():
+    generator = storm()
+    tracked(generator, 100, 110, 104)
+    assert generator.turn() == 105
+
+
+def test_storm_waits_for_both_streams():
+    generator = storm("a", "b")
+    tracked(generator, 100, 110)
+    assert generator.turn() is None
+    tracked(generator, 95, 98, stream="b")
+    assert generator.turn() == 93
+
+
+def test_storm_without_tuples_has_no_watermark():
+    generator = storm()
+    assert generator.turn() is None
+    assert generator.watermark == 0
+
+
+def test_storm_late_tuple():
+    generator = storm()
+    assert tracked(generator, 100, 110) == [True, True]
+    assert generator.turn() == 105
+    assert tracked(generator, 105, 104) == [True, False]
+    assert generator.turn() is None
+    assert tracked(generator, 115) == [True]
+    assert generator.turn() == 110
+
+
+def test_r6_storm_takes_every_tuple_of_before_1970_for_late():
+    assert tracked(storm(), -1, 0) == [False, True]
+
+
+def test_r11_storm_an_idle_stream_freezes_the_watermark():
+    generator = storm("a", "b", lag_ms=0)
+    tracked(generator, 1)
+    tracked(generator, 1, stream="b")
+    assert generator.turn(now_ms=0) == 1
+    tracked(generator, 1_000_000)
+    assert generator.turn(now_ms=10**9) is None
+
+
+def test_storm_knows_neither_sources_nor_idle_streams():
+    with pytest.raises(ConfigError, match="semantics"):
+        WaterMarkEventGenerator(["a"], semantics=Semantics.STORM, sourced=True)
+    with pytest.raises(ConfigError, match="semantics"):
+        WaterMarkEventGenerator(["a"], semantics=Semantics.STORM, idle_timeout_ms=5)
+
+
+# -- lossless ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_watermark_is_minus_infinity_until_every_declared_stream_has_shown_a_tuple():
+    generator = WaterMarkEventGenerator(["a", "b"])
+    assert tracked(generator, 50, -(10**12)) == [True, True]
+    assert generator.turn() is None
+    assert generator.watermark is None
+    tracked(generator, -7, stream="b")
+    assert generator.turn() == -7
+
+
+def test_the_watermark_changes_only_in_a_turn():
+    generator = WaterMarkEventGenerator(["a"])
+    tracked(generator, 10)
+    generator.turn()
+    assert tracked(generator, 100, 10, 9) == [True, True, False]
+    assert generator.watermark == 10
+    assert generator.turn() == 100
+    assert tracked(generator, 99, 100) == [False, True]
+
+
+def test_the_watermark_is_the_smallest_of_the_largest_timestamps_minus_the_lag():
+    generator = WaterMarkEventGenerator(["a", "b"], lag_ms=3)
+    tracked(generator, 10, 30, 20)
+    tracked(generator, 15, 12, stream="b")
+    assert generator.turn() == 12
+    assert generator.turn() is None
+    tracked(generator, 16, stream="b")
+    assert generator.turn() == 13
+
+
+def test_an_undeclared_stream_is_refused_with_the_declared_ones():
+    generator = WaterMarkEventGenerator(["a", "b"])
+    with pytest.raises(ConfigError, match=r"'c'.*'a', 'b'"):
+        generator.track("c", 1)
+    generator.check()
+
+
+def test_no_stream_is_no_watermark():
+    with pytest.raises(ConfigError, match="at least one"):
+        WaterMarkEventGenerator([])
+
+
+def test_each_source_of_a_stream_counts_on_its_own():
+    generator = WaterMarkEventGenerator(["a", "b"], sourced=True)
+    tracked(generator, 10, source=0)
+    tracked(generator, 20, source=1)
+    assert generator.turn() is None, "b has shown nothing"
+    tracked(generator, 90, stream="b", source="x")
+    assert generator.turn() == 10
+    tracked(generator, 15, source=0)
+    assert generator.turn() == 15
+    tracked(generator, 3, source=2)  # late, and a new pair: the watermark does not fall for it
+    assert generator.turn() is None
+    assert generator.watermark == 15
+
+
+def test_without_sourced_the_sources_are_one():
+    generator = WaterMarkEventGenerator(["a"])
+    tracked(generator, 10, source=0)
+    tracked(generator, 20, source=1)
+    assert generator.turn() == 20
+
+
+def test_a_silent_stream_does_not_hold_the_watermark_back_from_the_idle_timeout_on():
+    generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
+    tracked(generator, 10, now_ms=0)
+    tracked(generator, 5, stream="b", now_ms=0)
+    assert generator.turn(now_ms=0) == 5
+    tracked(generator, 50, now_ms=60)
+    assert generator.turn(now_ms=99) is None
+    assert generator.turn(now_ms=100) == 50
+
+
+def test_a_stream_that_comes_back_holds_the_watermark_back_again_but_it_never_falls():
+    generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
+    tracked(generator, 50, now_ms=90)
+    tracked(generator, 5, stream="b", now_ms=0)
+    assert generator.turn(now_ms=100) == 50
+    assert tracked(generator, 6, stream="b", now_ms=110) == [False]
+    tracked(generator, 70, now_ms=110)
+    assert generator.turn(now_ms=110) is None
+    assert generator.watermark == 50
+    tracked(generator, 60, stream="b", now_ms=111)
+    assert generator.turn(now_ms=111) == 60
+
+
+def test_when_all_are_idle_the_watermark_stays():
+    generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
+    tracked(generator, 50, now_ms=0)
+    tracked(generator, 5, stream="b", now_ms=0)
+    assert generator.turn(now_ms=500) is None
+    assert generator.watermark is None
+
+
+def test_a_stream_that_has_shown_nothing_is_silent_since_the_first_clock():
+    generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
+    assert generator.turn(now_ms=1000) is None
+    tracked(generator, 7, now_ms=1090)
+    assert generator.turn(now_ms=1099) is None
+    assert generator.turn(now_ms=1100) == 7
+
+
+def test_without_a_clock_nothing_is_idle():
+    generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
+    tracked(generator, 7)
+    assert generator.turn() is None
+    assert generator.turn(now_ms=5000) is None, "5000 is the first clock"
+    tracked(generator, 8, now_ms=5099)
+    assert generator.turn() is None
+    assert generator.turn(now_ms=5100) == 8
+
+
+def test_a_clock_that_goes_back_makes_nothing_idle():
+    generator = WaterMarkEventGenerator(["a", "b"], idle_timeout_ms=100)
+    tracked(generator, 7, now_ms=1000)
+    tracked(generator, 5, stream="b", now_ms=1000)
+    tracked(generator, 9, now_ms=10)
+    assert generator.turn(now_ms=10) == 5
+    assert generator.turn(now_ms=1099) is None
+    assert generator.turn(now_ms=1100) is None, "both are idle now, a was last seen at 1000"
+
+
+def test_an_idle_source_does_not_hold_its_stream_back():
+    generator = WaterMarkEventGenerator(["a"], idle_timeout_ms=100, sourced=True)
+    tracked(generator, 5, source="dead", now_ms=0)
+    tracked(generator, 50, source="alive", now_ms=50)
+    assert generator.turn(now_ms=99) == 5
+    assert generator.turn(now_ms=100) == 50
+
+
+def test_a_tuple_is_future_only_beyond_max_future():
+    generator = WaterMarkEventGenerator(["a"], max_future_ms=10)
+    assert [generator.is_future(ts, now_ms=100) for ts in (100, 110, 111)] == [False, False, True]
+    assert not WaterMarkEventGenerator(["a"]).is_future(10**18, now_ms=0)
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["track", "turn"]),
+        st.sampled_from(["a", "b", "c"]),
+        st.integers(-50, 50),
+        st.sampled_from([None, 0, 1, "x"]),
+        st.none() | st.integers(0, 300),
+    ),
+    max_size=60,
+)
+
+
+@given(
+    moves=MOVES,
+    cut=st.integers(0, 60),
+    lag_ms=st.integers(0, 20),
+    sourced=st.booleans(),
+    idle_timeout_ms=st.none() | st.integers(1, 100),
+)
+def test_it_follows_the_model_and_resumes_from_a_snapshot_anywhere(moves, cut, lag_ms, sourced, idle_timeout_ms):
+    def made() -> WaterMarkEventGenerator:
+        return WaterMarkEventGenerator(["a", "b"], lag_ms, sourced=sourced, idle_timeout_ms=idle_timeout_ms)
+
+    generator, reached = made(), None
+    largest: dict[Any, int] = {}
+    seen: dict[Any, int | None] = {}
+    first_now = None
+    for index, (kind, stream, timestamp, source, now) in enumerate(moves):
+        if index == cut:
+            saved = json.loads(json.dumps(generator.snapshot()))
+            generator = made()
+            generator.restore(saved)
+        if kind == "track" and stream == "c":
+            continue
+        if now is not None and first_now is None:
+            first_now = now
+        if kind == "track":
+            assert generator.track(stream, timestamp, source, now) == (reached is None or timestamp >= reached)
+            pair = (stream, source if sourced else None)
+            largest[pair] = max(timestamp, largest.get(pair, timestamp))
+            before = seen.get(pair)
+            seen[pair] = before if now is None else now if before is None else max(before, now)
+        else:
+            waited = dict(largest) | {s: None for s in "ab" if all(pair[0] != s for pair in largest)}
+            if idle_timeout_ms is not None and now is not None:
+                since = {pair: first_now if seen.get(pair) is None else seen[pair] for pair in waited}
+                waited = {pair: most for pair, most in waited.items() if now - since[pair] < idle_timeout_ms}
+            known = bool(waited) and None not in waited.values()
+            candidate = min(waited.values()) - lag_ms if known else None
+            rises = candidate is not None and (reached is None or candidate > reached)
+            assert generator.turn(now) == (candidate if rises else None)
+            reached = candidate if rises else reached
+        assert generator.watermark == reached
+        generator.check()
+
+
+# -- snapshots --------------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_of_another_definition_is_refused():
+    saved = WaterMarkEventGenerator(["a"]).snapshot()
+    for other in (storm(), WaterMarkEventGenerator(["a"], sourced=True)):
+        with pytest.raises(SnapshotError, match="same definition"):
+            other.restore(saved)
+    for damaged in (None, {}, {**saved, "version": 2}, {**saved, "marks": [["a"]]}, {**saved, "marks": None}):
+        with pytest.raises(SnapshotError):
+            WaterMarkEventGenerator(["a"]).restore(damaged)
+
+
+def test_a_stream_that_is_gone_is_named_and_a_new_one_is_waited_for():
+    generator = WaterMarkEventGenerator(["a", "b"])
+    tracked(generator, 5)
+    tracked(generator, 5, stream="b")
+    generator.turn()
+    with pytest.raises(SnapshotError, match="'b'"):
+        WaterMarkEventGenerator(["a"]).restore(generator.snapshot())
+    more = WaterMarkEventGenerator(["a", "b", "c"])
+    more.restore(generator.snapshot())
+    tracked(more, 9)
+    tracked(more, 9, stream="b")
+    assert (more.turn(), more.watermark) == (None, 5)
+    tracked(more, 8, stream="c")
+    assert more.turn() == 8
+
+
+def test_a_new_lag_takes_over_without_the_watermark_falling():
+    generator = WaterMarkEventGenerator(["a"])
+    tracked(generator, 100)
+    generator.turn()
+    lagging = WaterMarkEventGenerator(["a"], lag_ms=50)
+    lagging.restore(generator.snapshot())
+    assert (lagging.turn(), lagging.watermark) == (None, 100)
+    tracked(lagging, 160)
+    assert lagging.turn() == 110

@@ -1,0 +1,1 @@
+"""Windows as state machines: pure, without clock, thread or I/O."""

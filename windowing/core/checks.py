@@ -1,0 +1,329 @@
+"""The questions that `WindowConfig.of` asks of a definition; each answers with a value or a sentence (ConfigError).
+
+`given` is what the user wrote, without the options that are None. Nothing here knows of WindowConfig, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+from windowing.core.aggregate import is_aggregator
+from windowing.core.measures import Count, Duration, Measure, as_duration_ms, as_measure
+from windowing.errors import ConfigError, shown
+
+__all__ = ["DEFAULT_STREAM", "MAX_WINDOWS_PER_TUPLE", "checked_name", "did_you_mean"]
+
+DEFAULT_STREAM = "default"
+"""Where the rows of a bolt go that names no stream."""
+
+MAX_WINDOWS_PER_TUPLE = 10_000
+"""A time window is refused when one tuple would be in more windows than this."""
+
+_Member = TypeVar("_Member", bound=Enum)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown `word`: the nearest known one, or all of them.
+
+    >>> did_you_mean("lenght", ["length", "slide"])
+    "did you mean 'length'?"
+    >>> did_you_mean("x", ["length", "slide"])
+    'there are length, slide'
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+
+
+def checked_name(name: Any, what: str) -> str:
+    """Return `name` if it is an identifier of at most 63 characters, the only names that reach files, SQL and state."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what} must be a name of letters, digits and underscores that begins with no digit, at most 63 long, "
+            f"got {shown(name)}; write for example {what}='late_flights'"
+        )
+    return name
+
+
+def refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise for an option that is not known, naming the nearest one that is."""
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"unknown option {shown(option)} of a window; {did_you_mean(option, known)}")
+
+
+def choice(kind: type[_Member], given: Mapping[str, Any], option: str, default: _Member) -> _Member:
+    """Return the member of `kind` that an option names, or `default` where it is not given."""
+    value = given.get(option, default)
+    if isinstance(value, kind):
+        return value
+    names = [str(member.value) for member in kind]
+    if value not in names:
+        hint = did_you_mean(value, names) if isinstance(value, str) else "give one of these words"
+        raise ConfigError(f"{option} is one of {', '.join(map(repr, names))}, got {shown(value)}; {hint}")
+    return kind(value)
+
+
+def measures(length: Any, slide: Any, given: Mapping[str, Any]) -> tuple[Measure | None, Measure]:
+    """Return length (None with an eviction of one's own) and slide (Count(1) where left out) as positive measures."""
+    if length is None and "eviction" not in given:
+        raise ConfigError(
+            "a window needs a length, got none; write length=count(100), length=minutes(5), "
+            "or give eviction= a policy of your own"
+        )
+    held = None if length is None else as_measure(length, "length")
+    return held, Count(1) if slide is None else as_measure(slide, "slide")
+
+
+_NEEDS_TIMESTAMP = {
+    "late_stream": "over the clock no tuple is ever late",
+    "lag": "it holds back the watermark, which follows the tuples' own timestamps",
+    "watermark_interval": "windows over the clock have no watermark",
+    "source": "it gives each source a watermark of its own",
+    "idle_timeout": "it releases a watermark that waits for a silent stream",
+    "max_future": "only a timestamp of the tuple's own can be ahead of the clock",
+    "lateness": "over the clock no tuple is ever late",
+    "on_invalid": "only a timestamp of the tuple's own can be invalid",
+}
+
+
+def event_time(given: Mapping[str, Any]) -> None:
+    """Raise for a timestamp that is none, and for options that mean nothing without one."""
+    timestamp = given.get("timestamp")
+    if timestamp is not None:
+        if not callable(timestamp) and not (isinstance(timestamp, str) and timestamp.strip()):
+            raise ConfigError(
+                f"timestamp is a field's name or a function of the tuple, got {shown(timestamp)}; "
+                "write timestamp='departure' or timestamp=lambda row: row['departure']"
+            )
+        return
+    for option, why in _NEEDS_TIMESTAMP.items():
+        if option in given:
+            raise ConfigError(
+                f"{option}={shown(given[option])} needs timestamp=: {why}; "
+                f"add timestamp='field' for event time, or leave {option} out"
+            )
+
+
+def policies(given: Mapping[str, Any]) -> None:
+    """Raise for an eviction or a trigger that is not a maker of policies without arguments."""
+    for option in ("eviction", "trigger"):
+        factory = given.get(option)
+        if factory is None:
+            continue
+        if not callable(factory):
+            raise ConfigError(
+                f"{option} is what makes the policy, a class or a function without arguments, got {shown(factory)}; "
+                f"each task needs a policy of its own: write {option}=lambda: {type(factory).__name__}(...)"
+            )
+        try:
+            inspect.signature(factory).bind()
+        except TypeError as problem:
+            raise ConfigError(
+                f"{option} must be callable without arguments, but {shown(factory)} says: {problem}; "
+                f"write {option}=functools.partial(...) or a lambda that fills them in"
+            ) from None
+        except ValueError:
+            pass  # a callable written in C without a signature: it shows when it is called
+
+
+def aggregators(given: Mapping[str, Any]) -> None:
+    """Raise for an aggregate= that holds something else than aggregators, or that meets an eviction of one's own."""
+    aggregate = given.get("aggregate")
+    if aggregate is None:
+        return
+    if "eviction" in given:
+        raise ConfigError(
+            "aggregate keeps no tuples, so there is nothing that a custom eviction could look at; "
+            "leave out eviction=, or aggregate inside the bolt over window.get()"
+        )
+    if isinstance(aggregate, Mapping):
+        parts = {checked_name(name, "a name in aggregate"): part for name, part in aggregate.items()}
+        if not parts:
+            raise ConfigError("aggregate names nothing to compute, got {}; write aggregate={'flights': agg.count()}")
+    else:
+        parts = {"aggregate": aggregate}
+    for name, part in parts.items():
+        if not is_aggregator(part):
+            raise ConfigError(
+                f"{name} must be an aggregator (init, add, merge, result), got {shown(part)}; "
+                "write agg.count(), agg.mean('delay') or agg.fold(...)"
+            )
+
+
+def storm(given: Mapping[str, Any], by_window: bool) -> None:
+    """Raise for options that Storm's windows do not have."""
+    lacks = [o for o in ("offset", "source", "idle_timeout", "max_future", "key", "key_ttl", "aggregate") if o in given]
+    if by_window:
+        lacks.append("lateness")
+    if lacks:
+        raise ConfigError(
+            f"semantics='storm' does exactly what Storm does, and Storm has no {lacks[0]}, got "
+            f"{lacks[0]}={shown(given[lacks[0]])}; leave out {lacks[0]}=, or leave out semantics= for lossless windows"
+        )
+    if given.get("repeat") is False:
+        raise ConfigError(
+            "semantics='storm' repeats a Count window at every end of a gap, got repeat=False; "
+            "leave out repeat=, or leave out semantics= for lossless windows, which do not repeat"
+        )
+
+
+def mix(length: Measure | None, slide: Measure, given: Mapping[str, Any], by_window: bool) -> None:
+    """Raise for options that only one mix of Count and Duration has."""
+    if by_window and not (isinstance(length, Duration) and isinstance(slide, Duration)):
+        raise ConfigError(
+            f"lateness='window' asks which time windows can still hold a tuple, so length and slide must both be "
+            f"Durations, got length={length!r}, slide={slide!r}; use lateness='watermark' or give both in time"
+        )
+    if given.get("repeat") and not (isinstance(length, Count) and isinstance(slide, Duration)):
+        raise ConfigError(
+            f"repeat=True is for a Count length with a Duration slide (the last N tuples, shown every S), "
+            f"got length={length!r}, slide={slide!r}; leave out repeat="
+        )
+
+
+def bounds(length: Measure | None, slide: Measure) -> None:
+    """Raise for a time window that puts one tuple into more than MAX_WINDOWS_PER_TUPLE windows."""
+    if isinstance(length, Duration) and isinstance(slide, Duration):
+        windows = -(-length.ms // slide.ms)
+        if windows > MAX_WINDOWS_PER_TUPLE:
+            raise ConfigError(
+                f"length={length!r} with slide={slide!r} puts each tuple into {windows} windows, more than "
+                f"{MAX_WINDOWS_PER_TUPLE}; give a longer slide or a shorter length"
+            )
+
+
+def gap(length: Measure | None, slide: Measure) -> str | None:
+    """Return what to warn of when the slide is longer than the length, or None."""
+    if isinstance(length, Count) and isinstance(slide, Count) and slide.value > length.value:
+        which = f"of every {slide.value} tuples the first {slide.value - length.value} are skipped"
+    elif isinstance(length, Duration) and isinstance(slide, Duration) and slide.ms > length.ms:
+        which = f"of every {slide.ms} ms the tuples of the first {slide.ms - length.ms} ms are skipped"
+    else:
+        return None
+    return (
+        f"slide={slide!r} is longer than length={length!r}: {which} (accepted and counted, but in no window); "
+        "for adjacent windows make the slide equal to the length"
+    )
+
+
+def span(given: Mapping[str, Any], option: str, positive: bool = False) -> int | None:
+    """Return an option that is a span of time in milliseconds, None where it is not given."""
+    if option not in given:
+        return None
+    ms = as_duration_ms(given[option], option)
+    if positive and ms == 0:
+        raise ConfigError(
+            f"{option} must be positive, got {given[option]!r}; give a span such as seconds(1), or leave it out"
+        )
+    return ms
+
+
+def late_stream(given: Mapping[str, Any]) -> str | None:
+    """Return the name of the side stream, None where there is none."""
+    if "late_stream" not in given:
+        return None
+    name = checked_name(given["late_stream"], "late_stream")
+    if name == DEFAULT_STREAM:
+        raise ConfigError("late_stream='default' is where the bolt's own rows go; give it another name, such as 'late'")
+    return name
+
+
+def offset(given: Mapping[str, Any], slide: Measure) -> int:
+    """Return by how many milliseconds the ends are shifted, in [0, slide)."""
+    if "offset" not in given:
+        return 0
+    offset = given["offset"]
+    if not isinstance(slide, Duration):
+        raise ConfigError(
+            f"offset shifts the ends of a Duration slide, got offset={shown(offset)} with slide={slide!r}; "
+            "leave out offset=, or give the slide in time"
+        )
+    if getattr(offset, "days", 0) < 0:  # a negative timedelta: as_duration_ms would only say that it may not be
+        raise ConfigError(
+            f"offset must be at least 0 and less than the slide, got {offset!r} with slide={slide!r}; "
+            f"the same ends come with offset={offset % type(offset)(milliseconds=slide.ms)!r}"
+        )
+    ms = as_duration_ms(offset, "offset")
+    if ms >= slide.ms:
+        raise ConfigError(
+            f"offset must be at least 0 and less than the slide, got {offset!r} with slide={slide!r}; "
+            f"the same ends come with offset={Duration(ms % slide.ms)!r}"
+        )
+    return ms
+
+
+def repeat(given: Mapping[str, Any]) -> bool:
+    """Return whether a last-N window is shown again at every end of a gap."""
+    repeat = given.get("repeat", False)
+    if not isinstance(repeat, bool):
+        raise ConfigError(f"repeat is True or False, got {shown(repeat)}; how often at most is said by max_repeats=")
+    return repeat
+
+
+def max_repeats(given: Mapping[str, Any], storm_repeats: bool) -> int:
+    """Return how many repeats one turn may have."""
+    limit = given.get("max_repeats", 10_000)
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
+        raise ConfigError(f"max_repeats is a positive whole number, got {shown(limit)}; the default is 10000")
+    if "max_repeats" in given and not (given.get("repeat") or storm_repeats):
+        raise ConfigError(
+            f"max_repeats={limit} limits repeats, but nothing repeats here; add repeat=True or leave it out"
+        )
+    return limit
+
+
+def field(given: Mapping[str, Any], option: str) -> str | None:
+    """Return an option that names a field."""
+    name = given.get(option)
+    if name is not None and not (isinstance(name, str) and name.strip()):
+        raise ConfigError(f"{option} is the name of a field, got {shown(name)}; write {option}='partition'")
+    return name
+
+
+def key(given: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the fields that make the key, None for windows without a key."""
+    if "key" not in given:
+        return None
+    key = given["key"]
+    names = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, list | tuple) else ()
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise ConfigError(
+            f"key is a field's name or a list of them, got {shown(key)}; write key='origin' or key=['a', 'b']"
+        )
+    if len(set(names)) < len(names):
+        raise ConfigError(f"key names a field twice, got {shown(key)}; name each field once")
+    return names
+
+
+def key_ttl(given: Mapping[str, Any], length: Measure | None, slide: Measure) -> int | None:
+    """Return after how many milliseconds without a tuple a key is forgotten, None for never."""
+    if "key_ttl" not in given:
+        return None
+    if "key" not in given:
+        raise ConfigError(
+            f"key_ttl={shown(given['key_ttl'])} needs key=: it says when a key is forgotten; add key='field'"
+        )
+    if not isinstance(length, Count) and not isinstance(slide, Count):
+        raise ConfigError(
+            f"key_ttl is for windows with a Count, whose keys would else live for ever, got length={length!r}, "
+            f"slide={slide!r}; leave it out: a key of a time window is forgotten when its last window has passed"
+        )
+    return span(given, "key_ttl", positive=True)
+
+
+def on_invalid(given: Mapping[str, Any]) -> str:
+    """Return what becomes of a tuple without a usable timestamp: "late" or "raise"."""
+    choice = given.get("on_invalid", "late")
+    if choice not in ("late", "raise"):
+        raise ConfigError(
+            f"on_invalid is 'late' or 'raise', got {shown(choice)}; 'late' sends a tuple without a usable timestamp "
+            "to the side stream, 'raise' stops there"
+        )
+    return str(choice)

@@ -1,0 +1,298 @@
+"""WindowedBoltExecutor, the pure part: watermarks, lateness and the side stream around a window manager.
+
+    tuple -> valid?  -> open?    -> not future? -> on time? -> WindowManager
+             invalid    closed      future         late        (side stream, with the reason)
+
+A tuple is judged by the watermark of the last turn. The driver says what time it is (`set_clock`), makes the turns (`turn`) and
+performs the effects; nothing here reads a clock or calls the bolt.
+
+Law: in == shown + skipped + pending + on the side stream, at any time (`counts`).
+
+Source: Storm's `WindowedBoltExecutor`, without its emits, acks and threads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from windowing.core.config import Semantics, WindowConfig
+from windowing.core.events import Effect, Late, LateReason
+from windowing.core.guard import no_effects
+from windowing.core.machines import Machine, machine_for
+from windowing.core.watermark import WaterMarkEventGenerator
+from windowing.errors import ConfigError, InvalidTimestampError, SnapshotError, shown
+
+__all__ = ["WindowedBoltExecutor"]
+
+SNAPSHOT_FORMAT = 1
+DEFAULT_STREAM = "default"
+_MAX_TIMESTAMP = 2**62
+
+Judged = tuple[int, LateReason]
+
+
+class WindowedBoltExecutor:
+    """The windows of one bolt task: feed tuples, make turns, perform the effects that come back.
+
+    `streams` are the declared input streams: the watermark waits for each of them. `component` names the bolt in errors.
+    `sequenced` is for drivers that store tuples apart.
+
+    >>> from windowing.core.measures import count
+    >>> executor = WindowedBoltExecutor(WindowConfig.of(length=count(2), slide=count(2), timestamp="ts"))
+    >>> for number in (1, 2, 3):
+    ...     list(executor.add(f"t{number}", number))
+    [...]
+    >>> [effect.window.get() for effect in executor.turn()][:1]
+    [['t1', 't2']]
+    """
+
+    def __init__(
+        self,
+        config: WindowConfig,
+        streams: Sequence[str] = (DEFAULT_STREAM,),
+        component: str = "bolt",
+        sequenced: bool = False,
+    ) -> None:
+        self.config = config
+        self.component = component
+        self.manager: Machine = machine_for(config, sequenced)
+        self.generator = WaterMarkEventGenerator(
+            streams,
+            config.lag_ms,
+            config.semantics,
+            idle_timeout_ms=config.idle_timeout_ms,
+            max_future_ms=config.max_future_ms,
+            sourced=config.source is not None,
+        )
+        self.side: Counter[str] = Counter()
+        self.closed = False
+        self._now: int | None = None
+
+    @property
+    def watermark(self) -> int | None:
+        """W: no tuple below it is on time. None while it is -infinity (and on processing time before the first tick)."""
+        return self.generator.watermark if self.config.event_time else self.manager.watermark
+
+    @property
+    def now_ms(self) -> int | None:
+        """The clock as the driver last gave it."""
+        return self._now
+
+    def set_clock(self, now_ms: int) -> None:
+        """Take the driver's clock, milliseconds since 1970; on processing time it never runs backwards."""
+        if self._now is None or now_ms > self._now or self.config.event_time:
+            self._now = now_ms
+
+    # -- tuples --------------------------------------------------------------------------------------------------------
+
+    def add(
+        self, payload: Any, timestamp: Any = None, *, stream: str = DEFAULT_STREAM, key: Any = None, source: Any = None
+    ) -> Iterator[Effect]:
+        """Offer one tuple; `timestamp` in milliseconds on event time, nothing on processing time (the clock is taken).
+
+        Raises InvalidTimestampError for an unusable timestamp if the bolt says `on_invalid="raise"`. Cost: O(1).
+        """
+        if self.closed:
+            return self._to_side([payload], [timestamp], LateReason.CLOSED)
+        if not self.config.event_time:
+            return self.manager.add(payload, self._clock(), key)
+        reason = self._judge(timestamp)
+        if reason not in (LateReason.INVALID, LateReason.FUTURE):
+            self.generator.track(stream, timestamp, source, self._now)
+        if reason is not None:
+            return self._to_side([payload], [timestamp], reason)
+        return self.manager.add(payload, timestamp, key)
+
+    def add_batch(
+        self,
+        payloads: Sequence[Any],
+        timestamps: Sequence[Any] | None = None,
+        *,
+        stream: str | Sequence[str] = DEFAULT_STREAM,
+        keys: Sequence[Any] | None = None,
+        sources: Sequence[Any] | None = None,
+        trusted: bool = False,
+        tracked: bool = True,
+    ) -> Iterator[tuple[int, Effect]]:
+        """Offer tuples in arrival order; effects come with the position of the tuple that caused them.
+
+        Exactly what one `add` for each gives. `stream` is one name or one for each tuple. `trusted` promises that every
+        timestamp is an int or None; `tracked=False` leaves the watermark to `track` (Spark's control rows). Cost: two passes
+        at C speed over the timestamps if all are on time.
+        """
+        if not payloads:
+            return no_effects()
+        if self.closed:
+            nothing: Sequence[Any] = [None] * len(payloads)
+            return _at(0, self._to_side(payloads, timestamps or nothing, LateReason.CLOSED))
+        if not self.config.event_time:
+            return self.manager.add_batch(payloads, [self._clock()] * len(payloads), keys)
+        assert timestamps is not None, "event time needs timestamps"
+        judged = None if self._all_on_time(timestamps, trusted) else self._judge_all(timestamps)
+        if tracked:
+            self._track_batch(timestamps, stream, sources, judged)
+        if not judged:
+            return self.manager.add_batch(payloads, timestamps, keys)
+        return self._add_judged(payloads, timestamps, keys, judged)
+
+    def track(self, stream: str, timestamp: int, source: Any = None) -> None:
+        """Learn that `stream` has shown `timestamp`, without a tuple of it: an upstream partition's largest, say."""
+        self.generator.track(stream, timestamp, source, self._now)
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> Iterator[Effect]:
+        """Make a watermark turn (on processing time a tick): raise W if possible and fire what falls due."""
+        if self.closed:
+            return no_effects()
+        if not self.config.event_time:
+            return self.manager.tick(self._clock())
+        watermark = self.generator.turn(self._now)
+        return no_effects() if watermark is None else self.manager.advance(watermark)
+
+    def drain(self) -> Iterator[Effect]:
+        """End of the input: fire what is left, let everything expire, send later tuples to the side stream. Idempotent."""
+        self.closed = True
+        return self.manager.drain()
+
+    # -- judging -------------------------------------------------------------------------------------------------------
+
+    def _judge(self, timestamp: Any) -> LateReason | None:
+        if type(timestamp) is not int or not -_MAX_TIMESTAMP < timestamp < _MAX_TIMESTAMP:
+            if self.config.on_invalid == "raise":
+                raise InvalidTimestampError(
+                    f"bolt {self.component!r}: timestamp {self.config.timestamp!r} is {shown(timestamp)}, wanted whole "
+                    'milliseconds since 1970; repair the column, or send such tuples to the side stream with on_invalid="late"'
+                )
+            return LateReason.INVALID
+        if self._now is not None and self.generator.is_future(timestamp, self._now):
+            return LateReason.FUTURE
+        bound = self.manager.late_below()
+        return LateReason.LATE if bound is not None and timestamp < bound else None
+
+    def _all_on_time(self, timestamps: Sequence[Any], trusted: bool) -> bool:
+        if not trusted and set(map(type, timestamps)) != {int}:
+            return False
+        try:
+            smallest, largest = min(timestamps), max(timestamps)
+        except TypeError:
+            return False
+        return self._judge(smallest) is None and self._judge(largest) is None
+
+    def _judge_all(self, timestamps: Sequence[Any]) -> list[Judged]:
+        reasons = map(self._judge, timestamps)
+        return [(position, reason) for position, reason in enumerate(reasons) if reason is not None]
+
+    def _track_batch(
+        self,
+        timestamps: Sequence[Any],
+        stream: str | Sequence[str],
+        sources: Sequence[Any] | None,
+        judged: list[Judged] | None,
+    ) -> None:
+        """Tell the generator the largest timestamp of each stream and source, leaving out what must not move W."""
+        unusable = {p for p, reason in judged or () if reason in (LateReason.INVALID, LateReason.FUTURE)}
+        if isinstance(stream, str) and sources is None and not unusable:
+            self.generator.track(stream, max(timestamps), None, self._now)
+            return
+        largest: dict[tuple[str, Any], int] = {}
+        for position, timestamp in enumerate(timestamps):
+            if position in unusable:
+                continue
+            origin = (stream if isinstance(stream, str) else stream[position], sources[position] if sources else None)
+            if origin not in largest or timestamp > largest[origin]:
+                largest[origin] = timestamp
+        for (name, source), timestamp in largest.items():
+            self.generator.track(name, timestamp, source, self._now)
+
+    def _add_judged(
+        self, payloads: Sequence[Any], timestamps: Sequence[Any], keys: Sequence[Any] | None, judged: list[Judged]
+    ) -> Iterator[tuple[int, Effect]]:
+        """Split a batch: what is on time goes to the manager, the rest to the side stream in runs of one reason."""
+        out = {position for position, _ in judged}
+        kept = [position for position in range(len(payloads)) if position not in out]
+        if kept:
+            chosen = None if keys is None else [keys[p] for p in kept]
+            effects = self.manager.add_batch([payloads[p] for p in kept], [timestamps[p] for p in kept], chosen)
+            assert not list(effects), "on event time an add has no effects"
+        return iter([at_effect for run in _runs(judged) for at_effect in self._late_run(payloads, timestamps, run)])
+
+    def _late_run(
+        self, payloads: Sequence[Any], timestamps: Sequence[Any], run: list[Judged]
+    ) -> Iterator[tuple[int, Effect]]:
+        first, reason = run[0]
+        end = first + len(run)
+        return _at(first, self._to_side(payloads[first:end], timestamps[first:end], reason))
+
+    def _to_side(self, payloads: Sequence[Any], timestamps: Sequence[Any], reason: LateReason) -> Iterator[Effect]:
+        self.side[reason.value] += len(payloads)
+        return iter((Late(payloads, timestamps, reason),))
+
+    def _clock(self) -> int:
+        if self._now is None:
+            raise ConfigError(
+                f"bolt {self.component!r} runs on processing time and was given no clock; call set_clock first"
+            )
+        return self._now
+
+    # -- for drivers ---------------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, int]:
+        """Return what became of the tuples: in, shown, skipped, pending, expired, late (all reasons), and windows fired."""
+        tally, side = self.manager.tally, sum(self.side.values())
+        return {
+            "in": tally.accepted + side,
+            "shown": tally.shown,
+            "skipped": tally.skipped,
+            "pending": tally.pending,
+            "expired": tally.expired,
+            "late": side,
+            "fired": tally.fired,
+        }
+
+    def snapshot(self, events: bool = True) -> dict[str, Any]:
+        """Return the executor as plain data (see WindowManager.snapshot)."""
+        return {
+            "format": SNAPSHOT_FORMAT,
+            "machine": "WindowedBoltExecutor",
+            "manager": self.manager.snapshot(events),
+            "generator": self.generator.snapshot(),
+            "side": dict(self.side),
+            "closed": self.closed,
+            "now": self._now,
+        }
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the executor of `data`. Raises SnapshotError for another format."""
+        if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != "WindowedBoltExecutor":
+            raise SnapshotError(
+                f"a WindowedBoltExecutor snapshot of format {SNAPSHOT_FORMAT} was wanted, got {shown(data.get('machine'))} of "
+                f"format {shown(data.get('format'))}; read it with the version of the library that wrote it"
+            )
+        self.manager.restore(data["manager"])
+        self.generator.restore(data["generator"])
+        self.side = Counter(data["side"])
+        self.closed, self._now = data["closed"], data["now"]
+
+    def check(self) -> None:
+        """Assert what "correct" means: the parts, and that no tuple is lost between them."""
+        self.manager.check()
+        self.generator.check()
+        counts = self.counts()
+        assert counts["in"] == counts["shown"] + counts["skipped"] + counts["pending"] + counts["late"]
+        if self.closed:
+            assert counts["pending"] == 0 or self.config.semantics is Semantics.STORM
+
+
+def _runs(judged: list[Judged]) -> Iterator[list[Judged]]:
+    """Yield the runs of neighbours with one reason."""
+    numbered = enumerate(judged)
+    for _, run in groupby(numbered, key=lambda item: (item[1][0] - item[0], item[1][1])):
+        yield [each for _, each in run]
+
+
+def _at(position: int, effects: Iterator[Effect]) -> Iterator[tuple[int, Effect]]:
+    return ((position, effect) for effect in effects)

@@ -1,0 +1,175 @@
+"""Guard: the lock of a machine whose entries return iterators of effects.
+
+    free --run(effects)--> free     no effect came: the entry is over at once, even if nobody iterates the result
+    free --run(effects)--> busy     the first effect is ready; the rest is computed as it is taken
+    busy --exhausted-----> free
+    busy --closed--------> spent    the rest of the effects is lost
+    free, busy --raised--> spent    the machine stands between two states
+    any  --reset()-------> free     after a restore; an iterator of before ends at once
+
+Laws: an entry of a machine that is not free raises MachineSpentError and changes nothing. A window is valid from the
+moment its Activation is taken until the next effect is asked for, the iterator is closed, or it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from enum import Enum
+from itertools import chain
+from typing import Any, TypeVar
+
+from windowing.core.events import Activation
+from windowing.core.windows import TupleWindow
+from windowing.errors import MachineSpentError
+
+__all__ = ["Guard", "no_effects"]
+
+T = TypeVar("T")
+
+
+class _State(Enum):
+    FREE = "free"
+    BUSY = "busy"
+    SPENT = "spent"
+
+
+_FREE, _BUSY, _SPENT = _State.FREE, _State.BUSY, _State.SPENT
+_END: Any = object()
+_NOTHING: Iterator[Any] = iter(())
+
+
+def no_effects() -> Iterator[Any]:
+    """Return an iterator of nothing, for an entry that knows it has no effects; it is always the same one."""
+    return _NOTHING
+
+
+class Guard:
+    """One per machine; every entry returns `guard.run(generator)`, or calls `guard.enter()` if it has no effects.
+
+    Cost: about 0.2 us for an entry without effects, 0.3 us for each effect.
+
+    >>> guard = Guard()
+    >>> list(guard.run(iter(())))
+    []
+    >>> guard.busy
+    False
+    """
+
+    __slots__ = ("_run", "_state")
+
+    def __init__(self) -> None:
+        self._state = _FREE
+        self._run: _Effects | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether effects of the last entry are still to be taken."""
+        return self._state is _BUSY
+
+    @property
+    def spent(self) -> bool:
+        """Whether the machine failed or lost effects, so that only a restore is allowed."""
+        return self._state is _SPENT
+
+    def enter(self) -> None:
+        """Raise MachineSpentError unless the machine is free; for entries without effects (`snapshot`, say)."""
+        if self._state is not _FREE:
+            self._refuse()
+
+    def run(self, effects: Iterator[T], positions: bool = False) -> Iterator[T]:
+        """Run `effects` up to its first item now, and return an iterator of all of them.
+
+        The items are effects, or (position, effect) pairs with `positions=True`. Raises MachineSpentError if the
+        machine is not free, and whatever `effects` raises; the machine is then spent.
+        """
+        if self._state is not _FREE:
+            self._refuse()
+        self._state = _BUSY
+        try:
+            first = next(effects, _END)
+        except BaseException:
+            self._state = _SPENT
+            raise
+        if first is _END:
+            self._state = _FREE
+            return _NOTHING
+        run = self._run = _Effects(self, effects, first, positions)
+        return run
+
+    def fail(self) -> None:
+        """Mark the machine spent; for an entry without effects that failed half way."""
+        self._end(_SPENT)
+
+    def reset(self) -> None:
+        """Free the machine after its state was restored; an iterator of before the restore ends at once."""
+        self._end(_FREE)
+
+    def _end(self, state: _State) -> None:
+        run, self._run = self._run, None
+        self._state = state
+        if run is not None:
+            run.drop()
+
+    def ended(self, run: _Effects, failed: bool) -> None:
+        """Take the news that `run` is over; news of an iterator of before a restore is ignored."""
+        if run is self._run:
+            self._run = None
+            self._state = _SPENT if failed else _FREE
+
+    def _refuse(self) -> None:
+        if self._state is _BUSY:
+            raise MachineSpentError(
+                "the machine was entered before the effects of its last entry were all taken; iterate them to the end "
+                "first, or restore the machine from its last snapshot"
+            )
+        raise MachineSpentError(
+            "the machine failed or its effects were dropped half way; restore it from its last snapshot and replay "
+            "from there"
+        )
+
+
+class _Effects:
+    """The effects of one entry; `close()` drops the rest of them. Made by `Guard.run`."""
+
+    __slots__ = ("_effects", "_guard", "_positions", "_source", "_window")
+
+    def __init__(self, guard: Guard, effects: Iterator[Any], first: Any, positions: bool) -> None:
+        self._guard = guard
+        self._effects = effects
+        self._source: Iterator[Any] = chain((first,), effects)
+        self._positions = positions
+        self._window: TupleWindow | None = None
+
+    def __iter__(self) -> _Effects:
+        return self
+
+    def __next__(self) -> Any:
+        if self._window is not None:
+            self._window.invalidate()
+            self._window = None
+        try:
+            item = next(self._source)
+        except StopIteration:
+            self._guard.ended(self, failed=False)
+            raise
+        except BaseException:
+            self._guard.ended(self, failed=True)
+            raise
+        effect = item[1] if self._positions else item
+        if type(effect) is Activation:
+            self._window = effect.window
+        return item
+
+    def close(self) -> None:
+        """Drop the rest; unless everything had been taken, only a restore frees the machine."""
+        self._guard.ended(self, failed=True)
+        self.drop()
+
+    def drop(self) -> None:
+        """End this iterator and the window it handed out last."""
+        if self._window is not None:
+            self._window.invalidate()
+            self._window = None
+        self._source = _NOTHING
+        if isinstance(self._effects, Generator):
+            self._effects.close()

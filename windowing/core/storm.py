@@ -1,0 +1,371 @@
+"""Storm's two window managers, exactly: arrival order, full scans, and the tuples they lose.
+
+    add(x) -> queue -> eviction.track -> trigger.track -> windows due -> every 100 entries: expire from the head
+              arrival                                        |
+              order            a scan of the whole queue: EXPIRE / PROCESS / KEEP, up to STOP
+                                                             |
+                                        Expired(what it took out), Activation(what it shows), in this order
+
+Laws, of Storm and kept: the queue is in arrival order, whatever the timestamps. A watermark is an entry, but no tuple.
+An empty window is not shown, and the tuples expired since the last window are then never told to any window (defect
+D14). Proven against `conformance/`; `semantics="lossless"` is the engine without the losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, ClassVar, NoReturn
+
+from windowing.core.events import Activation, Effect, Event, Expired, WaterMarkEvent
+from windowing.core.eviction import Action, EvictionContext, EvictionPolicy
+from windowing.core.guard import Guard
+from windowing.core.measures import Duration
+from windowing.core.trigger import TriggerPolicy
+from windowing.core.windows import ListContent, TupleWindow, WindowContent
+from windowing.errors import ConfigError, SnapshotError, StaleWindowError, shown
+
+__all__ = ["EXPIRE_EVENTS_THRESHOLD", "StormStatefulWindowManager", "StormWindowManager"]
+
+EXPIRE_EVENTS_THRESHOLD = 100
+"""So many entries after the last scan, what has expired is taken from the head of the queue."""
+
+_VERSION = 1
+
+
+class StormWindowManager:
+    """The queue behind a window, its eviction and its trigger policy. It starts the trigger.
+
+    Each entry returns an iterator of effects, to be exhausted before the next entry (see `Guard`). Cost: O(1) an
+    entry, O(queue) a window, as in Storm. Source: Storm's `WindowManager`.
+
+    >>> from windowing.core.eviction import CountEvictionPolicy
+    >>> from windowing.core.trigger import CountTriggerPolicy
+    >>> manager = StormWindowManager(CountEvictionPolicy(3), CountTriggerPolicy(2))
+    >>> for _, effect in manager.add_batch("abcd", [1, 2, 3, 4]):
+    ...     print(effect.window.get() if isinstance(effect, Activation) else effect.get())
+    ['a', 'b']
+    ['a']
+    ['b', 'c', 'd']
+    """
+
+    kind: ClassVar[str] = "storm"
+
+    def __init__(self, eviction: EvictionPolicy, trigger: TriggerPolicy) -> None:
+        self._eviction = eviction
+        self._trigger = trigger
+        self._guard = Guard()
+        self._queue: dict[Event, None] = {}  # an ordered set: Events are equal only if they are the same
+        self._previous: set[Event] = set()
+        self._expired: list[Any] = []
+        self._entries_since_scan = 0
+        length = getattr(eviction, "length", None)
+        self._length = length() if callable(length) else None
+        trigger.start()
+
+    # -- entries -----------------------------------------------------------------------------------------------------
+
+    def add(self, payload: Any, timestamp_ms: int) -> Iterator[Effect]:
+        """Add a tuple; in processing time `timestamp_ms` is the clock."""
+        return self._guard.run(self._enter(Event(payload, timestamp_ms)))
+
+    def add_batch(self, payloads: Sequence[Any], timestamps: Sequence[int]) -> Iterator[tuple[int, Effect]]:
+        """Add tuples one after the other; return each effect with the position of the tuple that caused it."""
+        if len(payloads) != len(timestamps):
+            raise ConfigError(
+                f"add_batch() got {len(payloads)} tuples and {len(timestamps)} timestamps; give one for each tuple"
+            )
+        return self._guard.run(self._enter_all(payloads, timestamps), positions=True)
+
+    def advance(self, watermark_ms: int) -> Iterator[Effect]:
+        """Tell the policies that no tuple with a smaller timestamp is expected."""
+        return self._guard.run(self._enter(WaterMarkEvent(watermark_ms)))
+
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        """Fire what the trigger says is due by the clock."""
+        return self._guard.run(self._tick(now_ms))
+
+    def drain(self) -> NoReturn:
+        """Storm has no end of a stream, so its last windows never fire; raises ConfigError."""
+        raise ConfigError(
+            'semantics="storm" cannot drain: Storm never fires the windows that are open when a stream ends; '
+            'use semantics="lossless" to have them fired'
+        )
+
+    # -- what a trigger may ask (QueueView) --------------------------------------------------------------------------
+
+    def event_count(self, reference_ms: int) -> int:
+        """Return how many events of the queue have a timestamp <= reference_ms. Cost: O(queue)."""
+        return sum(event.timestamp <= reference_ms for event in self._queue)
+
+    def earliest_event_timestamp(self, start_ms: int, end_ms: int) -> int | None:
+        """Return the smallest timestamp in `(start_ms, end_ms]`, None if there is none. Cost: O(queue)."""
+        return min((event.timestamp for event in self._queue if start_ms < event.timestamp <= end_ms), default=None)
+
+    def sliding_count_timestamps(self, start_ms: int, end_ms: int, count: int) -> list[int]:
+        """Return, at each `count`-th event in `(start_ms, end_ms]` by arrival, the largest timestamp so far."""
+        references: list[int] = []
+        counted, newest = 0, start_ms
+        for event in self._queue:
+            if start_ms < event.timestamp <= end_ms:
+                counted += 1
+                newest = max(newest, event.timestamp)
+                if counted % count == 0:
+                    references.append(newest)
+        return references
+
+    # -- the machine -------------------------------------------------------------------------------------------------
+
+    def _enter_all(self, payloads: Sequence[Any], timestamps: Sequence[int]) -> Iterator[tuple[int, Effect]]:
+        for position, payload in enumerate(payloads):
+            for effect in self._enter(Event(payload, timestamps[position])):
+                yield position, effect
+
+    def _enter(self, event: Event) -> Iterator[Effect]:
+        if not event.is_watermark:
+            self._queue[event] = None
+        self._eviction.track(event)
+        contexts = self._trigger.track(event)
+        if contexts is not None:
+            for context in contexts:
+                yield from self._fire(context)
+        while (asked := self._trigger.due(self)) is not None:
+            yield from self._fire(asked)
+        yield from self._compact()
+
+    def _tick(self, now_ms: int) -> Iterator[Effect]:
+        for context in self._trigger.tick(now_ms) or ():
+            yield from self._fire(context)
+        while (asked := self._trigger.due(self)) is not None:
+            yield from self._fire(asked)
+
+    def _fire(self, context: EvictionContext) -> Iterator[Effect]:
+        self._eviction.set_context(context)
+        was_shown = yield from self._show(self._eviction.get_context() or context)
+        self._trigger.reset()
+        self._trigger.fired(was_shown)
+
+    def _show(self, context: EvictionContext) -> Generator[Effect, None, bool]:
+        """Scan the whole queue; show the window unless it is empty."""
+        window: list[Event] = []
+        taken: list[Event] = []
+        for event in self._queue:
+            action = self._eviction.evict(event)
+            if action is Action.PROCESS:
+                window.append(event)
+            elif action is Action.EXPIRE:
+                taken.append(event)
+            elif action is Action.STOP:
+                break
+        yield from self._expire(taken)
+        expired, self._expired = self._expired, []
+        previous, self._previous = self._previous, set(window)
+        if not window:
+            return False
+        new = [event.payload for event in window if event not in previous]
+        yield self._activation(ListContent([event.payload for event in window], new, expired), context.reference_time)
+        return True
+
+    def _compact(self) -> Iterator[Effect]:
+        """At the hundredth entry after a scan, take what has expired from the head of the queue."""
+        self._entries_since_scan += 1
+        if self._entries_since_scan < EXPIRE_EVENTS_THRESHOLD:
+            return
+        taken: list[Event] = []
+        for event in self._queue:
+            if self._eviction.evict(event) is not Action.EXPIRE:
+                break
+            taken.append(event)
+        yield from self._expire(taken)
+
+    def _expire(self, taken: list[Event]) -> Iterator[Effect]:
+        self._entries_since_scan = 0
+        if not taken:
+            return
+        for event in taken:
+            del self._queue[event]
+        payloads = [event.payload for event in taken]
+        self._expired.extend(payloads)
+        yield Expired(len(payloads), lambda: payloads)
+
+    def _activation(self, content: WindowContent, end_ms: int) -> Activation:
+        start_ms = end_ms - self._length.ms if isinstance(self._length, Duration) else None
+        return Activation(TupleWindow(content, start_ms, end_ms))
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
+    def _definition(self) -> list[str]:
+        slide = getattr(self._trigger, "slide", None)
+        return [
+            self.kind,
+            type(self._eviction).__name__,
+            repr(self._length),
+            type(self._trigger).__name__,
+            repr(slide() if callable(slide) else None),
+        ]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all state as plain data; a machine restored from it goes on as if it were this one."""
+        self._guard.enter()
+        return {
+            "version": _VERSION,
+            "definition": self._definition(),
+            "payloads": [event.payload for event in self._queue],
+            "timestamps": [event.timestamp for event in self._queue],
+            "previous": [position for position, event in enumerate(self._queue) if event in self._previous],
+            "expired": list(self._expired),
+            "entries_since_scan": self._entries_since_scan,
+            "eviction": self._eviction.get_state(),
+            "trigger": self._trigger.get_state(),
+        }
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the machine of `snapshot`, even if this one is spent; SnapshotError if it was another window's."""
+        if (
+            not isinstance(data, dict)
+            or data.get("version") != _VERSION
+            or data.get("definition") != self._definition()
+        ):
+            found = [data.get("version"), data.get("definition")] if isinstance(data, dict) else data
+            raise SnapshotError(
+                f"the snapshot is of {shown(found)}, this window is {shown([_VERSION, self._definition()])}; "
+                "restore it into a window of the same definition"
+            )
+        self._guard.fail()
+        try:
+            events = [Event(payload, ts) for payload, ts in zip(data["payloads"], data["timestamps"], strict=True)]
+            self._queue = dict.fromkeys(events)
+            self._previous = {events[position] for position in data["previous"]}
+            self._expired = list(data["expired"])
+            self._entries_since_scan = data["entries_since_scan"]
+            self._eviction.restore_state(data["eviction"])
+            self._trigger.restore_state(data["trigger"])
+        except (KeyError, IndexError, TypeError, ValueError) as damage:
+            raise SnapshotError(f"the snapshot is damaged ({damage!r}); restore the one before it") from damage
+        self._guard.reset()
+
+    def check(self) -> None:
+        """Assert what always holds of a machine that is not in the middle of an entry."""
+        # A hundred entries without a scan cause one.
+        assert 0 <= self._entries_since_scan < EXPIRE_EVENTS_THRESHOLD
+        # What waits in the queue is tuples; a watermark is never one of them.
+        assert not any(event.is_watermark for event in self._queue)
+
+
+class StormStatefulWindowManager(StormWindowManager):
+    """The manager of windows too large for memory: the bolt's own iteration is the scan, and takes expired events out.
+
+    Nobody is told which tuples expired, the queue is not compacted, and a window knows neither new nor expired tuples.
+    Source: Storm's `StatefulWindowManager`.
+    """
+
+    kind: ClassVar[str] = "storm-stateful"
+
+    def _compact(self) -> Iterator[Effect]:
+        return iter(())
+
+    def _show(self, context: EvictionContext) -> Generator[Effect, None, bool]:
+        content = _ScannedContent(self._scan)
+        if content.is_empty():
+            return False
+        try:
+            yield self._activation(content, context.reference_time)
+        finally:
+            content.end()
+        return True
+
+    def _scan(self) -> Iterator[Any]:
+        """Yield the tuples of the window that is due, asking the policy as it goes; expired ones leave the queue."""
+        self._eviction.reset()
+        for event in list(self._queue):
+            if event not in self._queue:  # another scan of the same window took it out
+                continue
+            action = self._eviction.evict(event)
+            if action is Action.PROCESS:
+                yield event.payload
+            elif action is Action.EXPIRE:
+                del self._queue[event]
+            elif action is Action.STOP:
+                return
+
+
+class _ScannedContent:
+    """The content of an iterator window: each `current()` is a scan; the first reuses the look for a first tuple."""
+
+    __slots__ = ("_initial", "_live", "_rescan")
+
+    def __init__(self, rescan: Callable[[], Iterator[Any]]) -> None:
+        self._rescan = rescan
+        self._live = True
+        self._initial: Iterator[Any] | None = None
+
+    def is_empty(self) -> bool:
+        """Look for the first tuple of the window."""
+        scan = self._rescan()
+        for first in scan:
+            self._initial = _with_first(first, scan)
+            return False
+        return True
+
+    def end(self) -> None:
+        """End the window: no iterator of it may scan any more."""
+        self._live = False
+
+    def scan(self) -> Iterator[Any]:
+        """Yield the tuples of the window while it is live."""
+        scan, self._initial = self._initial or self._rescan(), None
+        while True:
+            if not self._live:
+                raise StaleWindowError(
+                    "an iterator of a window was asked after its execute had returned; copy what you need while it "
+                    "runs: list(window.get())"
+                )
+            try:
+                payload = next(scan)
+            except StopIteration:
+                return
+            yield payload
+
+    def __len__(self) -> int:
+        return len(list(self.scan()))
+
+    def current(self) -> Sequence[Any]:
+        return _ScannedTuples(self)
+
+    def new(self) -> NoReturn:
+        raise TypeError('an iterator window of Storm does not know its new tuples; use semantics="lossless"')
+
+    def expired(self) -> NoReturn:
+        raise TypeError('an iterator window of Storm does not know its expired tuples; use semantics="lossless"')
+
+    def aggregate(self) -> NoReturn:
+        raise TypeError("this window keeps tuples, not an aggregate; declare the bolt with aggregate=...")
+
+
+class _ScannedTuples(Sequence[Any]):
+    """A sequence that scans as it is iterated; asked for its length or an item it scans once and keeps the list."""
+
+    __slots__ = ("_content", "_kept")
+
+    def __init__(self, content: _ScannedContent) -> None:
+        self._content = content
+        self._kept: list[Any] | None = None
+
+    def _list(self) -> list[Any]:
+        if self._kept is None:
+            self._kept = list(self._content.scan())
+        return self._kept
+
+    def __iter__(self) -> Iterator[Any]:
+        # A generator: list(...) asks for an iterator first and for the length then, and shall cause one scan, not two.
+        yield from self._content.scan() if self._kept is None else self._kept
+
+    def __len__(self) -> int:
+        return len(self._list())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._list()[index]
+
+
+def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest

@@ -1,0 +1,285 @@
+"""WindowTrack: the windows of one key (or of a whole task without keys): its queue and how far it got.
+
+    base        horizon          covered      mark          end
+    |  expired  |  live          shown up to  counted to    |  staged
+    [-- last window --]          (kept while the next firing may report it as expired)
+
+Laws: previous - expired + new == current at every firing; a tuple is counted shown or skipped once; what the last fired window
+held stays in the queue until the next firing has reported it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from windowing.core.mixes import Firing
+from windowing.core.queue import ListBuffer
+from windowing.core.windows import TupleWindow
+
+__all__ = ["RangeContent", "Tally", "WindowTrack"]
+
+_DETACH_OVER = 1024
+
+
+class Tally:
+    """What became of the tuples of a task, in tuples; `fired` counts windows.
+
+    accepted == shown + skipped + pending, at any time.
+    """
+
+    __slots__ = ("accepted", "expired", "fired", "shown", "skipped")
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.shown = 0
+        self.skipped = 0
+        self.expired = 0
+        self.fired = 0
+
+    @property
+    def pending(self) -> int:
+        """Tuples that no window has shown yet and some later one may."""
+        return self.accepted - self.shown - self.skipped
+
+    def snapshot(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def restore(self, data: dict[str, int]) -> None:
+        for name in self.__slots__:
+            setattr(self, name, data[name])
+
+
+class RangeContent:
+    """The content of a window as ranges of a queue; a list is made only when asked for.
+
+    `last_low, last_high` is the range of the last fired window, `fired_at` the sequence number at its firing: tuples inside that
+    range with a later number came in afterwards (`lateness="window"`), so it did not hold them.
+    """
+
+    __slots__ = ("_buffer", "_fired_at", "_fold", "_high", "_last", "_last_high", "_last_low", "_low")
+
+    def __init__(self, track: WindowTrack, firing: Firing, fold: Callable[[list[Any]], Any] | None) -> None:
+        self._buffer = track.buffer
+        self._low, self._high = firing.low, firing.high
+        self._last_low, self._last_high = track.last_low, track.last_high
+        self._last = track.last
+        self._fired_at = track.fired_at if track.strangers else None
+        self._fold = fold
+
+    def __len__(self) -> int:
+        return self._high - self._low
+
+    def current(self) -> list[Any]:
+        return self._buffer.slice(self._low, self._high)
+
+    def new(self) -> list[Any]:
+        fresh = self._buffer.slice(max(self._low, self._last_high), self._high)
+        if self._fired_at is None:
+            return fresh
+        return self._picked(self._low, min(self._last_high, self._high), came_after=True) + fresh
+
+    def expired(self) -> list[Any]:
+        if self._last is not None:
+            return self._last
+        high = min(self._last_high, self._low)
+        if high <= self._last_low:
+            return []
+        if self._fired_at is None:
+            return self._buffer.slice(self._last_low, high)
+        return self._picked(self._last_low, high, came_after=False)
+
+    def _picked(self, low: int, high: int, came_after: bool) -> list[Any]:
+        fired_at, sequences, base = self._fired_at, self._buffer.sequences, self._buffer.base
+        assert fired_at is not None
+        assert sequences is not None
+        low = max(low, base)
+        return [
+            payload
+            for payload, sequence in zip(
+                self._buffer.slice(low, high), sequences[low - base : high - base], strict=True
+            )
+            if (sequence >= fired_at) is came_after
+        ]
+
+    def aggregate(self) -> Any:
+        if self._fold is None:
+            raise TypeError("this bolt declares no aggregate=; use window.get(), or declare aggregate=agg.count()")
+        return self._fold(self.current())
+
+
+class WindowTrack:
+    """One queue with the state that its mix, its firings and its expiry need. Made by the WindowManager."""
+
+    __slots__ = (
+        "born",
+        "buffer",
+        "covered",
+        "deadline",
+        "fired_at",
+        "horizon",
+        "key",
+        "last",
+        "last_high",
+        "last_low",
+        "mark",
+        "newest",
+        "ordinal",
+        "strangers",
+    )
+
+    def __init__(self, key: Any, ordinal: int, sequenced: bool, born: int = 0) -> None:
+        self.key = key
+        self.ordinal = ordinal
+        self.born = born
+        self.buffer = ListBuffer(sequenced)
+        self.mark = 0
+        self.horizon = 0
+        self.covered = 0
+        self.last_low = 0
+        self.last_high = 0
+        self.last: list[Any] | None = None
+        self.fired_at = born
+        self.strangers = 0
+        self.newest: int | None = None
+        self.deadline: int | None = None
+
+    def settle(self, by_window: bool) -> None:
+        """Bring the queue in order. With `by_window` a tuple may land inside what was shown: positions move over it."""
+        if by_window and self.buffer.staged and self.buffer.timestamps:
+            self._make_room(sorted(self.buffer.staged))
+        self.buffer.settle()
+
+    def _make_room(self, staged: list[int]) -> None:
+        def before(position: int) -> int:
+            if position <= self.buffer.base:
+                return 0
+            return bisect_left(staged, self.buffer.timestamp_at(position - 1))
+
+        self.strangers += before(self.last_high)
+        self.covered += before(self.covered)
+        self.last_low, self.last_high = self.last_low + before(self.last_low), self.last_high + before(self.last_high)
+
+    def fire(
+        self,
+        firing: Firing,
+        length_ms: int | None,
+        sequence: int,
+        tally: Tally,
+        fold: Callable[[list[Any]], Any] | None = None,
+    ) -> TupleWindow:
+        """Return the window of `firing` and move on: it is now the last fired window."""
+        reference, low, high = firing
+        start = None if length_ms is None else reference - length_ms
+        content = RangeContent(self, firing, fold)
+        self._count(low, high, tally)
+        self.last_low, self.last_high, self.last = low, high, None
+        self.fired_at, self.strangers = sequence, 0
+        return TupleWindow(content, start, reference, self.key)
+
+    def _count(self, low: int, high: int, tally: Tally) -> None:
+        covered = self.covered
+        tally.fired += 1
+        if self.strangers:
+            tally.shown += self._strangers_in(low, min(high, covered))
+        if low > covered:
+            tally.skipped += low - covered
+            covered = low
+        if high > covered:
+            tally.shown += high - covered
+            covered = high
+        self.covered = covered
+
+    def _strangers_in(self, low: int, high: int) -> int:
+        sequences, base = self.buffer.sequences, self.buffer.base
+        assert sequences is not None
+        return sum(1 for sequence in sequences[max(low - base, 0) : max(high - base, 0)] if sequence >= self.fired_at)
+
+    def expire(self, horizon: int, tally: Tally) -> int:
+        """Let all tuples before `horizon` expire; return the position of the first that did."""
+        first = self.horizon
+        if horizon > self.covered:
+            tally.skipped += horizon - self.covered
+            self.covered = horizon
+        tally.expired += horizon - first
+        self.horizon = horizon
+        return first
+
+    @property
+    def held_from(self) -> int:
+        """The position before which nothing is needed any more: neither live nor held by the last fired window."""
+        if self.last is not None or self.last_high == self.last_low:
+            return self.horizon
+        return min(self.horizon, self.last_low)
+
+    def trim(self) -> None:
+        """Free what is neither live nor in the last window; a small last window before a long gap is set aside."""
+        gap = self.horizon - self.last_high
+        if gap > _DETACH_OVER and self.last is None and self.buffer.sequences is None:
+            self.last = self.buffer.slice(self.last_low, self.last_high)
+        self.buffer.trim(self.held_from)
+
+    @property
+    def empty(self) -> bool:
+        """Whether every tuple has expired."""
+        return self.horizon == self.buffer.end and not self.buffer.staged
+
+    def held_since(self, sequence: int) -> Iterator[tuple[int, int, Any]]:
+        """Yield (sequence, timestamp, tuple) of what is held and arrived at `sequence` or later, in queue order."""
+        buffer = self.buffer
+        at = self.held_from - buffer.base
+        for number, timestamp, payload in zip(
+            (buffer.sequences or [])[at:], buffer.timestamps[at:], buffer.payloads[at:], strict=True
+        ):
+            if number >= sequence:
+                yield number, timestamp, payload
+
+    def snapshot(self, events: bool) -> dict[str, Any]:
+        """Return the track as plain data; without `events`, for a driver that stores the tuples apart, all but those."""
+        low = self.held_from
+        data: dict[str, Any] = {
+            "key": self.key,
+            "ordinal": self.ordinal,
+            "born": self.born,
+            "base": low,
+            "mark": self.mark,
+            "horizon": self.horizon,
+            "covered": self.covered,
+            "last_window": [self.last_low, self.last_high],
+            "last": None if self.last is None else list(self.last),
+            "fired_at": self.fired_at,
+            "strangers": self.strangers,
+            "newest": self.newest,
+        }
+        if events:
+            buffer, at = self.buffer, low - self.buffer.base
+            data["timestamps"] = buffer.timestamps[at:]
+            data["payloads"] = buffer.payloads[at:]
+            data["sequences"] = None if buffer.sequences is None else buffer.sequences[at:]
+        return data
+
+    @classmethod
+    def restored(cls, data: dict[str, Any], sequenced: bool) -> WindowTrack:
+        """Return the track of a snapshot; its queue is filled from the snapshot, or stays empty for `buffer.load`."""
+        track = cls(data["key"], data["ordinal"], sequenced, data["born"])
+        track.mark, track.horizon, track.covered = data["mark"], data["horizon"], data["covered"]
+        track.last_low, track.last_high = data["last_window"]
+        track.last = None if data["last"] is None else list(data["last"])
+        track.fired_at, track.strangers, track.newest = data["fired_at"], data["strangers"], data["newest"]
+        if "timestamps" in data:
+            track.buffer.load(data["timestamps"], data["payloads"], data["sequences"], data["base"])
+        else:
+            track.buffer.base = data["base"]
+        return track
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        self.buffer.check()
+        # Everything that is live or may be reported as expired is still held.
+        assert self.buffer.base <= self.held_from <= self.horizon <= self.buffer.end
+        # What was shown, or passed over, ends inside the queue; what expired was shown or passed over.
+        assert self.horizon <= self.covered <= self.buffer.end
+        # The mark counts settled tuples only.
+        assert 0 <= self.mark <= self.buffer.end
+        assert self.last_low <= self.last_high <= self.buffer.end

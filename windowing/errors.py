@@ -1,0 +1,119 @@
+"""The errors of the library: one tree, each with a stable code, each with a way out.
+
+A message says what was given, what was wanted, and what to do. Text that comes from data is escaped and cut, so that an
+error is always one readable line.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "BoltError",
+    "CheckpointError",
+    "ConfigError",
+    "CorruptStateError",
+    "DefinitionChangedError",
+    "DrainedCheckpointError",
+    "InvalidTimestampError",
+    "MachineSpentError",
+    "RepeatLimitError",
+    "SessionError",
+    "SnapshotError",
+    "StaleWindowError",
+    "WindowingError",
+    "shown",
+]
+
+
+def shown(value: Any, limit: int = 200) -> str:
+    """Return `value` as it may stand in a message: its repr on one line, at most `limit` characters.
+
+    >>> shown("a\\nb")
+    "'a\\\\nb'"
+    >>> len(shown("x" * 1000))
+    200
+    """
+    text = ascii(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+class WindowingError(Exception):
+    """Base of every error that this library raises on purpose; `code` names its kind for programs."""
+
+    code: ClassVar[str] = "WINDOWING"
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {super().__str__()}"
+
+
+class ConfigError(WindowingError, ValueError):
+    """A window, a bolt or a query is declared in a way that cannot work."""
+
+    code = "CONFIG"
+
+
+class InvalidTimestampError(WindowingError, ValueError):
+    """A tuple has no usable timestamp and the bolt was told to stop at such tuples (`on_invalid="raise"`)."""
+
+    code = "TS_INVALID"
+
+
+class RepeatLimitError(WindowingError):
+    """A repeating Count/Duration window would fire more often in one turn than `max_repeats` allows."""
+
+    code = "REPEAT_LIMIT"
+
+
+class MachineSpentError(WindowingError, RuntimeError):
+    """A machine was entered before its last effects were taken, or after one of them failed."""
+
+    code = "SPENT"
+
+
+class StaleWindowError(WindowingError, RuntimeError):
+    """A `TupleWindow` was asked after the bolt's `execute` had returned."""
+
+    code = "STALE_WINDOW"
+
+
+class SnapshotError(WindowingError, ValueError):
+    """A snapshot is of another format, version or window definition than the machine that reads it."""
+
+    code = "SNAPSHOT"
+
+
+class BoltError(WindowingError):
+    """The user's function failed on a window; bolt, window and cause are named."""
+
+    code = "BOLT"
+
+
+class SessionError(WindowingError):
+    """The Spark session lacks a setting without which data or results could be lost."""
+
+    code = "SESSION"
+
+
+class CheckpointError(WindowingError):
+    """A checkpoint cannot be used as asked."""
+
+    code = "CHECKPOINT"
+
+
+class DefinitionChangedError(CheckpointError):
+    """The bolt, window, schema or number of tasks differs from what the checkpoint was written with."""
+
+    code = "INCOMPATIBLE"
+
+
+class DrainedCheckpointError(CheckpointError):
+    """The checkpoint belongs to a query that was drained: its windows are closed for good."""
+
+    code = "DRAINED"
+
+
+class CorruptStateError(CheckpointError):
+    """A piece of stored window state is damaged, missing or not ours; nothing is ever reset to empty."""
+
+    code = "CORRUPT"

@@ -1,0 +1,1 @@
+"""The driver in one process: clock, collectors, loops, stores."""

@@ -1,0 +1,27 @@
+"""The driver on Spark: the only folder that imports pyspark.
+
+    session()            a Spark session with all that windowed bolts need
+    windowed(bolt, df)   a bolt on streaming DataFrames: its streams, or one query with a sink per stream
+"""
+
+from windowing.spark.metrics import BatchMetrics, MetricsListener
+from windowing.spark.query import WindowedStream, windowed
+from windowing.spark.running import WindowedQuery
+from windowing.spark.session import require_session, session
+from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, Sink
+
+__all__ = [
+    "BatchMetrics",
+    "FileSink",
+    "FunctionSink",
+    "MemorySink",
+    "MetricsListener",
+    "NoopSink",
+    "ParquetSink",
+    "Sink",
+    "WindowedQuery",
+    "WindowedStream",
+    "require_session",
+    "session",
+    "windowed",
+]

@@ -1,0 +1,180 @@
+"""What a checkpoint was written with: `<checkpoint>/windowing/definition.json`, compared at every start, before the first batch.
+
+    differs                                           then
+    bolt, window, outputs, tasks, grouping, sources   refused: stored windows depend on it
+    a column left out, of another type, not nullable  refused
+    lag, late stream, on_error, ... ("free" parts)    taken over
+    a new nullable column, a new library version      taken over
+    parallelism, with a batch left half done          refused without order_by: the replay would see another order
+
+Law: what is refused is refused before anything is written; a file that is no definition is an error and never replaced.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, shown
+from windowing.spark.hadoop import Folder
+
+__all__ = ["FILE", "Definition", "describe", "keep", "pending_batch"]
+
+FILE = "definition.json"
+FORMAT = 1
+_ANEW = "start with a new checkpoint, or restore the old definition"
+_PACKING = (
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.files.minPartitionNum",
+)
+
+Definition = dict[str, Any]
+
+
+def describe(
+    spark: SparkSession,
+    bolt: Mapping[str, Any],
+    inputs: Mapping[str, DataFrame],
+    tasks: int,
+    grouping: str | tuple[str, ...],
+    order_by: tuple[str, ...],
+) -> Definition:
+    """Return the definition of a query as plain JSON data; `bolt` is `WindowedBolt.definition()`."""
+    return {
+        "format": FORMAT,
+        "library": _library(),
+        "bolt": dict(bolt),
+        "tasks": tasks,
+        "grouping": grouping if isinstance(grouping, str) else list(grouping),
+        "order_by": list(order_by),
+        "inputs": {name: _columns(rows) for name, rows in sorted(inputs.items())},
+        "packing": {name: spark.conf.get(name, None) for name in _PACKING}
+        | {"parallelism": spark.sparkContext.defaultParallelism},
+    }
+
+
+def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
+    """Compare `wanted` with what the checkpoint was written with, then store it there.
+
+    Raises DefinitionChangedError (what differs, and the way out), CheckpointError (offsets without a definition, a replay that would
+    see another order) or CorruptStateError (the file is no definition). Cost: a few file look-ups.
+    """
+    folder = Folder(spark, checkpoint) / "windowing"
+    if folder.exists(FILE):
+        stored = _parsed(folder.read(FILE), folder.of(FILE))
+        difference = next(_differences(stored, wanted), None)
+        if difference is not None:
+            raise DefinitionChangedError(f"checkpoint {checkpoint}: {difference}; {_ANEW}")
+        _refuse_other_order(spark, checkpoint, stored, wanted)
+    elif _batches(Folder(spark, checkpoint) / "offsets"):
+        raise CheckpointError(
+            f"checkpoint {checkpoint} has batches but no windowing/{FILE}: another kind of query wrote it, or the file was lost; "
+            "give this query a checkpoint of its own, or put the file back"
+        )
+    else:
+        stored = None
+    if stored != wanted:
+        folder.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
+
+
+def pending_batch(spark: SparkSession, checkpoint: str) -> int | None:
+    """Return the batch that was begun and not committed, which the next start makes again; None when there is none."""
+    planned = _batches(Folder(spark, checkpoint) / "offsets")
+    done = _batches(Folder(spark, checkpoint) / "commits")
+    last = max(planned, default=None)
+    return last if last is not None and last not in done else None
+
+
+def _differences(stored: Definition, wanted: Definition) -> Iterator[str]:
+    old, new = stored["bolt"]["fixed"], wanted["bolt"]["fixed"]
+    for name in [*old, *(name for name in new if name not in old)]:
+        if _plain(old.get(name)) != _plain(new.get(name)):
+            yield f"{name} of bolt {shown(old.get('name'))} was {_said(old.get(name))}, now {_said(new.get(name))}"
+    for name in ("tasks", "grouping"):
+        if _plain(stored[name]) != _plain(wanted[name]):
+            yield f"{name} was {_said(stored[name])}, now {_said(wanted[name])}"
+    if list(stored["inputs"]) != list(wanted["inputs"]):
+        yield f"the input streams were {', '.join(stored['inputs'])}, now {', '.join(wanted['inputs'])}"
+    for stream, columns in stored["inputs"].items():
+        yield from _column_differences(stream, columns, wanted["inputs"][stream])
+
+
+def _column_differences(stream: str, stored: list[list[Any]], wanted: list[list[Any]]) -> Iterator[str]:
+    old = {name: kind for name, kind, _ in stored}
+    new = {name: (kind, nullable) for name, kind, nullable in wanted}
+    for name, kind in old.items():
+        if name not in new:
+            yield f"column {name!r} ({kind}) of input stream {stream!r} is gone"
+        elif new[name][0] != kind:
+            yield f"column {name!r} of input stream {stream!r} was {kind}, now {new[name][0]}"
+    for name, (kind, nullable) in new.items():
+        if name not in old and not nullable:
+            yield f"column {name!r} ({kind}) of input stream {stream!r} is new and not nullable, and stored tuples have no value for it"
+
+
+def _refuse_other_order(spark: SparkSession, checkpoint: str, stored: Definition, wanted: Definition) -> None:
+    if wanted["order_by"] == stored["order_by"] and (wanted["order_by"] or wanted["packing"] == stored["packing"]):
+        return
+    batch = pending_batch(spark, checkpoint)
+    if batch is None:
+        return
+    if wanted["order_by"] != stored["order_by"]:
+        what = f"order_by was {_said(stored['order_by'])}, now {_said(wanted['order_by'])}"
+    else:
+        changed = [name for name in wanted["packing"] if wanted["packing"][name] != stored["packing"].get(name)]
+        what = "; ".join(
+            f"{name} was {stored['packing'].get(name)}, now {wanted['packing'][name]}, and without order_by rows would arrive in "
+            "another order"
+            for name in changed[:1]
+        )
+    raise CheckpointError(
+        f"checkpoint {checkpoint}: batch {batch} was left half done and has to be made again exactly, but {what}; start once as before "
+        "to finish it"
+    )
+
+
+def _parsed(content: bytes, path: str) -> Definition:
+    try:
+        stored = json.loads(content)
+        known = stored["format"] == FORMAT
+        shape = known and isinstance(stored["bolt"]["fixed"], dict) and isinstance(stored["inputs"], dict)
+        complete = not known or (shape and all(name in stored for name in ("tasks", "grouping", "order_by", "packing")))
+    except (ValueError, KeyError, TypeError) as problem:
+        raise CorruptStateError(f"{path} is no definition of a windowing query ({shown(str(problem))}); put back a copy") from problem
+    if not known:
+        raise DefinitionChangedError(
+            f"{path} has format {shown(stored['format'])}, this version reads {FORMAT}; use the version {shown(stored.get('library'))} "
+            "that wrote it"
+        )
+    if not complete:
+        raise CorruptStateError(f"{path} is an incomplete definition of a windowing query; put back a copy")
+    return dict(stored)
+
+
+def _columns(rows: DataFrame) -> list[list[Any]]:
+    return [[field.name, field.dataType.simpleString(), field.nullable] for field in rows.schema.fields]
+
+
+def _batches(folder: Folder) -> set[int]:
+    """Return the batch numbers of a log of Spark's; `12.compact` is a batch too, temporary files are not."""
+    return {int(name.removesuffix(".compact")) for name in folder.names() if name.removesuffix(".compact").isdigit()}
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def _said(value: Any) -> str:
+    return json.dumps(value)
+
+
+def _library() -> str:
+    try:
+        return version("windowing")
+    except PackageNotFoundError:
+        return "unknown"

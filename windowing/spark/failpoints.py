@@ -1,0 +1,57 @@
+"""Named places where a test can kill the driver or a worker; off unless the environment variable WINDOWING_FAILPOINT is set.
+
+WINDOWING_FAILPOINT="in_sink:3" kills at that point of batch 3, with SIGKILL: the process group of WINDOWING_FAILPOINT_GROUP (the
+driver, its JVM and the Python workers), or for `kill_worker` the Python worker alone. WINDOWING_FAILPOINT_ONCE names a marker
+file: once it exists nothing is killed any more, so a restart in the same environment runs through.
+
+    before_batch          foreachBatch has been called, nothing is evaluated
+    before_state_write    the turn is computed, no state of this batch is written (worker)
+    after_state_write     the state of one task is written, its output is not handed over (worker)
+    kill_worker           the same place, and only the worker dies: Spark tries the task again
+    in_sink               the first sink has written
+    before_commit         all sinks have written, Spark has not committed the batch
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from windowing.errors import ConfigError, shown
+
+__all__ = ["NAMES", "hit"]
+
+NAMES = ("before_batch", "before_state_write", "after_state_write", "kill_worker", "in_sink", "before_commit")
+_VARIABLE = "WINDOWING_FAILPOINT"
+
+
+def hit(name: str, batch: int) -> None:
+    """Die here if the environment says so. Cost when it does not: one dictionary look-up."""
+    wanted = os.environ.get(_VARIABLE)
+    if wanted is None:
+        return
+    point, _, number = wanted.partition(":")
+    if point not in NAMES or not number.isdigit():
+        raise ConfigError(f"{_VARIABLE} is {shown(wanted)}, wanted name:batch with a name of {', '.join(NAMES)}")
+    if point == name and int(number) == batch and _first_time():
+        _kill(name)
+
+
+def _first_time() -> bool:
+    marker = os.environ.get("WINDOWING_FAILPOINT_ONCE")
+    if marker is None:
+        return True
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _kill(name: str) -> None:
+    if name == "kill_worker":
+        os.kill(os.getpid(), signal.SIGKILL)
+    group = os.environ.get("WINDOWING_FAILPOINT_GROUP", "")
+    if not group.isdigit() or int(group) <= 1:
+        raise ConfigError(f"WINDOWING_FAILPOINT_GROUP is {shown(group)}, wanted the number of the process group to kill")
+    os.killpg(int(group), signal.SIGKILL)

@@ -1,0 +1,138 @@
+"""Errors find their way back: what went wrong in a Python worker or in the JVM comes out as an error of this library.
+
+A WindowingError raised in a worker crosses the JVM as text. `marked()` puts it on one line that begins with a mark, as JSON;
+`unwrapped()` finds that line in whatever Spark raised and makes the same class again, Spark's error as its `__cause__`. Damaged
+files of the state store, which Spark blames on the user's function, become CorruptStateError and name the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from windowing import errors
+from windowing.errors import CorruptStateError, WindowingError, shown
+
+__all__ = ["WorkerError", "marked", "unwrapped"]
+
+_MARK = "windowing-error:"
+_MAX_TRACE = 8000
+_MAX_DEPTH = 20
+_STATE_FILE = re.compile(r"[^\s'\"()\[\],]*/state/\d+/\d+/[^\s'\"()\[\],]+")
+_DAMAGE = re.compile(
+    r"CANNOT_LOAD_STATE_STORE|STATE_STORE_CHECKPOINT_LOCATION|CHECKSUM|[Cc]hecksum|ChecksumException|CorruptedChangelog"
+    r"|RocksDBException: (?:Corruption|IO error)|FileNotFoundException|does not exist|ZipException|EOFException|Stream is corrupted"
+)
+
+
+class WorkerError(RuntimeError):
+    """Carries an error of this library through the JVM; users never see it."""
+
+
+@contextmanager
+def marked() -> Iterator[None]:
+    """Raise an error of this library from the body as a WorkerError whose message `unwrapped` understands."""
+    try:
+        yield
+    except WindowingError as error:
+        raise WorkerError(_encoded(error)) from error
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """Return the error of this library that hides in `error`, with `error` as its cause, or `error` itself.
+
+    >>> try:
+    ...     with marked():
+    ...         raise errors.BoltError("bolt 'b' failed on window end=3: ZeroDivisionError")
+    ... except WorkerError as problem:
+    ...     found = unwrapped(RuntimeError(f"Job aborted: {problem} at org.apache.spark"))
+    >>> found
+    BoltError("bolt 'b' failed on window end=3: ZeroDivisionError")
+    """
+    if isinstance(error, WindowingError):
+        return error
+    texts = list(_texts(error))
+    found = _decoded(texts) or _damaged_state(texts)
+    if found is None:
+        return error
+    found.__cause__ = error
+    return found
+
+
+def _encoded(error: WindowingError) -> str:
+    trace = "".join(traceback.format_exception(error))[-_MAX_TRACE:]
+    message = error.args[0] if error.args else ""
+    return _MARK + json.dumps({"class": type(error).__name__, "message": str(message), "trace": trace})
+
+
+def _decoded(texts: list[str]) -> WindowingError | None:
+    for text in texts:
+        start = text.find(_MARK)
+        while start >= 0:
+            found = _parsed(text[start + len(_MARK) :])
+            if found is not None:
+                return found
+            start = text.find(_MARK, start + 1)
+    return None
+
+
+def _parsed(text: str) -> WindowingError | None:
+    try:
+        record, _ = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return None
+    if not isinstance(record, dict):
+        return None
+    kind = getattr(errors, str(record.get("class")), None)
+    if not (isinstance(kind, type) and issubclass(kind, WindowingError)):
+        kind = WindowingError
+    found = kind(str(record.get("message")))
+    found.add_note(f"In a Python worker:\n{record.get('trace')}")
+    return found
+
+
+def _damaged_state(texts: list[str]) -> WindowingError | None:
+    """Name the damaged or missing file of the state store, if that is what happened: the deepest message knows best."""
+    for text in reversed(texts):
+        file, damage = _STATE_FILE.search(text), _DAMAGE.search(text)
+        if file is not None and damage is not None:
+            line = next((line for line in text.splitlines() if file[0] in line), text)
+            return CorruptStateError(
+                f"a file of the state store is damaged or missing: {file[0].rstrip('.:;')}, {shown(line.strip())}; put the file back "
+                "from a copy of the checkpoint, or start over with a new checkpoint (nothing was reset)"
+            )
+    return None
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """Yield the messages of an error and of all its causes, Python's and the JVM's, outermost first."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen and len(seen) < _MAX_DEPTH:
+        seen.add(id(current))
+        yield _text(current)
+        for attribute in ("java_exception", "_origin"):
+            yield from _java_texts(getattr(current, attribute, None))
+        current = getattr(current, "_cause", None) or current.__cause__ or current.__context__
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a captured Spark error asks the JVM for its text, which may be gone
+        return repr(error.args)
+
+
+def _java_texts(throwable: Any) -> Iterator[str]:
+    for _ in range(_MAX_DEPTH):
+        if throwable is None:
+            return
+        try:
+            yield str(throwable.toString())
+            throwable = throwable.getCause()
+        except Exception:  # the JVM is gone: what it said so far is all there is
+            return

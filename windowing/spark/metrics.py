@@ -1,0 +1,119 @@
+"""What each batch did, as numbers: from the tasks' turns, through `df.observe`, to whoever listens.
+
+Every turn leaves one `_metrics` row in the operator's output; Spark adds them up while the batch is evaluated and hands them to
+a StreamingQueryListener. Evaluated once (persist), so counted once; a task that Spark tried twice counts once too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+from pyspark.sql.types import LongType, StructField, StructType
+
+__all__ = ["METRICS", "METRICS_SCHEMA", "BatchMetrics", "MetricsListener", "metric_columns", "metrics_of", "observed"]
+
+METRICS = "_metrics"
+_OBSERVATION = "windowing"
+_SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed")
+METRICS_SCHEMA = StructType([StructField(name, LongType()) for name in (*_SUMS, "watermark", "now")])
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMetrics:
+    """One micro-batch, summed over its tasks.
+
+    tuples_in, windows_fired, late, skipped, expired, failed: in this batch. pending: tuples in open windows after it.
+    watermark_ms: the smallest of the tasks' watermarks, None while one of them has none. lag_ms: how far it is behind the batch's
+    clock. tasks: how many made a turn.
+    """
+
+    batch_id: int
+    tuples_in: int = 0
+    windows_fired: int = 0
+    late: int = 0
+    skipped: int = 0
+    pending: int = 0
+    expired: int = 0
+    failed: int = 0
+    watermark_ms: int | None = None
+    lag_ms: int | None = None
+    tasks: int = 0
+
+    @classmethod
+    def of(cls, batch_id: int, values: Mapping[str, Any]) -> BatchMetrics:
+        """Return the metrics of a batch from the values of `metric_columns`."""
+        sums = {name: values[name] or 0 for name in _SUMS}
+        known = values["turns"] and values["watermarks"] == values["turns"]
+        watermark = values["watermark"] if known else None
+        return cls(
+            batch_id=batch_id,
+            tuples_in=sums.pop("tuples"),
+            windows_fired=sums.pop("fired"),
+            **sums,
+            watermark_ms=watermark,
+            lag_ms=None if watermark is None else values["now"] - watermark,
+            tasks=values["turns"],
+        )
+
+
+def metric_columns() -> list[Column]:
+    """Return the aggregates over the operator's output that make a BatchMetrics."""
+    return [
+        *[F.sum(f"{METRICS}.{name}").alias(name) for name in _SUMS],
+        F.min(f"{METRICS}.watermark").alias("watermark"),
+        F.count(f"{METRICS}.watermark").alias("watermarks"),
+        F.max(f"{METRICS}.now").alias("now"),
+        F.count(METRICS).alias("turns"),
+    ]
+
+
+def observed(output: DataFrame) -> DataFrame:
+    """Return the operator's output with its metrics under observation. Cost: a few additions per row, no job."""
+    return output.observe(_OBSERVATION, *metric_columns())
+
+
+def metrics_of(progress: StreamingQueryProgress) -> BatchMetrics | None:
+    """Return the metrics in a progress report of Spark's; None for a trigger without a batch or another kind of query."""
+    row = progress.observedMetrics.get(_OBSERVATION)
+    return None if row is None else BatchMetrics.of(progress.batchId, row.asDict())
+
+
+class MetricsListener(StreamingQueryListener):
+    """Keeps the last BatchMetrics of each query, by the query's id, and calls `callback(metrics)` for each.
+
+    Register it with `spark.streams.addListener(listener)`. Called on a thread of Spark's, shortly after a batch was committed.
+    """
+
+    def __init__(self, callback: Callable[[BatchMetrics], Any] | None = None) -> None:
+        self.last: dict[str, BatchMetrics] = {}
+        self._callback = callback
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Take the metrics of a batch; queries without a windowed bolt have none."""
+        metrics = metrics_of(event.progress)
+        if metrics is None:
+            return
+        self.last[str(event.progress.id)] = metrics
+        if self._callback is not None:
+            self._callback(metrics)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Do nothing."""

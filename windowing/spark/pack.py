@@ -1,0 +1,250 @@
+"""The stateless side: rows of a streaming DataFrame become few rows of Arrow bytes, before the shuffle.
+
+    rows of an upstream partition --Arrow batch by Arrow batch--> one row per (batch, task): kind "rows", data = Arrow IPC, lz4
+                                  --at the end-----------------> one row per (task, source): kind "max", value = largest timestamp
+
+Every task hears every partition's largest timestamp, so a task without rows advances too. Laws: a row's task is a function of
+the row alone (a replay sends it to the same one); rows of one partition keep their order by `sequence`; a timestamp that is
+missing, not a whole number, or too far ahead of the batch's clock moves no watermark, and its row travels on for the turn to route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody spells it
+from pyspark.sql.types import DataType, MapType
+
+from windowing.errors import ConfigError
+from windowing.spark.failures import marked
+
+__all__ = ["MAX_FUTURE_MS", "NOW", "PACKED", "TASK", "TIMESTAMP", "Packer", "packed", "task_column", "timestamps_of"]
+
+MAX_FUTURE_MS = 86_400_000  # one day, unless the bolt says otherwise
+TASK, NOW, TIMESTAMP = "__task", "__now", "__ts"
+PACKED = (
+    "label bigint, kind string, stream string, partition int, sequence int, now bigint, source string, value bigint, data binary"
+)
+_BOUND = 2**62
+_SCHEMA = pa.schema(
+    [
+        ("label", pa.int64()),
+        ("kind", pa.string()),
+        ("stream", pa.string()),
+        ("partition", pa.int32()),
+        ("sequence", pa.int32()),
+        ("now", pa.int64()),
+        ("source", pa.string()),
+        ("value", pa.int64()),
+        ("data", pa.binary()),
+    ]
+)
+_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+@dataclass(frozen=True)
+class Packer:
+    """What `mapInArrow` runs on each upstream partition of one input stream; sent to the workers by Spark's cloudpickle.
+
+    `labels[i]` is the grouping key of task i. `timestamp` is a column, a function of the row as a dict, or None (processing time).
+    `source` is the column whose values have watermarks of their own. Cost: a stable sort by task and one copy of the rows, in
+    numpy and Arrow; a timestamp function costs a Python dict and a call per row.
+    """
+
+    stream: str
+    labels: tuple[int, ...]
+    timestamp: str | Callable[[Any], Any] | None = None
+    source: str | None = None
+    max_future_ms: int = MAX_FUTURE_MS
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield packed rows for each batch, then the control rows of the partition."""
+        context = TaskContext.get()
+        with marked():
+            yield from self.pack(batches, 0 if context is None else context.partitionId())
+
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
+        """Do the work of `__call__` for the upstream partition of this number."""
+        largest: dict[str | None, int] = {}
+        now = 0
+        for sequence, batch in enumerate(batches):
+            if batch.num_rows == 0:
+                continue
+            now = batch.column(NOW)[0].as_py()
+            tasks = batch.column(TASK).to_numpy()
+            rows = batch.drop_columns([TASK, NOW])
+            if self.timestamp is not None:
+                stamps = self._stamps(rows)
+                self._raise_largest(largest, stamps, rows, now)
+                rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), stamps)
+            parts = [(self.labels[task], _ipc(part)) for task, part in _split(rows, tasks, len(self.labels))]
+            yield self._rows(parts, partition, sequence, now)
+        if largest:
+            yield self._maxima(largest, partition, now)
+
+    def _stamps(self, rows: pa.RecordBatch) -> pa.Int64Array:
+        if callable(self.timestamp):
+            return pa.array([_asked(self.timestamp, row) for row in rows.to_pylist()], pa.int64())
+        return timestamps_of(rows.column(self.timestamp))
+
+    def _raise_largest(self, largest: dict[str | None, int], stamps: pa.Int64Array, rows: pa.RecordBatch, now: int) -> None:
+        usable = pc.less_equal(stamps, pa.scalar(now + self.max_future_ms, pa.int64()))
+        usable = pc.if_else(usable, stamps, pa.scalar(None, pa.int64()))
+        if self.source is None:
+            found = [(None, pc.max(usable).as_py())]
+        else:
+            table = pa.table({"source": rows.column(self.source).cast(pa.string()), "ts": usable})
+            found = [(row["source"], row["ts_max"]) for row in table.group_by("source").aggregate([("ts", "max")]).to_pylist()]
+        for source, value in found:
+            if value is not None and value > largest.get(source, -_BOUND):
+                largest[source] = value
+
+    def _rows(self, parts: list[tuple[int, bytes]], partition: int, sequence: int, now: int) -> pa.RecordBatch:
+        count = len(parts)
+        columns = {
+            "label": [label for label, _ in parts],
+            "kind": ["rows"] * count,
+            "stream": [self.stream] * count,
+            "partition": [partition] * count,
+            "sequence": [sequence] * count,
+            "now": [now] * count,
+            "source": [None] * count,
+            "value": [0] * count,
+            "data": [data for _, data in parts],
+        }
+        return pa.RecordBatch.from_pydict(columns, schema=_SCHEMA)
+
+    def _maxima(self, largest: dict[str | None, int], partition: int, now: int) -> pa.RecordBatch:
+        told = [(label, source, largest[source]) for label in self.labels for source in sorted(largest, key=_none_first)]
+        count = len(told)
+        columns = {
+            "label": [label for label, _, _ in told],
+            "kind": ["max"] * count,
+            "stream": [self.stream] * count,
+            "partition": [partition] * count,
+            "sequence": [0] * count,
+            "now": [now] * count,
+            "source": [source for _, source, _ in told],
+            "value": [value for _, _, value in told],
+            "data": [None] * count,
+        }
+        return pa.RecordBatch.from_pydict(columns, schema=_SCHEMA)
+
+
+def packed(rows: DataFrame, packer: Packer, task: Any) -> DataFrame:
+    """Return the packed rows (schema PACKED) of one input stream; `task` is the column expression of each row's task."""
+    taken = {TASK, NOW, TIMESTAMP} & {name.lower() for name in rows.columns}
+    if taken:
+        raise ConfigError(f"input column {sorted(taken)[0]!r} has a name that windowing uses itself; rename it before windowed()")
+    columns = [F.col(_quoted(name)) for name in rows.columns]
+    now = F.unix_millis(F.current_timestamp()).alias(NOW)
+    return rows.select(*columns, task.alias(TASK), now).mapInArrow(packer, PACKED)
+
+
+def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) -> Any:
+    """Return the expression of a row's task: by the values of columns, of all columns ("shuffle"), or task 0 ("global").
+
+    Spark's xxhash64 (seed 42), so the same key goes to the same task on both runtimes and after every restart. "shuffle" hashes the
+    whole row instead of counting rows: counting would depend on how the source packed its partitions, which a replay may change.
+    """
+    if grouping == "global" or tasks == 1:
+        return F.lit(0)
+    names = grouping if isinstance(grouping, tuple) else tuple(f.name for f in rows.schema.fields if _hashable(f.dataType))
+    if not names:
+        raise ConfigError('grouping="shuffle" needs a column that is not a map, got only maps; give grouping=("column", ...)')
+    return F.pmod(F.xxhash64(*[F.col(_quoted(name)) for name in names]), F.lit(tasks)).cast("int")
+
+
+def timestamps_of(column: pa.Array) -> pa.Int64Array:
+    """Return a column as milliseconds since 1970, null where it holds no usable timestamp.
+
+    Whole numbers are milliseconds; Spark's timestamps and dates are converted (floor); floats and decimals count only where they
+    are whole; text and everything else is unusable. Usable is what lies in (-2**62, 2**62).
+
+    >>> timestamps_of(pa.array([1.0, 1.5, None])).to_pylist()
+    [1, None, None]
+    """
+    kind = column.type
+    if pa.types.is_integer(kind):
+        stamps = column.cast(pa.int64())
+    elif pa.types.is_timestamp(kind):
+        stamps = _floor_ms(column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()))
+    elif pa.types.is_date32(kind):
+        stamps = pc.multiply(column.cast(pa.int32()).cast(pa.int64()), pa.scalar(86_400_000, pa.int64()))
+    elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        stamps = _whole(column.cast(pa.float64()) if pa.types.is_floating(kind) else column)
+    else:
+        return pa.nulls(len(column), pa.int64())
+    bounded = pc.and_(pc.greater(stamps, -_BOUND), pc.less(stamps, _BOUND))
+    return pc.if_else(bounded, stamps, pa.scalar(None, pa.int64()))
+
+
+def _floor_ms(micros: pa.Int64Array) -> pa.Int64Array:
+    floored = np.floor_divide(micros.fill_null(0).to_numpy(zero_copy_only=False), 1000)
+    return pa.array(floored, pa.int64(), mask=micros.is_null().to_numpy(zero_copy_only=False))
+
+
+def _whole(column: pa.Array) -> pa.Int64Array:
+    """Keep the whole numbers within bounds of a float64 or decimal column; NaN and infinities compare as unusable."""
+    kind = column.type
+    bound = pa.scalar(_BOUND, pa.decimal128(38, 0)) if pa.types.is_decimal(kind) else pa.scalar(float(_BOUND))
+    floor = pc.floor(column)
+    usable = pc.and_(pc.equal(floor, column), pc.less(pc.abs(column), bound))
+    return pc.if_else(usable, column, pa.scalar(None, kind)).cast(pa.int64())
+
+
+def _asked(extract: Callable[[Any], Any], row: dict[str, Any]) -> int | None:
+    """Ask the bolt's timestamp function; what it cannot answer is an unusable timestamp of that row, not the end of the query."""
+    try:
+        value = extract(row)
+    except Exception:
+        return None
+    return value if type(value) is int and -_BOUND < value < _BOUND else None
+
+
+def _split(rows: pa.RecordBatch, tasks: np.ndarray[Any, Any], count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield (task, its rows in their order) for each task that has rows."""
+    if count == 1 or bool((tasks == tasks[0]).all()):
+        yield int(tasks[0]), rows
+        return
+    order = np.argsort(tasks, kind="stable")
+    taken = rows.take(pa.array(order))
+    ends = np.cumsum(np.bincount(tasks, minlength=count))
+    start = 0
+    for task, end in enumerate(ends.tolist()):
+        if end > start:
+            yield task, taken.slice(start, end - start)
+        start = end
+
+
+def _ipc(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=_LZ4) as writer:
+        writer.write_batch(rows)
+    return bytes(sink.getvalue())
+
+
+def _hashable(kind: DataType) -> bool:
+    """Spark's hashes refuse maps, wherever they stand in a type."""
+    if isinstance(kind, MapType):
+        return False
+    fields = getattr(kind, "fields", None)
+    if fields is not None:
+        return all(_hashable(field.dataType) for field in fields)
+    element = getattr(kind, "elementType", None)
+    return element is None or _hashable(element)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _none_first(source: str | None) -> tuple[bool, str]:
+    return (source is not None, source or "")

@@ -1,0 +1,308 @@
+"""windowed(): a bolt and a streaming DataFrame in, streams out.
+
+    input streams --select, task--> mapInArrow (pack.py) --+
+    control files, ticks (control.py) ---------------------+--> groupBy(label) --> transformWithState (operator.py)
+                                                                                       |
+                                 one struct column per stream <------------------------+
+
+`start` runs it as ONE query with one sink per stream, the stateful part evaluated once (running.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StringType, StructType
+
+from windowing.core.checks import DEFAULT_STREAM
+from windowing.core.config import WindowConfig
+from windowing.core.measures import Duration
+from windowing.errors import ConfigError, shown
+from windowing.spark import control, definition, metrics, operator, pack
+from windowing.spark.hadoop import literal_path
+from windowing.spark.labels import task_labels
+from windowing.spark.running import BatchWriter, Plan, WindowedQuery
+from windowing.spark.session import require_session
+from windowing.spark.sinks import Sink
+from windowing.spark.turn import TaskStage
+from windowing.topology.bolts import WindowedBolt
+from windowing.topology.decorators import bolt_of
+
+__all__ = ["WindowedStream", "windowed"]
+
+REASON = "reason"
+Source = DataFrame | Mapping[str, DataFrame]
+
+
+def windowed(
+    bolt: Any,
+    source: Source,
+    *,
+    tasks: int | None = None,
+    grouping: str | Sequence[str] | None = None,
+    order_by: str | Sequence[str] | None = None,
+    control: str | None = None,
+) -> WindowedStream:
+    """Put a windowed bolt on a streaming DataFrame, or on several: a mapping of input stream names to DataFrames.
+
+    grouping: which task a row goes to: "global" (one task sees all), "shuffle" (evenly, by the whole row) or columns (equal values go
+    to one task). Left out it is the bolt's key=, and "global" for a bolt without one: windows over the whole stream.
+    tasks: how many tasks share the rows; left out one per core (one for "global"). Fixed for the life of a checkpoint.
+    order_by: columns that give the order of arrival inside a batch; without it (stream, partition, position), which a replay
+    with another number of cores does not repeat. control: the folder of control files for the DataFrames of `streams`; `start`
+    has its own. Raises ConfigError, or SessionError, before any data moves.
+    """
+    declared = bolt_of(bolt)
+    inputs = _inputs(source)
+    spark = next(iter(inputs.values())).sparkSession
+    require_session(spark)
+    config = declared.config
+    chosen = _grouping(config, grouping)
+    columns = next(iter(inputs.values())).columns
+    order = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
+    _require_columns(declared, columns, chosen, order)
+    count = _tasks(spark, tasks, chosen, grouping)
+    return WindowedStream(declared, inputs, count, chosen, order, control)
+
+
+class WindowedStream:
+    """A bolt on its input; made by `windowed`. `streams` are DataFrames to go on with, `start` runs it all as one query."""
+
+    def __init__(
+        self,
+        bolt: WindowedBolt,
+        inputs: Mapping[str, DataFrame],
+        tasks: int,
+        grouping: str | tuple[str, ...],
+        order_by: tuple[str, ...],
+        control: str | None,
+    ) -> None:
+        self.bolt, self.tasks, self.grouping, self.order_by = bolt, tasks, grouping, order_by
+        self._inputs = inputs
+        self._control = control
+        self._spark = next(iter(inputs.values())).sparkSession
+        self.schemas: dict[str, StructType] = _schemas(bolt, next(iter(inputs.values())).schema)
+
+    @property
+    def streams(self) -> dict[str, DataFrame]:
+        """The declared streams and the late stream, as streaming DataFrames of their schemas.
+
+        Two queries on two of them evaluate the bolt twice, each with a checkpoint of its own; `start` evaluates it once. There
+        is no drain here unless `control=` was given. Run them with spark.sql.shuffle.partitions = tasks.
+        """
+        output = self._output(self._control)
+        return {name: self._select(output, name) for name in self.schemas}
+
+    def __getitem__(self, stream: str) -> DataFrame:
+        self._require_stream(stream)
+        return self._select(self._output(self._control), stream)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.schemas)
+
+    def start(
+        self,
+        sinks: Mapping[str, Sink] | Sink,
+        checkpoint: str,
+        *,
+        trigger: str | Duration | timedelta = "available_now",
+        drain: bool = False,
+        discard: Sequence[str] = (),
+        query_name: str | None = None,
+    ) -> WindowedQuery:
+        """Start ONE query: each stream goes to its sink, the stateful part is evaluated once per batch.
+
+        sinks: a sink for each stream, or one for the default stream. Every declared stream needs a sink or stands in `discard`;
+        late tuples without a sink are counted and logged. trigger: "available_now" (ends with the input) or an interval.
+        drain=True: at the end of the input the last windows fire too, and the checkpoint is closed for good.
+
+        Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first batch.
+        """
+        require_session(self._spark)
+        known = self._sinks(sinks, discard)
+        plan = Plan(
+            spark=self._spark,
+            checkpoint=str(checkpoint),
+            definition=self._definition(),
+            output=lambda folder: metrics.observed(self._output(folder)),
+            writer=self._writer(known, discard),
+            partitions=self.tasks,
+            trigger=_trigger(trigger, drain),
+            query_name=query_name,
+        )
+        return WindowedQuery.start(plan, drain)
+
+    def _output(self, control_folder: str | None) -> DataFrame:
+        """Build the plan up to the operator's output; each call makes a plan of its own."""
+        labels = task_labels(self._spark, self.tasks, self.tasks)
+        config = self.bolt.config
+        ahead = pack.MAX_FUTURE_MS if config.max_future_ms is None else config.max_future_ms
+        parts = []
+        for name, rows in self._inputs.items():
+            packer = pack.Packer(name, labels, config.timestamp, config.source, ahead)
+            parts.append(pack.packed(rows, packer, pack.task_column(rows, self.grouping, self.tasks)))
+        if control_folder is not None:
+            parts.append(control.control_rows(self._spark, literal_path(control_folder), labels))
+        if control.needs_ticks(config):
+            parts.append(control.tick_rows(self._spark, labels))
+        stage = TaskStage(self.bolt, {name: _fields(rows) for name, rows in self._inputs.items()}, self.order_by, self.tasks)
+        processor = operator.TaskProcessor(stage, {label: task for task, label in enumerate(labels)}, tuple(self.schemas))
+        return operator.evaluated(reduce(DataFrame.unionByName, parts), processor, self.schemas)
+
+    def _select(self, output: DataFrame, stream: str) -> DataFrame:
+        column = operator.stream_column(self.schemas, stream)
+        return output.where(F.col(column).isNotNull()).select(f"{column}.*")
+
+    def _sinks(self, sinks: Mapping[str, Sink] | Sink, discard: Sequence[str]) -> dict[str, Sink]:
+        given: Mapping[str, Sink] = sinks if isinstance(sinks, Mapping) else {DEFAULT_STREAM: sinks}
+        for name in (*given, *discard):
+            self._require_stream(name)
+        for name, sink in given.items():
+            if not hasattr(sink, "write"):
+                raise ConfigError(f"the sink of stream {name!r} has no write(rows, batch_id), got {shown(sink)}; use FunctionSink(f)")
+        both = [name for name in given if name in discard]
+        if both:
+            raise ConfigError(f"stream {both[0]!r} has a sink and stands in discard; leave out one of them")
+        without = [name for name in self.bolt.outputs if name not in given and name not in discard]
+        if without:
+            raise ConfigError(
+                f"stream {without[0]!r} of bolt {self.bolt.name!r} has no sink; give sinks={{{without[0]!r}: ParquetSink(path)}}, or "
+                f"say discard=({without[0]!r},)"
+            )
+        return {name: given[name] for name in self.schemas if name in given}
+
+    def _writer(self, sinks: Mapping[str, Sink], discard: Sequence[str]) -> BatchWriter:
+        late = self.bolt.config.late_stream
+        columns = {name: operator.stream_column(self.schemas, name) for name in self.schemas}
+        return BatchWriter(self.bolt.name, columns, sinks, log_late=late is None or not (late in sinks or late in discard))
+
+    def _definition(self) -> definition.Definition:
+        return definition.describe(
+            self._spark, self.bolt.definition(), self._inputs, self.tasks, self.grouping, self.order_by
+        )
+
+    def _require_stream(self, name: str) -> None:
+        if name not in self.schemas:
+            raise ConfigError(f"bolt {self.bolt.name!r} has no stream {shown(name)}; it has {', '.join(self.schemas)}")
+
+
+def _inputs(source: Source) -> dict[str, DataFrame]:
+    """Return the input streams by name, sorted, all with the columns of the first in its order."""
+    given = dict(source) if isinstance(source, Mapping) else {DEFAULT_STREAM: source}
+    if not given:
+        raise ConfigError("windowed() needs an input, got an empty mapping; give a streaming DataFrame")
+    for name, rows in given.items():
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"an input stream is called by a text, got {shown(name)}")
+        if not isinstance(rows, DataFrame):
+            raise ConfigError(f"input stream {name!r} is a streaming DataFrame, got {shown(rows)}")
+        if not rows.isStreaming:
+            raise ConfigError(f"input stream {name!r} is a batch DataFrame; read it with spark.readStream")
+    first, *_ = names = sorted(given)
+    wanted = {field.name: field.dataType for field in given[first].schema.fields}
+    if len({column.lower() for column in wanted}) < len(given[first].columns):
+        raise ConfigError(f"input stream {first!r} has two columns of one name: {', '.join(given[first].columns)}; rename one")
+    for name in names[1:]:
+        _require_same(first, wanted, name, {field.name: field.dataType for field in given[name].schema.fields})
+    columns = [F.col(_quoted(column)) for column in wanted]
+    return {name: given[name] if name == first else given[name].select(*columns) for name in names}
+
+
+def _require_same(first: str, wanted: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> None:
+    for column in [*wanted, *found]:
+        if wanted.get(column) != found.get(column):
+            raise ConfigError(
+                f"input streams need the same columns: {column!r} is {_kind(wanted.get(column))} in stream {first!r} and "
+                f"{_kind(found.get(column))} in stream {name!r}; bring them together with select, withColumn or cast"
+            )
+
+
+def _kind(kind: Any) -> str:
+    return "missing" if kind is None else str(kind.simpleString())
+
+
+def _grouping(config: WindowConfig, grouping: str | Sequence[str] | None) -> str | tuple[str, ...]:
+    if grouping is None:
+        return config.key if config.key is not None else "global"
+    if grouping in ("global", "shuffle"):
+        chosen: str | tuple[str, ...] = str(grouping)
+    else:
+        chosen = (grouping,) if isinstance(grouping, str) else tuple(grouping)
+        if not chosen:
+            raise ConfigError('grouping is "global", "shuffle" or columns, got nothing; leave it out for the default')
+    if config.key is not None and chosen != "global" and not set(chosen if isinstance(chosen, tuple) else ()) <= set(config.key):
+        raise ConfigError(
+            f"grouping={shown(grouping)} would spread the rows of one key= {config.key!r} over several tasks, or group by other columns; "
+            "leave grouping out, or group by columns of the key"
+        )
+    if config.key is not None and chosen == "shuffle":
+        raise ConfigError(f'grouping="shuffle" would spread the rows of one key= {config.key!r} over several tasks; leave grouping out')
+    return chosen
+
+
+def _tasks(spark: SparkSession, tasks: int | None, grouping: str | tuple[str, ...], asked: Any) -> int:
+    if grouping == "global":
+        if tasks not in (None, 1):
+            wish = "grouping is 'global'" if asked is not None else "the bolt has no key= and no grouping was given"
+            raise ConfigError(f'tasks={tasks}, but {wish}: one task sees all rows; give grouping=("column",) or "shuffle", or drop tasks')
+        return 1
+    if tasks is None:
+        return int(spark.sparkContext.defaultParallelism)
+    if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1:
+        raise ConfigError(f"tasks is a number of at least 1, got {shown(tasks)}; leave it out for one task per core")
+    return tasks
+
+
+def _require_columns(bolt: WindowedBolt, columns: list[str], grouping: str | tuple[str, ...], order: tuple[str, ...]) -> None:
+    config = bolt.config
+    needed = {
+        "timestamp": (config.timestamp,) if isinstance(config.timestamp, str) else (),
+        "source": (config.source,) if config.source is not None else (),
+        "key": config.key or (),
+        "grouping": grouping if isinstance(grouping, tuple) else (),
+        "order_by": order,
+    }
+    for option, names in needed.items():
+        for name in names:
+            if name not in columns:
+                raise ConfigError(f"{option} of bolt {bolt.name!r} names column {shown(name)}, the input has {', '.join(columns)}")
+    taken = [column for column in columns if column.lower() == REASON]
+    if config.late_stream is not None and taken:
+        raise ConfigError(f"the late stream adds a column {REASON!r}, and the input has one called {taken[0]!r}; rename it")
+
+
+def _schemas(bolt: WindowedBolt, rows: StructType) -> dict[str, StructType]:
+    schemas = {name: StructType.fromDDL(schema.ddl) for name, schema in bolt.outputs.items()}
+    if bolt.config.late_stream is not None:
+        nullable = StructType.fromJson(rows.jsonValue())
+        for field in nullable.fields:
+            field.nullable = True
+        schemas[bolt.config.late_stream] = nullable.add(REASON, StringType())
+    return schemas
+
+
+def _trigger(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]:
+    if trigger == "available_now":
+        return {"availableNow": True}
+    if isinstance(trigger, timedelta):
+        trigger = Duration(ms=int(trigger / timedelta(milliseconds=1)))
+    if not isinstance(trigger, Duration) or trigger.ms <= 0:
+        raise ConfigError(f'trigger is "available_now" or a positive interval, got {shown(trigger)}; for example seconds(10)')
+    if drain:
+        raise ConfigError(
+            'drain=True belongs to the end of the input; stop the query, then start it once more with trigger="available_now", drain=True'
+        )
+    return {"processingTime": f"{trigger.ms} milliseconds"}
+
+
+def _fields(rows: DataFrame) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,236 @@
+"""One running query: what foreachBatch does, and the life of the query around it.
+
+A batch: persist; ONE aggregate over all streams (the full action that Spark needs before anything may fail); then each stream that
+has rows goes to its sink; unpersist. An exception escapes: swallowed, it would cost the batch. A drain is a second run of the same
+query with one more batch, made of control rows; then the checkpoint is marked, and refused from then on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from windowing.errors import CheckpointError, DrainedCheckpointError
+from windowing.spark import control, definition, failpoints
+from windowing.spark.failures import unwrapped
+from windowing.spark.hadoop import Folder
+from windowing.spark.metrics import METRICS, BatchMetrics, metrics_of
+from windowing.spark.sinks import Sink
+
+__all__ = ["BatchWriter", "Plan", "WindowedQuery"]
+
+DRAINED_FILE = "drained.json"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_ONE_FILE_ROWS = 50_000
+_LOG_EVERY_S = 60.0
+
+_log = logging.getLogger("windowing.spark")
+_starting = threading.Lock()
+
+
+class BatchWriter:
+    """What foreachBatch calls. `columns` maps each stream to its struct column, `sinks` those with a sink, in order."""
+
+    def __init__(self, bolt: str, columns: Mapping[str, str], sinks: Mapping[str, Sink], log_late: bool) -> None:
+        self._bolt, self._columns, self._sinks, self._log_late = bolt, dict(columns), dict(sinks), log_late
+        self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
+        self.failure: BaseException | None = None
+
+    def __call__(self, output: DataFrame, batch_id: int) -> None:
+        """Evaluate the batch once and write its streams."""
+        try:
+            failpoints.hit("before_batch", batch_id)
+            output.persist()
+            try:
+                self._write(output, batch_id)
+            finally:
+                output.unpersist()
+            failpoints.hit("before_commit", batch_id)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _write(self, output: DataFrame, batch_id: int) -> None:
+        counted = [F.count(column).alias(column) for column in self._columns.values()]
+        counts = output.agg(*counted, F.sum(f"{METRICS}.late").alias("late")).first()
+        assert counts is not None
+        for stream, sink in self._sinks.items():
+            column = self._columns[stream]
+            if counts[column]:
+                rows = output.where(F.col(column).isNotNull()).select(f"{column}.*")
+                sink.write(rows.coalesce(1) if counts[column] <= _ONE_FILE_ROWS else rows, batch_id)
+            elif hasattr(sink, "skip"):
+                sink.skip(batch_id)
+            failpoints.hit("in_sink", batch_id)
+        if self._log_late and counts["late"]:
+            self._warn(counts["late"])
+
+    def _warn(self, late: int) -> None:
+        """Say, at most once a minute, that tuples went to the side and nothing keeps them."""
+        self._unlogged += late
+        if time.monotonic() - self._logged_at < _LOG_EVERY_S:
+            return
+        _log.warning(
+            "bolt %r: %d late or unusable tuples went nowhere; name a late_stream and give it a sink to keep them",
+            self._bolt,
+            self._unlogged,
+        )
+        self._unlogged, self._logged_at = 0, time.monotonic()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is needed to start the query, and to start it once more. `output` builds the operator over a control folder."""
+
+    spark: SparkSession
+    checkpoint: str
+    definition: definition.Definition
+    output: Callable[[str], DataFrame]
+    writer: BatchWriter
+    partitions: int
+    trigger: Mapping[str, Any]
+    query_name: str | None
+
+    def run(self) -> StreamingQuery:
+        """Start the query with as many shuffle partitions as tasks; the session's own number is put back."""
+        folder = control.control_folder(self.spark, self.checkpoint)
+        stream: Any = self.output(folder.path).writeStream.foreachBatch(self.writer).outputMode("append")
+        stream = stream.option("checkpointLocation", self.checkpoint).trigger(**self.trigger)
+        if self.query_name is not None:
+            stream = stream.queryName(self.query_name)
+        with _starting:
+            before = self.spark.conf.get(_PARTITIONS)
+            self.spark.conf.set(_PARTITIONS, str(self.partitions))
+            try:
+                started: StreamingQuery = stream.start()
+            finally:
+                self.spark.conf.set(_PARTITIONS, str(before))
+        return started
+
+
+class WindowedQuery:
+    """A running query; made by `WindowedStream.start`. A thread of the driver watches it and makes the drain."""
+
+    def __init__(self, plan: Plan, drain: bool, finish: bool) -> None:
+        self._plan, self._drain, self._finish = plan, drain, finish
+        self._stopping = False
+        self._done = threading.Event()
+        self._failure: BaseException | None = None
+        self._metrics: dict[int, BatchMetrics] = {}
+        self._query = plan.run()
+        self._thread = threading.Thread(target=self._watch, name=f"windowing-{self._query.id}", daemon=True)
+
+    @classmethod
+    def start(cls, plan: Plan, drain: bool) -> WindowedQuery:
+        """Check the checkpoint against the plan, start the query, and watch over it."""
+        finish = _open(plan)
+        try:
+            query = cls(plan, drain, finish)
+        except Exception as error:
+            raise unwrapped(error) from error.__cause__
+        query._thread.start()
+        return query
+
+    @property
+    def id(self) -> str:
+        """The query's id, the same after every restart from its checkpoint."""
+        return str(self._query.id)
+
+    @property
+    def spark_query(self) -> StreamingQuery:
+        """Spark's own object; after the end of the input it is another one for the drain."""
+        return self._query
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query is running or draining."""
+        return not self._done.is_set()
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended the query, as this library's error where it is one; None while it runs and after a good end."""
+        return self._failure if self._done.is_set() else None
+
+    @property
+    def progress(self) -> list[BatchMetrics]:
+        """The metrics of the batches of this run, oldest first; Spark keeps the last 100 of a query."""
+        self._collect()
+        return [self._metrics[batch] for batch in sorted(self._metrics)]
+
+    def await_end(self, timeout: float | None = None) -> bool:
+        """Wait until the query has ended (True) or `timeout` seconds are over (False); raise what ended it."""
+        if not self._done.wait(timeout):
+            return False
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def stop(self) -> None:
+        """Stop the query after at most one batch; nothing is drained. What it has not committed is made again at the next start."""
+        self._stopping = True
+        self._query.stop()
+        self._done.wait()
+
+    def _watch(self) -> None:
+        try:
+            self._wait()
+            if self._drain and not self._finish and not self._stopping:
+                control.write_drain(control.control_folder(self._plan.spark, self._plan.checkpoint))
+                self._query = self._plan.run()
+                self._wait()
+            if (self._drain or self._finish) and not self._stopping:
+                _mark_drained(self._plan)
+        except BaseException as error:
+            self._failure = unwrapped(self._plan.writer.failure or error)
+        finally:
+            self._done.set()
+
+    def _wait(self) -> None:
+        try:
+            self._query.awaitTermination()
+        finally:
+            self._collect()
+
+    def _collect(self) -> None:
+        for progress in self._query.recentProgress:
+            found = metrics_of(progress)
+            if found is not None:
+                self._metrics[found.batch_id] = found
+
+
+def _open(plan: Plan) -> bool:
+    """Refuse what cannot go on; return whether the checkpoint is in the middle of a drain, which this run has to finish."""
+    home = Folder(plan.spark, plan.checkpoint) / "windowing"
+    if home.exists(DRAINED_FILE):
+        raise DrainedCheckpointError(
+            f"checkpoint {plan.checkpoint} was drained: its last windows have fired and it is closed; start with a new checkpoint"
+        )
+    definition.keep(plan.spark, plan.checkpoint, plan.definition)
+    folder = control.control_folder(plan.spark, plan.checkpoint)
+    folder.make()
+    if not folder.exists(control.DRAIN_FILE):
+        return False
+    if not control.drain_seen(plan.spark, plan.checkpoint):
+        folder.delete(control.DRAIN_FILE)
+        return False
+    if "availableNow" not in plan.trigger:
+        raise CheckpointError(
+            f"checkpoint {plan.checkpoint} was being drained when its query died; start it once with "
+            'trigger="available_now", drain=True to finish that'
+        )
+    return True
+
+
+def _mark_drained(plan: Plan) -> None:
+    home = Folder(plan.spark, plan.checkpoint) / "windowing"
+    home.write(DRAINED_FILE, json.dumps({"drained": True}).encode())
+

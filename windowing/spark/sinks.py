@@ -1,0 +1,151 @@
+"""Where streams go. Law: a sink is idempotent by batch id: writing a batch again leaves what writing it once leaves.
+
+Spark calls a sink again with the same batch id after a crash, so each one here keys what it writes by that id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import LongType, StructType
+
+from windowing.errors import ConfigError, CorruptStateError, shown
+from windowing.spark.hadoop import Folder, literal_path
+
+__all__ = ["FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "Sink"]
+
+_FORMATS = ("parquet", "json", "csv")
+_BATCH = "batch_id"
+_SCHEMA_FILE = "_schema.json"
+
+
+class Sink(Protocol):
+    """What takes the rows of one stream. A sink may have `skip(batch_id)` too: it is called for a batch without rows."""
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Write all rows of a batch; called on the driver, with the same id again after a crash."""
+
+
+class FileSink:
+    """Files in one directory per batch, `<path>/batch_id=000000000012`, written anew when the batch is replayed.
+
+    Spark puts `_SUCCESS` into a directory when it is whole; `read` looks at no other. `format` is parquet, json or csv.
+    """
+
+    def __init__(self, path: str, format: str = "parquet") -> None:
+        if format not in _FORMATS:
+            raise ConfigError(f"a file sink writes {', '.join(_FORMATS)}, got {shown(format)}; use FunctionSink for others")
+        self.path = str(path)
+        self.format = format
+        self._known_schema: str | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r}, {self.format!r})"
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Write the batch's directory, in place of an older one. Cost: one Spark job."""
+        folder = Folder(rows.sparkSession, self.path)
+        schema = str(rows.schema.json())
+        if schema != self._known_schema:
+            folder.write(_SCHEMA_FILE, schema.encode())
+            self._known_schema = schema
+        options = {"header": "true"} if self.format == "csv" else {}
+        rows.write.format(self.format).options(**options).mode("overwrite").save(folder.of(_name(batch_id)))
+
+    def skip(self, batch_id: int) -> None:
+        """Remove what an earlier attempt of a batch has left that turned out to have no rows."""
+        spark = SparkSession.active()
+        folder = Folder(spark, self.path)
+        if folder.exists(_name(batch_id)):
+            folder.delete(_name(batch_id))
+
+    def committed(self, spark: SparkSession) -> list[int]:
+        """Return the ids of the batches that are wholly written, ascending."""
+        folder = Folder(spark, self.path)
+        whole = [name for name in folder.names() if name.startswith(f"{_BATCH}=") and (folder / name).exists("_SUCCESS")]
+        return sorted(int(name.partition("=")[2]) for name in whole)
+
+    def read(self, spark: SparkSession, schema: StructType | None = None) -> DataFrame:
+        """Return the rows of all wholly written batches, with their `batch_id`; order is by batch only if you sort.
+
+        `schema` is needed only before the first row was written. Raises ConfigError when there is neither.
+        """
+        folder = Folder(spark, self.path)
+        if schema is None:
+            schema = self._written_schema(folder)
+        if not any(name.lower() == _BATCH for name in schema.names):
+            schema = StructType([*schema.fields]).add(_BATCH, LongType())
+        paths = [literal_path(folder.of(_name(batch))) for batch in self.committed(spark)]
+        if not paths:
+            return spark.createDataFrame([], schema)
+        reader = spark.read.format(self.format).schema(schema).option("basePath", literal_path(folder.path))
+        return (reader.option("header", "true") if self.format == "csv" else reader).load(paths)
+
+    def _written_schema(self, folder: Folder) -> StructType:
+        if not folder.exists(_SCHEMA_FILE):
+            raise ConfigError(f"{folder.path} holds no batch yet; give read(spark, schema) the schema, or read it later")
+        try:
+            return _nullable(StructType.fromJson(json.loads(folder.read(_SCHEMA_FILE))))
+        except (ValueError, KeyError, TypeError) as problem:
+            raise CorruptStateError(f"{folder.of(_SCHEMA_FILE)} is no schema: {shown(str(problem))}; delete it") from problem
+
+
+class ParquetSink(FileSink):
+    """A FileSink of Parquet files: the default for what is kept."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "parquet")
+
+
+class FunctionSink:
+    """A function `(rows: DataFrame, batch_id: int)`; that it is idempotent by batch id is up to the function."""
+
+    def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
+        if not callable(function):
+            raise ConfigError(f"FunctionSink takes a function of (rows, batch_id), got {shown(function)}")
+        self._function = function
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Call the function."""
+        self._function(rows, batch_id)
+
+
+class MemorySink:
+    """Rows in the driver's memory, for tests and the REPL; `batches[id]` are those of one batch, in output order."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Row]] = {}
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, in the order of batches."""
+        return [row for batch in sorted(self.batches) for row in self.batches[batch]]
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Keep the batch, in place of an older attempt."""
+        self.batches[batch_id] = rows.collect()
+
+    def skip(self, batch_id: int) -> None:
+        """Forget an older attempt of a batch that turned out to have no rows."""
+        self.batches.pop(batch_id, None)
+
+
+class NoopSink:
+    """Evaluates every row and keeps none: for measurements."""
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Evaluate the rows."""
+        rows.write.format("noop").mode("overwrite").save()
+
+
+def _name(batch_id: int) -> str:
+    return f"{_BATCH}={batch_id:012d}"
+
+
+def _nullable(schema: StructType) -> StructType:
+    for field in schema.fields:
+        field.nullable = True
+    return schema

@@ -1,0 +1,1 @@
+"""Public helpers for tests: models, Hypothesis strategies, replay of recorded cases."""

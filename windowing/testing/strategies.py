@@ -1,0 +1,258 @@
+"""Hypothesis strategies that draw windows and whole cases, in the format of `conformance/README.md`.
+
+Cases are drawn where windows go wrong: many equal timestamps, timestamps on the watermark and on the ends of windows,
+disorder, gaps of 10**12 ms, times before 1970, drains without a turn before them, and tuples after a drain. A case
+is made from a list of small independent steps, so a failing one shrinks to few ops with small numbers.
+
+    >>> from hypothesis import given
+    >>> from windowing.testing.models import run_model
+    >>> @given(cases(mix="C/D", drains=True))
+    ... def test_nothing_is_pending_after_a_drain(case):
+    ...     assert not run_model(case).pending
+    >>> test_nothing_is_pending_after_a_drain()
+
+This is the only module of the library that imports hypothesis.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from windowing.testing.models import Mix, WatermarkModel
+
+__all__ = ["cases", "counts", "durations"]
+
+BIG_GAP_MS = 10**12
+DELTAS_MS = (0, 1, -1, 2, 3, 5, -2, 4, 10, -5, 20, -12)
+KEYS = ("a", "b", "c")
+Step = tuple[Any, ...]
+
+
+def counts(min_value: int = 1, max_value: int = 10) -> st.SearchStrategy[dict[str, int]]:
+    """Lengths and slides counted in tuples, as a case writes them: `counts()` draws `{"count": 3}`."""
+    return st.integers(min_value, max_value).map(lambda n: {"count": n})
+
+
+def durations(min_ms: int = 1, max_ms: int = 30) -> st.SearchStrategy[dict[str, int]]:
+    """Lengths and slides in milliseconds, as a case writes them: `durations()` draws `{"duration_ms": 20}`."""
+    return st.integers(min_ms, max_ms).map(lambda ms: {"duration_ms": ms})
+
+
+@st.composite
+def windows(draw: st.DrawFn, mix: Mix | str | None = None) -> dict[str, Any]:
+    """Pairs of length and slide, often tumbling: `windows("D/D")` draws `{"length": ..., "slide": ...}`."""
+    mix = Mix(mix) if mix is not None else draw(st.sampled_from(Mix))
+    length = draw(counts() if mix.startswith("C") else durations())
+    slide = draw(counts() if mix.endswith("C") else durations(max_ms=10))
+    if length.keys() == slide.keys() and draw(st.integers(0, 3)) == 3:
+        slide = dict(length)
+    return {"length": length, "slide": slide}
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    mix: Mix | str | None = None,
+    event_time: bool | None = None,
+    semantics: str = "lossless",
+    *,
+    keyed: bool | None = False,
+    key_ttl: bool | None = False,
+    drains: bool | None = None,
+    offset: bool | None = False,
+    lateness: str | None = "watermark",
+    repeat: bool | None = False,
+    idle: bool | None = False,
+    future: bool | None = False,
+    source: bool | None = False,
+    big_gaps: bool = True,
+    max_steps: int = 40,
+) -> dict[str, Any]:
+    """Whole cases without their events: `cases(mix="D/D", event_time=True, keyed=True, drains=None)`.
+
+    mix: one of "D/D", "C/C", "D/C", "C/D" (length / slide), None for any of them.
+    event_time: True for event time, False for processing time, None for either.
+    keyed, key_ttl, drains, offset, repeat, idle, future, source: True to have it, False to have it not, None for
+    either. A field that the drawn mix or time cannot have is left out (`repeat` but for C/D, `key_ttl` for D/D, ...).
+    lateness: "watermark", "window" (where the mix is D/D), None for either.
+    big_gaps: False keeps times within some thousand milliseconds, for code that steps; so does `repeat`.
+    max_steps: the size; a step is one op or few.
+    """
+    case: dict[str, Any] = {**draw(windows(mix)), "stateful": False, "semantics": semantics}
+    kind = window_mix(case)
+    counted = kind is not Mix.DURATION_DURATION
+    of_event_time = chosen(draw, event_time)
+    case["event_time"] = None
+    if of_event_time:
+        streams = ["a", "b", "c"][: draw(st.sampled_from([1, 1, 2, 3]))]
+        case["event_time"] = {"lag_ms": draw(st.sampled_from([0, 0, 1, 2, 3, 5, 10])), "streams": streams}
+    if kind.endswith("D") and chosen(draw, offset):
+        case["offset_ms"] = draw(st.integers(-15, 15))
+    if not counted and of_event_time and (lateness or draw(st.sampled_from(["watermark", "window"]))) == "window":
+        case["lateness"] = "window"
+    if kind is Mix.COUNT_DURATION and chosen(draw, repeat):
+        case["repeat"] = True
+    if chosen(draw, keyed):
+        case["keyed"] = True
+        # a tick does nothing to a Count slide on processing time, so nothing would tell that a key is outlived
+        if counted and (of_event_time or kind is Mix.COUNT_DURATION) and chosen(draw, key_ttl):
+            case["key_ttl_ms"] = draw(st.integers(1, 20))
+    if of_event_time and chosen(draw, idle):
+        case["idle_timeout_ms"] = draw(st.integers(1, 15))
+    if of_event_time and chosen(draw, future):
+        case["max_future_ms"] = draw(st.integers(0, 15))
+    if of_event_time and chosen(draw, source):
+        case["source"] = True
+
+    case["clock_start_ms"] = draw(st.sampled_from([0, -25, 1, 1_700_000_000_000]))
+    step = event_time_steps(case, big_gaps) if of_event_time else processing_time_steps(case, big_gaps)
+    at_least = draw(st.sampled_from([0, max_steps // 2, max_steps // 4, max_steps * 3 // 4]))
+    before, ending = draw(st.lists(step, min_size=at_least, max_size=max_steps)), []
+    if chosen(draw, drains if drains is not None or semantics == "lossless" else False):
+        before += draw(st.sampled_from([[], [("turn",)]]))
+        ending = [("drain",), *draw(st.lists(step, max_size=3)), *draw(st.sampled_from([[], [("drain",)]]))]
+    case["ops"] = Script(case).write(before + ending)
+    return case
+
+
+def chosen(draw: st.DrawFn, wanted: bool | None) -> bool:
+    """What was asked for, or either where nothing was."""
+    return draw(st.booleans()) if wanted is None else wanted
+
+
+def window_mix(case: dict[str, Any]) -> Mix:
+    """The mix of a case's length and slide."""
+    return Mix("/".join("C" if "count" in case[part] else "D" for part in ("length", "slide")))
+
+
+def gaps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[int]:
+    """Leaps of time; short ones where an end of each slide fires, or where code steps through them."""
+    return st.sampled_from([30, 75] if case.get("repeat") or not big_gaps else [30, 75, BIG_GAP_MS])
+
+
+def event_time_steps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[Step]:
+    """The steps of a case on event time, tuples by far the most."""
+    which = (
+        st.integers(0, len(case["event_time"]["streams"]) - 1),
+        st.integers(0, 2 if case.get("keyed") else 0),
+        st.integers(0, 1 if case.get("source") else 0),
+    )
+    delta = st.sampled_from(DELTAS_MS)
+    rising = st.tuples(st.just("tuple"), st.just("front"), delta, *which)
+    on_watermark = st.tuples(st.just("tuple"), st.just("watermark"), st.sampled_from([0, 0, 1, -1]), *which)
+    on_end = st.tuples(st.just("tuple"), st.just("end"), st.sampled_from([0, 0, 1]), *which)
+    each = st.tuples(st.just("each"), st.sampled_from([0, 1, 5, 12]))
+    gap = st.tuples(st.just("gap"), gaps(case, big_gaps))
+    turn: st.SearchStrategy[Step] = st.just(("turn",))
+    steps: list[st.SearchStrategy[Step]] = [rising, rising, rising, turn, turn, each, on_watermark, on_end, gap]
+    if "idle_timeout_ms" in case or "max_future_ms" in case:
+        steps.append(st.tuples(st.just("clock"), st.sampled_from([0, 1, 3, 8, 20])))
+        steps.append(st.just(("clock to front",)))
+    return one_of_weighted(steps)
+
+
+def processing_time_steps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[Step]:
+    """The steps of a case on processing time; the clock stands still often and never falls."""
+    add = st.tuples(st.just("add"), st.integers(0, 2 if case.get("keyed") else 0))
+    small = st.tuples(st.just("clock"), st.sampled_from([1, 0, 2, 3, 5, 10]))
+    gap = st.tuples(st.just("clock"), gaps(case, big_gaps))
+    turn: st.SearchStrategy[Step] = st.just(("turn",))
+    steps: list[st.SearchStrategy[Step]] = [add, add, add, add, small, small, turn, turn, gap]
+    return one_of_weighted(steps)
+
+
+@st.composite
+def one_of_weighted(draw: st.DrawFn, strategies: list[st.SearchStrategy[Step]]) -> Step:
+    """One of them, a repeated one more often; `one_of` counts each only once."""
+    return draw(strategies[draw(st.integers(0, len(strategies) - 1))])
+
+
+@dataclass(slots=True)
+class Script:
+    """Turns steps into ops; it follows the clock and the watermark, so as to aim at them."""
+
+    case: dict[str, Any]
+    ops: list[list[Any]] = field(default_factory=list)
+    next_id: int = 1
+    clock_ms: int = 0
+    front_ms: int = 0
+    watermark: float = -math.inf
+    generator: WatermarkModel | None = None
+
+    def write(self, steps: list[Step]) -> list[list[Any]]:
+        """The ops of all steps, in order."""
+        self.clock_ms = self.front_ms = self.case["clock_start_ms"]
+        if event_time := self.case["event_time"]:
+            self.generator = WatermarkModel(
+                event_time["streams"],
+                event_time["lag_ms"],
+                self.clock_ms,
+                self.case.get("source", False),
+                self.case.get("idle_timeout_ms"),
+            )
+        for step in steps:
+            self.write_step(step)
+        return self.ops
+
+    def write_step(self, step: Step) -> None:
+        """The ops of one step."""
+        match step:
+            case ("tuple", aim, delta, stream, key, source):
+                self.write_tuple(stream, self.aimed(aim) + delta, key, source)
+            case ("each", delta):
+                for stream in range(len(self.case["event_time"]["streams"])):
+                    self.write_tuple(stream, self.front_ms + delta, 0, 0)
+            case ("gap", delta):
+                self.front_ms += delta
+            case ("clock", delta):
+                self.set_clock(self.clock_ms + delta)
+            case ("clock to front",):
+                self.set_clock(max(self.clock_ms, self.front_ms))
+            case ("add", key):
+                self.ops.append(["add", self.next_id, *self.options(key, 0)])
+                self.next_id += 1
+            case ("turn",) if self.generator is not None:
+                self.watermark = self.generator.turn(self.watermark, self.clock_ms)
+                self.ops.append(["watermark"])
+            case ("turn",):
+                self.ops.append(["tick"])
+            case _:
+                self.ops.append(list(step))
+
+    def aimed(self, aim: str) -> int:
+        """The time that a tuple aims at: the front, the watermark, or the next end of a window."""
+        if aim == "watermark" and self.watermark > -math.inf:
+            return int(self.watermark)
+        if aim == "end" and "duration_ms" in self.case["slide"]:
+            slide_ms: int = self.case["slide"]["duration_ms"]
+            offset_ms: int = self.case.get("offset_ms", 0)
+            return self.front_ms + (offset_ms - self.front_ms) % slide_ms
+        return self.front_ms
+
+    def write_tuple(self, stream: int, timestamp: int, key: int, source: int) -> None:
+        """One tuple; the front follows it, and the watermark unless it lies in the future."""
+        assert self.generator is not None, "tuples with a timestamp are for event time"
+        name = self.case["event_time"]["streams"][stream]
+        self.ops.append(["tuple", name, self.next_id, timestamp, *self.options(key, source)])
+        self.next_id += 1
+        self.front_ms = max(self.front_ms, timestamp)
+        if timestamp <= self.clock_ms + self.case.get("max_future_ms", math.inf):
+            self.generator.offer(name, source, timestamp, self.clock_ms)
+
+    def options(self, key: int, source: int) -> list[dict[str, Any]]:
+        """The optional last item of an op."""
+        options: dict[str, Any] = {}
+        if self.case.get("keyed"):
+            options["key"] = KEYS[key]
+        if self.case.get("source"):
+            options["source"] = source
+        return [options] if options else []
+
+    def set_clock(self, clock_ms: int) -> None:
+        """The clock never falls, but it may stand still."""
+        self.clock_ms = clock_ms
+        self.ops.append(["clock", clock_ms])

@@ -1,0 +1,286 @@
+"""@windowed_bolt, @tumbling, @sliding: they check a declaration, mark what they stand on, and return it unchanged.
+
+Law: what is decorated stays what it was, callable and testable; `bolt_of` collects the mark into a WindowedBolt.
+
+    @sliding(hours(1), minutes(15), timestamp="departure", output="flights long")
+    def count_flights(window):
+        return len(window)
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, Unpack
+
+from windowing.core.checks import DEFAULT_STREAM, checked_name
+from windowing.core.config import WindowConfig, WindowOptions, config_of
+from windowing.core.measures import Count, Duration
+from windowing.errors import ConfigError, shown
+from windowing.topology.bolts import CallStyle, WindowedBolt, title_of
+from windowing.topology.schema import Schema, declare_streams
+
+__all__ = ["bolt_of", "sliding", "tumbling", "windowed_bolt"]
+
+_MARK = "__windowed_bolt__"
+_FORMS = "a bolt takes (window) or (window, collector)"
+
+_Target = TypeVar("_Target", bound=Callable[..., Any])
+_Length = Count | Duration | timedelta
+_Output = str | Schema | Mapping[str, str | Schema]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What a decorator leaves on its target: everything of the bolt but the target itself."""
+
+    name: str
+    config: WindowConfig
+    outputs: Mapping[str, Schema]
+    style: CallStyle
+
+
+def windowed_bolt(
+    length: _Length | None = None,
+    slide: _Length | None = None,
+    *,
+    output: _Output | None = None,
+    name: str | None = None,
+    **options: Unpack[WindowOptions],
+) -> Callable[[_Target], _Target]:
+    """Declare a bolt over windows, on a function of (window) or (window, collector), or on a class with `execute`.
+
+    A function of (window) returns or yields rows; a class may have prepare(context) and cleanup() too. `output` are
+    the fields of the rows, or a mapping of streams to fields; `name` is the function's own where it is left out; the
+    options are those of `WindowConfig.of`. Raises ConfigError where the declaration cannot work, before data arrives.
+
+    >>> from windowing.core.measures import seconds
+    >>> @windowed_bolt(length=seconds(10), slide=seconds(5), timestamp="ts", output="words long")
+    ... def count_words(window):
+    ...     return len(window.get())
+    >>> bolt_of(count_words).name
+    'count_words'
+    """
+    return _decorator("windowed_bolt", length, slide, output, name, options)
+
+
+def tumbling(
+    length: _Length,
+    *,
+    output: _Output | None = None,
+    name: str | None = None,
+    **options: Unpack[WindowOptions],
+) -> Callable[[_Target], _Target]:
+    """Declare a bolt over adjacent windows: `windowed_bolt` with the slide equal to the length.
+
+    >>> @tumbling(Count(3), output="total long")
+    ... def total(window):
+    ...     return sum(window)
+    >>> bolt_of(total).config.slide
+    Count(3)
+    """
+    stray: Mapping[str, Any] = options
+    if "slide" in stray:
+        raise ConfigError(
+            f"a tumbling window slides by its length, got slide={shown(stray['slide'])}; "
+            "leave out slide=, or use @sliding(length, slide)"
+        )
+    return _decorator("tumbling", length, length, output, name, options)
+
+
+def sliding(
+    length: _Length,
+    slide: _Length,
+    *,
+    output: _Output | None = None,
+    name: str | None = None,
+    **options: Unpack[WindowOptions],
+) -> Callable[[_Target], _Target]:
+    """Declare a bolt over windows of `length` that begin every `slide`.
+
+    >>> @sliding(Count(4), Count(2), output="total long")
+    ... def total(window):
+    ...     return sum(window)
+    >>> bolt_of(total).config.length
+    Count(4)
+    """
+    return _decorator("sliding", length, slide, output, name, options)
+
+
+def bolt_of(target: Any) -> WindowedBolt:
+    """Return the bolt that `target` was declared as; a WindowedBolt is returned as it is.
+
+    Raises ConfigError for what no decorator has marked, a subclass of a marked class included.
+    """
+    if isinstance(target, WindowedBolt):
+        return target
+    mark = _mark_of(target)
+    if mark is None:
+        parent = " (a class that it inherits from is)" if isinstance(getattr(target, _MARK, None), _Mark) else ""
+        raise ConfigError(
+            f"{title_of(target)!r} is not declared as a bolt{parent}; put @windowed_bolt(length=..., output=...) on it"
+        )
+    return WindowedBolt(
+        name=mark.name,
+        config=mark.config,
+        outputs=mark.outputs,
+        target=target,
+        style=mark.style,
+        is_class=isinstance(target, type),
+    )
+
+
+def _decorator(
+    decorator: str,
+    length: Any,
+    slide: Any,
+    output: _Output | None,
+    name: str | None,
+    options: Mapping[str, Any],
+) -> Callable[[_Target], _Target]:
+    if callable(length):
+        raise ConfigError(
+            f"@{decorator} stands on {title_of(length)!r} without saying which windows; "
+            f"write @{decorator}(...) with a length and an output"
+        )
+    config = config_of(length, slide, options, stacklevel=4)
+    outputs = _outputs(output, config)
+
+    def mark(target: _Target) -> _Target:
+        title = title_of(target)
+        if _mark_of(target) is not None:
+            raise ConfigError(
+                f"{title!r} is already declared as a bolt; keep one decorator, or wrap it in a new function"
+            )
+        style = _style(target, title)
+        declared = _Mark(_name(target, name), config, outputs, style)
+        if style is CallStyle.ROWS and DEFAULT_STREAM not in outputs:
+            raise ConfigError(
+                f"{title!r} returns its rows, which go to the stream 'default', but output names only "
+                f"{', '.join(outputs)}; add 'default' to output, or take (window, collector)"
+            )
+        try:
+            setattr(target, _MARK, declared)
+        except (AttributeError, TypeError):
+            raise ConfigError(
+                f"{title!r} cannot be marked, it is a {type(target).__name__}; wrap it in a function of your own"
+            ) from None
+        return target
+
+    return mark
+
+
+def _mark_of(target: Any) -> _Mark | None:
+    mark = vars(target).get(_MARK) if hasattr(target, "__dict__") else None
+    return mark if isinstance(mark, _Mark) else None
+
+
+def _outputs(output: _Output | None, config: WindowConfig) -> Mapping[str, Schema]:
+    if output is None:
+        raise ConfigError(
+            "a bolt says which fields it emits, got no output; write output='origin string, flights long'"
+        )
+    outputs = declare_streams(output)
+    late = config.late_stream
+    if late is not None and late.lower() in [stream.lower() for stream in outputs]:
+        raise ConfigError(
+            f"late_stream={late!r} is also a stream of output, but late tuples keep their own fields; "
+            "give the late stream another name, or take it out of output"
+        )
+    return outputs
+
+
+def _name(target: Any, name: str | None) -> str:
+    if name is not None:
+        return checked_name(name, "a bolt's name")
+    own = target
+    while isinstance(own, functools.partial):
+        own = own.func
+    own_name = getattr(own, "__name__", None)
+    if own_name is None or own_name == "<lambda>":
+        kind = "a lambda" if own_name else f"a {type(own).__name__}"
+        raise ConfigError(f"{kind} has no name to call the bolt by; write name='count_flights'")
+    return checked_name(own_name, "a bolt's name")
+
+
+def _style(target: Any, title: str) -> CallStyle:
+    """Return how `target` is called, or raise a sentence for what cannot be a bolt."""
+    if isinstance(target, type):
+        return _style_of_class(target, title)
+    if not callable(target):
+        raise ConfigError(
+            f"a bolt is a function or a class, got {shown(target)}; put the decorator on a function of (window)"
+        )
+    body = target if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target).__call__
+    return _style_of_function(target, body, title)
+
+
+def _style_of_class(target: type[Any], title: str) -> CallStyle:
+    execute = getattr(target, "execute", None)
+    if not callable(execute):
+        raise ConfigError(
+            f"class {title!r} has no execute; give it execute(self, window), or execute(self, window, collector)"
+        )
+    _check_call(target, (), f"class {title!r}", "each task makes its own without arguments; give defaults")
+    for method, arguments, written in (("prepare", ("context",), "(self, context)"), ("cleanup", (), "(self)")):
+        if getattr(target, method, None) is not None:
+            _check_call(_bound(target, method), arguments, f"{title}.{method}", f"write def {method}{written}")
+            _refuse_async(getattr(target, method), f"{title}.{method}")
+    return _style_of_function(_bound(target, "execute"), execute, f"{title}.execute")
+
+
+def _bound(target: type[Any], method: str) -> Callable[..., Any]:
+    """Return a method as an instance would have it, without making an instance."""
+    function = getattr(target, method)
+    found = inspect.getattr_static(target, method)
+    return function if isinstance(found, staticmethod | classmethod) else functools.partial(function, None)
+
+
+def _style_of_function(function: Callable[..., Any], body: Any, title: str) -> CallStyle:
+    """Return the style that the signature of `function` asks for; `body` is what runs in the end."""
+    _refuse_async(body, title)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        raise ConfigError(f"the signature of {title!r} cannot be read, but {_FORMS}; wrap it in a function") from None
+    kinds = inspect.Parameter
+    parameters = list(signature.parameters.values())
+    if any(p.kind is kinds.KEYWORD_ONLY and p.default is kinds.empty for p in parameters):
+        raise ConfigError(f"{title}{signature} needs keyword arguments, but {_FORMS}; give them defaults")
+    positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    needed = sum(p.default is kinds.empty for p in positional)
+    if not positional and any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
+        raise ConfigError(
+            f"{title}{signature} does not say how it is called, but {_FORMS}; use functools.wraps in a decorator"
+        )
+    if needed > 2 or not positional:
+        raise ConfigError(f"{title}{signature} cannot be called with a window: {_FORMS}")
+    if needed < 2 and not (len(positional) > 1 and positional[1].name == "collector"):
+        return CallStyle.ROWS
+    if inspect.isgeneratorfunction(body):
+        raise ConfigError(f"{title}{signature} yields rows and takes a collector too; do one of them: {_FORMS}")
+    return CallStyle.COLLECTOR
+
+
+def _refuse_async(body: Any, title: str) -> None:
+    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
+        raise ConfigError(
+            f"{title!r} is async, but a window is handed out for the time of one call; "
+            "make it a plain function (asyncio.run inside it, if it must await)"
+        )
+
+
+def _check_call(function: Callable[..., Any], arguments: tuple[str, ...], what: str, way_out: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # written in C, without a signature: it shows when it is called
+    try:
+        signature.bind(*arguments)
+    except TypeError as problem:
+        raise ConfigError(
+            f"{what}{signature} cannot be called with ({', '.join(arguments)}): {problem}; {way_out}"
+        ) from None

@@ -1,0 +1,108 @@
+"""What a bolt may return, and which rows that is.
+
+| returned                                | meaning                                                  |
+|-----------------------------------------|----------------------------------------------------------|
+| None                                    | no row                                                   |
+| a tuple (a namedtuple, a Spark Row)     | one row, value by value                                  |
+| a dict                                  | one row, by field name                                   |
+| a str, bytes, number, date, ...         | one row of a stream with ONE field                       |
+| a list, a generator, any other iterable | rows, each a tuple, a list, a dict or, of ONE field, a scalar |
+| a set, an awaitable                     | an error: no order, no value                             |
+
+None among rows is an error, since it may mean "no row" or "an empty value": leave it out, or write `(None,)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator, Mapping
+from typing import Any
+
+from windowing.errors import BoltError, shown
+from windowing.topology.schema import Schema
+
+__all__ = ["RowError", "refuse_awaitable", "row_of", "rows_of"]
+
+_SCALARS = (str, bytes, bytearray, memoryview)
+
+
+class RowError(BoltError):
+    """A row does not fit its stream; the runner makes a BoltError of it that names the bolt and the window."""
+
+
+def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows that a bolt returned, one after the other as its iterable makes them.
+
+    >>> list(rows_of([("JFK", 3), {"n": 2, "origin": "LGA"}], Schema.parse("origin string, n int"), "default"))
+    [('JFK', 3), ('LGA', 2)]
+    >>> list(rows_of("JFK", Schema.parse("origin string"), "default"))
+    [('JFK',)]
+    """
+    if returned is None:
+        return
+    refuse_awaitable(returned)
+    if isinstance(returned, set | frozenset):
+        raise RowError(f"it returned a set, whose order changes from run to run, {shown(returned)}; return sorted(...)")
+    if isinstance(returned, (tuple, Mapping, *_SCALARS)) or not isinstance(returned, Iterable):
+        yield row_of(returned, schema, stream)
+        return
+    for row in returned:
+        yield row_of(row, schema, stream)
+
+
+def refuse_awaitable(returned: Any) -> None:
+    """Raise RowError for a coroutine and its like: a window is handed out for the time of one plain call."""
+    if isinstance(returned, Awaitable | AsyncIterable):
+        close = getattr(returned, "close", None)
+        if close is not None:
+            close()  # a coroutine that nobody awaits would be warned of as well
+        raise RowError(f"it returned {shown(returned)}, which nobody awaits; make the function a plain one")
+
+
+def row_of(row: Any, schema: Schema, stream: str) -> tuple[Any, ...]:
+    """Return one row as the tuple of its values in the order of the schema, or raise RowError."""
+    if isinstance(row, Mapping):
+        return _by_name(row, schema, stream)
+    if isinstance(row, tuple | list):
+        if len(row) != len(schema):
+            raise RowError(
+                f"{_wanted(schema, stream)}, got {_counted(len(row), 'value')}: {shown(row)}{_hint(row, schema)}"
+            )
+        return tuple(row)
+    if row is None:
+        raise RowError(
+            f"{_wanted(schema, stream)}, got None as a row; leave it out, or write (None,) for an empty value"
+        )
+    if len(schema) != 1:
+        raise RowError(f"{_wanted(schema, stream)}, got the single value {shown(row)}; give a tuple or a dict")
+    return (row,)
+
+
+def _by_name(row: Mapping[Any, Any], schema: Schema, stream: str) -> tuple[Any, ...]:
+    missing = [name for name in schema.names if name not in row]
+    if missing or len(row) != len(schema):
+        extra = [key for key in row if key not in schema.names]
+        problems = []
+        if missing:
+            problems.append("without " + ", ".join(missing))
+        if extra:
+            problems.append("with " + ", ".join(map(shown, extra)) + " too")
+        raise RowError(
+            f"{_wanted(schema, stream)}, got a dict {' and '.join(problems)}: {shown(dict(row))}{_hint(row, schema)}"
+        )
+    return tuple(row[name] for name in schema.names)
+
+
+def _wanted(schema: Schema, stream: str) -> str:
+    return f"stream {stream!r} has {_counted(len(schema), 'field')} ({schema.ddl})"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _hint(row: Any, schema: Schema) -> str:
+    if isinstance(row, tuple) and row and all(isinstance(item, tuple | list | Mapping) for item in row):
+        return "; a tuple is one row: return a list for several"
+    if len(schema) == 1 and schema.types[0].startswith(("array", "map", "struct")):
+        return "; put a value that is itself a list or a dict into a tuple: (value,)"
+    return ""

@@ -1,0 +1,204 @@
+"""BoltRunner: calls the user's function on one window and returns what it emitted, as plain data.
+
+    open(context) -> run(window) -> run(window) -> ... -> close()
+
+Laws: all rows are taken before `run` returns, so the window is valid while the user's code runs, generators included.
+What fails inside becomes one BoltError that names bolt, window and line, with the user's error as its cause; nothing
+that a failed call emitted gets out. Only KeyboardInterrupt and GeneratorExit pass. Nothing is retried here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from windowing.core.checks import DEFAULT_STREAM
+from windowing.core.config import OnError
+from windowing.core.windows import TupleWindow
+from windowing.errors import BoltError, shown
+from windowing.topology.bolts import CallStyle, WindowedBolt
+from windowing.topology.rows import RowError, refuse_awaitable, row_of, rows_of
+
+__all__ = ["BoltRunner", "Collector", "Emission", "Outcome"]
+
+Emission = tuple[str, tuple[Any, ...]]
+"""A stream and the values of one row for it, in the order of the stream's fields."""
+
+_OURS = (row_of.__code__.co_filename, __file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one window: its emissions, or, with none of them, the error that the driver has to deal with."""
+
+    emissions: list[Emission]
+    error: BoltError | None = None
+
+
+class Collector:
+    """What a bolt of (window, collector) emits to, valid until its call returns. Source: Storm's `OutputCollector`."""
+
+    __slots__ = ("_bolt", "_emissions", "_open")
+
+    def __init__(self, bolt: WindowedBolt) -> None:
+        self._bolt = bolt
+        self._emissions: list[Emission] = []
+        self._open = True
+
+    def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit one row: a tuple, a list, a dict by field name, or a scalar where the stream has one field.
+
+        Raises BoltError for a stream that is not declared, a row that does not fit it, or a call that came too late.
+        """
+        if not self._open:
+            raise BoltError(
+                f"bolt {self._bolt.name!r} emitted {shown(values)} after its execute had returned; emit while it runs"
+            )
+        schema = self._bolt.outputs.get(stream)
+        if schema is None:
+            raise RowError(_unknown_stream(self._bolt, stream))
+        self._emissions.append((stream, row_of(values, schema, stream)))
+
+    def take(self) -> list[Emission]:
+        """Close the collector and return what was emitted, in order; the runner calls it."""
+        self._open = False
+        return self._emissions
+
+
+class BoltRunner:
+    """Runs one bolt for one task; a class gets one instance per runner, made by `open`.
+
+    Cost: one call of the user's code per window, plus O(rows) to check their shape; types are the driver's to check.
+    """
+
+    __slots__ = ("_bolt", "_call", "_file", "_instance")
+
+    def __init__(self, bolt: WindowedBolt) -> None:
+        self._bolt = bolt
+        self._call: Any = None
+        self._instance: Any = None
+        self._file = _file_of(bolt)
+
+    def open(self, context: Any = None) -> None:
+        """Make the instance and call its `prepare(context)`; for a function there is nothing to make."""
+        if self._call is not None:
+            raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
+        if not self._bolt.is_class:
+            self._call = self._bolt.target
+            return
+        try:
+            instance = self._bolt.target()
+            if getattr(instance, "prepare", None) is not None:
+                instance.prepare(context)
+        except (Exception, SystemExit) as problem:
+            raise self._failure(problem, "in prepare") from problem
+        self._instance, self._call = instance, instance.execute
+
+    def run(self, window: TupleWindow) -> list[Emission]:
+        """Call the bolt on `window` and return its rows in the order in which it made them, or raise BoltError."""
+        self._check_open()
+        if self._bolt.style is CallStyle.COLLECTOR:
+            return self._collect(window)
+        schema = self._bolt.outputs[DEFAULT_STREAM]
+        try:
+            return [(DEFAULT_STREAM, row) for row in rows_of(self._call(window), schema, DEFAULT_STREAM)]
+        except (Exception, SystemExit) as problem:
+            raise self._failure(problem, f"on {_line(window)}") from problem
+
+    def attempt(self, window: TupleWindow) -> Outcome:
+        """Run the bolt and apply `on_error`: "raise" lets the BoltError out, the others return it for the driver."""
+        self._check_open()
+        try:
+            return Outcome(self.run(window))
+        except BoltError as error:
+            if self._bolt.config.on_error is OnError.RAISE:
+                raise
+            return Outcome([], error)
+
+    def close(self) -> None:
+        """Call the instance's `cleanup`, once; a runner that is not open stays as it is."""
+        instance, self._instance, self._call = self._instance, None, None
+        if getattr(instance, "cleanup", None) is None:
+            return
+        try:
+            instance.cleanup()
+        except (Exception, SystemExit) as problem:
+            raise self._failure(problem, "in cleanup") from problem
+
+    def _check_open(self) -> None:
+        if self._call is None:
+            raise BoltError(f"bolt {self._bolt.name!r} is not open; call open() before it gets a window")
+
+    def _collect(self, window: TupleWindow) -> list[Emission]:
+        collector = Collector(self._bolt)
+        try:
+            returned = self._call(window, collector)
+            refuse_awaitable(returned)
+            if returned is not None:
+                raise RowError(f"it takes a collector, yet it returned {shown(returned)}; emit rows and return nothing")
+        except (Exception, SystemExit) as problem:
+            raise self._failure(problem, f"on {_line(window)}") from problem
+        finally:
+            emissions = collector.take()
+        return emissions
+
+    def _failure(self, problem: BaseException, where: str) -> BoltError:
+        line = _user_line(problem.__traceback__, self._file)
+        at = f" ({line})" if line else ""
+        if isinstance(problem, RowError):
+            return BoltError(f"bolt {self._bolt.name!r} emitted a wrong row {where}: {problem.args[0]}{at}")
+        return BoltError(f"bolt {self._bolt.name!r} failed {where}: {_told(problem)}{at}")
+
+
+def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:
+    declared = ", ".join(bolt.outputs)
+    if stream == bolt.config.late_stream:
+        return (
+            f"stream {stream!r} is the late stream, which takes late tuples only; the bolt's own streams are {declared}"
+        )
+    return f"stream {shown(stream)} is not declared, there are {declared}; add it to output={{...}}"
+
+
+def _printable(text: str, limit: int = 500) -> str:
+    """Return `text` on one line: what cannot be printed as \\x.. escapes, at most `limit` characters."""
+    text = text if len(text) <= limit else text[: limit - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _line(window: TupleWindow) -> str:
+    return _printable(repr(window), 200)
+
+
+def _told(problem: BaseException) -> str:
+    try:
+        message = str(problem)
+    except Exception:
+        message = "(its message cannot be made)"
+    return f"{type(problem).__name__}: {_printable(message)}" if message else type(problem).__name__
+
+
+def _file_of(bolt: WindowedBolt) -> str | None:
+    """Return the file that the user's code stands in, as its frames name it."""
+    target: Any = getattr(bolt.target, "execute", None) if bolt.is_class else bolt.target
+    while isinstance(target, functools.partial):
+        target = target.func
+    if not inspect.isroutine(target):
+        target = type(target).__call__
+    code = getattr(inspect.unwrap(target), "__code__", None)
+    return None if code is None else str(code.co_filename)
+
+
+def _user_line(trace: TracebackType | None, file: str | None) -> str | None:
+    """Return file:line of the innermost frame in the user's file, else of the first frame that is not ours."""
+    innermost, first = None, None
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if name == file:
+            innermost = f"{name}:{trace.tb_lineno}"
+        elif first is None and name not in _OURS:
+            first = f"{name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return innermost or first
