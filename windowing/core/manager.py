@@ -106,6 +106,7 @@ class WindowManager:
         self._open()
         if not timestamps:
             return no_effects()
+        touched: list[tuple[WindowTrack, Sequence[int] | None]]
         if keys is None:
             touched = [(self._stage(None, payloads, timestamps, self._sequence), None)]
         else:

@@ -1,7 +1,7 @@
 """The driver on Spark: the only folder that imports pyspark.
 
-    session()            a Spark session with all that windowed bolts need
-    windowed(bolt, df)   a bolt on streaming DataFrames: its streams, or one query with a sink per stream
+session()            a Spark session with all that windowed bolts need
+windowed(bolt, df)   a bolt on streaming DataFrames: its streams, or one query with a sink per stream
 """
 
 from windowing.spark.metrics import BatchMetrics, MetricsListener

@@ -145,7 +145,9 @@ def _parsed(content: bytes, path: str) -> Definition:
         shape = known and isinstance(stored["bolt"]["fixed"], dict) and isinstance(stored["inputs"], dict)
         complete = not known or (shape and all(name in stored for name in ("tasks", "grouping", "order_by", "packing")))
     except (ValueError, KeyError, TypeError) as problem:
-        raise CorruptStateError(f"{path} is no definition of a windowing query ({shown(str(problem))}); put back a copy") from problem
+        raise CorruptStateError(
+            f"{path} is no definition of a windowing query ({shown(str(problem))}); put back a copy"
+        ) from problem
     if not known:
         raise DefinitionChangedError(
             f"{path} has format {shown(stored['format'])}, this version reads {FORMAT}; use the version {shown(stored.get('library'))} "

@@ -53,5 +53,7 @@ def _kill(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     group = os.environ.get("WINDOWING_FAILPOINT_GROUP", "")
     if not group.isdigit() or int(group) <= 1:
-        raise ConfigError(f"WINDOWING_FAILPOINT_GROUP is {shown(group)}, wanted the number of the process group to kill")
+        raise ConfigError(
+            f"WINDOWING_FAILPOINT_GROUP is {shown(group)}, wanted the number of the process group to kill"
+        )
     os.killpg(int(group), signal.SIGKILL)

@@ -66,7 +66,8 @@ def unwrapped(error: BaseException) -> BaseException:
 def _encoded(error: WindowingError) -> str:
     trace = "".join(traceback.format_exception(error))[-_MAX_TRACE:]
     message = error.args[0] if error.args else ""
-    return _MARK + json.dumps({"class": type(error).__name__, "message": str(message), "trace": trace})
+    known = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
+    return _MARK + json.dumps({"class": known.__name__, "message": str(message), "trace": trace})
 
 
 def _decoded(texts: list[str]) -> WindowingError | None:

@@ -20,9 +20,9 @@ class Folder:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self._jvm: Any = spark.sparkContext._jvm
+        self._jvm: Any = cast(Any, spark.sparkContext._jvm)
         self._conf: Any = cast(Any, spark.sparkContext)._jsc.hadoopConfiguration()
-        given = self._jvm.org.apache.hadoop.fs.Path(path)
+        given: Any = self._jvm.org.apache.hadoop.fs.Path(path)
         self._fs: Any = given.getFileSystem(self._conf)
         self._path: Any = self._fs.makeQualified(given)
 

@@ -10,21 +10,21 @@ function of (state, input) alone, in order; rows reach the turn sorted, however 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructField, StructType
 
-from windowing.errors import CorruptStateError, shown
+from windowing.errors import BoltError, shown
 from windowing.spark import failpoints
 from windowing.spark.failures import marked
 from windowing.spark.metrics import METRICS, METRICS_SCHEMA
-
-if TYPE_CHECKING:
-    from windowing.spark.turn import Control, Part, TaskStage, TurnResult
+from windowing.spark.turn import Control, Part, TaskStage, TurnResult
 
 __all__ = ["TaskProcessor", "evaluated", "stream_column"]
 
@@ -36,10 +36,11 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 class TaskProcessor(StatefulProcessor):
     """What transformWithState runs for each task; `task_of` is the task of each label. It holds no state of its own."""
 
-    def __init__(self, stage: TaskStage, task_of: Mapping[int, int], streams: tuple[str, ...]) -> None:
+    def __init__(self, stage: TaskStage, task_of: Mapping[int, int], streams: Mapping[str, StructType]) -> None:
         self._stage = stage
         self._task_of = dict(task_of)
         self._columns = {stream: position for position, stream in enumerate(streams)}
+        self._fields = {stream: to_arrow_schema(schema, timezone="UTC") for stream, schema in streams.items()}
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Name the state variables; called on the driver too, once, so nothing else happens here."""
@@ -55,23 +56,21 @@ class TaskProcessor(StatefulProcessor):
             stored = self._metadata.get()
             metadata = None if stored is None else bytes(stored[0])
             result = self._stage.turn(task, metadata, self._load, parts, controls)
+            emitted = [item for item in result.rows if item[0] in self._columns]
+            self._check_types(emitted)
             batch = _batch_id()
             failpoints.hit("before_state_write", batch)
             self._write(result)
             failpoints.hit("after_state_write", batch)
             failpoints.hit("kill_worker", batch)
-            return self._frames(result, _clock(parts, controls))
+            return self._frames(emitted, {**result.metrics, "now": _clock(parts, controls)})
 
     def close(self) -> None:
         """Do nothing: nothing is held."""
 
-    def _load(self, key: bytes) -> bytes:
+    def _load(self, key: bytes) -> bytes | None:
         stored = self._chunks.getValue((key,))
-        if stored is None:
-            raise CorruptStateError(
-                f"chunk {shown(key)} stands in the task's metadata and not in its state; restore the checkpoint from a copy"
-            )
-        return bytes(stored[0])
+        return None if stored is None else bytes(stored[0])
 
     def _write(self, result: TurnResult) -> None:
         for key in result.drops:
@@ -80,17 +79,32 @@ class TaskProcessor(StatefulProcessor):
             self._chunks.updateValue((key,), (chunk,))
         self._metadata.update((result.metadata,))
 
-    def _frames(self, result: TurnResult, now: int) -> Iterator[Any]:
-        for start in range(0, len(result.rows), _SLICE):
-            yield self._frame(result.rows[start : start + _SLICE], None)
-        yield self._frame([], {**result.metrics, "now": now})
+    def _check_types(self, rows: list[tuple[str, dict[str, Any]]]) -> None:
+        """Refuse a value that is not of its field's type, before anything is written: Spark's own error names no bolt."""
+        by_stream: dict[str, list[dict[str, Any]]] = {}
+        for stream, row in rows:
+            by_stream.setdefault(stream, []).append(row)
+        for stream, members in by_stream.items():
+            for field in self._fields[stream]:
+                values = [row[field.name] for row in members]
+                if not _fits(values, field.type):
+                    wrong = next(value for value in values if not _fits([value], field.type))
+                    raise BoltError(
+                        f"bolt {self._stage.bolt.name!r} emitted {shown(wrong)} as field {field.name!r} of stream {stream!r}, "
+                        f"which is declared {field.type}; emit that type, or change the declaration"
+                    )
+
+    def _frames(self, rows: list[tuple[str, dict[str, Any]]], metrics: dict[str, Any]) -> Iterator[Any]:
+        for start in range(0, len(rows), _SLICE):
+            yield self._frame(rows[start : start + _SLICE], None)
+        yield self._frame([], metrics)
 
     def _frame(self, rows: list[tuple[str, dict[str, Any]]], metrics: dict[str, Any] | None) -> Any:
         count = len(rows) + (metrics is not None)
         columns: list[list[Any]] = [[None] * count for _ in self._columns]
         for position, (stream, row) in enumerate(rows):
             columns[self._columns[stream]][position] = row
-        last = [None] * (count - 1) + [metrics] if count else []
+        last: list[Any] = [None] * (count - 1) + [metrics]
         data = {f"_s{number}": pd.Series(column, dtype=object) for number, column in enumerate(columns)}
         return pd.DataFrame(data | {METRICS: pd.Series(last, dtype=object)})
 
@@ -109,8 +123,6 @@ def stream_column(streams: Iterable[str], stream: str) -> str:
 
 def _unpacked(frames: list[Any]) -> tuple[list[Part], list[Control]]:
     """Sort packed rows into parts by (stream, partition, sequence) and controls by (kind, stream, source, partition)."""
-    from windowing.spark.turn import Control, Part
-
     parts: list[Part] = []
     controls: list[tuple[Any, Control]] = []
     for frame in frames:
@@ -128,8 +140,19 @@ def _unpacked(frames: list[Any]) -> tuple[list[Part], list[Control]]:
     return parts, [control for _, control in controls]
 
 
+def _fits(values: list[Any], kind: pa.DataType) -> bool:
+    """Return whether Arrow takes all values as they are; a number is no moment, whatever Arrow says."""
+    if pa.types.is_temporal(kind) and any(isinstance(value, int | float) for value in values):
+        return False
+    try:
+        pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
 def _clock(parts: list[Part], controls: list[Control]) -> int:
-    return max(item.now_ms for item in [*parts, *controls])
+    return max([*(part.now_ms for part in parts), *(control.now_ms for control in controls)])
 
 
 def _batch_id() -> int:

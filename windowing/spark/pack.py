@@ -10,6 +10,7 @@ missing, not a whole number, or too far ahead of the batch's clock moves no wate
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +26,10 @@ from pyspark.sql.types import DataType, MapType
 from windowing.errors import ConfigError
 from windowing.spark.failures import marked
 
-__all__ = ["MAX_FUTURE_MS", "NOW", "PACKED", "TASK", "TIMESTAMP", "Packer", "packed", "task_column", "timestamps_of"]
+__all__ = ["NOW", "PACKED", "TASK", "TIMESTAMP", "Packer", "packed", "task_column", "timestamps_of"]
 
-MAX_FUTURE_MS = 86_400_000  # one day, unless the bolt says otherwise
 TASK, NOW, TIMESTAMP = "__task", "__now", "__ts"
-PACKED = (
-    "label bigint, kind string, stream string, partition int, sequence int, now bigint, source string, value bigint, data binary"
-)
+PACKED = "label bigint, kind string, stream string, partition int, sequence int, now bigint, source string, value bigint, data binary"
 _BOUND = 2**62
 _SCHEMA = pa.schema(
     [
@@ -53,16 +51,16 @@ _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
 class Packer:
     """What `mapInArrow` runs on each upstream partition of one input stream; sent to the workers by Spark's cloudpickle.
 
-    `labels[i]` is the grouping key of task i. `timestamp` is a column, a function of the row as a dict, or None (processing time).
+    `labels[i]` is the grouping key of task i. `timestamp` is a column, a function of the row (what the bolt sees), or None (processing time).
     `source` is the column whose values have watermarks of their own. Cost: a stable sort by task and one copy of the rows, in
-    numpy and Arrow; a timestamp function costs a Python dict and a call per row.
+    numpy and Arrow; a timestamp function costs a Python tuple and a call per row.
     """
 
     stream: str
     labels: tuple[int, ...]
     timestamp: str | Callable[[Any], Any] | None = None
     source: str | None = None
-    max_future_ms: int = MAX_FUTURE_MS
+    max_future_ms: int | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield packed rows for each batch, then the control rows of the partition."""
@@ -80,28 +78,42 @@ class Packer:
             now = batch.column(NOW)[0].as_py()
             tasks = batch.column(TASK).to_numpy()
             rows = batch.drop_columns([TASK, NOW])
+            stamps = self._stamps(rows, now)
             if self.timestamp is not None:
-                stamps = self._stamps(rows)
                 self._raise_largest(largest, stamps, rows, now)
-                rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), stamps)
+            rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), stamps)
             parts = [(self.labels[task], _ipc(part)) for task, part in _split(rows, tasks, len(self.labels))]
             yield self._rows(parts, partition, sequence, now)
         if largest:
             yield self._maxima(largest, partition, now)
 
-    def _stamps(self, rows: pa.RecordBatch) -> pa.Int64Array:
-        if callable(self.timestamp):
-            return pa.array([_asked(self.timestamp, row) for row in rows.to_pylist()], pa.int64())
-        return timestamps_of(rows.column(self.timestamp))
+    def _stamps(self, rows: pa.RecordBatch, now: int) -> pa.Int64Array:
+        """Return the timestamp of each row: its own (null where unusable), or the batch's clock on processing time."""
+        if self.timestamp is None:
+            return pa.repeat(pa.scalar(now, pa.int64()), rows.num_rows)
+        if isinstance(self.timestamp, str):
+            return timestamps_of(rows.column(self.timestamp))
+        row_type = namedtuple("Row", rows.schema.names, rename=True)  # type: ignore[misc]
+        columns = [column.to_pylist() for column in rows.columns]
+        return pa.array(
+            [_asked(self.timestamp, row_type(*values)) for values in zip(*columns, strict=True)], pa.int64()
+        )
 
-    def _raise_largest(self, largest: dict[str | None, int], stamps: pa.Int64Array, rows: pa.RecordBatch, now: int) -> None:
-        usable = pc.less_equal(stamps, pa.scalar(now + self.max_future_ms, pa.int64()))
-        usable = pc.if_else(usable, stamps, pa.scalar(None, pa.int64()))
+    def _raise_largest(
+        self, largest: dict[str | None, int], stamps: pa.Int64Array, rows: pa.RecordBatch, now: int
+    ) -> None:
+        usable = stamps
+        if self.max_future_ms is not None:
+            known = pc.less_equal(stamps, pa.scalar(min(now + self.max_future_ms, _BOUND), pa.int64()))
+            usable = pc.if_else(known, stamps, pa.scalar(None, pa.int64()))
         if self.source is None:
             found = [(None, pc.max(usable).as_py())]
         else:
             table = pa.table({"source": rows.column(self.source).cast(pa.string()), "ts": usable})
-            found = [(row["source"], row["ts_max"]) for row in table.group_by("source").aggregate([("ts", "max")]).to_pylist()]
+            found = [
+                (row["source"], row["ts_max"])
+                for row in table.group_by("source").aggregate([("ts", "max")]).to_pylist()
+            ]
         for source, value in found:
             if value is not None and value > largest.get(source, -_BOUND):
                 largest[source] = value
@@ -122,7 +134,9 @@ class Packer:
         return pa.RecordBatch.from_pydict(columns, schema=_SCHEMA)
 
     def _maxima(self, largest: dict[str | None, int], partition: int, now: int) -> pa.RecordBatch:
-        told = [(label, source, largest[source]) for label in self.labels for source in sorted(largest, key=_none_first)]
+        told = [
+            (label, source, largest[source]) for label in self.labels for source in sorted(largest, key=_none_first)
+        ]
         count = len(told)
         columns = {
             "label": [label for label, _, _ in told],
@@ -142,7 +156,9 @@ def packed(rows: DataFrame, packer: Packer, task: Any) -> DataFrame:
     """Return the packed rows (schema PACKED) of one input stream; `task` is the column expression of each row's task."""
     taken = {TASK, NOW, TIMESTAMP} & {name.lower() for name in rows.columns}
     if taken:
-        raise ConfigError(f"input column {sorted(taken)[0]!r} has a name that windowing uses itself; rename it before windowed()")
+        raise ConfigError(
+            f"input column {sorted(taken)[0]!r} has a name that windowing uses itself; rename it before windowed()"
+        )
     columns = [F.col(_quoted(name)) for name in rows.columns]
     now = F.unix_millis(F.current_timestamp()).alias(NOW)
     return rows.select(*columns, task.alias(TASK), now).mapInArrow(packer, PACKED)
@@ -156,9 +172,13 @@ def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) ->
     """
     if grouping == "global" or tasks == 1:
         return F.lit(0)
-    names = grouping if isinstance(grouping, tuple) else tuple(f.name for f in rows.schema.fields if _hashable(f.dataType))
+    names = (
+        grouping if isinstance(grouping, tuple) else tuple(f.name for f in rows.schema.fields if _hashable(f.dataType))
+    )
     if not names:
-        raise ConfigError('grouping="shuffle" needs a column that is not a map, got only maps; give grouping=("column", ...)')
+        raise ConfigError(
+            'grouping="shuffle" needs a column that is not a map, got only maps; give grouping=("column", ...)'
+        )
     return F.pmod(F.xxhash64(*[F.col(_quoted(name)) for name in names]), F.lit(tasks)).cast("int")
 
 
@@ -200,7 +220,7 @@ def _whole(column: pa.Array) -> pa.Int64Array:
     return pc.if_else(usable, column, pa.scalar(None, kind)).cast(pa.int64())
 
 
-def _asked(extract: Callable[[Any], Any], row: dict[str, Any]) -> int | None:
+def _asked(extract: Callable[[Any], Any], row: Any) -> int | None:
     """Ask the bolt's timestamp function; what it cannot answer is an unusable timestamp of that row, not the end of the query."""
     try:
         value = extract(row)

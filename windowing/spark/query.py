@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import reduce
 from typing import Any
@@ -20,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructType
 
 from windowing.core.checks import DEFAULT_STREAM
-from windowing.core.config import WindowConfig
+from windowing.core.config import OnError, Semantics, WindowConfig
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics, operator, pack
@@ -29,13 +30,17 @@ from windowing.spark.labels import task_labels
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
-from windowing.spark.turn import TaskStage
+from windowing.spark.turn import DEAD_LETTERS, SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
 
 __all__ = ["WindowedStream", "windowed"]
 
+MAX_FUTURE_MS = 86_400_000
 REASON = "reason"
+_DEAD_LETTER = (
+    "bolt string, task int, window_start bigint, window_end bigint, window_key string, error string, tuples string"
+)
 Source = DataFrame | Mapping[str, DataFrame]
 
 
@@ -141,7 +146,7 @@ class WindowedStream:
         """Build the plan up to the operator's output; each call makes a plan of its own."""
         labels = task_labels(self._spark, self.tasks, self.tasks)
         config = self.bolt.config
-        ahead = pack.MAX_FUTURE_MS if config.max_future_ms is None else config.max_future_ms
+        ahead = _max_future(config)
         parts = []
         for name, rows in self._inputs.items():
             packer = pack.Packer(name, labels, config.timestamp, config.source, ahead)
@@ -150,8 +155,16 @@ class WindowedStream:
             parts.append(control.control_rows(self._spark, literal_path(control_folder), labels))
         if control.needs_ticks(config):
             parts.append(control.tick_rows(self._spark, labels))
-        stage = TaskStage(self.bolt, {name: _fields(rows) for name, rows in self._inputs.items()}, self.order_by, self.tasks)
-        processor = operator.TaskProcessor(stage, {label: task for task, label in enumerate(labels)}, tuple(self.schemas))
+        bolt = replace(self.bolt, config=replace(config, max_future_ms=ahead)) if config.event_time else self.bolt
+        stage = TaskStage(
+            bolt=bolt,
+            columns=tuple(next(iter(self._inputs.values())).columns),
+            streams=tuple(self._inputs),
+            order_by=self.order_by,
+            tasks=self.tasks,
+            late_stream=config.late_stream or SIDE_STREAM,
+        )
+        processor = operator.TaskProcessor(stage, {label: task for task, label in enumerate(labels)}, self.schemas)
         return operator.evaluated(reduce(DataFrame.unionByName, parts), processor, self.schemas)
 
     def _select(self, output: DataFrame, stream: str) -> DataFrame:
@@ -164,11 +177,17 @@ class WindowedStream:
             self._require_stream(name)
         for name, sink in given.items():
             if not hasattr(sink, "write"):
-                raise ConfigError(f"the sink of stream {name!r} has no write(rows, batch_id), got {shown(sink)}; use FunctionSink(f)")
+                raise ConfigError(
+                    f"the sink of stream {name!r} has no write(rows, batch_id), got {shown(sink)}; use FunctionSink(f)"
+                )
         both = [name for name in given if name in discard]
         if both:
             raise ConfigError(f"stream {both[0]!r} has a sink and stands in discard; leave out one of them")
-        without = [name for name in self.bolt.outputs if name not in given and name not in discard]
+        without = [
+            name
+            for name in self.schemas
+            if name != self.bolt.config.late_stream and name not in given and name not in discard
+        ]
         if without:
             raise ConfigError(
                 f"stream {without[0]!r} of bolt {self.bolt.name!r} has no sink; give sinks={{{without[0]!r}: ParquetSink(path)}}, or "
@@ -179,7 +198,9 @@ class WindowedStream:
     def _writer(self, sinks: Mapping[str, Sink], discard: Sequence[str]) -> BatchWriter:
         late = self.bolt.config.late_stream
         columns = {name: operator.stream_column(self.schemas, name) for name in self.schemas}
-        return BatchWriter(self.bolt.name, columns, sinks, log_late=late is None or not (late in sinks or late in discard))
+        return BatchWriter(
+            self.bolt.name, columns, sinks, log_late=late is None or not (late in sinks or late in discard)
+        )
 
     def _definition(self) -> definition.Definition:
         return definition.describe(
@@ -206,7 +227,9 @@ def _inputs(source: Source) -> dict[str, DataFrame]:
     first, *_ = names = sorted(given)
     wanted = {field.name: field.dataType for field in given[first].schema.fields}
     if len({column.lower() for column in wanted}) < len(given[first].columns):
-        raise ConfigError(f"input stream {first!r} has two columns of one name: {', '.join(given[first].columns)}; rename one")
+        raise ConfigError(
+            f"input stream {first!r} has two columns of one name: {', '.join(given[first].columns)}; rename one"
+        )
     for name in names[1:]:
         _require_same(first, wanted, name, {field.name: field.dataType for field in given[name].schema.fields})
     columns = [F.col(_quoted(column)) for column in wanted]
@@ -235,13 +258,19 @@ def _grouping(config: WindowConfig, grouping: str | Sequence[str] | None) -> str
         chosen = (grouping,) if isinstance(grouping, str) else tuple(grouping)
         if not chosen:
             raise ConfigError('grouping is "global", "shuffle" or columns, got nothing; leave it out for the default')
-    if config.key is not None and chosen != "global" and not set(chosen if isinstance(chosen, tuple) else ()) <= set(config.key):
+    if (
+        config.key is not None
+        and chosen != "global"
+        and not set(chosen if isinstance(chosen, tuple) else ()) <= set(config.key)
+    ):
         raise ConfigError(
             f"grouping={shown(grouping)} would spread the rows of one key= {config.key!r} over several tasks, or group by other columns; "
             "leave grouping out, or group by columns of the key"
         )
     if config.key is not None and chosen == "shuffle":
-        raise ConfigError(f'grouping="shuffle" would spread the rows of one key= {config.key!r} over several tasks; leave grouping out')
+        raise ConfigError(
+            f'grouping="shuffle" would spread the rows of one key= {config.key!r} over several tasks; leave grouping out'
+        )
     return chosen
 
 
@@ -249,7 +278,9 @@ def _tasks(spark: SparkSession, tasks: int | None, grouping: str | tuple[str, ..
     if grouping == "global":
         if tasks not in (None, 1):
             wish = "grouping is 'global'" if asked is not None else "the bolt has no key= and no grouping was given"
-            raise ConfigError(f'tasks={tasks}, but {wish}: one task sees all rows; give grouping=("column",) or "shuffle", or drop tasks')
+            raise ConfigError(
+                f'tasks={tasks}, but {wish}: one task sees all rows; give grouping=("column",) or "shuffle", or drop tasks'
+            )
         return 1
     if tasks is None:
         return int(spark.sparkContext.defaultParallelism)
@@ -258,7 +289,9 @@ def _tasks(spark: SparkSession, tasks: int | None, grouping: str | tuple[str, ..
     return tasks
 
 
-def _require_columns(bolt: WindowedBolt, columns: list[str], grouping: str | tuple[str, ...], order: tuple[str, ...]) -> None:
+def _require_columns(
+    bolt: WindowedBolt, columns: list[str], grouping: str | tuple[str, ...], order: tuple[str, ...]
+) -> None:
     config = bolt.config
     needed = {
         "timestamp": (config.timestamp,) if isinstance(config.timestamp, str) else (),
@@ -270,20 +303,34 @@ def _require_columns(bolt: WindowedBolt, columns: list[str], grouping: str | tup
     for option, names in needed.items():
         for name in names:
             if name not in columns:
-                raise ConfigError(f"{option} of bolt {bolt.name!r} names column {shown(name)}, the input has {', '.join(columns)}")
+                raise ConfigError(
+                    f"{option} of bolt {bolt.name!r} names column {shown(name)}, the input has {', '.join(columns)}"
+                )
     taken = [column for column in columns if column.lower() == REASON]
     if config.late_stream is not None and taken:
-        raise ConfigError(f"the late stream adds a column {REASON!r}, and the input has one called {taken[0]!r}; rename it")
+        raise ConfigError(
+            f"the late stream adds a column {REASON!r}, and the input has one called {taken[0]!r}; rename it"
+        )
 
 
 def _schemas(bolt: WindowedBolt, rows: StructType) -> dict[str, StructType]:
-    schemas = {name: StructType.fromDDL(schema.ddl) for name, schema in bolt.outputs.items()}
+    schemas = {name: _struct(schema.ddl) for name, schema in bolt.outputs.items()}
     if bolt.config.late_stream is not None:
         nullable = StructType.fromJson(rows.jsonValue())
         for field in nullable.fields:
             field.nullable = True
         schemas[bolt.config.late_stream] = nullable.add(REASON, StringType())
+    if bolt.config.on_error is OnError.DEAD_LETTER:
+        schemas[DEAD_LETTERS] = _struct(_DEAD_LETTER)
+    if len({name.lower() for name in schemas}) < len(schemas):
+        raise ConfigError(f"bolt {bolt.name!r} has two streams of one name: {', '.join(schemas)}; rename one")
     return schemas
+
+
+def _struct(ddl: str) -> StructType:
+    parsed = StructType.fromDDL(ddl)
+    assert isinstance(parsed, StructType)
+    return parsed
 
 
 def _trigger(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]:
@@ -292,7 +339,9 @@ def _trigger(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]
     if isinstance(trigger, timedelta):
         trigger = Duration(ms=int(trigger / timedelta(milliseconds=1)))
     if not isinstance(trigger, Duration) or trigger.ms <= 0:
-        raise ConfigError(f'trigger is "available_now" or a positive interval, got {shown(trigger)}; for example seconds(10)')
+        raise ConfigError(
+            f'trigger is "available_now" or a positive interval, got {shown(trigger)}; for example seconds(10)'
+        )
     if drain:
         raise ConfigError(
             'drain=True belongs to the end of the input; stop the query, then start it once more with trigger="available_now", drain=True'
@@ -300,8 +349,11 @@ def _trigger(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]
     return {"processingTime": f"{trigger.ms} milliseconds"}
 
 
-def _fields(rows: DataFrame) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
+def _max_future(config: WindowConfig) -> int | None:
+    """Return how far ahead of the batch's clock a tuple may be: one day where the bolt says nothing, no bound in Storm's semantics."""
+    if config.max_future_ms is None and config.semantics is Semantics.LOSSLESS:
+        return MAX_FUTURE_MS
+    return config.max_future_ms
 
 
 def _quoted(name: str) -> str:

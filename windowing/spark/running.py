@@ -233,4 +233,3 @@ def _open(plan: Plan) -> bool:
 def _mark_drained(plan: Plan) -> None:
     home = Folder(plan.spark, plan.checkpoint) / "windowing"
     home.write(DRAINED_FILE, json.dumps({"drained": True}).encode())
-

@@ -47,7 +47,9 @@ REQUIRED = (
         "without it each batch uploads whole state files",
     ),
     _Rule(f"{_STORE}.checkpointFormatVersion", "2", _is("2"), "in format 1 a late attempt's state file can win"),
-    _Rule(f"{_STORE}.commitValidation.enabled", "true", _is("true"), "without it a half evaluated batch goes unnoticed"),
+    _Rule(
+        f"{_STORE}.commitValidation.enabled", "true", _is("true"), "without it a half evaluated batch goes unnoticed"
+    ),
     _Rule(
         "spark.sql.execution.arrow.maxRecordsPerBatch",
         str(MAX_RECORDS_PER_BATCH),
@@ -81,7 +83,9 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
 def require_session(spark: SparkSession) -> None:
     """Raise SessionError, naming the setting and the way out, when windowed bolts could lose data in this session."""
     if not hasattr(spark, "sparkContext") or type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise SessionError("windowed bolts need a classic Spark session, got one of Spark Connect; use windowing.spark.session()")
+        raise SessionError(
+            "windowed bolts need a classic Spark session, got one of Spark Connect; use windowing.spark.session()"
+        )
     for rule in REQUIRED:
         given = spark.conf.get(rule.name, None)
         if given is None or not rule.holds(given):
@@ -95,8 +99,8 @@ def require_session(spark: SparkSession) -> None:
 def _require_python(spark: SparkSession) -> None:
     """Refuse workers that would start whatever `python3` is on the PATH: they lack this library and die of an ImportError."""
     context = spark.sparkContext
-    named = context.getConf().get(_PYTHON, None) or getattr(context, "pythonExec", "python3")
-    if not context.master.startswith("local") or named == sys.executable:
+    named = str(context.getConf().get(_PYTHON, None) or getattr(context, "pythonExec", "python3"))
+    if not str(context.master).startswith("local") or named == sys.executable:
         return
     found = shutil.which(named)
     if found is None or os.path.realpath(found) != os.path.realpath(sys.executable) or not _same_prefix(found):

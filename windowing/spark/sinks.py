@@ -37,7 +37,9 @@ class FileSink:
 
     def __init__(self, path: str, format: str = "parquet") -> None:
         if format not in _FORMATS:
-            raise ConfigError(f"a file sink writes {', '.join(_FORMATS)}, got {shown(format)}; use FunctionSink for others")
+            raise ConfigError(
+                f"a file sink writes {', '.join(_FORMATS)}, got {shown(format)}; use FunctionSink for others"
+            )
         self.path = str(path)
         self.format = format
         self._known_schema: str | None = None
@@ -65,7 +67,9 @@ class FileSink:
     def committed(self, spark: SparkSession) -> list[int]:
         """Return the ids of the batches that are wholly written, ascending."""
         folder = Folder(spark, self.path)
-        whole = [name for name in folder.names() if name.startswith(f"{_BATCH}=") and (folder / name).exists("_SUCCESS")]
+        whole = [
+            name for name in folder.names() if name.startswith(f"{_BATCH}=") and (folder / name).exists("_SUCCESS")
+        ]
         return sorted(int(name.partition("=")[2]) for name in whole)
 
     def read(self, spark: SparkSession, schema: StructType | None = None) -> DataFrame:
@@ -86,11 +90,15 @@ class FileSink:
 
     def _written_schema(self, folder: Folder) -> StructType:
         if not folder.exists(_SCHEMA_FILE):
-            raise ConfigError(f"{folder.path} holds no batch yet; give read(spark, schema) the schema, or read it later")
+            raise ConfigError(
+                f"{folder.path} holds no batch yet; give read(spark, schema) the schema, or read it later"
+            )
         try:
             return _nullable(StructType.fromJson(json.loads(folder.read(_SCHEMA_FILE))))
         except (ValueError, KeyError, TypeError) as problem:
-            raise CorruptStateError(f"{folder.of(_SCHEMA_FILE)} is no schema: {shown(str(problem))}; delete it") from problem
+            raise CorruptStateError(
+                f"{folder.of(_SCHEMA_FILE)} is no schema: {shown(str(problem))}; delete it"
+            ) from problem
 
 
 class ParquetSink(FileSink):

@@ -35,9 +35,13 @@ from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, decode
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.runner import BoltRunner
 
-__all__ = ["DEAD_LETTERS", "Control", "Part", "TaskContext", "TaskStage", "TurnResult"]
+__all__ = ["DEAD_LETTERS", "DEAD_LETTER_DDL", "Control", "Part", "TaskContext", "TaskStage", "TurnResult"]
 
 DEAD_LETTERS = "dead_letters"
+"""The stream of windows on which the bolt failed, where it says `on_error="dead_letter"`."""
+DEAD_LETTER_DDL = (
+    "bolt string, task int, window_start long, window_end long, window_key string, error string, tuples string"
+)
 SIDE_STREAM = "late"
 _STATE_FORMAT = 1
 

@@ -1,0 +1,305 @@
+"""The turn of a windowed task: a function of (state, input) alone, equal to a machine that never stopped."""
+
+from __future__ import annotations
+
+import random
+from collections import namedtuple
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing import Activation, count, millis
+from windowing.core import aggregate as agg
+from windowing.core.eviction import Action, EvictionPolicy
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.errors import BoltError, ConfigError, CorruptStateError
+from windowing.spark.codec import dumps, loads
+from windowing.spark.state import encode_table
+from windowing.spark.turn import DEAD_LETTERS, Control, Part, TaskStage, TurnResult
+from windowing.topology.decorators import bolt_of, windowed_bolt
+
+OUTPUT = "key string, ends long, ids array<long>, fresh array<long>, gone array<long>, total double"
+
+
+def window_row(window: Any) -> tuple[Any, ...]:
+    key = None if window.key is None else str(window.key)
+    ids, fresh, gone = ([row.id for row in rows] for rows in (window.get(), window.get_new(), window.get_expired()))
+    return key, window.end_timestamp, ids, fresh, gone, sum(row.v for row in window.get())
+
+
+def bolt_with(**options: Any) -> Any:
+    return bolt_of(
+        windowed_bolt(name="probe", output=OUTPUT, late_stream="late", **options)(lambda window: window_row(window))
+    )
+
+
+def table_of(rows: list[dict[str, Any]]) -> pa.Table:
+    columns = {"id": pa.int64(), "ts": pa.int64(), "key": pa.string(), "v": pa.float64()}
+    data = {name: pa.array([row[name] for row in rows], kind) for name, kind in columns.items()}
+    return pa.table({**data, "__ts": data["ts"]})
+
+
+class Task:
+    """One task with its store, as the stateful operator keeps it: nothing survives a turn but bytes."""
+
+    def __init__(self, bolt: Any, order_by: tuple[str, ...] = ()) -> None:
+        self.stage = TaskStage(bolt, ("id", "ts", "key", "v"), order_by=order_by)
+        self.metadata: bytes | None = None
+        self.chunks: dict[bytes, bytes] = {}
+        self.written = 0
+
+    def run(self, rows: list[dict[str, Any]], drain: bool = False, now_ms: int = 0) -> TurnResult:
+        parts = [Part("default", 0, 0, now_ms, encode_table(table_of(rows)))] if rows else []
+        stamps = [row["ts"] for row in rows if row["ts"] is not None]
+        controls = [Control("max", "default", None, max(stamps), now_ms)] if stamps else []
+        controls += [Control("drain" if drain else "tick", "default", None, None, now_ms)]
+        result = self.stage.turn(0, self.metadata, self.chunks.get, parts, controls)
+        self.metadata = result.metadata
+        for key in result.drops:
+            del self.chunks[key]
+        self.chunks |= result.puts
+        self.written += sum(map(len, result.puts.values()))
+        return result
+
+
+def rows_of(batch: list[tuple[int, str]], first: int) -> list[dict[str, Any]]:
+    chance = random.Random(first)
+    return [{"id": first + at, "ts": ts, "key": key, "v": chance.random()} for at, (ts, key) in enumerate(batch)]
+
+
+def batches_of(drawn: list[list[tuple[int, str]]]) -> list[list[dict[str, Any]]]:
+    batches, first = [], 0
+    for index, batch in enumerate(drawn):
+        batches.append(rows_of([(index * 10 + ts, key) for ts, key in batch], first))
+        first += len(batch)
+    return batches
+
+
+DRAWN = st.lists(st.lists(st.tuples(st.integers(-8, 25), st.sampled_from("ab")), max_size=12), min_size=1, max_size=9)
+DEFINITIONS = [
+    {"length": millis(20), "slide": millis(5), "timestamp": "ts", "lag": millis(5)},
+    {"length": millis(7), "slide": millis(7), "timestamp": "ts", "key": "key"},
+    {"length": millis(20), "slide": millis(5), "timestamp": "ts", "key": "key", "lateness": "window"},
+    {"length": count(6), "slide": count(3), "timestamp": "ts", "key": "key"},
+    {"length": count(6), "slide": count(3), "timestamp": "ts", "lag": millis(9)},
+    {"length": millis(15), "slide": count(4), "timestamp": "ts"},
+    {"length": count(5), "slide": millis(10), "timestamp": "ts", "key": "key"},
+]
+
+
+@pytest.mark.parametrize("options", DEFINITIONS)
+@given(drawn=DRAWN)
+def test_turns_over_stored_bytes_equal_a_machine_that_never_stopped(options: Any, drawn: Any) -> None:
+    bolt = bolt_with(**options)
+    task = Task(bolt)
+    live = WindowedBoltExecutor(bolt.config, component="probe")
+    row_type = None
+    for batch in [*batches_of(drawn), None]:
+        result = task.run(batch or [], drain=batch is None)
+        expected: list[Any] = []
+        if batch:
+            row_type = row_type or namedtuple("Row", ["id", "ts", "key", "v"])
+            payloads = [row_type(**row) for row in batch]
+            keys = [row["key"] for row in batch] if bolt.config.key else None
+            for _, late in live.add_batch(payloads, [row["ts"] for row in batch], keys=keys):
+                expected.extend(("late", row._asdict() | {"reason": late.reason.value}) for row in late.payloads)  # type: ignore[union-attr]
+        for effect in live.drain() if batch is None else live.turn():
+            if hasattr(effect, "window"):
+                expected.append(
+                    ("default", dict(zip(bolt.outputs["default"].names, window_row(effect.window), strict=True)))
+                )
+        assert result.rows == expected
+        assert result.metrics["pending"] == live.counts()["pending"]
+    assert not task.chunks, "a drained task keeps no tuples"
+
+
+@given(drawn=DRAWN)
+def test_a_turn_run_twice_gives_the_same_rows_and_the_same_state(drawn: Any) -> None:
+    task = Task(bolt_with(**DEFINITIONS[0]))
+    for batch in batches_of(drawn):
+        parts = [Part("default", 0, 0, 0, encode_table(table_of(batch)))] if batch else []
+        first, second = (
+            task.stage.turn(
+                0, task.metadata, task.chunks.get, parts, [Control("tick", "default", None, None, 0)], b"nonce123"
+            )
+            for _ in range(2)
+        )
+        assert first == second
+        task.run(batch)
+
+
+class LastThree(EvictionPolicy):
+    """A user's own policy, which keeps rows by their value."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def evict(self, event: Any) -> Action:
+        return Action.PROCESS if event.payload.id >= self.seen - 3 else Action.EXPIRE
+
+    def track(self, event: Any) -> None:
+        if not event.is_watermark:
+            self.seen = max(self.seen, event.payload.id)
+
+    def get_state(self) -> Any:
+        return self.seen
+
+    def restore_state(self, state: Any) -> None:
+        self.seen = state
+
+
+def test_windows_of_a_users_own_policy_survive_in_stored_bytes() -> None:
+    bolt = bolt_with(slide=millis(10), timestamp="ts", eviction=LastThree)
+    batches = batches_of([[(1, "a"), (2, "a"), (9, "a")], [(3, "a"), (4, "a")], [(5, "a")], [(9, "a"), (10, "a")]])
+    stopped = Task(bolt)
+    live = WindowedBoltExecutor(bolt.config)
+    row_type = namedtuple("Row", ["id", "ts", "key", "v"])
+    for batch in batches:
+        rows = stopped.run(batch).rows
+        list(live.add_batch([row_type(**row) for row in batch], [row["ts"] for row in batch]))
+        shown = [[row.id for row in effect.window.get()] for effect in live.turn() if isinstance(effect, Activation)]
+        assert [row["ids"] for _, row in rows] == shown
+    assert stopped.chunks
+
+
+def test_an_aggregate_keeps_no_rows() -> None:
+    marked = windowed_bolt(
+        length=millis(60),
+        slide=millis(10),
+        timestamp="ts",
+        name="sums",
+        output="ends long, n long, total double",
+        aggregate={"n": agg.count(), "total": agg.sum("v")},
+    )(lambda window: (window.end_timestamp, window.aggregate["n"], window.aggregate["total"]))
+    task = Task(bolt_of(marked))
+    for batch in batches_of([[(t, "a") for t in range(10)]] * 6):
+        assert not task.run(batch).puts
+    assert sum(1 for _ in task.run([], drain=True).rows) > 0
+
+
+def test_a_batch_writes_only_what_outlives_it() -> None:
+    task = Task(bolt_with(length=millis(1000), slide=millis(1000), timestamp="ts"))
+    sizes = []
+    for index in range(40):
+        batch = rows_of([(index * 100 + at // 10, "a") for at in range(1000)], index * 1000)
+        before = task.written
+        task.run(batch)
+        sizes.append(task.written - before)
+    one_batch = len(encode_table(table_of(rows_of([(at // 10, "a") for at in range(1000)], 0))))
+    assert sum(sizes) < 3 * 40 * one_batch
+    assert len(task.chunks) < 40
+
+
+def test_order_by_makes_the_order_of_arrival_independent_of_the_partitions() -> None:
+    rows = rows_of([(5, "a"), (5, "a"), (5, "a"), (9, "a")], 0)
+    outputs = []
+    for split in (1, 3):
+        task = Task(bolt_with(length=count(2), slide=count(2), timestamp="ts"), order_by=("id",))
+        parts = [
+            Part("default", 1, 0, 0, encode_table(table_of(rows[:split]))),
+            Part("default", 0, 0, 0, encode_table(table_of(rows[split:]))),
+        ]
+        result = task.stage.turn(0, None, task.chunks.get, parts, [Control("drain", "default", None, None, 0)])
+        outputs.append([row["ids"] for _, row in result.rows])
+    assert outputs == [[[0, 1], [2, 3]]] * 2
+
+
+def test_late_and_invalid_rows_go_to_the_side_stream_with_their_reason() -> None:
+    task = Task(bolt_with(length=millis(10), slide=millis(10), timestamp="ts"))
+    task.run(rows_of([(25, "a")], 0))
+    late = [{"id": 7, "ts": 3, "key": "a", "v": 0.5}, {"id": 8, "ts": None, "key": "b", "v": None}]
+    result = task.run(late)
+    assert [(stream, row["id"], row["reason"]) for stream, row in result.rows] == [
+        ("late", 7, "late"),
+        ("late", 8, "invalid"),
+    ]
+    assert result.metrics["late"] == 2
+
+
+def test_processing_time_takes_the_batchs_clock_and_idle_ticks_fire() -> None:
+    marked = windowed_bolt(name="probe", output=OUTPUT, length=millis(10), slide=millis(10))
+    task = Task(bolt_of(marked(lambda window: window_row(window))))
+    assert task.run(rows_of([(0, "a"), (0, "a")], 0), now_ms=105).rows == []
+    fired = task.run([], now_ms=125)
+    assert [(row["ends"], row["ids"]) for _, row in fired.rows] == [(110, [0, 1])]
+
+
+def test_a_failing_bolt_is_named_and_nothing_is_written() -> None:
+    def broken(window: Any) -> Any:
+        raise ValueError("no such airport")
+
+    options = {"length": count(1), "slide": count(1), "timestamp": "ts", "name": "flights", "output": OUTPUT}
+    task = Task(bolt_of(windowed_bolt(**options)(broken)))
+    with pytest.raises(BoltError, match=r"bolt 'flights' failed on TupleWindow\(.*ValueError: no such airport"):
+        task.run(rows_of([(1, "a"), (2, "a")], 0))
+    assert task.metadata is None
+    letters = Task(bolt_of(windowed_bolt(**options, on_error="dead_letter")(lambda window: broken(window)))).run(
+        rows_of([(1, "a"), (2, "a")], 0)
+    )
+    assert [stream for stream, _ in letters.rows] == [DEAD_LETTERS, DEAD_LETTERS]
+    assert letters.metrics["failed"] == 2
+
+
+def test_failing_tuples_back_needs_an_acker() -> None:
+    with pytest.raises(ConfigError, match="on_error='fail'"):
+        Task(bolt_with(length=count(1), slide=count(1), timestamp="ts", on_error="fail"))
+
+
+def test_every_damage_to_stored_bytes_is_an_error_that_names_the_task() -> None:
+    task = Task(bolt_with(length=millis(50), slide=millis(10), timestamp="ts"))
+    task.run(rows_of([(at, "a") for at in range(40)], 0))
+    ((key, good),) = task.chunks.items()
+    assert task.metadata is not None
+    for at in range(0, len(good), max(1, len(good) // 64)):
+        task.chunks[key] = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+        with pytest.raises(CorruptStateError, match="bolt 'probe', task 0"):
+            task.run([])
+        task.chunks[key] = good[:at]
+        with pytest.raises(CorruptStateError, match="bolt 'probe', task 0"):
+            task.run([])
+    del task.chunks[key]
+    with pytest.raises(CorruptStateError, match="missing"):
+        task.run([])
+    task.chunks[key], metadata = good, task.metadata
+    for at in range(0, len(metadata), max(1, len(metadata) // 64)):
+        task.metadata = metadata[:at] + bytes([metadata[at] ^ 1]) + metadata[at + 1 :]
+        with pytest.raises(CorruptStateError):
+            task.run([])
+
+
+def test_a_pickle_is_never_opened() -> None:
+    task = Task(bolt_with(length=millis(50), slide=millis(10), timestamp="ts"))
+    task.metadata = b"\x80\x05K\x01."
+    with pytest.raises(CorruptStateError, match="not ours"):
+        task.run([])
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.decimals(allow_nan=False)
+    | st.datetimes()
+    | st.dates()
+    | st.timedeltas(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text(), inner)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.integers() | st.tuples(st.text(), st.integers()), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(PLAIN)
+def test_plain_data_comes_back_as_it_was(data: Any) -> None:
+    back = loads(dumps(data), "test")
+    assert back == data
+    assert type(back) is type(data)
