@@ -57,6 +57,7 @@ class WindowedBoltExecutor:
         sequenced: bool = False,
     ) -> None:
         self.config = config
+        self._event_time = config.event_time
         self.component = component
         self.manager: Machine = machine_for(config, sequenced)
         self.generator = WaterMarkEventGenerator(
@@ -70,11 +71,12 @@ class WindowedBoltExecutor:
         self.side: Counter[str] = Counter()
         self.closed = False
         self._now: int | None = None
+        self._late_below = self.manager.late_below()
 
     @property
     def watermark(self) -> int | None:
         """W: no tuple below it is on time. None while it is -infinity (and on processing time before the first tick)."""
-        return self.generator.watermark if self.config.event_time else self.manager.watermark
+        return self.generator.watermark if self._event_time else self.manager.watermark
 
     @property
     def now_ms(self) -> int | None:
@@ -83,7 +85,7 @@ class WindowedBoltExecutor:
 
     def set_clock(self, now_ms: int) -> None:
         """Take the driver's clock, milliseconds since 1970; on processing time it never runs backwards."""
-        if self._now is None or now_ms > self._now or self.config.event_time:
+        if self._now is None or now_ms > self._now or self._event_time:
             self._now = now_ms
 
     # -- tuples --------------------------------------------------------------------------------------------------------
@@ -97,14 +99,15 @@ class WindowedBoltExecutor:
         """
         if self.closed:
             return self._to_side([payload], [timestamp], LateReason.CLOSED)
-        if not self.config.event_time:
+        if not self._event_time:
             return self.manager.add(payload, self._clock(), key)
         reason = self._judge(timestamp)
-        if reason not in (LateReason.INVALID, LateReason.FUTURE):
+        if reason is None:
             self.generator.track(stream, timestamp, source, self._now)
-        if reason is not None:
-            return self._to_side([payload], [timestamp], reason)
-        return self.manager.add(payload, timestamp, key)
+            return self.manager.add(payload, timestamp, key)
+        if reason is LateReason.LATE:
+            self.generator.track(stream, timestamp, source, self._now)
+        return self._to_side([payload], [timestamp], reason)
 
     def add_batch(
         self,
@@ -128,7 +131,7 @@ class WindowedBoltExecutor:
         if self.closed:
             nothing: Sequence[Any] = [None] * len(payloads)
             return _at(0, self._to_side(payloads, timestamps or nothing, LateReason.CLOSED))
-        if not self.config.event_time:
+        if not self._event_time:
             return self.manager.add_batch(payloads, [self._clock()] * len(payloads), keys)
         assert timestamps is not None, "event time needs timestamps"
         judged = None if self._all_on_time(timestamps, trusted) else self._judge_all(timestamps)
@@ -148,10 +151,14 @@ class WindowedBoltExecutor:
         """Make a watermark turn (on processing time a tick): raise W if possible and fire what falls due."""
         if self.closed:
             return no_effects()
-        if not self.config.event_time:
+        if not self._event_time:
             return self.manager.tick(self._clock())
         watermark = self.generator.turn(self._now)
-        return no_effects() if watermark is None else self.manager.advance(watermark)
+        if watermark is None:
+            return no_effects()
+        effects = self.manager.advance(watermark)
+        self._late_below = self.manager.late_below()
+        return effects
 
     def drain(self) -> Iterator[Effect]:
         """End of the input: fire what is left, let everything expire, send later tuples to the side stream. Idempotent."""
@@ -168,10 +175,9 @@ class WindowedBoltExecutor:
                     'milliseconds since 1970; repair the column, or send such tuples to the side stream with on_invalid="late"'
                 )
             return LateReason.INVALID
-        if self._now is not None and self.generator.is_future(timestamp, self._now):
+        if self._now is not None and self.config.max_future_ms is not None and self.generator.is_future(timestamp, self._now):
             return LateReason.FUTURE
-        bound = self.manager.late_below()
-        return LateReason.LATE if bound is not None and timestamp < bound else None
+        return LateReason.LATE if self._late_below is not None and timestamp < self._late_below else None
 
     def _all_on_time(self, timestamps: Sequence[Any], trusted: bool) -> bool:
         if not trusted and set(map(type, timestamps)) != {int}:
@@ -276,6 +282,7 @@ class WindowedBoltExecutor:
         self.generator.restore(data["generator"])
         self.side = Counter(data["side"])
         self.closed, self._now = data["closed"], data["now"]
+        self._late_below = self.manager.late_below()
 
     def check(self) -> None:
         """Assert what "correct" means: the parts, and that no tuple is lost between them."""

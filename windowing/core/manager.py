@@ -88,8 +88,6 @@ class WindowManager:
             track = self._new_track(key)
         self._touched[key] = track
         track.buffer.stage_one(timestamp, payload, self._sequence)
-        if track.newest is None or timestamp > track.newest:
-            track.newest = timestamp
         self._sequence += 1
         self.tally.accepted += 1
         if self._stepping is None:
@@ -202,7 +200,7 @@ class WindowManager:
         """Yield what the newly staged tuples of `track` do as they arrive; `positions` are theirs in the batch."""
         assert self._stepping is not None
         before = track.buffer.end
-        track.buffer.settle()
+        track.settle(self._by_window)
         for step in self._stepping.steps(track):
             at = step.at - before
             if step.firing is not None:
@@ -228,9 +226,6 @@ class WindowManager:
         track = self._tracks.get(key) or self._new_track(key)
         self._touched[key] = track
         track.buffer.stage(timestamps, payloads, sequence)
-        newest = max(timestamps)
-        if track.newest is None or newest > track.newest:
-            track.newest = newest
         return track
 
     def _stage_by_key(
@@ -243,10 +238,7 @@ class WindowManager:
             if track is None:
                 track = self._new_track(key)
             touched[key] = track
-            timestamp = timestamps[position]
-            track.buffer.stage_one(timestamp, payloads[position], sequence + position)
-            if track.newest is None or timestamp > track.newest:
-                track.newest = timestamp
+            track.buffer.stage_one(timestamps[position], payloads[position], sequence + position)
             if self._stepping is not None:
                 positions.setdefault(key, []).append(position)
         return [(tracks[key], at) for key, at in positions.items()]

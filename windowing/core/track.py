@@ -150,6 +150,8 @@ class WindowTrack:
         if by_window and self.buffer.staged and self.buffer.timestamps:
             self._make_room(sorted(self.buffer.staged))
         self.buffer.settle()
+        if self.buffer.timestamps:
+            self.newest = self.buffer.timestamps[-1]
 
     def _make_room(self, staged: list[int]) -> None:
         def before(position: int) -> int:

@@ -1,10 +1,12 @@
 """The control stream that every plan has: how a drain and ticks reach every task.
 
-Drain: a file in `<checkpoint>/windowing/control`, read by a file source; each line becomes one row per task. Ticks (bolts on
-processing time or with an idle timeout): one row per task and trigger from Spark's `rate-micro-batch` source, which gives exactly one
-batch to an availableNow run, so it never hangs one, and one per interval to a processing-time trigger, data or not.
+Drain: a file in `<checkpoint>/windowing/control`, read by a file source; each line becomes one row per task. Ticks
+(bolts on processing time or with an idle timeout): one row per task and trigger from Spark's `rate-micro-batch`
+source, which gives exactly one batch to an availableNow run, so it never hangs one, and one per interval to a
+processing-time trigger, data or not.
 
-Law: which sources a plan has depends on the bolt alone, never on the trigger: a checkpoint knows its sources by position.
+Law: which sources a plan has depends on the bolt alone, never on the trigger: a checkpoint knows its sources by
+position.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def needs_ticks(config: WindowConfig) -> bool:
 
 
 def control_rows(spark: SparkSession, folder: str, labels: tuple[int, ...]) -> DataFrame:
-    """Return one packed row (schema PACKED of pack.py) per task for each command in the files of `folder`; others are ignored."""
+    """Return one packed row (schema PACKED of pack.py) per task for each command in the files of `folder`; others are
+    ignored."""
     commands = spark.readStream.schema("kind string").json(folder).where(F.col("kind") == "drain")
     return _to_every_task(commands, labels)
 
@@ -52,8 +55,8 @@ def write_drain(folder: Folder) -> None:
 def drain_seen(spark: SparkSession, checkpoint: str) -> bool:
     """Return whether a batch of the checkpoint has taken the drain file, or is bound to take it next.
 
-    The file source writes the names of a batch's files into its own log before Spark logs the batch: what stands there can no longer
-    be taken back, what does not stand there was never planned.
+    The file source writes the names of a batch's files into its own log before Spark logs the batch: what stands
+    there can no longer be taken back, what does not stand there was never planned.
     """
     sources = Folder(spark, checkpoint) / "sources"
     needle = f"/{control_folder(spark, checkpoint).path.rsplit('/', 2)[1]}/control/{DRAIN_FILE}".encode()

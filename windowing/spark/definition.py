@@ -1,4 +1,5 @@
-"""What a checkpoint was written with: `<checkpoint>/windowing/definition.json`, compared at every start, before the first batch.
+"""What a checkpoint was written with: `<checkpoint>/windowing/definition.json`, compared at every start, before the
+first batch.
 
     differs                                           then
     bolt, window, outputs, tasks, grouping, sources   refused: stored windows depend on it
@@ -61,9 +62,10 @@ def describe(
 def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
     """Compare `wanted` with what the checkpoint was written with, then store it there.
 
-    Raises DefinitionChangedError (what differs, and the way out), CheckpointError (offsets without a definition, a replay that would
-    see another order) or CorruptStateError (the file is no definition). Cost: a few file look-ups.
+    Raises DefinitionChangedError (what differs, and the way out), CheckpointError (offsets without a definition, a
+    replay that would see another order) or CorruptStateError (the file is no definition). Cost: a few file look-ups.
     """
+    _check_logs(Folder(spark, checkpoint))
     folder = Folder(spark, checkpoint) / "windowing"
     if folder.exists(FILE):
         stored = _parsed(folder.read(FILE), folder.of(FILE))
@@ -156,6 +158,29 @@ def _parsed(content: bytes, path: str) -> Definition:
     if not complete:
         raise CorruptStateError(f"{path} is an incomplete definition of a windowing query; put back a copy")
     return dict(stored)
+
+
+def _check_logs(checkpoint: Folder) -> None:
+    """Read what Spark reads first, so that a damaged file is named: Spark's own errors there name none."""
+    if checkpoint.exists("metadata") and not _is_json(checkpoint.read("metadata")):
+        raise CorruptStateError(f"{checkpoint.of('metadata')} is damaged; put the file back from a copy")
+    for name in ("offsets", "commits"):
+        log = checkpoint / name
+        last = max(_batches(log), default=None)
+        if last is None or str(last) not in log.names():
+            continue
+        head, *lines = log.read(str(last)).split(b"\n")
+        version = head.startswith(b"v") and head[1:].strip().isdigit()
+        if not version or not lines or not all(line in (b"", b"-") or _is_json(line) for line in lines):
+            raise CorruptStateError(f"{log.of(str(last))} is damaged; put the file back from a copy")
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        json.loads(content)
+    except ValueError:
+        return False
+    return True
 
 
 def _columns(rows: DataFrame) -> list[list[Any]]:

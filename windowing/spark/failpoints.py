@@ -1,8 +1,10 @@
-"""Named places where a test can kill the driver or a worker; off unless the environment variable WINDOWING_FAILPOINT is set.
+"""Named places where a test can kill the driver or a worker; off unless the environment variable WINDOWING_FAILPOINT
+is set.
 
-WINDOWING_FAILPOINT="in_sink:3" kills at that point of batch 3, with SIGKILL: the process group of WINDOWING_FAILPOINT_GROUP (the
-driver, its JVM and the Python workers), or for `kill_worker` the Python worker alone. WINDOWING_FAILPOINT_ONCE names a marker
-file: once it exists nothing is killed any more, so a restart in the same environment runs through.
+WINDOWING_FAILPOINT="in_sink:3" kills at that point of batch 3, with SIGKILL: the process group of
+WINDOWING_FAILPOINT_GROUP (the driver, its JVM and the Python workers), or for `kill_worker` the Python worker alone.
+WINDOWING_FAILPOINT_ONCE names a marker file: once it exists nothing is killed any more, so a restart in the same
+environment runs through.
 
     before_batch          foreachBatch has been called, nothing is evaluated
     before_state_write    the turn is computed, no state of this batch is written (worker)

@@ -1,8 +1,9 @@
 """Errors find their way back: what went wrong in a Python worker or in the JVM comes out as an error of this library.
 
-A WindowingError raised in a worker crosses the JVM as text. `marked()` puts it on one line that begins with a mark, as JSON;
-`unwrapped()` finds that line in whatever Spark raised and makes the same class again, Spark's error as its `__cause__`. Damaged
-files of the state store, which Spark blames on the user's function, become CorruptStateError and name the file.
+A WindowingError raised in a worker crosses the JVM as text. `marked()` puts it on one line that begins with a mark,
+as JSON; `unwrapped()` finds that line in whatever Spark raised and makes the same class again, Spark's error as its
+`__cause__`. Damaged files of the state store, which Spark blames on the user's function, become CorruptStateError and
+name the file.
 """
 
 from __future__ import annotations
@@ -10,23 +11,29 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 
 from windowing import errors
 from windowing.errors import CorruptStateError, WindowingError, shown
+from windowing.spark.hadoop import Folder
 
-__all__ = ["WorkerError", "marked", "unwrapped"]
+__all__ = ["WorkerError", "damaged_state_file", "marked", "unwrapped"]
 
 _MARK = "windowing-error:"
 _MAX_TRACE = 8000
 _MAX_DEPTH = 20
-_STATE_FILE = re.compile(r"[^\s'\"()\[\],]*/state/\d+/\d+/[^\s'\"()\[\],]+")
+_FILE = re.compile(r"[^\s'\"()\[\],]*/(?:state/\d+/\d+|offsets|commits|sources/\d+)/[^\s'\"()\[\],]+")
 _DAMAGE = re.compile(
-    r"CANNOT_LOAD_STATE_STORE|STATE_STORE_CHECKPOINT_LOCATION|CHECKSUM|[Cc]hecksum|ChecksumException|CorruptedChangelog"
-    r"|RocksDBException: (?:Corruption|IO error)|FileNotFoundException|does not exist|ZipException|EOFException|Stream is corrupted"
+    r"CHECKSUM|[Cc]hecksum|FileNotFoundException|does not exist|MALFORMED_LOG_FILE|Incomplete log file"
+    r"|ZipException|EOFException|RocksDBException: (?:Corruption|IO error)"
 )
+_UNREADABLE = re.compile(r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY")
+_WAY_OUT = "put the checkpoint back from a copy, or start over with a new one (nothing was reset)"
 
 
 class WorkerError(RuntimeError):
@@ -42,8 +49,10 @@ def marked() -> Iterator[None]:
         raise WorkerError(_encoded(error)) from error
 
 
-def unwrapped(error: BaseException) -> BaseException:
+def unwrapped(error: BaseException, locate: Callable[[], str | None] = lambda: None) -> BaseException:
     """Return the error of this library that hides in `error`, with `error` as its cause, or `error` itself.
+
+    `locate` is asked for the damaged file where Spark says only that the state cannot be loaded.
 
     >>> try:
     ...     with marked():
@@ -56,11 +65,38 @@ def unwrapped(error: BaseException) -> BaseException:
     if isinstance(error, WindowingError):
         return error
     texts = list(_texts(error))
-    found = _decoded(texts) or _damaged_state(texts)
+    found = _decoded(texts) or _damaged(texts, locate)
     if found is None:
         return error
     found.__cause__ = error
     return found
+
+
+def damaged_state_file(spark: SparkSession, checkpoint: str) -> str | None:
+    """Return the first file of a checkpoint's state whose bytes are not those that Spark wrote, by Spark's own
+    checksums.
+
+    Cost: reads all of the state; asked only after Spark could not load it.
+    """
+    crc = cast(Any, spark.sparkContext._jvm).java.util.zip.CRC32C
+    state = Folder(spark, checkpoint) / "state"
+    for operator in state.names():
+        for partition in filter(str.isdigit, (state / operator).names()):
+            folder = state / operator / partition
+            for name in folder.names():
+                if name.endswith(".crc") and not name.startswith(".") and not _intact(folder, name, crc):
+                    return folder.of(name.removesuffix(".crc"))
+    return None
+
+
+def _intact(folder: Folder, name: str, crc: Any) -> bool:
+    try:
+        wanted = json.loads(folder.read(name))
+        found = crc()
+        found.update(bytearray(folder.read(name.removesuffix(".crc"))))
+        return wanted.get("algorithm") != "CRC32C" or found.getValue() & 0xFFFFFFFF == wanted["value"] & 0xFFFFFFFF
+    except (ValueError, KeyError, TypeError, AttributeError, Py4JJavaError):
+        return False
 
 
 def _encoded(error: WindowingError) -> str:
@@ -96,16 +132,18 @@ def _parsed(text: str) -> WindowingError | None:
     return found
 
 
-def _damaged_state(texts: list[str]) -> WindowingError | None:
-    """Name the damaged or missing file of the state store, if that is what happened: the deepest message knows best."""
+def _damaged(texts: list[str], locate: Callable[[], str | None]) -> WindowingError | None:
+    """Name the damaged or missing file of the checkpoint, if that is what happened: the deepest message knows best."""
     for text in reversed(texts):
-        file, damage = _STATE_FILE.search(text), _DAMAGE.search(text)
-        if file is not None and damage is not None:
-            line = next((line for line in text.splitlines() if file[0] in line), text)
-            return CorruptStateError(
-                f"a file of the state store is damaged or missing: {file[0].rstrip('.:;')}, {shown(line.strip())}; put the file back "
-                "from a copy of the checkpoint, or start over with a new checkpoint (nothing was reset)"
-            )
+        for line in text.splitlines():
+            file = _FILE.search(line)
+            if file is not None and _DAMAGE.search(line) is not None:
+                return CorruptStateError(
+                    f"a file of the checkpoint is damaged or missing: {file[0].rstrip('.:;')} ({shown(line.strip())}); {_WAY_OUT}"
+                )
+    if any(_UNREADABLE.search(text) for text in texts):
+        where = locate() or "which file, Spark does not say"
+        return CorruptStateError(f"the state store cannot be loaded, a file is damaged or missing: {where}; {_WAY_OUT}")
     return None
 
 

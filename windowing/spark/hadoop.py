@@ -1,4 +1,5 @@
-"""Files of a checkpoint, through the JVM's Hadoop FileSystem: a checkpoint may lie on any file system that Spark can reach.
+"""Files of a checkpoint, through the JVM's Hadoop FileSystem: a checkpoint may lie on any file system that Spark can
+reach.
 
 Small text files only. A write is atomic: a hidden temporary file first (Spark's file sources skip names that start with
 `_` or `.`), then a rename over the old one.
@@ -16,7 +17,8 @@ __all__ = ["Folder", "literal_path"]
 
 
 class Folder:
-    """One directory on a Hadoop file system. Cost of each call: one round trip to the JVM, and one to the file system."""
+    """One directory on a Hadoop file system. Cost of each call: one round trip to the JVM, and one to the file
+    system."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark

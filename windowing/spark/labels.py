@@ -1,8 +1,8 @@
 """Grouping keys that spread: one label per task, chosen so that N tasks fill min(N, P) shuffle partitions.
 
-The keys 0..N-1 do not spread: 0 and 1 hash to one partition of 2, and one core does all the work while the other idles. So the
-label of task i is the smallest unused number with `pmod(hash(label), P) == i mod P`, found with Spark's own hash. Law: labels
-depend on N and P alone, so a restart finds the same ones.
+The keys 0..N-1 do not spread: 0 and 1 hash to one partition of 2, and one core does all the work while the other
+idles. So the label of task i is the smallest unused number with `pmod(hash(label), P) == i mod P`, found with Spark's
+own hash. Law: labels depend on N and P alone, so a restart finds the same ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What each batch did, as numbers: from the tasks' turns, through `df.observe`, to whoever listens.
 
-Every turn leaves one `_metrics` row in the operator's output; Spark adds them up while the batch is evaluated and hands them to
-a StreamingQueryListener. Evaluated once (persist), so counted once; a task that Spark tried twice counts once too.
+Every turn leaves one `_metrics` row in the operator's output; Spark adds them up while the batch is evaluated and
+hands them to a StreamingQueryListener. Evaluated once (persist), so counted once; a task that Spark tried twice
+counts once too.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class BatchMetrics:
     """One micro-batch, summed over its tasks.
 
     tuples_in, windows_fired, late, skipped, expired, failed: in this batch. pending: tuples in open windows after it.
-    watermark_ms: the smallest of the tasks' watermarks, None while one of them has none. lag_ms: how far it is behind the batch's
-    clock. tasks: how many made a turn.
+    watermark_ms: the smallest of the tasks' watermarks, None while one of them has none. lag_ms: how far it is behind
+    the batch's clock. tasks: how many made a turn.
     """
 
     batch_id: int
@@ -85,7 +86,8 @@ def observed(output: DataFrame) -> DataFrame:
 
 
 def metrics_of(progress: StreamingQueryProgress) -> BatchMetrics | None:
-    """Return the metrics in a progress report of Spark's; None for a trigger without a batch or another kind of query."""
+    """Return the metrics in a progress report of Spark's; None for a trigger without a batch or another kind of
+    query."""
     row = progress.observedMetrics.get(_OBSERVATION)
     return None if row is None else BatchMetrics.of(progress.batchId, row.asDict())
 
@@ -93,7 +95,8 @@ def metrics_of(progress: StreamingQueryProgress) -> BatchMetrics | None:
 class MetricsListener(StreamingQueryListener):
     """Keeps the last BatchMetrics of each query, by the query's id, and calls `callback(metrics)` for each.
 
-    Register it with `spark.streams.addListener(listener)`. Called on a thread of Spark's, shortly after a batch was committed.
+    Register it with `spark.streams.addListener(listener)`. Called on a thread of Spark's, shortly after a batch was
+    committed.
     """
 
     def __init__(self, callback: Callable[[BatchMetrics], Any] | None = None) -> None:

@@ -1,10 +1,12 @@
 """The stateful side: one grouping key per task; a turn of the pure engine for each task and batch.
 
-    rows of one label -> parts, controls -> TaskStage.turn(task, metadata, load, parts, controls) -> state changes, output rows
+    rows of one label -> parts, controls -> TaskStage.turn(task, metadata, load, parts, controls) -> state changes,
+    output rows
 
-Spark keeps the state: "metadata" (one small value) and "chunks" (a map from chunk key to bytes). Output: one struct column per
-stream, `_s0`, `_s1`, ... in the order of `streams`, and `_metrics`; each row has a value in exactly one of them. Law: the output is a
-function of (state, input) alone, in order; rows reach the turn sorted, however the shuffle delivered them.
+Spark keeps the state: "metadata" (one small value) and "chunks" (a map from chunk key to bytes). Output: one struct
+column per stream, `_s0`, `_s1`, ... in the order of `streams`, and `_metrics`; each row has a value in exactly one of
+them. Law: the output is a function of (state, input) alone, in order; rows reach the turn sorted, however the shuffle
+delivered them.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ class TaskProcessor(StatefulProcessor):
         self._metadata.update((result.metadata,))
 
     def _check_types(self, rows: list[tuple[str, dict[str, Any]]]) -> None:
-        """Refuse a value that is not of its field's type, before anything is written: Spark's own error names no bolt."""
+        """Refuse a value that is not of its field's type, before anything is written: Spark's own error names no
+        bolt."""
         by_stream: dict[str, list[dict[str, Any]]] = {}
         for stream, row in rows:
             by_stream.setdefault(stream, []).append(row)
@@ -117,12 +120,14 @@ def evaluated(packed: DataFrame, processor: TaskProcessor, streams: Mapping[str,
 
 
 def stream_column(streams: Iterable[str], stream: str) -> str:
-    """Return the name of a stream's struct column in the operator's output; a stream's own name may be no column name."""
+    """Return the name of a stream's struct column in the operator's output; a stream's own name may be no column
+    name."""
     return f"_s{list(streams).index(stream)}"
 
 
 def _unpacked(frames: list[Any]) -> tuple[list[Part], list[Control]]:
-    """Sort packed rows into parts by (stream, partition, sequence) and controls by (kind, stream, source, partition)."""
+    """Sort packed rows into parts by (stream, partition, sequence) and controls by (kind, stream, source,
+    partition)."""
     parts: list[Part] = []
     controls: list[tuple[Any, Control]] = []
     for frame in frames:

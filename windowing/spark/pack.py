@@ -1,11 +1,14 @@
 """The stateless side: rows of a streaming DataFrame become few rows of Arrow bytes, before the shuffle.
 
-    rows of an upstream partition --Arrow batch by Arrow batch--> one row per (batch, task): kind "rows", data = Arrow IPC, lz4
-                                  --at the end-----------------> one row per (task, source): kind "max", value = largest timestamp
+    rows of an upstream partition --Arrow batch by Arrow batch--> one row per (batch, task): kind "rows", data = Arrow
+    IPC, lz4
+                                  --at the end-----------------> one row per (task, source): kind "max", value =
+                                  largest timestamp
 
-Every task hears every partition's largest timestamp, so a task without rows advances too. Laws: a row's task is a function of
-the row alone (a replay sends it to the same one); rows of one partition keep their order by `sequence`; a timestamp that is
-missing, not a whole number, or too far ahead of the batch's clock moves no watermark, and its row travels on for the turn to route.
+Every task hears every partition's largest timestamp, so a task without rows advances too. Laws: a row's task is a
+function of the row alone (a replay sends it to the same one); rows of one partition keep their order by `sequence`; a
+timestamp that is missing, not a whole number, or too far ahead of the batch's clock moves no watermark, and its row
+travels on for the turn to route.
 """
 
 from __future__ import annotations
@@ -49,11 +52,12 @@ _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
 
 @dataclass(frozen=True)
 class Packer:
-    """What `mapInArrow` runs on each upstream partition of one input stream; sent to the workers by Spark's cloudpickle.
+    """What `mapInArrow` runs on each upstream partition of one input stream; sent to the workers by Spark's
+    cloudpickle.
 
-    `labels[i]` is the grouping key of task i. `timestamp` is a column, a function of the row (what the bolt sees), or None (processing time).
-    `source` is the column whose values have watermarks of their own. Cost: a stable sort by task and one copy of the rows, in
-    numpy and Arrow; a timestamp function costs a Python tuple and a call per row.
+    `labels[i]` is the grouping key of task i. `timestamp` is a column, a function of the row (what the bolt sees), or
+    None (processing time). `source` is the column whose values have watermarks of their own. Cost: a stable sort by
+    task and one copy of the rows, in numpy and Arrow; a timestamp function costs a Python tuple and a call per row.
     """
 
     stream: str
@@ -153,7 +157,8 @@ class Packer:
 
 
 def packed(rows: DataFrame, packer: Packer, task: Any) -> DataFrame:
-    """Return the packed rows (schema PACKED) of one input stream; `task` is the column expression of each row's task."""
+    """Return the packed rows (schema PACKED) of one input stream; `task` is the column expression of each row's
+    task."""
     taken = {TASK, NOW, TIMESTAMP} & {name.lower() for name in rows.columns}
     if taken:
         raise ConfigError(
@@ -165,10 +170,12 @@ def packed(rows: DataFrame, packer: Packer, task: Any) -> DataFrame:
 
 
 def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) -> Any:
-    """Return the expression of a row's task: by the values of columns, of all columns ("shuffle"), or task 0 ("global").
+    """Return the expression of a row's task: by the values of columns, of all columns ("shuffle"), or task 0
+    ("global").
 
-    Spark's xxhash64 (seed 42), so the same key goes to the same task on both runtimes and after every restart. "shuffle" hashes the
-    whole row instead of counting rows: counting would depend on how the source packed its partitions, which a replay may change.
+    Spark's xxhash64 (seed 42), so the same key goes to the same task on both runtimes and after every restart.
+    "shuffle" hashes the whole row instead of counting rows: counting would depend on how the source packed its
+    partitions, which a replay may change.
     """
     if grouping == "global" or tasks == 1:
         return F.lit(0)
@@ -185,8 +192,8 @@ def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) ->
 def timestamps_of(column: pa.Array) -> pa.Int64Array:
     """Return a column as milliseconds since 1970, null where it holds no usable timestamp.
 
-    Whole numbers are milliseconds; Spark's timestamps and dates are converted (floor); floats and decimals count only where they
-    are whole; text and everything else is unusable. Usable is what lies in (-2**62, 2**62).
+    Whole numbers are milliseconds; Spark's timestamps and dates are converted (floor); floats and decimals count only
+    where they are whole; text and everything else is unusable. Usable is what lies in (-2**62, 2**62).
 
     >>> timestamps_of(pa.array([1.0, 1.5, None])).to_pylist()
     [1, None, None]
@@ -221,7 +228,8 @@ def _whole(column: pa.Array) -> pa.Int64Array:
 
 
 def _asked(extract: Callable[[Any], Any], row: Any) -> int | None:
-    """Ask the bolt's timestamp function; what it cannot answer is an unusable timestamp of that row, not the end of the query."""
+    """Ask the bolt's timestamp function; what it cannot answer is an unusable timestamp of that row, not the end of
+    the query."""
     try:
         value = extract(row)
     except Exception:

@@ -55,12 +55,13 @@ def windowed(
 ) -> WindowedStream:
     """Put a windowed bolt on a streaming DataFrame, or on several: a mapping of input stream names to DataFrames.
 
-    grouping: which task a row goes to: "global" (one task sees all), "shuffle" (evenly, by the whole row) or columns (equal values go
-    to one task). Left out it is the bolt's key=, and "global" for a bolt without one: windows over the whole stream.
-    tasks: how many tasks share the rows; left out one per core (one for "global"). Fixed for the life of a checkpoint.
-    order_by: columns that give the order of arrival inside a batch; without it (stream, partition, position), which a replay
-    with another number of cores does not repeat. control: the folder of control files for the DataFrames of `streams`; `start`
-    has its own. Raises ConfigError, or SessionError, before any data moves.
+    grouping: which task a row goes to: "global" (one task sees all), "shuffle" (evenly, by the whole row) or columns
+    (equal values go to one task). Left out it is the bolt's key=, and "global" for a bolt without one: windows over
+    the whole stream. tasks: how many tasks share the rows; left out one per core (one for "global"). Fixed for the
+    life of a checkpoint. order_by: columns that give the order of arrival inside a batch; without it (stream,
+    partition, position), which a replay with another number of cores does not repeat. control: the folder of control
+    files for the DataFrames of `streams`; `start` has its own. Raises ConfigError, or SessionError, before any data
+    moves.
     """
     declared = bolt_of(bolt)
     inputs = _inputs(source)
@@ -76,7 +77,8 @@ def windowed(
 
 
 class WindowedStream:
-    """A bolt on its input; made by `windowed`. `streams` are DataFrames to go on with, `start` runs it all as one query."""
+    """A bolt on its input; made by `windowed`. `streams` are DataFrames to go on with, `start` runs it all as one
+    query."""
 
     def __init__(
         self,
@@ -97,8 +99,8 @@ class WindowedStream:
     def streams(self) -> dict[str, DataFrame]:
         """The declared streams and the late stream, as streaming DataFrames of their schemas.
 
-        Two queries on two of them evaluate the bolt twice, each with a checkpoint of its own; `start` evaluates it once. There
-        is no drain here unless `control=` was given. Run them with spark.sql.shuffle.partitions = tasks.
+        Two queries on two of them evaluate the bolt twice, each with a checkpoint of its own; `start` evaluates it
+        once. There is no drain here unless `control=` was given. Run them with spark.sql.shuffle.partitions = tasks.
         """
         output = self._output(self._control)
         return {name: self._select(output, name) for name in self.schemas}
@@ -122,11 +124,13 @@ class WindowedStream:
     ) -> WindowedQuery:
         """Start ONE query: each stream goes to its sink, the stateful part is evaluated once per batch.
 
-        sinks: a sink for each stream, or one for the default stream. Every declared stream needs a sink or stands in `discard`;
-        late tuples without a sink are counted and logged. trigger: "available_now" (ends with the input) or an interval.
-        drain=True: at the end of the input the last windows fire too, and the checkpoint is closed for good.
+        sinks: a sink for each stream, or one for the default stream. Every declared stream needs a sink or stands in
+        `discard`; late tuples without a sink are counted and logged. trigger: "available_now" (ends with the input)
+        or an interval. drain=True: at the end of the input the last windows fire too, and the checkpoint is closed
+        for good.
 
-        Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first batch.
+        Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the
+        first batch.
         """
         require_session(self._spark)
         known = self._sinks(sinks, discard)
@@ -350,7 +354,8 @@ def _trigger(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]
 
 
 def _max_future(config: WindowConfig) -> int | None:
-    """Return how far ahead of the batch's clock a tuple may be: one day where the bolt says nothing, no bound in Storm's semantics."""
+    """Return how far ahead of the batch's clock a tuple may be: one day where the bolt says nothing, no bound in
+    Storm's semantics."""
     if config.max_future_ms is None and config.semantics is Semantics.LOSSLESS:
         return MAX_FUTURE_MS
     return config.max_future_ms

@@ -1,8 +1,9 @@
 """One running query: what foreachBatch does, and the life of the query around it.
 
-A batch: persist; ONE aggregate over all streams (the full action that Spark needs before anything may fail); then each stream that
-has rows goes to its sink; unpersist. An exception escapes: swallowed, it would cost the batch. A drain is a second run of the same
-query with one more batch, made of control rows; then the checkpoint is marked, and refused from then on.
+A batch: persist; ONE aggregate over all streams (the full action that Spark needs before anything may fail); then
+each stream that has rows goes to its sink; unpersist. An exception escapes: swallowed, it would cost the batch. A
+drain is a second run of the same query with one more batch, made of control rows; then the checkpoint is marked, and
+refused from then on.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from windowing.errors import CheckpointError, DrainedCheckpointError
 from windowing.spark import control, definition, failpoints
-from windowing.spark.failures import unwrapped
+from windowing.spark.failures import damaged_state_file, unwrapped
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import METRICS, BatchMetrics, metrics_of
 from windowing.spark.sinks import Sink
@@ -89,7 +90,8 @@ class BatchWriter:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is needed to start the query, and to start it once more. `output` builds the operator over a control folder."""
+    """All that is needed to start the query, and to start it once more. `output` builds the operator over a control
+    folder."""
 
     spark: SparkSession
     checkpoint: str
@@ -136,7 +138,10 @@ class WindowedQuery:
         try:
             query = cls(plan, drain, finish)
         except Exception as error:
-            raise unwrapped(error) from error.__cause__
+            found = unwrapped(error)
+            if found is error:
+                raise
+            raise found from error
         query._thread.start()
         return query
 
@@ -175,7 +180,8 @@ class WindowedQuery:
         return True
 
     def stop(self) -> None:
-        """Stop the query after at most one batch; nothing is drained. What it has not committed is made again at the next start."""
+        """Stop the query after at most one batch; nothing is drained. What it has not committed is made again at the
+        next start."""
         self._stopping = True
         self._query.stop()
         self._done.wait()
@@ -190,9 +196,12 @@ class WindowedQuery:
             if (self._drain or self._finish) and not self._stopping:
                 _mark_drained(self._plan)
         except BaseException as error:
-            self._failure = unwrapped(self._plan.writer.failure or error)
+            self._failure = unwrapped(self._plan.writer.failure or error, self._damaged_file)
         finally:
             self._done.set()
+
+    def _damaged_file(self) -> str | None:
+        return damaged_state_file(self._plan.spark, self._plan.checkpoint)
 
     def _wait(self) -> None:
         try:
@@ -208,7 +217,8 @@ class WindowedQuery:
 
 
 def _open(plan: Plan) -> bool:
-    """Refuse what cannot go on; return whether the checkpoint is in the middle of a drain, which this run has to finish."""
+    """Refuse what cannot go on; return whether the checkpoint is in the middle of a drain, which this run has to
+    finish."""
     home = Folder(plan.spark, plan.checkpoint) / "windowing"
     if home.exists(DRAINED_FILE):
         raise DrainedCheckpointError(

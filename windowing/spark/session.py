@@ -63,9 +63,10 @@ REQUIRED = (
 def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) -> SparkSession:
     """Start (or return) a local Spark session with all that windowed bolts need.
 
-    `cores` is a number or "*"; a failed task is tried 4 times, so a dying Python worker does not end a query. `conf` adds or
-    replaces settings by their Spark names: `session(**{"spark.driver.memory": "4g"})`. Another `spark.master` is one of them.
-    Raises SessionError when a session is already running with settings that could lose data. Cost: 6 to 18 seconds.
+    `cores` is a number or "*"; a failed task is tried 4 times, so a dying Python worker does not end a query. `conf`
+    adds or replaces settings by their Spark names: `session(**{"spark.driver.memory": "4g"})`. Another `spark.master`
+    is one of them. Raises SessionError when a session is already running with settings that could lose data. Cost: 6
+    to 18 seconds.
     """
     workers = _cores(cores)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -97,7 +98,8 @@ def require_session(spark: SparkSession) -> None:
 
 
 def _require_python(spark: SparkSession) -> None:
-    """Refuse workers that would start whatever `python3` is on the PATH: they lack this library and die of an ImportError."""
+    """Refuse workers that would start whatever `python3` is on the PATH: they lack this library and die of an
+    ImportError."""
     context = spark.sparkContext
     named = str(context.getConf().get(_PYTHON, None) or getattr(context, "pythonExec", "python3"))
     if not str(context.master).startswith("local") or named == sys.executable:

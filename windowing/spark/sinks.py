@@ -23,7 +23,8 @@ _SCHEMA_FILE = "_schema.json"
 
 
 class Sink(Protocol):
-    """What takes the rows of one stream. A sink may have `skip(batch_id)` too: it is called for a batch without rows."""
+    """What takes the rows of one stream. A sink may have `skip(batch_id)` too: it is called for a batch without
+    rows."""
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write all rows of a batch; called on the driver, with the same id again after a crash."""
