@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "AckError",
     "BoltError",
     "CheckpointError",
     "ConfigError",
@@ -81,6 +82,12 @@ class SnapshotError(WindowingError, ValueError):
     """A snapshot is of another format, version or window definition than the machine that reads it."""
 
     code = "SNAPSHOT"
+
+
+class AckError(WindowingError, ValueError):
+    """A message about a tuple tree cannot be right: a root begun twice, an id out of range, an ack after the ack."""
+
+    code = "ACK"
 
 
 class BoltError(WindowingError):

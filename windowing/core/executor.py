@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from heapq import merge
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from windowing.core.config import Semantics, WindowConfig
@@ -42,11 +44,12 @@ class WindowedBoltExecutor:
 
     >>> from windowing.core.measures import count
     >>> executor = WindowedBoltExecutor(WindowConfig.of(length=count(2), slide=count(2), timestamp="ts"))
-    >>> for number in (1, 2, 3):
-    ...     list(executor.add(f"t{number}", number))
-    [...]
-    >>> [effect.window.get() for effect in executor.turn()][:1]
-    [['t1', 't2']]
+    >>> list(executor.add_batch(["t1", "t2", "t3"], [1, 2, 3]))
+    []
+    >>> for effect in executor.turn():
+    ...     print(effect.window.get() if effect.__class__.__name__ == "Activation" else effect)
+    ['t1', 't2']
+    Expired(count=2, key=None)
     """
 
     def __init__(
@@ -162,8 +165,9 @@ class WindowedBoltExecutor:
 
     def drain(self) -> Iterator[Effect]:
         """End of the input: fire what is left, let everything expire, send later tuples to the side stream. Idempotent."""
+        effects = self.manager.drain()
         self.closed = True
-        return self.manager.drain()
+        return effects
 
     # -- judging -------------------------------------------------------------------------------------------------------
 
@@ -175,7 +179,11 @@ class WindowedBoltExecutor:
                     'milliseconds since 1970; repair the column, or send such tuples to the side stream with on_invalid="late"'
                 )
             return LateReason.INVALID
-        if self._now is not None and self.config.max_future_ms is not None and self.generator.is_future(timestamp, self._now):
+        if (
+            self._now is not None
+            and self.config.max_future_ms is not None
+            and self.generator.is_future(timestamp, self._now)
+        ):
             return LateReason.FUTURE
         return LateReason.LATE if self._late_below is not None and timestamp < self._late_below else None
 
@@ -220,11 +228,11 @@ class WindowedBoltExecutor:
         """Split a batch: what is on time goes to the manager, the rest to the side stream in runs of one reason."""
         out = {position for position, _ in judged}
         kept = [position for position in range(len(payloads)) if position not in out]
-        if kept:
-            chosen = None if keys is None else [keys[p] for p in kept]
-            effects = self.manager.add_batch([payloads[p] for p in kept], [timestamps[p] for p in kept], chosen)
-            assert not list(effects), "on event time an add has no effects"
-        return iter([at_effect for run in _runs(judged) for at_effect in self._late_run(payloads, timestamps, run)])
+        chosen = None if keys is None else [keys[p] for p in kept]
+        effects = self.manager.add_batch([payloads[p] for p in kept], [timestamps[p] for p in kept], chosen)
+        late = [each for run in _runs(judged) for each in self._late_run(payloads, timestamps, run)]
+        # Only Storm's machine has effects when a tuple is added on event time.
+        return merge(late, ((kept[at], effect) for at, effect in effects), key=itemgetter(0))
 
     def _late_run(
         self, payloads: Sequence[Any], timestamps: Sequence[Any], run: list[Judged]

@@ -1,19 +1,17 @@
-"""Machine: what an executor needs of a window manager, and which manager a definition gets.
-
-aggregate=, Duration/Duration or Count/Count    PaneManager            partials, no tuples kept
-eviction= or trigger= of the user's own         PolicyWindowManager    a scan for each window
-semantics="storm"                               StormMachine           Storm's own policies, by arrival
-everything else                                 WindowManager          ranges over an ordered queue
-"""
+"""Machine: what an executor needs of a window manager, and which manager a definition gets (`machine_for`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from windowing.core.config import WindowConfig
+from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Effect
 from windowing.core.manager import WindowManager
+from windowing.core.panes import PaneManager
+from windowing.core.partials import Aggregation
+from windowing.core.policies import PolicyWindowManager
+from windowing.core.storm_machine import StormMachine
 from windowing.core.track import Tally
 
 __all__ = ["Machine", "machine_for"]
@@ -59,5 +57,20 @@ class Machine(Protocol):
 
 
 def machine_for(config: WindowConfig, sequenced: bool = False) -> Machine:
-    """Return a new machine for `config`."""
-    return WindowManager(config, sequenced=sequenced)
+    """Return a new machine for `config`, the first of the table that fits:
+
+        semantics="storm"                                   StormMachine          Storm's policies, by arrival, its losses
+        eviction= or trigger=                               PolicyWindowManager   a scan for each window
+        aggregate=, both Durations or both Counts           PaneManager           partials, no tuples kept
+        else, with or without aggregate=                    WindowManager         ranges over an ordered queue
+
+    `sequenced` is for a driver that stores the tuples of a WindowManager itself.
+    """
+    if config.semantics is Semantics.STORM:
+        return StormMachine(config)
+    fold = None if config.aggregate is None else Aggregation(config.aggregate).fold
+    if config.eviction is not None or config.trigger is not None:
+        return PolicyWindowManager(config, fold=fold)
+    if fold is not None and type(config.length) is type(config.slide):
+        return PaneManager(config)
+    return WindowManager(config, sequenced=sequenced, fold=fold)

@@ -21,33 +21,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from heapq import merge
-from itertools import chain, repeat
+from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
-from sortedcontainers import SortedList
-
-from windowing.core.config import Lateness, WindowConfig
-from windowing.core.events import Activation, Effect, Expired
-from windowing.core.guard import Guard, no_effects
-from windowing.core.mixes import CountCount, DurationCount, Firing, Mix, mix_of
-from windowing.core.track import Tally, WindowTrack
-from windowing.errors import SnapshotError, WindowingError
+from windowing.core.config import WindowConfig
+from windowing.core.keyed import KeyedMachine
+from windowing.core.mixes import Firing
+from windowing.core.track import WindowTrack
+from windowing.core.windows import TupleWindow
 
 __all__ = ["StatefulWindowManager", "WindowManager"]
-
-SNAPSHOT_FORMAT = 1
 
 Fold = Callable[[list[Any]], Any]
 
 
-class WindowManager:
+class WindowManager(KeyedMachine[WindowTrack]):
     """The windows of one task in lossless semantics, of all its keys if the definition has `key=`.
 
     `sequenced=True` keeps arrival numbers, for a driver that stores the tuples itself (see `export`). `fold` makes
     `window.aggregate` from the list of a window's tuples.
 
+    >>> from windowing.core.events import Activation
     >>> from windowing.core.measures import count
     >>> manager = WindowManager(WindowConfig(length=count(2), slide=count(2), timestamp="ts"))
     >>> list(manager.add_batch(["a", "b", "c"], [1, 2, 3]))
@@ -56,283 +51,26 @@ class WindowManager:
     [['a', 'b']]
     """
 
+    kind = "WindowManager"
+
     def __init__(self, config: WindowConfig, *, sequenced: bool = False, fold: Fold | None = None) -> None:
-        self.config = config
-        self.tally = Tally()
-        self.watermark: int | None = None
-        self.closed = False
-        self._mix: Mix = mix_of(config)
-        self._by_window = config.lateness is Lateness.WINDOW
+        super().__init__(config)
         self._sequenced = sequenced or self._by_window
         self._fold = fold
-        self._keyed = config.key is not None
-        # A Count slide on processing time fires as tuples arrive; everything else waits for a turn.
-        self._stepping = (
-            self._mix if not config.event_time and isinstance(self._mix, CountCount | DurationCount) else None
-        )
-        self._guard = Guard()
-        self._sequence = 0
-        self._ordinal = 0
-        self._tracks: dict[Any, WindowTrack] = {}
-        self._touched: dict[Any, WindowTrack] = {}
-        self._by_ordinal: dict[int, WindowTrack] = {}
-        self._wakeups: SortedList[tuple[int, int]] = SortedList()
 
-    # -- entries -------------------------------------------------------------------------------------------------------
+    def _track(self, key: Any, ordinal: int) -> WindowTrack:
+        return WindowTrack(key, ordinal, self._sequenced, self._sequence)
 
-    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
-        """Accept one tuple. Cost: O(1) on event time; on processing time what falls due with it."""
-        self._open()
-        track = self._tracks.get(key)
-        if track is None:
-            track = self._new_track(key)
-        self._touched[key] = track
-        track.buffer.stage_one(timestamp, payload, self._sequence)
-        self._sequence += 1
-        self.tally.accepted += 1
-        if self._stepping is None:
-            return no_effects()
-        return self._guard.run(effect for _, effect in self._steps(track, None))
+    def _restored(self, data: dict[str, Any]) -> WindowTrack:
+        return WindowTrack.restored(data, self._sequenced)
 
-    def add_batch(
-        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
-    ) -> Iterator[tuple[int, Effect]]:
-        """Accept tuples in arrival order; effects come with the position of the tuple that caused them.
+    def _window(self, track: WindowTrack, firing: Firing) -> TupleWindow:
+        return track.fire(firing, self._mix.length_ms, self._sequence, self.tally, self._fold)
 
-        Exactly what one `add` for each gives. Cost: list slices and one merge, no work per tuple without keys.
-        """
-        self._open()
-        if not timestamps:
-            return no_effects()
-        touched: list[tuple[WindowTrack, Sequence[int] | None]]
-        if keys is None:
-            touched = [(self._stage(None, payloads, timestamps, self._sequence), None)]
-        else:
-            touched = self._stage_by_key(payloads, timestamps, keys)
-        self._sequence += len(timestamps)
-        self.tally.accepted += len(timestamps)
-        if self._stepping is None:
-            return no_effects()
-        steps = [self._steps(track, positions) for track, positions in touched]
-        return self._guard.run(steps[0] if len(steps) == 1 else merge(*steps, key=_position), positions=True)
+    def _tuples(self, track: WindowTrack, low: int, high: int) -> Callable[[], list[Any]]:
+        return partial(track.buffer.slice, low, high)
 
-    def advance(self, watermark: int) -> Iterator[Effect]:
-        """Make a turn: raise W to `watermark` (nothing happens if that does not raise it) and fire what falls due.
-
-        Cost: O(log n) and what is handed over for each queue that has something due; other keys cost nothing.
-        """
-        self._open()
-        since = self.watermark
-        if since is not None and watermark <= since:
-            return no_effects()
-        self.watermark = watermark
-        return self._guard.run(self._turn(since, watermark))
-
-    def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples."""
-        if self._stepping is not None:
-            self._open()
-            return no_effects()
-        return self.advance(now_ms - 1)
-
-    def drain(self) -> Iterator[Effect]:
-        """Close the machine: fire what is left (the short last windows too), let everything expire. Idempotent."""
-        self._guard.enter()
-        if self.closed:
-            return no_effects()
-        self.closed = True
-        return self._guard.run(self._end())
-
-    # -- turns ---------------------------------------------------------------------------------------------------------
-
-    def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
-        tracks = self._due_tracks(until)
-        over = {track.ordinal for track in tracks if self._outlived(track, until)}
-        firings = [
-            chain(self._mix.due(track, since, until), self._mix.rest(track, until))
-            if track.ordinal in over
-            else self._mix.due(track, since, until)
-            for track in tracks
-        ]
-        yield from self._activations(tracks, firings)
-        for track in tracks:
-            end = track.buffer.end if track.ordinal in over else self._mix.horizon(track, until)
-            yield from self._expire(track, end)
-            track.trim()
-            if track.ordinal in over or (self._keyed and track.empty and not self._mix.keeps_keys):
-                self._forget(track)
-            else:
-                self._wake_later(track)
-
-    def _end(self) -> Iterator[Effect]:
-        tracks = list(self._tracks.values())
-        for track in tracks:
-            track.settle(self._by_window)
-        yield from self._activations(tracks, [self._mix.rest(track, self.watermark) for track in tracks])
-        for track in tracks:
-            yield from self._expire(track, track.buffer.end)
-        self._tracks.clear()
-        self._by_ordinal.clear()
-        self._touched.clear()
-        self._wakeups.clear()
-
-    def _activations(self, tracks: list[WindowTrack], firings: list[Iterator[Firing]]) -> Iterator[Effect]:
-        if len(tracks) == 1:
-            track = tracks[0]
-            for firing in firings[0]:
-                yield self._activation(track, firing)
-            return
-        ordered = merge(
-            *(_with_track(track, each) for track, each in zip(tracks, firings, strict=True)), key=_firing_order
-        )
-        for track, firing in ordered:
-            yield self._activation(track, firing)
-
-    def _activation(self, track: WindowTrack, firing: Firing) -> Activation:
-        return Activation(track.fire(firing, self._mix.length_ms, self._sequence, self.tally, self._fold))
-
-    def _expire(self, track: WindowTrack, horizon: int, spread: bool = False) -> Iterator[Expired]:
-        if horizon > track.horizon:
-            first = track.expire(horizon, self.tally)
-            yield Expired(horizon - first, partial(track.buffer.slice, first, horizon), track.key, spread)
-
-    def _steps(self, track: WindowTrack, positions: Sequence[int] | None) -> Iterator[tuple[int, Effect]]:
-        """Yield what the newly staged tuples of `track` do as they arrive; `positions` are theirs in the batch."""
-        assert self._stepping is not None
-        before = track.buffer.end
-        track.settle(self._by_window)
-        for step in self._stepping.steps(track):
-            at = step.at - before
-            if step.firing is not None:
-                yield at if positions is None else positions[at], self._activation(track, step.firing)
-            if step.spread and positions is not None:
-                for horizon in range(track.horizon + 1, step.horizon + 1):
-                    for effect in self._expire(track, horizon):
-                        yield positions[horizon - 1 - before], effect
-                continue
-            for effect in self._expire(track, step.horizon, step.spread):
-                yield at if positions is None else positions[at], effect
-        track.trim()
-
-    # -- tracks --------------------------------------------------------------------------------------------------------
-
-    def _new_track(self, key: Any) -> WindowTrack:
-        track = self._tracks[key] = WindowTrack(key, self._ordinal, self._sequenced, self._sequence)
-        self._by_ordinal[self._ordinal] = track
-        self._ordinal += 1
-        return track
-
-    def _stage(self, key: Any, payloads: Sequence[Any], timestamps: Sequence[int], sequence: int) -> WindowTrack:
-        track = self._tracks.get(key) or self._new_track(key)
-        self._touched[key] = track
-        track.buffer.stage(timestamps, payloads, sequence)
-        return track
-
-    def _stage_by_key(
-        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
-    ) -> list[tuple[WindowTrack, Sequence[int] | None]]:
-        tracks, touched, sequence = self._tracks, self._touched, self._sequence
-        positions: dict[Any, list[int]] = {}
-        for position, key in enumerate(keys):
-            track = tracks.get(key)
-            if track is None:
-                track = self._new_track(key)
-            touched[key] = track
-            track.buffer.stage_one(timestamps[position], payloads[position], sequence + position)
-            if self._stepping is not None:
-                positions.setdefault(key, []).append(position)
-        return [(tracks[key], at) for key, at in positions.items()]
-
-    def _due_tracks(self, until: int) -> list[WindowTrack]:
-        """Return the tracks that a turn has to look at, in order of first arrival, each settled."""
-        due = {track.ordinal: track for track in self._touched.values()}
-        self._touched.clear()
-        while self._wakeups and self._wakeups[0][0] <= until:
-            _, ordinal = self._wakeups.pop(0)
-            due[ordinal] = self._by_ordinal[ordinal]
-            due[ordinal].deadline = None
-        tracks = [due[ordinal] for ordinal in sorted(due)]
-        for track in tracks:
-            track.settle(self._by_window)
-        return tracks
-
-    def _wake_later(self, track: WindowTrack) -> None:
-        deadline = self._mix.deadline(track, self.watermark)
-        if self.config.key_ttl_ms is not None and track.newest is not None:
-            gone = track.newest + self.config.key_ttl_ms
-            deadline = gone if deadline is None else min(deadline, gone)
-        if deadline == track.deadline:
-            return
-        if track.deadline is not None:
-            self._wakeups.remove((track.deadline, track.ordinal))
-        if deadline is not None:
-            self._wakeups.add((deadline, track.ordinal))
-        track.deadline = deadline
-
-    def _forget(self, track: WindowTrack) -> None:
-        if track.deadline is not None:
-            self._wakeups.remove((track.deadline, track.ordinal))
-        del self._tracks[track.key], self._by_ordinal[track.ordinal]
-
-    def _outlived(self, track: WindowTrack, watermark: int) -> bool:
-        ttl = self.config.key_ttl_ms
-        return ttl is not None and track.newest is not None and track.newest + ttl <= watermark
-
-    def _open(self) -> None:
-        self._guard.enter()
-        if self.closed:
-            raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
-
-    # -- for drivers -----------------------------------------------------------------------------------------------------
-
-    def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late, None while nothing is."""
-        return self._mix.late_below(self.watermark)
-
-    def next_deadline_ms(self) -> int | None:
-        """Return the watermark at which the next turn has something to do, None if there is nothing to wait for.
-
-        Cost: O(log n) for each key that was added to since the last turn.
-        """
-        for track in self._touched.values():
-            track.settle(self._by_window)
-            self._wake_later(track)
-        return self._wakeups[0][0] if self._wakeups else None
-
-    def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine as plain data; without `events`, all but the tuples (a driver stores those by `export`)."""
-        self._guard.enter()
-        for track in self._tracks.values():
-            track.settle(self._by_window)
-        return {
-            "format": SNAPSHOT_FORMAT,
-            "machine": "WindowManager",
-            "watermark": self.watermark,
-            "closed": self.closed,
-            "sequence": self._sequence,
-            "ordinal": self._ordinal,
-            "tally": self.tally.snapshot(),
-            "tracks": [track.snapshot(events) for track in self._tracks.values()],
-        }
-
-    def restore(self, data: dict[str, Any]) -> None:
-        """Become the machine of `data`. Raises SnapshotError for another format; the machine is then unchanged."""
-        if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != "WindowManager":
-            raise SnapshotError(
-                f"a WindowManager snapshot of format {SNAPSHOT_FORMAT} was wanted, got {data.get('machine')!r} of format "
-                f"{data.get('format')!r}; read it with the version of the library that wrote it"
-            )
-        self.watermark, self.closed = data["watermark"], data["closed"]
-        self._sequence, self._ordinal = data["sequence"], data["ordinal"]
-        self.tally.restore(data["tally"])
-        tracks = [WindowTrack.restored(each, self._sequenced) for each in data["tracks"]]
-        self._tracks = {track.key: track for track in tracks}
-        self._by_ordinal = {track.ordinal: track for track in tracks}
-        self._touched.clear()
-        self._wakeups.clear()
-        # Every track is looked at in the next turn: deadlines are derived, so they are not stored.
-        self._touched.update(self._tracks)
-        self._guard.reset()
+    # -- for drivers that store the tuples themselves ------------------------------------------------------------------
 
     @property
     def next_sequence(self) -> int:
@@ -364,20 +102,6 @@ class WindowManager:
             buffer = self._tracks[key].buffer
             buffer.load(ordered_at, tuples, numbers, buffer.base)
 
-    def check(self) -> None:
-        """Assert what "correct" means, for every key."""
-        tally = self.tally
-        # Each tuple is shown, skipped or pending; an expired one is no longer pending.
-        assert tally.pending >= 0
-        assert tally.shown + tally.skipped >= tally.expired
-        for key, track in self._tracks.items():
-            track.check()
-            assert track.key == key
-        # A queue that is not looked at in the next turn either waits for its deadline or has nothing to wait for.
-        waiting = set(self._wakeups)
-        assert waiting == {(t.deadline, t.ordinal) for t in self._tracks.values() if t.deadline is not None}
-        assert set(self._by_ordinal) == {track.ordinal for track in self._tracks.values()}
-
 
 class StatefulWindowManager(WindowManager):
     """The manager of bolts that keep state over their windows.
@@ -385,17 +109,3 @@ class StatefulWindowManager(WindowManager):
     Storm's walks its windows by iterator and gives no new or expired tuples; in lossless semantics every window is lazy and has
     both, so nothing is left to differ. Source: Storm's `StatefulWindowManager` (its own behaviour: `StormStatefulWindowManager`).
     """
-
-
-def _with_track(track: WindowTrack, firings: Iterator[Firing]) -> Iterator[tuple[WindowTrack, Firing]]:
-    for firing in firings:
-        yield track, firing
-
-
-def _firing_order(item: tuple[WindowTrack, Firing]) -> tuple[int, int]:
-    track, firing = item
-    return firing.reference, track.ordinal
-
-
-def _position(item: tuple[int, Effect]) -> int:
-    return item[0]

@@ -21,7 +21,7 @@ from typing import Any
 from windowing.core.aggregate import Aggregator, Counted, add_many, field_of, spec_of
 from windowing.errors import ConfigError, shown
 
-__all__ = ["Aggregation", "Partial"]
+__all__ = ["Aggregation", "Partial", "plain"]
 
 Partial = list[Any]
 """One accumulator for each aggregator."""
@@ -45,7 +45,7 @@ class Aggregation:
         self.spec = spec_of(aggregate)
         self._names = list(aggregate) if isinstance(aggregate, Mapping) else None
         self._parts: list[Aggregator] = list(aggregate.values()) if isinstance(aggregate, Mapping) else [aggregate]
-        read = [_NOTHING if part == Counted() else field_of(part) for part in self._parts]
+        read = [_NOTHING if type(part) is Counted and part.field is None else field_of(part) for part in self._parts]
         self._fields = list(dict.fromkeys(read))
         self._columns = [self._fields.index(field) for field in read]
 

@@ -13,7 +13,7 @@ D14). Proven against `conformance/`; `semantics="lossless"` is the engine withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from typing import Any, ClassVar, NoReturn
 
 from windowing.core.events import Activation, Effect, Event, Expired, WaterMarkEvent
@@ -112,6 +112,18 @@ class StormWindowManager:
                 if counted % count == 0:
                     references.append(newest)
         return references
+
+    # -- what a driver may look at -----------------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> Set[Event]:
+        """The events of the queue, in order."""
+        return self._queue.keys()
+
+    @property
+    def last_window(self) -> Set[Event]:
+        """The events of the last window, shown or empty (none where a window is an iterator)."""
+        return self._previous
 
     # -- the machine -------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,18 @@ from windowing.core.mixes import Firing
 from windowing.core.queue import ListBuffer
 from windowing.core.windows import TupleWindow
 
-__all__ = ["RangeContent", "Tally", "WindowTrack"]
+__all__ = ["RangeContent", "Tally", "WindowTrack", "key_of"]
 
 _DETACH_OVER = 1024
+
+
+def key_of(saved: Any) -> Any:
+    """Return a key of a snapshot: one of several fields is a tuple, which becomes a list where plain data is JSON.
+
+    >>> key_of(["JFK", 3]), key_of("JFK")
+    (('JFK', 3), 'JFK')
+    """
+    return tuple(map(key_of, saved)) if isinstance(saved, list) else saved
 
 
 class Tally:
@@ -264,7 +273,7 @@ class WindowTrack:
     @classmethod
     def restored(cls, data: dict[str, Any], sequenced: bool) -> WindowTrack:
         """Return the track of a snapshot; its queue is filled from the snapshot, or stays empty for `buffer.load`."""
-        track = cls(data["key"], data["ordinal"], sequenced, data["born"])
+        track = cls(key_of(data["key"]), data["ordinal"], sequenced, data["born"])
         track.mark, track.horizon, track.covered = data["mark"], data["horizon"], data["covered"]
         track.last_low, track.last_high = data["last_window"]
         track.last = None if data["last"] is None else list(data["last"])

@@ -36,7 +36,8 @@ def needs_ticks(config: WindowConfig) -> bool:
 
 def control_rows(spark: SparkSession, folder: str, labels: tuple[int, ...]) -> DataFrame:
     """Return one packed row (schema PACKED of pack.py) per task for each command in the files of `folder`; others are
-    ignored."""
+    ignored.
+    """
     commands = spark.readStream.schema("kind string").json(folder).where(F.col("kind") == "drain")
     return _to_every_task(commands, labels)
 

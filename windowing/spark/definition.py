@@ -75,8 +75,8 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
         _refuse_other_order(spark, checkpoint, stored, wanted)
     elif _batches(Folder(spark, checkpoint) / "offsets"):
         raise CheckpointError(
-            f"checkpoint {checkpoint} has batches but no windowing/{FILE}: another kind of query wrote it, or the file was lost; "
-            "give this query a checkpoint of its own, or put the file back"
+            f"checkpoint {checkpoint} has batches but no windowing/{FILE}: another kind of query wrote it, or the file was "
+            "lost; give this query a checkpoint of its own, or put the file back"
         )
     else:
         stored = None
@@ -116,7 +116,8 @@ def _column_differences(stream: str, stored: list[list[Any]], wanted: list[list[
             yield f"column {name!r} of input stream {stream!r} was {kind}, now {new[name][0]}"
     for name, (kind, nullable) in new.items():
         if name not in old and not nullable:
-            yield f"column {name!r} ({kind}) of input stream {stream!r} is new and not nullable, and stored tuples have no value for it"
+            what = f"column {name!r} ({kind}) of input stream {stream!r}"
+            yield f"{what} is new and not nullable, and stored tuples have no value for it"
 
 
 def _refuse_other_order(spark: SparkSession, checkpoint: str, stored: Definition, wanted: Definition) -> None:
@@ -135,8 +136,8 @@ def _refuse_other_order(spark: SparkSession, checkpoint: str, stored: Definition
             for name in changed[:1]
         )
     raise CheckpointError(
-        f"checkpoint {checkpoint}: batch {batch} was left half done and has to be made again exactly, but {what}; start once as before "
-        "to finish it"
+        f"checkpoint {checkpoint}: batch {batch} was left half done and has to be made again exactly, but {what}; "
+        "start once as before to finish it"
     )
 
 
@@ -152,8 +153,8 @@ def _parsed(content: bytes, path: str) -> Definition:
         ) from problem
     if not known:
         raise DefinitionChangedError(
-            f"{path} has format {shown(stored['format'])}, this version reads {FORMAT}; use the version {shown(stored.get('library'))} "
-            "that wrote it"
+            f"{path} has format {shown(stored['format'])}, this version reads {FORMAT}; use the version "
+            f"{shown(stored.get('library'))} that wrote it"
         )
     if not complete:
         raise CorruptStateError(f"{path} is an incomplete definition of a windowing query; put back a copy")

@@ -18,7 +18,8 @@ __all__ = ["Folder", "literal_path"]
 
 class Folder:
     """One directory on a Hadoop file system. Cost of each call: one round trip to the JVM, and one to the file
-    system."""
+    system.
+    """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark

@@ -1,6 +1,6 @@
 """What each batch did, as numbers: from the tasks' turns, through `df.observe`, to whoever listens.
 
-Every turn leaves one `_metrics` row in the operator's output; Spark adds them up while the batch is evaluated and
+Every turn leaves one row of metrics in the operator's output; Spark adds them up while the batch is evaluated and
 hands them to a StreamingQueryListener. Evaluated once (persist), so counted once; a task that Spark tried twice
 counts once too.
 """
@@ -21,14 +21,13 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
     StreamingQueryProgress,
 )
-from pyspark.sql.types import LongType, StructField, StructType
 
-__all__ = ["METRICS", "METRICS_SCHEMA", "BatchMetrics", "MetricsListener", "metric_columns", "metrics_of", "observed"]
+from windowing.spark.output import metric_column
 
-METRICS = "_metrics"
+__all__ = ["BatchMetrics", "MetricsListener", "metric_columns", "metrics_of", "observed"]
+
 _OBSERVATION = "windowing"
 _SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed")
-METRICS_SCHEMA = StructType([StructField(name, LongType()) for name in (*_SUMS, "watermark", "now")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +71,11 @@ class BatchMetrics:
 def metric_columns() -> list[Column]:
     """Return the aggregates over the operator's output that make a BatchMetrics."""
     return [
-        *[F.sum(f"{METRICS}.{name}").alias(name) for name in _SUMS],
-        F.min(f"{METRICS}.watermark").alias("watermark"),
-        F.count(f"{METRICS}.watermark").alias("watermarks"),
-        F.max(f"{METRICS}.now").alias("now"),
-        F.count(METRICS).alias("turns"),
+        *[F.sum(metric_column(name)).alias(name) for name in _SUMS],
+        F.min(metric_column("watermark")).alias("watermark"),
+        F.count(metric_column("watermark")).alias("watermarks"),
+        F.max(metric_column("now")).alias("now"),
+        F.count(metric_column("now")).alias("turns"),
     ]
 
 
@@ -87,7 +86,8 @@ def observed(output: DataFrame) -> DataFrame:
 
 def metrics_of(progress: StreamingQueryProgress) -> BatchMetrics | None:
     """Return the metrics in a progress report of Spark's; None for a trigger without a batch or another kind of
-    query."""
+    query.
+    """
     row = progress.observedMetrics.get(_OBSERVATION)
     return None if row is None else BatchMetrics.of(progress.batchId, row.asDict())
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,10 @@ from windowing.spark.failures import marked
 __all__ = ["NOW", "PACKED", "TASK", "TIMESTAMP", "Packer", "packed", "task_column", "timestamps_of"]
 
 TASK, NOW, TIMESTAMP = "__task", "__now", "__ts"
-PACKED = "label bigint, kind string, stream string, partition int, sequence int, now bigint, source string, value bigint, data binary"
+PACKED = (
+    "label bigint, kind string, stream string, partition int, sequence int, now bigint, "
+    "source string, value bigint, data binary"
+)
 _BOUND = 2**62
 _SCHEMA = pa.schema(
     [
@@ -55,12 +59,15 @@ class Packer:
     """What `mapInArrow` runs on each upstream partition of one input stream; sent to the workers by Spark's
     cloudpickle.
 
-    `labels[i]` is the grouping key of task i. `timestamp` is a column, a function of the row (what the bolt sees), or
-    None (processing time). `source` is the column whose values have watermarks of their own. Cost: a stable sort by
-    task and one copy of the rows, in numpy and Arrow; a timestamp function costs a Python tuple and a call per row.
+    `columns` are the names of the input columns: on the way they have numbers, since `mapInArrow` cannot carry a
+    name with a dot or a backtick. `labels[i]` is the grouping key of task i. `timestamp` is a column, a function of
+    the row (what the bolt sees), or None (processing time). `source` is the column whose values have watermarks of
+    their own. Cost: a stable sort by task and one copy of the rows, in numpy and Arrow; a timestamp function costs
+    a Python tuple and a call per row.
     """
 
     stream: str
+    columns: tuple[str, ...]
     labels: tuple[int, ...]
     timestamp: str | Callable[[Any], Any] | None = None
     source: str | None = None
@@ -81,7 +88,7 @@ class Packer:
                 continue
             now = batch.column(NOW)[0].as_py()
             tasks = batch.column(TASK).to_numpy()
-            rows = batch.drop_columns([TASK, NOW])
+            rows = batch.drop_columns([TASK, NOW]).rename_columns(list(self.columns))
             stamps = self._stamps(rows, now)
             if self.timestamp is not None:
                 self._raise_largest(largest, stamps, rows, now)
@@ -158,13 +165,14 @@ class Packer:
 
 def packed(rows: DataFrame, packer: Packer, task: Any) -> DataFrame:
     """Return the packed rows (schema PACKED) of one input stream; `task` is the column expression of each row's
-    task."""
+    task.
+    """
     taken = {TASK, NOW, TIMESTAMP} & {name.lower() for name in rows.columns}
     if taken:
         raise ConfigError(
             f"input column {sorted(taken)[0]!r} has a name that windowing uses itself; rename it before windowed()"
         )
-    columns = [F.col(_quoted(name)) for name in rows.columns]
+    columns = [F.col(_quoted(name)).alias(f"c{number}") for number, name in enumerate(rows.columns)]
     now = F.unix_millis(F.current_timestamp()).alias(NOW)
     return rows.select(*columns, task.alias(TASK), now).mapInArrow(packer, PACKED)
 
@@ -205,8 +213,10 @@ def timestamps_of(column: pa.Array) -> pa.Int64Array:
         stamps = _floor_ms(column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()))
     elif pa.types.is_date32(kind):
         stamps = pc.multiply(column.cast(pa.int32()).cast(pa.int64()), pa.scalar(86_400_000, pa.int64()))
-    elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        stamps = _whole(column.cast(pa.float64()) if pa.types.is_floating(kind) else column)
+    elif pa.types.is_floating(kind):
+        stamps = _whole(column.cast(pa.float64()))
+    elif pa.types.is_decimal(kind):
+        stamps = pa.array([_whole_decimal(value) for value in column.to_pylist()], pa.int64())
     else:
         return pa.nulls(len(column), pa.int64())
     bounded = pc.and_(pc.greater(stamps, -_BOUND), pc.less(stamps, _BOUND))
@@ -218,18 +228,20 @@ def _floor_ms(micros: pa.Int64Array) -> pa.Int64Array:
     return pa.array(floored, pa.int64(), mask=micros.is_null().to_numpy(zero_copy_only=False))
 
 
-def _whole(column: pa.Array) -> pa.Int64Array:
-    """Keep the whole numbers within bounds of a float64 or decimal column; NaN and infinities compare as unusable."""
-    kind = column.type
-    bound = pa.scalar(_BOUND, pa.decimal128(38, 0)) if pa.types.is_decimal(kind) else pa.scalar(float(_BOUND))
-    floor = pc.floor(column)
-    usable = pc.and_(pc.equal(floor, column), pc.less(pc.abs(column), bound))
-    return pc.if_else(usable, column, pa.scalar(None, kind)).cast(pa.int64())
+def _whole(column: pa.DoubleArray) -> pa.Int64Array:
+    """Keep the whole numbers within bounds; NaN and infinities compare as unusable."""
+    usable = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), float(_BOUND)))
+    return pc.if_else(usable, column, pa.scalar(None, pa.float64())).cast(pa.int64())
+
+
+def _whole_decimal(value: Decimal | None) -> int | None:
+    return int(value) if value is not None and abs(value) < _BOUND and value == int(value) else None
 
 
 def _asked(extract: Callable[[Any], Any], row: Any) -> int | None:
     """Ask the bolt's timestamp function; what it cannot answer is an unusable timestamp of that row, not the end of
-    the query."""
+    the query.
+    """
     try:
         value = extract(row)
     except Exception:

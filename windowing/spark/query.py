@@ -3,7 +3,7 @@
     input streams --select, task--> mapInArrow (pack.py) --+
     control files, ticks (control.py) ---------------------+--> groupBy(label) --> transformWithState (operator.py)
                                                                                        |
-                                 one struct column per stream <------------------------+
+                                           the streams (output.py) <------------------------+
 
 `start` runs it as ONE query with one sink per stream, the stateful part evaluated once (running.py).
 """
@@ -27,6 +27,7 @@ from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics, operator, pack
 from windowing.spark.hadoop import literal_path
 from windowing.spark.labels import task_labels
+from windowing.spark.output import Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
@@ -78,7 +79,8 @@ def windowed(
 
 class WindowedStream:
     """A bolt on its input; made by `windowed`. `streams` are DataFrames to go on with, `start` runs it all as one
-    query."""
+    query.
+    """
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class WindowedStream:
         self._control = control
         self._spark = next(iter(inputs.values())).sparkSession
         self.schemas: dict[str, StructType] = _schemas(bolt, next(iter(inputs.values())).schema)
+        self._layout = Layout(self.schemas)
 
     @property
     def streams(self) -> dict[str, DataFrame]:
@@ -103,11 +106,11 @@ class WindowedStream:
         once. There is no drain here unless `control=` was given. Run them with spark.sql.shuffle.partitions = tasks.
         """
         output = self._output(self._control)
-        return {name: self._select(output, name) for name in self.schemas}
+        return {name: self._layout.rows(output, name) for name in self.schemas}
 
     def __getitem__(self, stream: str) -> DataFrame:
         self._require_stream(stream)
-        return self._select(self._output(self._control), stream)
+        return self._layout.rows(self._output(self._control), stream)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.schemas)
@@ -153,7 +156,7 @@ class WindowedStream:
         ahead = _max_future(config)
         parts = []
         for name, rows in self._inputs.items():
-            packer = pack.Packer(name, labels, config.timestamp, config.source, ahead)
+            packer = pack.Packer(name, tuple(rows.columns), labels, config.timestamp, config.source, ahead)
             parts.append(pack.packed(rows, packer, pack.task_column(rows, self.grouping, self.tasks)))
         if control_folder is not None:
             parts.append(control.control_rows(self._spark, literal_path(control_folder), labels))
@@ -168,12 +171,8 @@ class WindowedStream:
             tasks=self.tasks,
             late_stream=config.late_stream or SIDE_STREAM,
         )
-        processor = operator.TaskProcessor(stage, {label: task for task, label in enumerate(labels)}, self.schemas)
-        return operator.evaluated(reduce(DataFrame.unionByName, parts), processor, self.schemas)
-
-    def _select(self, output: DataFrame, stream: str) -> DataFrame:
-        column = operator.stream_column(self.schemas, stream)
-        return output.where(F.col(column).isNotNull()).select(f"{column}.*")
+        processor = operator.TaskProcessor(stage, {label: task for task, label in enumerate(labels)}, self._layout)
+        return operator.evaluated(reduce(DataFrame.unionByName, parts), processor, self._layout)
 
     def _sinks(self, sinks: Mapping[str, Sink] | Sink, discard: Sequence[str]) -> dict[str, Sink]:
         given: Mapping[str, Sink] = sinks if isinstance(sinks, Mapping) else {DEFAULT_STREAM: sinks}
@@ -194,16 +193,15 @@ class WindowedStream:
         ]
         if without:
             raise ConfigError(
-                f"stream {without[0]!r} of bolt {self.bolt.name!r} has no sink; give sinks={{{without[0]!r}: ParquetSink(path)}}, or "
-                f"say discard=({without[0]!r},)"
+                f"stream {without[0]!r} of bolt {self.bolt.name!r} has no sink; give "
+                f"sinks={{{without[0]!r}: ParquetSink(path)}}, or say discard=({without[0]!r},)"
             )
         return {name: given[name] for name in self.schemas if name in given}
 
     def _writer(self, sinks: Mapping[str, Sink], discard: Sequence[str]) -> BatchWriter:
         late = self.bolt.config.late_stream
-        columns = {name: operator.stream_column(self.schemas, name) for name in self.schemas}
         return BatchWriter(
-            self.bolt.name, columns, sinks, log_late=late is None or not (late in sinks or late in discard)
+            self.bolt.name, self._layout, sinks, log_late=late is None or not (late in sinks or late in discard)
         )
 
     def _definition(self) -> definition.Definition:
@@ -268,8 +266,8 @@ def _grouping(config: WindowConfig, grouping: str | Sequence[str] | None) -> str
         and not set(chosen if isinstance(chosen, tuple) else ()) <= set(config.key)
     ):
         raise ConfigError(
-            f"grouping={shown(grouping)} would spread the rows of one key= {config.key!r} over several tasks, or group by other columns; "
-            "leave grouping out, or group by columns of the key"
+            f"grouping={shown(grouping)} would spread the rows of one key= {config.key!r} over several tasks, or "
+            "group by other columns; leave grouping out, or group by columns of the key"
         )
     if config.key is not None and chosen == "shuffle":
         raise ConfigError(
@@ -348,14 +346,16 @@ def _trigger(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]
         )
     if drain:
         raise ConfigError(
-            'drain=True belongs to the end of the input; stop the query, then start it once more with trigger="available_now", drain=True'
+            "drain=True belongs to the end of the input; stop the query, then start it once more with "
+            'trigger="available_now", drain=True'
         )
     return {"processingTime": f"{trigger.ms} milliseconds"}
 
 
 def _max_future(config: WindowConfig) -> int | None:
     """Return how far ahead of the batch's clock a tuple may be: one day where the bolt says nothing, no bound in
-    Storm's semantics."""
+    Storm's semantics.
+    """
     if config.max_future_ms is None and config.semantics is Semantics.LOSSLESS:
         return MAX_FUTURE_MS
     return config.max_future_ms

@@ -24,7 +24,8 @@ from windowing.errors import CheckpointError, DrainedCheckpointError
 from windowing.spark import control, definition, failpoints
 from windowing.spark.failures import damaged_state_file, unwrapped
 from windowing.spark.hadoop import Folder
-from windowing.spark.metrics import METRICS, BatchMetrics, metrics_of
+from windowing.spark.metrics import BatchMetrics, metrics_of
+from windowing.spark.output import Layout, metric_column
 from windowing.spark.sinks import Sink
 
 __all__ = ["BatchWriter", "Plan", "WindowedQuery"]
@@ -39,10 +40,10 @@ _starting = threading.Lock()
 
 
 class BatchWriter:
-    """What foreachBatch calls. `columns` maps each stream to its struct column, `sinks` those with a sink, in order."""
+    """What foreachBatch calls. `sinks` are those of the streams of `layout` that have one, in order."""
 
-    def __init__(self, bolt: str, columns: Mapping[str, str], sinks: Mapping[str, Sink], log_late: bool) -> None:
-        self._bolt, self._columns, self._sinks, self._log_late = bolt, dict(columns), dict(sinks), log_late
+    def __init__(self, bolt: str, layout: Layout, sinks: Mapping[str, Sink], log_late: bool) -> None:
+        self._bolt, self._layout, self._sinks, self._log_late = bolt, layout, dict(sinks), log_late
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
 
@@ -61,14 +62,14 @@ class BatchWriter:
             raise
 
     def _write(self, output: DataFrame, batch_id: int) -> None:
-        counted = [F.count(column).alias(column) for column in self._columns.values()]
-        counts = output.agg(*counted, F.sum(f"{METRICS}.late").alias("late")).first()
+        late = F.sum(metric_column("late")).alias("late")
+        counts = output.agg(*[self._layout.count(stream) for stream in self._sinks], late).first()
         assert counts is not None
         for stream, sink in self._sinks.items():
-            column = self._columns[stream]
-            if counts[column]:
-                rows = output.where(F.col(column).isNotNull()).select(f"{column}.*")
-                sink.write(rows.coalesce(1) if counts[column] <= _ONE_FILE_ROWS else rows, batch_id)
+            count = self._layout.counted(counts, stream)
+            if count:
+                rows = self._layout.rows(output, stream)
+                sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
             elif hasattr(sink, "skip"):
                 sink.skip(batch_id)
             failpoints.hit("in_sink", batch_id)
@@ -91,7 +92,8 @@ class BatchWriter:
 @dataclass(frozen=True)
 class Plan:
     """All that is needed to start the query, and to start it once more. `output` builds the operator over a control
-    folder."""
+    folder.
+    """
 
     spark: SparkSession
     checkpoint: str
@@ -181,7 +183,8 @@ class WindowedQuery:
 
     def stop(self) -> None:
         """Stop the query after at most one batch; nothing is drained. What it has not committed is made again at the
-        next start."""
+        next start.
+        """
         self._stopping = True
         self._query.stop()
         self._done.wait()
@@ -218,7 +221,8 @@ class WindowedQuery:
 
 def _open(plan: Plan) -> bool:
     """Refuse what cannot go on; return whether the checkpoint is in the middle of a drain, which this run has to
-    finish."""
+    finish.
+    """
     home = Folder(plan.spark, plan.checkpoint) / "windowing"
     if home.exists(DRAINED_FILE):
         raise DrainedCheckpointError(

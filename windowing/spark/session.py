@@ -99,7 +99,8 @@ def require_session(spark: SparkSession) -> None:
 
 def _require_python(spark: SparkSession) -> None:
     """Refuse workers that would start whatever `python3` is on the PATH: they lack this library and die of an
-    ImportError."""
+    ImportError.
+    """
     context = spark.sparkContext
     named = str(context.getConf().get(_PYTHON, None) or getattr(context, "pythonExec", "python3"))
     if not str(context.master).startswith("local") or named == sys.executable:

@@ -24,7 +24,8 @@ _SCHEMA_FILE = "_schema.json"
 
 class Sink(Protocol):
     """What takes the rows of one stream. A sink may have `skip(batch_id)` too: it is called for a batch without
-    rows."""
+    rows.
+    """
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write all rows of a batch; called on the driver, with the same id again after a crash."""
@@ -86,7 +87,7 @@ class FileSink:
         paths = [literal_path(folder.of(_name(batch))) for batch in self.committed(spark)]
         if not paths:
             return spark.createDataFrame([], schema)
-        reader = spark.read.format(self.format).schema(schema).option("basePath", literal_path(folder.path))
+        reader = spark.read.format(self.format).schema(schema).option("basePath", folder.path)
         return (reader.option("header", "true") if self.format == "csv" else reader).load(paths)
 
     def _written_schema(self, folder: Folder) -> StructType:

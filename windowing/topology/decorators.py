@@ -26,7 +26,8 @@ from windowing.topology.schema import Schema, declare_streams
 __all__ = ["bolt_of", "sliding", "tumbling", "windowed_bolt"]
 
 _MARK = "__windowed_bolt__"
-_FORMS = "a bolt takes (window) or (window, collector)"
+COMPONENT_MARK = "__topology_component__"
+"""What @spout and @bolt leave on their target (windowing/topology/marking.py)."""
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 _Length = Count | Duration | timedelta
@@ -151,10 +152,7 @@ def _decorator(
 
     def mark(target: _Target) -> _Target:
         title = title_of(target)
-        if _mark_of(target) is not None:
-            raise ConfigError(
-                f"{title!r} is already declared as a bolt; keep one decorator, or wrap it in a new function"
-            )
+        refuse_marked(target, title)
         style = _style(target, title)
         declared = _Mark(_name(target, name), config, outputs, style)
         if style is CallStyle.ROWS and DEFAULT_STREAM not in outputs:
@@ -171,6 +169,14 @@ def _decorator(
         return target
 
     return mark
+
+
+def refuse_marked(target: Any, title: str) -> None:
+    """Raise where a decorator has marked `target` itself already."""
+    if _mark_of(target) is None and COMPONENT_MARK not in getattr(target, "__dict__", ()):
+        return
+    what = "a spout" if getattr(getattr(target, COMPONENT_MARK, None), "is_spout", False) else "a bolt"
+    raise ConfigError(f"{title!r} is already declared as {what}; keep one decorator, or wrap it in a new function")
 
 
 def _mark_of(target: Any) -> _Mark | None:
@@ -239,36 +245,37 @@ def _bound(target: type[Any], method: str) -> Callable[..., Any]:
     return function if isinstance(found, staticmethod | classmethod) else functools.partial(function, None)
 
 
-def _style_of_function(function: Callable[..., Any], body: Any, title: str) -> CallStyle:
-    """Return the style that the signature of `function` asks for; `body` is what runs in the end."""
-    _refuse_async(body, title)
+def _style_of_function(function: Callable[..., Any], body: Any, title: str, handed: str = "window") -> CallStyle:
+    """Return the style that the signature of `function` asks for; `body` is what runs, `handed` what it is called with."""
+    forms = f"a bolt takes ({handed}) or ({handed}, collector)"
+    _refuse_async(body, title, handed)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        raise ConfigError(f"the signature of {title!r} cannot be read, but {_FORMS}; wrap it in a function") from None
+        raise ConfigError(f"the signature of {title!r} cannot be read, but {forms}; wrap it in a function") from None
     kinds = inspect.Parameter
     parameters = list(signature.parameters.values())
     if any(p.kind is kinds.KEYWORD_ONLY and p.default is kinds.empty for p in parameters):
-        raise ConfigError(f"{title}{signature} needs keyword arguments, but {_FORMS}; give them defaults")
+        raise ConfigError(f"{title}{signature} needs keyword arguments, but {forms}; give them defaults")
     positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
     needed = sum(p.default is kinds.empty for p in positional)
     if not positional and any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
         raise ConfigError(
-            f"{title}{signature} does not say how it is called, but {_FORMS}; use functools.wraps in a decorator"
+            f"{title}{signature} does not say how it is called, but {forms}; use functools.wraps in a decorator"
         )
     if needed > 2 or not positional:
-        raise ConfigError(f"{title}{signature} cannot be called with a window: {_FORMS}")
+        raise ConfigError(f"{title}{signature} cannot be called with a {handed}: {forms}")
     if needed < 2 and not (len(positional) > 1 and positional[1].name == "collector"):
         return CallStyle.ROWS
     if inspect.isgeneratorfunction(body):
-        raise ConfigError(f"{title}{signature} yields rows and takes a collector too; do one of them: {_FORMS}")
+        raise ConfigError(f"{title}{signature} yields rows and takes a collector too; do one of them: {forms}")
     return CallStyle.COLLECTOR
 
 
-def _refuse_async(body: Any, title: str) -> None:
+def _refuse_async(body: Any, title: str, handed: str = "window") -> None:
     if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
         raise ConfigError(
-            f"{title!r} is async, but a window is handed out for the time of one call; "
+            f"{title!r} is async, but a {handed} is handed out for the time of one call; "
             "make it a plain function (asyncio.run inside it, if it must await)"
         )
 

@@ -1,0 +1,189 @@
+"""The demo's own check: the same figures once more, computed by Spark SQL from the same files, without the library.
+
+What the reference knows about the run is only which file each batch took (from the source's log in the checkpoint). From
+that it computes the watermark before each batch, which flights were late, and every window:
+
+    watermark of batch b    = newest departure in the batches before b, minus 6 hours
+    late                    = departure < watermark of its batch
+    an airport's hour       = (until - 1 hour, until], until = every quarter of an hour with a flight
+    a carrier's last 100    = numbers (n - 100, n] in the order (departure, arrival), n = every 20th and the end
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from flights_data import DDL
+from flights_folder import Folder
+from pyspark.sql import DataFrame, SparkSession
+
+SHOWN = 5
+
+ARRIVED = """
+    SELECT f.*, t.batch FROM staged f JOIN taken t ON f.file = t.file"""
+
+JUDGED = """
+    WITH newest AS (SELECT batch, max(departure) AS newest FROM arrived GROUP BY batch),
+         marks AS (
+            SELECT batch, max(newest) OVER (ORDER BY batch ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+                          - 6 * 3600 * 1000 AS watermark
+            FROM newest)
+    SELECT arrived.*, watermark, coalesce(departure < watermark, false) AS late FROM arrived JOIN marks USING (batch)"""
+
+LATE = """
+    SELECT batch, row, carrier, flight, origin, dest, departure, landing, delay, 'late' AS reason
+    FROM judged WHERE late"""
+
+DEPARTURES = """
+    WITH fitting AS (
+            SELECT *, departure + pmod(-departure, 15 * 60 * 1000) AS first_end FROM judged WHERE NOT late),
+         held AS (
+            SELECT *, explode(sequence(first_end, first_end + 45 * 60 * 1000, 15 * 60 * 1000)) AS until FROM fitting)
+    SELECT origin, until, count(*) AS flights, count_if(until = first_end) AS new,
+           sum(delay) / count(*) AS mean_delay, max(delay) AS worst_delay
+    FROM held GROUP BY origin, until"""
+
+PUNCTUALITY = """
+    WITH numbered AS (
+            SELECT *, row_number() OVER (PARTITION BY carrier ORDER BY departure, batch, landing, row) AS n,
+                   count(*) OVER (PARTITION BY carrier) AS total
+            FROM judged WHERE NOT late),
+         fitting AS (SELECT *, (n + 19) div 20 * 20 AS first_end, (total + 19) div 20 * 20 AS last_end FROM numbered),
+         held AS (
+            SELECT *, explode(sequence(first_end, least(first_end + 80, last_end), 20)) AS window_end FROM fitting)
+    SELECT carrier, max_by(departure, n) AS until, min_by(row, n) AS first_row, max_by(row, n) AS last_row,
+           count(*) AS flights, count_if(window_end = first_end) AS new, count_if(delay > 15) AS delayed,
+           count_if(delay > 15) / count(*) AS share
+    FROM held GROUP BY carrier, window_end"""
+
+SHORT = """
+    SELECT count(*) FROM (SELECT carrier FROM judged WHERE NOT late GROUP BY carrier HAVING count(*) % 20 > 0)"""
+
+WINDOWS = {"departures": DEPARTURES, "punctuality": PUNCTUALITY}
+
+
+class Difference(Exception):
+    """The job's output is not what Spark SQL computes."""
+
+
+@dataclass
+class Report:
+    """What was compared; every line of `facts` is true."""
+
+    facts: list[str] = field(default_factory=list)
+    late: int = 0
+
+    def add(self, fact: str) -> None:
+        self.facts.append(fact)
+
+
+def check(spark: SparkSession, folder: Folder, bolts: Iterable[str]) -> Report:
+    """Compare all outputs with the reference. Raises Difference, with the first rows that differ."""
+    report = Report()
+    staged = spark.read.schema(DDL).parquet(str(folder.input))
+    staged.selectExpr("*", "_metadata.file_name AS file").cache().createOrReplaceTempView("staged")
+    rows = spark.table("staged").count()
+    for bolt in bolts:
+        _check_bolt(spark, folder, bolt, rows, report)
+    spark.catalog.clearCache()
+    return report
+
+
+def _check_bolt(spark: SparkSession, folder: Folder, bolt: str, rows: int, report: Report) -> None:
+    taken = dict(files_of_batches(folder.checkpoints / bolt, folder.input))
+    _check_order(bolt, folder, taken, report)
+    spark.createDataFrame([*taken.items()], "file string, batch long").createOrReplaceTempView("taken")
+    spark.sql(ARRIVED).createOrReplaceTempView("arrived")
+    spark.sql(JUDGED).cache().createOrReplaceTempView("judged")
+
+    late = spark.sql(LATE)
+    written = _output(spark, folder, bolt, "late", late).withColumnRenamed("batch_id", "batch").select(late.columns)
+    _same(f"{bolt}: late flights", written, late, ("batch", "row"))
+    report.late = late.count()
+    report.add(
+        f"{bolt}: {report.late:,} late flights, each of them older than the watermark of its batch, and no other one"
+    )
+
+    reference = spark.sql(WINDOWS[bolt]).cache()
+    output = _output(spark, folder, bolt, "windows", reference).select(reference.columns).cache()
+    _same(f"{bolt}: windows", output, reference, ("until", reference.columns[0]))
+    short = spark.sql(SHORT).first()[0] if bolt == "punctuality" else 0  # type: ignore[index]
+    shorter = f", {short} of them the short last window of a carrier" if short else ""
+    report.add(f"{bolt}: {reference.count():,} windows with the same figures{shorter}")
+
+    shown = output.selectExpr("coalesce(sum(new), 0)").first()[0]  # type: ignore[index]
+    if shown + report.late != rows:
+        raise Difference(
+            f"{bolt}: {rows:,} flights went in, but {shown:,} were in a window and {report.late:,} were late: "
+            f"{rows - shown - report.late:,} are lost"
+        )
+    report.add(f"{bolt}: {rows:,} flights = {shown:,} in at least one window + {report.late:,} late + 0 skipped")
+
+
+def _check_order(bolt: str, folder: Folder, taken: dict[str, int], report: Report) -> None:
+    """Every staged file was taken once, in the order in which it was staged."""
+    staged = sorted(path.name for path in folder.input.glob("*.parquet"))
+    by_batch = sorted(taken, key=lambda file: (taken[file], file))
+    if by_batch != staged:
+        wrong = next((a, b) for a, b in zip([*by_batch, "nothing"], [*staged, "nothing"], strict=False) if a != b)
+        raise Difference(f"{bolt}: the batches took the files in another order: {wrong[0]} where {wrong[1]} was next")
+    report.add(f"{bolt}: {len(staged):,} files in {len(set(taken.values())):,} batches, in the order of landing")
+
+
+def files_of_batches(checkpoint: Path, folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield (file name, batch) from a checkpoint's logs: offsets/N says how far batch N read, sources/I/... which files those were."""
+    source, entries = _source_log(checkpoint, folder)
+    upto = {}
+    for log in (checkpoint / "offsets").iterdir():
+        if log.name.isdigit():
+            offset = log.read_text().splitlines()[2 + source]
+            upto[int(log.name)] = -1 if offset == "-" else int(json.loads(offset)["logOffset"])
+    for file, position in sorted(entries.items()):
+        yield file, min(batch for batch, offset in upto.items() if position <= offset)
+
+
+def _source_log(checkpoint: Path, folder: Path) -> tuple[int, dict[str, int]]:
+    """Return the number of the source that reads `folder`, and for each of its files the position in that source's log."""
+    for source in sorted((checkpoint / "sources").iterdir()):
+        entries = {}
+        for log in source.iterdir():
+            if log.name.split(".")[0].isdigit():
+                for line in log.read_text().splitlines()[1:]:
+                    entry = json.loads(line)
+                    path = Path(unquote(urlparse(entry["path"]).path))
+                    if path.parent == folder:
+                        entries[path.name] = int(entry["batchId"])
+        if entries:
+            return int(source.name), entries
+    raise Difference(f"{checkpoint} has no log of files from {folder}: nothing was read")
+
+
+def _output(spark: SparkSession, folder: Folder, bolt: str, stream: str, like: DataFrame) -> DataFrame:
+    """Return what a sink wrote, with its batch_id; no row where it wrote nothing."""
+    path = folder.output / bolt / stream
+    if not any(path.glob("batch_id=*/*.parquet")):
+        return spark.createDataFrame([], like.schema)
+    return spark.read.parquet(str(path))
+
+
+def _same(what: str, job: DataFrame, reference: DataFrame, order: tuple[str, ...]) -> None:
+    """Raise Difference unless both hold the same rows, equally often; numbers must be equal to the last bit."""
+    job = job.select([job[f.name].cast(f.dataType) for f in reference.schema.fields])
+    extra, lacking = job.exceptAll(reference).cache(), reference.exceptAll(job).cache()
+    counts = extra.count(), lacking.count()
+    if counts == (0, 0):
+        return
+    lines = [
+        f"{what} differ from Spark SQL: {counts[0]:,} rows only in the job's output, {counts[1]:,} only in Spark SQL's"
+    ]
+    for name, rows in (("job", extra), ("SQL", lacking)):
+        lines += [f"    {name}: {_text(row)}" for row in rows.orderBy(*order).limit(SHOWN).collect()]
+    raise Difference("\n".join(lines))
+
+
+def _text(row: Iterable[object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in row.asDict().items())  # type: ignore[attr-defined]

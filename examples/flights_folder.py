@@ -1,0 +1,66 @@
+"""The demo's own folder: it removes what it made itself, and never touches a folder that is not its own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+MARKER = ".windowing-demo"
+_TEXT = (
+    "This folder belongs to examples/flights.py of the library `windowing`; the next run removes what it made here.\n"
+)
+_PARTS = ("input", "checkpoints", "output", "undisturbed", "killed")
+_FILES = ("flights.png", "spark.log")
+
+
+class FolderError(Exception):
+    """The folder is not the demo's own."""
+
+
+class Folder:
+    """Where things lie: input/, checkpoints/, output/, the picture and Spark's log."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.input = self.path / "input"
+        self.checkpoints = self.path / "checkpoints"
+        self.output = self.path / "output"
+        self.picture = self.path / "flights.png"
+        self.log = self.path / "spark.log"
+
+    def begin(self) -> None:
+        """Make the folder, or empty it of what an earlier run of the demo has left. Raises FolderError for a foreign one."""
+        self._require_own()
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / MARKER).write_text(_TEXT)
+        self._remove(*_PARTS)
+        for name in _FILES:
+            (self.path / name).unlink(missing_ok=True)
+
+    def go_on(self) -> None:
+        """Take up a run that was killed. Raises FolderError when there is none."""
+        self._require_own()
+        if not self.input.is_dir() or not self.checkpoints.is_dir():
+            raise FolderError(f"{self.path} holds no run to go on with; start one without --resume")
+
+    def tidy(self) -> None:
+        """Remove what only the run itself needed: its input files and checkpoints."""
+        self._remove("input", "checkpoints")
+
+    def _require_own(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise FolderError(f"{self.path} is a file; name a folder with --out")
+        foreign = self.path.is_dir() and not (self.path / MARKER).is_file() and any(self.path.iterdir())
+        if foreign:
+            raise FolderError(
+                f"{self.path} was not made by this demo and is not empty, so nothing in it was touched; name another folder "
+                "with --out"
+            )
+
+    def _remove(self, *names: str) -> None:
+        for name in names:
+            part = self.path / name
+            if part.is_symlink():
+                part.unlink()
+            elif part.is_dir():
+                shutil.rmtree(part)

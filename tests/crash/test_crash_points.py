@@ -1,0 +1,102 @@
+"""Kill the driver, or a worker, at every named point, start again, and find the output of an undisturbed run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.crash.harness import (
+    BATCHES,
+    DRAIN,
+    assert_nothing_lost,
+    assert_same,
+    finish,
+    finish_process,
+    input_rows,
+    kill_process,
+    outputs,
+    progress_of,
+    worker_environment,
+)
+from tests.crash.job import DEFINITIONS, Job
+from windowing.spark import failpoints
+
+Jobs = Callable[..., Job]
+Undisturbed = Callable[..., dict[str, dict[int, list[dict[str, object]]]]]
+
+DRIVER_POINTS = tuple(name for name in failpoints.NAMES if name != "kill_worker")
+CRASHES = [
+    (name, point, (2 * row + column) % (BATCHES + 1))  # over all pairs, each batch is hit, the first and the drain too
+    for row, name in enumerate(DEFINITIONS)
+    for column, point in enumerate(DRIVER_POINTS)
+]
+
+
+def assert_recovered(job: Job, undisturbed: Undisturbed) -> None:
+    found = outputs(job)
+    assert_same(found, undisturbed(job.name, job.order_by))
+    assert_nothing_lost(found, input_rows())
+
+
+@pytest.mark.parametrize(("point", "batch"), [("after_state_write", 2), ("before_commit", 3)])
+def test_a_killed_driver_that_is_started_again_writes_what_an_undisturbed_one_writes(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed, point: str, batch: int
+) -> None:
+    job = job_of("sliding")
+    kill_process(job, f"{point}:{batch}")
+    assert progress_of(job) == {
+        "offsets": [str(each) for each in range(batch + 1)],
+        "commits": [str(each) for each in range(batch)],
+    }
+    finish_process(job)
+    assert_recovered(job, undisturbed)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("name", "point", "batch"), CRASHES)
+def test_a_driver_killed_at_any_point_of_any_bolt_loses_and_repeats_nothing(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed, name: str, point: str, batch: int
+) -> None:
+    job = job_of(name)
+    kill_process(job, f"{point}:{batch}")
+    finish(spark, job)
+    assert_recovered(job, undisturbed)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("name", "batch"), [(name, number % BATCHES) for number, name in enumerate(DEFINITIONS)])
+def test_a_worker_killed_in_the_middle_of_its_turn_is_replaced_and_the_turn_made_again(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed, tmp_path: Path, name: str, batch: int
+) -> None:
+    job, hit = job_of(name), tmp_path / "hit"
+    variables = {"WINDOWING_FAILPOINT": f"kill_worker:{batch}", "WINDOWING_FAILPOINT_ONCE": str(hit)}
+    with worker_environment(spark, **variables):
+        finish(spark, job)
+    assert hit.exists(), "no worker was killed"
+    assert_recovered(job, undisturbed)
+
+
+@pytest.mark.crash
+def test_a_second_kill_while_the_first_is_being_made_good_changes_nothing(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
+) -> None:
+    job = job_of("counting")
+    kill_process(job, "before_commit:2")
+    kill_process(job, "after_state_write:2")
+    kill_process(job, "before_state_write:4")
+    finish(spark, job)
+    assert_recovered(job, undisturbed)
+
+
+@pytest.mark.crash
+def test_the_drain_that_a_kill_interrupts_is_finished_by_the_next_start(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
+) -> None:
+    job = job_of("aggregate")
+    kill_process(job, f"after_state_write:{DRAIN}")
+    kill_process(job, f"before_commit:{DRAIN}")
+    finish_process(job)
+    assert_recovered(job, undisturbed)

@@ -1,0 +1,218 @@
+"""Starts on an old checkpoint: after a drain, a stop, a failed task, on other cores, over a half written directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.crash import harness
+from tests.crash.harness import (
+    BATCHES,
+    DRAIN,
+    Outputs,
+    assert_nothing_lost,
+    assert_same,
+    by_batch,
+    finish,
+    finish_process,
+    input_rows,
+    kill_process,
+    outputs,
+    progress_of,
+    run_process,
+    write_input,
+)
+from tests.crash.job import DEFINITIONS, REFUSED, Job, start
+from windowing import millis
+from windowing.errors import CheckpointError, DrainedCheckpointError
+from windowing.spark import FileSink, operator
+from windowing.spark.control import DRAIN_FILE
+from windowing.spark.running import DRAINED_FILE
+
+pytestmark = pytest.mark.crash
+
+Jobs = Callable[..., Job]
+Undisturbed = Callable[..., Outputs]
+
+
+# -- drained checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def test_a_drained_checkpoint_is_refused_with_the_way_out(spark: SparkSession, job_of: Jobs) -> None:
+    job = job_of("tumbling")
+    finish(spark, job)
+    written = outputs(job)
+    for drain in (True, False):
+        with pytest.raises(DrainedCheckpointError, match=r"was drained.*start with a new checkpoint"):
+            start(spark, replace(job, drain=drain))
+    assert_same(outputs(job), written)
+
+
+def test_a_driver_that_died_between_the_drain_and_its_mark_marks_it_at_the_next_start(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
+) -> None:
+    job = job_of("sliding")
+    finish(spark, job)
+    (job.checkpoint / "windowing" / DRAINED_FILE).unlink()
+    finish(spark, job)
+    assert_same(outputs(job), undisturbed("sliding"))
+    with pytest.raises(DrainedCheckpointError):
+        start(spark, job)
+
+
+def test_a_drain_that_was_asked_for_and_never_begun_is_not_implied_by_the_next_start(
+    spark: SparkSession, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    source = write_input(tmp_path / "in", range(2))
+    job = Job("sliding", str(source), str(tmp_path / "job"), drain=False)
+    finish(spark, job)
+    control = job.checkpoint / "windowing" / "control"
+    (control / DRAIN_FILE).write_text(json.dumps({"kind": "drain"}) + "\n")
+    write_input(source, range(2, BATCHES))
+    finish(spark, job)
+    assert_same(outputs(job), by_batch(undisturbed("sliding"), range(BATCHES)))
+    finish(spark, replace(job, drain=True))
+    assert_same(outputs(job), undisturbed("sliding"))
+
+
+def test_tuples_that_come_while_a_killed_drain_is_finished_are_late_because_it_is_closed(
+    spark: SparkSession, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    source = write_input(tmp_path / "in", range(BATCHES))
+    job = Job("sliding", str(source), str(tmp_path / "job"))
+    kill_process(job, f"in_sink:{DRAIN}")
+    write_input(source, range(BATCHES, BATCHES + 1))
+    finish(spark, job)
+    found = outputs(job)
+    assert_same(by_batch(found, range(BATCHES + 1)), undisturbed("sliding"))
+    closed = [row for row in found["late"][DRAIN + 1] if row["reason"] == "closed"]
+    assert sorted(row["id"] for row in closed) == [row["id"] for row in input_rows(range(BATCHES, BATCHES + 1))]
+    assert_nothing_lost(found, input_rows(range(BATCHES + 1)))
+
+
+# -- a turn made twice --------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_fails_after_its_state_was_written_is_made_again_without_a_trace(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = tmp_path / "failed"
+    monkeypatch.setattr(operator, "TaskProcessor", harness.failing_once(str(failed), batch=2))
+    for name in DEFINITIONS:
+        job = replace(job_of(name), folder=str(tmp_path / name))
+        finish(spark, job)
+        assert failed.exists(), "no task has failed"
+        failed.unlink()
+        assert_same(outputs(job), undisturbed(name))
+
+
+class _ForgetfulSink(FileSink):
+    """Loses what was persisted before it writes, as a cluster does when an executor dies."""
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        rows.sparkSession.catalog.clearCache()
+        super().write(rows, batch_id)
+
+
+def test_a_batch_whose_persisted_rows_were_lost_is_evaluated_again_to_the_same_rows(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
+) -> None:
+    job = job_of("sliding")
+    sinks = {stream: _ForgetfulSink(str(job.out / stream)) for stream in ("default", "late")}
+    finish(spark, job, None, sinks)
+    assert_same(outputs(job), undisturbed("sliding"))
+
+
+# -- cores --------------------------------------------------------------------------------------------------------------------
+
+
+def test_order_by_makes_a_restart_on_other_cores_write_the_same(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
+) -> None:
+    job = job_of("counting", order_by=("id",))
+    kill_process(job, "before_commit:2")
+    finish_process(replace(job, cores=1))
+    assert_same(outputs(job), undisturbed("counting", ("id",)))
+
+
+def test_without_order_by_a_half_done_batch_is_not_made_again_on_other_cores(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
+) -> None:
+    job = job_of("counting")
+    kill_process(job, "in_sink:2")
+    before = progress_of(job)
+    assert run_process(replace(job, cores=1)) == REFUSED
+    error = json.loads(job.error.read_text())
+    assert error["class"] == CheckpointError.__name__
+    assert "batch 2 was left half done" in error["message"]
+    assert "parallelism was 2, now 1" in error["message"]
+    assert "\n" not in error["message"]
+    assert progress_of(job) == before
+    finish(spark, job)
+    assert_same(outputs(job), undisturbed("counting"))
+
+
+def test_without_order_by_and_with_all_batches_done_other_cores_go_on_and_lose_nothing(
+    spark: SparkSession, tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    source = write_input(tmp_path / "in", range(2))
+    job = Job("counting", str(source), str(tmp_path / "job"))
+    finish(spark, replace(job, drain=False))
+    write_input(source, range(2, BATCHES))
+    finish_process(replace(job, cores=1))
+    found = outputs(job)
+    assert_nothing_lost(found, input_rows())
+    assert_same(by_batch(found, range(2)), by_batch(undisturbed("counting"), range(2)))
+
+
+# -- sinks and stops ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_half_written_directory_of_the_replayed_batch_is_written_anew(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
+) -> None:
+    job = job_of("sliding")
+    kill_process(job, "in_sink:3")
+    folder = job.out / "default" / "batch_id=000000000003"
+    (part,) = folder.glob("part-*.parquet")
+    (folder / "_SUCCESS").unlink()
+    os.truncate(part, part.stat().st_size // 2)
+    (folder / "part-00001-stray.parquet").write_bytes(b"PAR1")
+    (folder / "_temporary").mkdir()
+    never = job.out / "late" / "batch_id=000000000003"
+    never.mkdir(parents=True)
+    (never / "part-00000-half.parquet").write_bytes(b"")
+    assert FileSink(str(job.out / "default")).committed(spark) == [0, 1, 2]
+    finish(spark, job)
+    assert_same(outputs(job), undisturbed("sliding"))
+
+
+@pytest.mark.parametrize("name", ["counting", "policy"])
+def test_a_stopped_query_goes_on_later_as_if_it_had_never_stopped(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed, name: str
+) -> None:
+    job = job_of(name)
+    for commits in (1, 3):
+        query = start(spark, job, drain=False, trigger=millis(100))
+        _wait_for_commit(job, commits, query)
+        query.stop()
+        assert not query.is_active
+        assert query.exception is None
+    finish(spark, job)
+    assert_same(outputs(job), undisturbed(name))
+
+
+def _wait_for_commit(job: Job, batch: int, query: Any) -> None:
+    deadline = time.monotonic() + 120
+    while not (job.checkpoint / "commits" / str(batch)).exists():
+        assert query.is_active, query.exception
+        assert time.monotonic() < deadline, "no batch was committed"
+        time.sleep(0.05)

@@ -1,0 +1,60 @@
+"""The control stream: ticks that never hang a bounded run, and the drain that a checkpoint takes or has not taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from windowing.core.config import WindowConfig
+from windowing.core.measures import count, seconds
+from windowing.spark.control import (
+    DRAIN_FILE,
+    control_folder,
+    control_rows,
+    drain_seen,
+    needs_ticks,
+    tick_rows,
+    write_drain,
+)
+from windowing.spark.hadoop import literal_path
+
+
+def collected(rows: DataFrame, checkpoint: Path) -> dict[int, list[tuple[int, str]]]:
+    found: dict[int, list[tuple[int, str]]] = {}
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        found[batch_id] = [(row["label"], row["kind"]) for row in batch.collect()]
+
+    started = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    assert started.trigger(availableNow=True).start().awaitTermination(60), "an availableNow run must end"
+    return found
+
+
+def test_a_run_over_available_input_gets_exactly_one_tick_and_ends(spark: SparkSession, tmp_path: Path) -> None:
+    assert collected(tick_rows(spark, (3, 5)), tmp_path / "ck") == {0: [(3, "tick"), (5, "tick")]}
+    assert collected(tick_rows(spark, (3, 5)), tmp_path / "ck") == {1: [(3, "tick"), (5, "tick")]}
+
+
+def test_a_drain_reaches_every_task_once_and_other_files_are_ignored(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "it's a [check] point"
+    folder = control_folder(spark, str(checkpoint))
+    folder.make()
+    rows = control_rows(spark, literal_path(folder.path), (3, 5))
+    assert collected(rows, checkpoint) == {}
+    assert not drain_seen(spark, str(checkpoint))
+    folder.write("garbage.json", b"\x80\x05 not json\n")
+    folder.write("other.json", b'{"kind": "explode"}\n{"sort": "drain"}\n')
+    assert collected(rows, checkpoint) == {0: []}
+    write_drain(folder)
+    assert not drain_seen(spark, str(checkpoint))
+    assert collected(rows, checkpoint) == {1: [(3, "drain"), (5, "drain")]}
+    assert drain_seen(spark, str(checkpoint))
+    assert collected(rows, checkpoint) == {}
+    assert DRAIN_FILE in folder.names()
+
+
+def test_time_alone_moves_processing_time_and_idle_streams_only() -> None:
+    assert needs_ticks(WindowConfig.of(length=count(2)))
+    assert not needs_ticks(WindowConfig.of(length=count(2), timestamp="ts"))
+    assert needs_ticks(WindowConfig.of(length=count(2), timestamp="ts", idle_timeout=seconds(1)))

@@ -1,0 +1,179 @@
+"""A changed bolt, schema or number of tasks on an old checkpoint: readable, or refused in one sentence before the first batch."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from windowing.core.measures import count, seconds
+from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError
+from windowing.spark.definition import describe, keep, pending_batch
+from windowing.topology.decorators import bolt_of, sliding
+
+SCHEMA = "k string not null, ts long, v double"
+
+
+def bolt(length: Any = None, slide: Any = None, output: str = "n long", **options: Any) -> Any:
+    options = {"timestamp": "ts", "key": "k"} | options
+
+    @sliding(length or seconds(4), slide or seconds(2), output=output, name="sums", **options)
+    def sums(window: Any) -> Any:
+        return len(window)
+
+    return bolt_of(sums)
+
+
+@pytest.fixture
+def define(spark: SparkSession) -> Callable[..., dict[str, Any]]:
+    def make(declared: Any = None, schema: str = SCHEMA, **options: Any) -> dict[str, Any]:
+        settings = {"tasks": 2, "grouping": ("k",), "order_by": ()} | options
+        inputs = {name: spark.createDataFrame([], schema) for name in settings.pop("streams", ["default"])}
+        return describe(spark, (declared or bolt()).definition(), inputs, **settings)
+
+    return make
+
+
+Define = Callable[..., dict[str, Any]]
+
+
+def test_the_same_definition_is_read_back(spark: SparkSession, tmp_path: Path, define: Define) -> None:
+    keep(spark, str(tmp_path), define())
+    written = (tmp_path / "windowing/definition.json").read_bytes()
+    keep(spark, str(tmp_path), define())
+    assert (tmp_path / "windowing/definition.json").read_bytes() == written
+    assert json.loads(written)["format"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"declared": bolt(length=seconds(6))}, 'length of bolt \'sums\' was {"ms": 4000}, now {"ms": 6000}'),
+        ({"declared": bolt(slide=count(2))}, "slide of bolt 'sums' was"),
+        ({"declared": bolt(offset=seconds(1))}, "offset_ms of bolt 'sums' was 0, now 1000"),
+        ({"declared": bolt(key=("k", "v"))}, "key of bolt 'sums' was"),
+        ({"declared": bolt(output="n int")}, "outputs of bolt 'sums' was"),
+        ({"tasks": 3}, "tasks was 2, now 3"),
+        ({"grouping": "global"}, 'grouping was ["k"], now "global"'),
+        ({"streams": ["a", "b"]}, "the input streams were default, now a, b"),
+        ({"schema": "k string not null, ts long"}, "column 'v' (double) of input stream 'default' is gone"),
+        ({"schema": "k string not null, ts long, v int"}, "column 'v' of input stream 'default' was double, now int"),
+        ({"schema": SCHEMA + ", w int not null"}, "column 'w' (int) of input stream 'default' is new and not nullable"),
+    ],
+)
+def test_what_stored_windows_depend_on_is_refused_and_named(
+    spark: SparkSession, tmp_path: Path, define: Define, changed: dict[str, Any], said: str
+) -> None:
+    keep(spark, str(tmp_path), define())
+    before = (tmp_path / "windowing/definition.json").read_bytes()
+    with pytest.raises(DefinitionChangedError) as caught:
+        keep(spark, str(tmp_path), define(**changed))
+    assert said in str(caught.value)
+    assert "start with a new checkpoint" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "windowing/definition.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"declared": bolt(lag=seconds(9))},
+        {"declared": bolt(late_stream="late")},
+        {"declared": bolt(on_error="skip")},
+        {"schema": SCHEMA + ", w int"},
+        {"schema": "v double, ts long, k string not null"},
+        {"order_by": ("ts",)},
+    ],
+)
+def test_what_may_change_is_taken_over(
+    spark: SparkSession, tmp_path: Path, define: Define, changed: dict[str, Any]
+) -> None:
+    keep(spark, str(tmp_path), define())
+    keep(spark, str(tmp_path), define(**changed))
+    stored = json.loads((tmp_path / "windowing/definition.json").read_bytes())
+    assert stored == json.loads(json.dumps(define(**changed)))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b'{"format": 1}', b"\x80\x05K", b'{"format": 1, "bolt": 3}']
+)
+def test_garbage_is_named_and_never_replaced(
+    spark: SparkSession, tmp_path: Path, define: Define, content: bytes
+) -> None:
+    path = tmp_path / "windowing/definition.json"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(CorruptStateError, match=r"windowing/definition\.json"):
+        keep(spark, str(tmp_path), define())
+    assert path.read_bytes() == content
+
+
+def test_a_newer_format_is_refused(spark: SparkSession, tmp_path: Path, define: Define) -> None:
+    newer = copy.deepcopy(define()) | {"format": 2, "library": "9.9"}
+    (tmp_path / "windowing").mkdir()
+    (tmp_path / "windowing/definition.json").write_text(json.dumps(newer))
+    with pytest.raises(DefinitionChangedError, match=r"format 2, this version reads 1; use the version '9\.9'"):
+        keep(spark, str(tmp_path), define())
+
+
+def log(folder: Path, name: str, *batches: int, content: str = "v1\n{}\n-") -> None:
+    (folder / name).mkdir(parents=True)
+    for batch in batches:
+        (folder / name / str(batch)).write_text(content)
+
+
+def test_offsets_without_a_definition_are_refused(spark: SparkSession, tmp_path: Path, define: Define) -> None:
+    log(tmp_path, "offsets", 0)
+    with pytest.raises(CheckpointError, match="another kind of query wrote it"):
+        keep(spark, str(tmp_path), define())
+
+
+def test_a_batch_left_half_done_is_known(spark: SparkSession, tmp_path: Path) -> None:
+    assert pending_batch(spark, str(tmp_path)) is None
+    log(tmp_path, "offsets", 8, 9, 10)
+    log(tmp_path, "commits", 8, 9)
+    (tmp_path / "commits/.10.tmp").write_text("")
+    assert pending_batch(spark, str(tmp_path)) == 10
+    (tmp_path / "commits/10").write_text("v2\n{}")
+    assert pending_batch(spark, str(tmp_path)) is None
+
+
+def test_a_replay_needs_the_same_parallelism_unless_order_by_says_the_order(
+    spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
+    for name, order in (("plain", ()), ("ordered", ("ts",))):
+        stored = define(order_by=order)
+        stored["packing"]["parallelism"] = 16
+        keep(spark, str(tmp_path / name), stored)
+        log(tmp_path / name, "offsets", 0)
+    with pytest.raises(CheckpointError, match=r"batch 0 .*parallelism was 16, now 2.*start once as before"):
+        keep(spark, str(tmp_path / "plain"), define())
+    keep(spark, str(tmp_path / "ordered"), define(order_by=("ts",)))
+    log(tmp_path / "plain", "commits", 0)
+    keep(spark, str(tmp_path / "plain"), define())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metadata", "xx"),
+        ("offsets/3", "v1"),
+        ("offsets/3", "garbage"),
+        ("offsets/3", "v1\n{\n-"),
+        ("commits/3", "garb"),
+    ],
+)
+def test_a_damaged_log_of_spark_s_is_named(
+    spark: SparkSession, tmp_path: Path, define: Define, name: str, content: str
+) -> None:
+    keep(spark, str(tmp_path), define())
+    log(tmp_path, "offsets", 2, 3)
+    log(tmp_path, "commits", 2, 3)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(CorruptStateError, match=name):
+        keep(spark, str(tmp_path), define())

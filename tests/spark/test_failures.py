@@ -1,0 +1,231 @@
+"""What goes wrong comes out as an error of this library that names bolt, window and cause, or the damaged file."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windowing import errors
+from windowing.core.measures import seconds
+from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError, WindowingError
+from windowing.spark import FunctionSink
+from windowing.spark.failpoints import hit
+from windowing.spark.failures import WorkerError, marked, unwrapped
+from windowing.topology.decorators import tumbling
+
+OK = [{"k": "a", "ts": ts, "v": 1.0} for ts in (500, 2500)]
+
+
+def bolt(value: Any = None, output: str = "n long", **options: Any) -> Any:
+    @tumbling(seconds(1), timestamp="ts", output=output, name="checked", **options)
+    def checked(window: Any) -> Any:
+        if value == "raise":
+            raise ZeroDivisionError("none\nleft")
+        return (len(window),) if value is None else (value,)
+
+    return checked
+
+
+def encoded(error: WindowingError) -> str:
+    with pytest.raises(WorkerError) as caught, marked():
+        raise error
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", [n for n in errors.__all__ if n != "shown"])
+def test_every_error_crosses_the_jvm_as_itself(name: str) -> None:
+    original = getattr(errors, name)("what, wanted, the way out: \"'{}\n\\ é")
+    spark = RuntimeError(f"Job aborted due to stage failure\n  {encoded(original)}\n\tat org.apache.spark.Foo")
+    found = unwrapped(spark)
+    assert type(found) is type(original)
+    assert found.args == original.args
+    assert found.__cause__ is spark
+    assert "Traceback" in found.__notes__[0]
+
+
+def test_an_error_of_an_unknown_class_becomes_its_nearest_known_one() -> None:
+    class Special(BoltError):
+        pass
+
+    assert type(unwrapped(RuntimeError(encoded(Special("x"))))) is BoltError
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["windowing-error:", "windowing-error:{", "windowing-error:[1]", 'windowing-error:{"class": "os"} x', "boom"],
+)
+def test_text_that_only_looks_like_ours_breaks_nothing(text: str) -> None:
+    found = unwrapped(RuntimeError(text))
+    assert isinstance(found, RuntimeError) or type(found) is WindowingError
+
+
+def test_an_error_of_ours_is_left_as_it_is() -> None:
+    original = ConfigError("x")
+    assert unwrapped(original) is original
+
+
+def test_a_failing_bolt_ends_the_query_with_bolt_window_and_cause_and_nothing_is_lost(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    source = feed().add([OK[0]], [OK[1]])
+    with pytest.raises(BoltError) as caught:
+        run(bolt("raise"), source.read())
+    message = str(caught.value)
+    assert "bolt 'checked' failed on TupleWindow(start=0, end=1000): ZeroDivisionError: none\\nleft" in message
+    assert "\n" not in message
+    assert "Py4J" not in message
+    assert "ZeroDivisionError" in caught.value.__notes__[0]
+    assert type(caught.value.__cause__).__module__.startswith("pyspark")
+    assert sorted(os.listdir(tmp_path / "checkpoint/commits"))[-1] == "0", "the failed batch is not committed"
+    assert run(bolt(), source.read(), drain=True).rows() == [(1,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("value", "output", "said"),
+    [
+        ("three", "n long", "emitted 'three' as field 'n' of stream 'default'"),
+        (3, "n timestamp", "emitted 3 as field 'n'"),
+        (2**40, "n int", "emitted 1099511627776 as field 'n'"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_before_anything_is_written(
+    feed: Callable[..., Any], run: Callable[..., Any], value: Any, output: str, said: str
+) -> None:
+    with pytest.raises(BoltError, match=r"bolt 'checked'") as caught:
+        run(bolt(value, output), feed().add(OK).read(), drain=True)
+    assert said in str(caught.value)
+
+
+def test_every_type_of_value_comes_out_as_it_was_emitted(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
+    import datetime
+    from decimal import Decimal
+
+    noon = datetime.datetime(2020, 2, 29, 12, 0, 0, 123456)
+    row = (
+        *(None, 2**63 - 1, float("nan"), -0.0, "é\x00\n", b"\x00\xff", True, noon, datetime.date(9999, 12, 31)),
+        *(Decimal("1.50"), [1, None], {"a": None}, {"x": 1, "y": None}),
+    )
+    output = (
+        "a long, b long, c double, d double, e string, f binary, g boolean, h timestamp, i date, "
+        "j decimal(10,2), k array<int>, l map<string,int>, m struct<x:int,y:string>"
+    )
+
+    @tumbling(seconds(1), timestamp="ts", output=output)
+    def typed(window: Any) -> Any:
+        return row
+
+    found = run(typed, feed().add(OK[:1]).read(), drain=True).rows()[0]
+    assert repr(found[:12]) == repr(row[:12]).replace("b'\\x00\\xff'", repr(found[5]))
+    assert bytes(found[5]) == row[5]
+    assert found[12].asDict() == row[12]
+
+
+def test_late_rows_come_out_as_they_went_in(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
+    import datetime
+
+    noon = datetime.datetime(2020, 2, 29, 12)
+    schema = "ts timestamp, f double, i int, m map<string,int>, a array<struct<x:int,t:timestamp>>, b binary"
+    odd = {"ts": None, "f": float("nan"), "i": None, "m": [("x", 1)], "a": [{"x": 1, "t": noon}, None], "b": b"\xff"}
+    done = run(bolt(late_stream="late"), feed(schema).add([odd, odd | {"ts": noon}]).read())
+    (row,) = done.sinks["late"].rows
+    assert repr(row["f"]) == "nan"
+    assert (row["i"], row["m"], bytes(row["b"]), row["reason"]) == (None, {"x": 1}, b"\xff", "invalid")
+    assert [entry and tuple(entry) for entry in row["a"]] == [(1, noon), None]
+
+
+def test_a_failing_sink_ends_the_query_with_its_own_error_and_the_batch_is_made_again(
+    feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    source = feed().add(OK)
+
+    def full(rows: Any, batch_id: int) -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        run(bolt(), source.read(), sinks={"default": FunctionSink(full)})
+    assert run(bolt(), source.read()).rows() == [(1,)]
+
+
+def test_an_invalid_timestamp_fails_the_query_if_the_bolt_says_so(
+    feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    source = feed().add([{"k": "a", "ts": None, "v": 1.0}])
+    with pytest.raises(InvalidTimestampError, match=r"bolt 'checked': timestamp 'ts' is None"):
+        run(bolt(on_invalid="raise"), source.read())
+
+
+def test_damage_to_the_state_is_called_damage_and_the_file_is_named(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Spark says CANNOT_LOAD_STATE_STORE out of foreachBatch, "Stream is corrupted" at best, and names no file."""
+    source = feed().add([OK[0]], [OK[0]])
+    run(bolt(), source.read(), checkpoint=str(tmp_path / "good"))
+    source.add(OK)
+
+    def broken(name: str, damage: Callable[[str], None]) -> str:
+        shutil.copytree(tmp_path / "good", tmp_path / name)
+        file = max(glob.glob(str(tmp_path / name / "state/0/0/2_*.changelog")))
+        damage(file)
+        with pytest.raises(CorruptStateError) as caught:
+            run(bolt(), source.read(), checkpoint=str(tmp_path / name))
+        assert os.path.basename(file) in str(caught.value)
+        return str(caught.value)
+
+    assert "nothing was reset" in broken("flipped", _flip)
+    assert "nothing was reset" in broken("truncated", lambda file: os.truncate(file, 20))
+    assert "nothing was reset" in broken("deleted", os.remove)
+
+
+def test_a_missing_state_directory_is_called_damage(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    source = feed().add(OK)
+    run(bolt(), source.read())
+    shutil.rmtree(tmp_path / "checkpoint/state")
+    source.add(OK)
+    with pytest.raises(CorruptStateError, match="state"):
+        run(bolt(), source.read())
+
+
+def _flip(file: str) -> None:
+    """Flip a bit behind the header, and take away the checksum that Hadoop's local file system keeps beside the file."""
+    content = bytearray(Path(file).read_bytes())
+    content[len(content) // 2] ^= 1
+    Path(file).write_bytes(content)
+    Path(file).with_name(f".{Path(file).name}.crc").unlink(missing_ok=True)
+
+
+def test_a_failpoint_kills_only_where_and_once_as_told(tmp_path: Path) -> None:
+    code = "import sys\nfrom windowing.spark.failpoints import hit\n" + (
+        "hit('in_sink', 2); hit('before_batch', 3); print('alive', flush=True); hit('in_sink', 3); print('past')"
+    )
+
+    def child(**variables: str) -> subprocess.CompletedProcess[str]:
+        start = "import os; os.setpgrp(); os.environ['WINDOWING_FAILPOINT_GROUP'] = str(os.getpgrp())\n"
+        environment = os.environ | variables
+        return subprocess.run(
+            [sys.executable, "-c", start + code], env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert child().stdout.split() == ["alive", "past"]
+    told = {"WINDOWING_FAILPOINT": "in_sink:3", "WINDOWING_FAILPOINT_ONCE": str(tmp_path / "once")}
+    killed = child(**told)
+    assert (killed.returncode, killed.stdout.split()) == (-signal.SIGKILL, ["alive"])
+    assert child(**told).stdout.split() == ["alive", "past"]
+    assert child(WINDOWING_FAILPOINT="kill_worker:3").stdout.split() == ["alive", "past"]
+
+
+@pytest.mark.parametrize("wanted", ["", "in_sink", "nowhere:1", "in_sink:x"])
+def test_a_misspelt_failpoint_is_refused(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDOWING_FAILPOINT", wanted)
+    with pytest.raises(ConfigError, match="WINDOWING_FAILPOINT"):
+        hit("in_sink", 1)

@@ -1,0 +1,45 @@
+"""Grouping keys that fill the partitions: the keys 0..N-1 do not (two of them share one partition of two)."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from windowing.errors import ConfigError
+from windowing.spark.labels import task_labels
+
+
+@pytest.mark.parametrize(("tasks", "partitions"), [(1, 1), (2, 2), (5, 3), (3, 8), (16, 16)])
+def test_a_label_hashes_to_the_partition_of_its_task(spark: SparkSession, tasks: int, partitions: int) -> None:
+    labels = task_labels(spark, tasks, partitions)
+    assert len(set(labels)) == tasks
+    rows = spark.createDataFrame([(label,) for label in labels], "label long")
+    hashed = rows.select("label", F.pmod(F.hash("label"), F.lit(partitions)).alias("p")).collect()
+    found = {row["label"]: row["p"] for row in hashed}
+    assert [found[label] for label in labels] == [task % partitions for task in range(tasks)]
+
+
+@pytest.mark.parametrize(("tasks", "partitions"), [(2, 2), (5, 3), (3, 4)])
+def test_tasks_fill_as_many_partitions_as_they_can_in_a_real_shuffle(
+    spark: SparkSession, tasks: int, partitions: int
+) -> None:
+    labels = task_labels(spark, tasks, partitions)
+    rows = spark.createDataFrame([(label,) for label in labels], "label long").repartition(partitions, "label")
+    filled = {row[0] for row in rows.select(F.spark_partition_id()).collect()}
+    assert len(filled) == min(tasks, partitions)
+
+
+def test_the_trap_is_real_the_keys_zero_and_one_share_a_partition_of_two(spark: SparkSession) -> None:
+    rows = spark.range(2).repartition(2, "id").select(F.spark_partition_id()).collect()
+    assert len({row[0] for row in rows}) == 1
+
+
+def test_a_restart_finds_the_same_labels(spark: SparkSession) -> None:
+    assert task_labels(spark, 4, 4) == task_labels(spark, 4, 4)
+
+
+@pytest.mark.parametrize("tasks", [0, -1, True, "2"])
+def test_a_bad_number_of_tasks_is_refused(spark: SparkSession, tasks: int) -> None:
+    with pytest.raises(ConfigError, match="tasks is a number of at least 1"):
+        task_labels(spark, tasks, 2)

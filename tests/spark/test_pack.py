@@ -1,0 +1,161 @@
+"""Packing: which task a row goes to, what its timestamp is, what the control rows say. Only the last tests need a JVM."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from windowing.errors import ConfigError
+from windowing.spark.pack import NOW, TASK, TIMESTAMP, Packer, packed, task_column, timestamps_of
+from windowing.spark.state import decode_table
+
+UTC = datetime.UTC
+NOON = 1_000_000
+
+
+def batch(rows: list[dict[str, Any]], tasks: list[int]) -> pa.RecordBatch:
+    columns = {
+        "ts": pa.array([row["ts"] for row in rows], pa.int64()),
+        "v": pa.array([row.get("v", 0) for row in rows], pa.int64()),
+        "src": pa.array([row.get("src") for row in rows], pa.string()),
+        TASK: pa.array(tasks, pa.int32()),
+        NOW: pa.array([NOON] * len(rows), pa.int64()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def packer(labels: tuple[int, ...], timestamp: Any = None, **options: Any) -> Packer:
+    return Packer("in", ("ts", "v", "src"), labels, timestamp, **options)
+
+
+def pack(packer: Packer, *batches: pa.RecordBatch, partition: int = 3) -> list[dict[str, Any]]:
+    return [row for out in packer.pack(iter(batches), partition) for row in out.to_pylist()]
+
+
+def rows_of(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return decode_table(row["data"]).to_pylist()
+
+
+def test_each_task_gets_its_rows_in_their_order_in_one_packed_row_per_batch() -> None:
+    first = batch([{"ts": 5, "v": 1}, {"ts": 4, "v": 2}, {"ts": 6, "v": 3}], [1, 0, 1])
+    second = batch([{"ts": 7, "v": 4}], [0])
+    out = [row for row in pack(packer((10, 20), "ts"), first, second) if row["kind"] == "rows"]
+    assert [(row["label"], row["sequence"]) for row in out] == [(10, 0), (20, 0), (10, 1)]
+    assert [[r["v"] for r in rows_of(row)] for row in out] == [[2], [1, 3], [4]]
+    assert {(row["stream"], row["partition"], row["now"]) for row in out} == {("in", 3, NOON)}
+    assert set(rows_of(out[0])[0]) == {"ts", "v", "src", TIMESTAMP}
+
+
+def test_every_task_hears_the_largest_timestamp_of_the_partition() -> None:
+    out = pack(packer((10, 20, 30), "ts"), batch([{"ts": 5}, {"ts": 9}], [1, 1]), batch([{"ts": 7}], [0]))
+    told = [(row["label"], row["source"], row["value"]) for row in out if row["kind"] == "max"]
+    assert told == [(10, None, 9), (20, None, 9), (30, None, 9)]
+
+
+def test_each_source_has_a_largest_timestamp_of_its_own() -> None:
+    rows = batch([{"ts": 5, "src": "b"}, {"ts": 9, "src": "a"}, {"ts": 6, "src": "b"}, {"ts": 1}], [0] * 4)
+    out = pack(packer((10,), "ts", source="src"), rows)
+    told = [(row["source"], row["value"]) for row in out if row["kind"] == "max"]
+    assert told == [(None, 1), ("a", 9), ("b", 6)]
+
+
+def test_an_unusable_timestamp_travels_on_as_null_and_moves_nothing() -> None:
+    out = pack(packer((10,), "ts"), batch([{"ts": None}], [0]))
+    assert [row["kind"] for row in out] == ["rows"]
+    assert rows_of(out[0])[0][TIMESTAMP] is None
+
+
+def test_a_tuple_too_far_ahead_of_the_batch_clock_moves_nothing() -> None:
+    rows = batch([{"ts": NOON + 100}, {"ts": NOON + 101}], [0, 0])
+    assert [row["value"] for row in pack(packer((10,), "ts", max_future_ms=100), rows)][-1] == NOON + 100
+    assert [row["value"] for row in pack(packer((10,), "ts"), rows)][-1] == NOON + 101
+
+
+def test_an_empty_partition_says_nothing() -> None:
+    assert pack(packer((10,), "ts"), batch([], [])) == []
+    assert pack(packer((10,), "ts")) == []
+
+
+def test_on_processing_time_the_timestamp_is_the_clock_and_there_is_no_largest_one() -> None:
+    out = pack(packer((10,)), batch([{"ts": 5}], [0]))
+    assert [row["kind"] for row in out] == ["rows"]
+    assert rows_of(out[0])[0][TIMESTAMP] == NOON
+
+
+def test_a_timestamp_function_sees_the_row_and_a_row_it_cannot_answer_is_unusable() -> None:
+    def read(row: Any) -> Any:
+        return {1: row.ts + 1, 2: "3", 3: True, 4: 2**62}.get(row.v) or row.missing
+
+    rows = batch([{"ts": 5, "v": v} for v in (1, 2, 3, 4, 5)], [0] * 5)
+    out = pack(packer((10,), read), rows)
+    assert [row[TIMESTAMP] for row in rows_of(out[0])] == [6, None, None, None, None]
+    assert out[-1]["value"] == 6
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        ([1, None, -5], pa.int32(), [1, None, -5]),
+        ([2**62, -(2**62), 2**62 - 1], pa.int64(), [None, None, 2**62 - 1]),
+        ([1.0, 1.5, float("nan"), float("inf"), 1e30, None], pa.float64(), [1, None, None, None, None, None]),
+        ([Decimal("7.00"), Decimal("7.50"), None], pa.decimal128(10, 2), [7, None, None]),
+        ([Decimal("1" + "0" * 30), Decimal(3)], pa.decimal128(38, 0), [None, 3]),
+        (["12", "x", None], pa.string(), [None, None, None]),
+        ([True, False], pa.bool_(), [None, None]),
+        ([datetime.date(1970, 1, 2), datetime.date(1969, 12, 31), None], pa.date32(), [86_400_000, -86_400_000, None]),
+        (
+            [
+                datetime.datetime(1970, 1, 1, 0, 0, 0, 1999, UTC),
+                datetime.datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
+            ],
+            pa.timestamp("us", "UTC"),
+            [1, -1],
+        ),
+        ([datetime.datetime(1970, 1, 1, 0, 0, 1), None], pa.timestamp("us"), [1000, None]),
+    ],
+)
+def test_a_column_becomes_milliseconds_or_null(values: list[Any], kind: pa.DataType, expected: list[Any]) -> None:
+    stamps = timestamps_of(pa.array(values, kind))
+    assert stamps.type == pa.int64()
+    assert stamps.to_pylist() == expected
+
+
+def test_equal_keys_go_to_one_task_whatever_their_type(spark: SparkSession) -> None:
+    rows = spark.range(1000).select(
+        (F.col("id") % 10).alias("k"),
+        F.when(F.col("id") % 10 > 3, F.lit("x")).alias("t"),
+        (F.col("id") % 10 / 3).alias("d"),
+    )
+    task = task_column(rows, ("k", "t", "d"), 4)
+    found = rows.select("k", task.alias("task")).distinct().collect()
+    assert len(found) == 10
+    assert {row["task"] for row in found} <= {0, 1, 2, 3}
+    assert len({row["task"] for row in found}) > 1
+
+
+def test_shuffle_spreads_rows_by_what_they_hold_and_not_by_where_they_lie(spark: SparkSession) -> None:
+    rows = spark.range(4000).select("id", F.create_map(F.lit("a"), "id").alias("m"))
+    task = task_column(rows, "shuffle", 4)
+    one = {row["id"]: row["task"] for row in rows.select("id", task.alias("task")).collect()}
+    two = {row["id"]: row["task"] for row in rows.repartition(7).select("id", task.alias("task")).collect()}
+    assert one == two
+    counts = [list(one.values()).count(number) for number in range(4)]
+    assert min(counts) > 800
+
+
+def test_shuffle_over_maps_alone_is_refused(spark: SparkSession) -> None:
+    rows = spark.range(1).select(F.create_map(F.lit("a"), "id").alias("m"))
+    with pytest.raises(ConfigError, match="shuffle"):
+        task_column(rows, "shuffle", 2)
+
+
+def test_a_column_name_of_ours_is_refused(spark: SparkSession) -> None:
+    rows = spark.range(1).withColumnRenamed("id", "__TS")
+    with pytest.raises(ConfigError, match="__ts"):
+        packed(rows, Packer("in", ("__TS",), (1,)), F.lit(0))

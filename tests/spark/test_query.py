@@ -1,0 +1,380 @@
+"""windowed(): streaming DataFrames in, streams out, as one query; the traps of Spark it is built around."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from windowing.core.measures import count, millis, seconds
+from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError
+from windowing.spark import MemorySink, MetricsListener, ParquetSink, windowed
+from windowing.spark.control import DRAIN_FILE
+from windowing.topology.decorators import sliding, tumbling
+
+LENGTH, SLIDE = 4000, 2000
+
+
+@sliding(
+    seconds(4),
+    seconds(2),
+    timestamp="ts",
+    lag=seconds(1),
+    key="k",
+    late_stream="late",
+    output="k string, end long, n long, total double",
+)
+def summed(window: Any) -> Any:
+    rows = window.get()
+    return window.key, window.end_timestamp, len(rows), sum(row.v for row in rows)
+
+
+@tumbling(count(3), timestamp="ts", output="ids string")
+def threes(window: Any) -> Any:
+    return ",".join(row.k for row in window.get())
+
+
+@tumbling(seconds(1), output="n long")
+def counted(window: Any) -> Any:
+    return len(window)
+
+
+def batches(number: int, size: int, seed: int = 7) -> list[list[dict[str, Any]]]:
+    """Random doubles (integers would hide another order of addition), out of order within 4 s."""
+    chance = random.Random(seed)
+    rows = [
+        {"k": f"k{chance.randrange(5)}", "ts": 50 * i - chance.randrange(4000), "v": chance.random()}
+        for i in range(number * size)
+    ]
+    return [rows[i * size : (i + 1) * size] for i in range(number)]
+
+
+def plain_windows(rows: list[dict[str, Any]]) -> dict[tuple[str, int], tuple[int, float]]:
+    """What every window holds, the slow and obvious way: the window of end e holds (e - LENGTH, e]."""
+    held: dict[tuple[str, int], list[tuple[int, int, float]]] = defaultdict(list)
+    for position, row in enumerate(rows):
+        first = -(-row["ts"] // SLIDE) * SLIDE
+        for end in range(first, row["ts"] + LENGTH, SLIDE):
+            held[row["k"], end].append((row["ts"], position, row["v"]))
+    return {place: (len(tuples), sum(v for *_, v in sorted(tuples))) for place, tuples in held.items()}
+
+
+def late_rows(fed: list[list[dict[str, Any]]], lag: int) -> list[dict[str, Any]]:
+    largest, watermark, late = None, None, []
+    for rows in fed:
+        late += [row for row in rows if watermark is not None and row["ts"] < watermark]
+        largest = max([row["ts"] for row in rows] + ([] if largest is None else [largest]))
+        watermark = largest - lag
+    return late
+
+
+def test_windows_late_rows_and_metrics_are_those_of_a_plain_computation(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession
+) -> None:
+    fed = batches(4, 100)
+    seen: list[Any] = []
+    listener = MetricsListener(seen.append)
+    spark.streams.addListener(listener)
+    try:
+        done = run(summed, feed().add(*fed).read(), tasks=3, drain=True)
+        _wait_for(lambda: len(seen) == 5)
+    finally:
+        spark.streams.removeListener(listener)
+    late = late_rows(fed, 1000)
+    rows = [row for rows in fed for row in rows]
+    on_time = [row for row in rows if row not in late]
+    assert late, "the test needs late rows"
+    assert {(k, end): (n, total) for k, end, n, total in done.rows()} == plain_windows(on_time)
+    assert sorted(done.rows("late")) == sorted((row["k"], row["ts"], row["v"], "late") for row in late)
+    metrics = done.query.progress
+    assert [m.tuples_in for m in metrics] == [100, 100, 100, 100, 0]
+    assert sum(m.late for m in metrics) == len(late)
+    assert sum(m.windows_fired for m in metrics) == len(done.rows())
+    assert [m.tasks for m in metrics] == [3] * 5, "tasks without rows make their turns too"
+    assert metrics[-1].pending == 0
+    assert metrics[3].watermark_ms == max(row["ts"] for row in rows) - 1000
+    assert all(m.lag_ms > 10**12 for m in metrics)
+    assert [m.batch_id for m in metrics] == [0, 1, 2, 3, 4]
+    assert {m.batch_id: m for m in seen} == {m.batch_id: m for m in metrics}
+
+
+def test_the_stateful_part_is_evaluated_once_per_batch(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    trace = tmp_path / "calls"
+
+    @tumbling(seconds(1), timestamp="ts", late_stream="late", output={"default": "n long", "other": "n long"})
+    def traced(window: Any, collector: Any) -> None:
+        with trace.open("a") as out:
+            out.write(f"{window.end_timestamp}\n")
+        collector.emit(len(window))
+        collector.emit(-len(window), "other")
+
+    rows = [{"k": "a", "ts": 100 * i, "v": 0.0} for i in range(40)]
+    done = run(traced, feed().add(rows[:20], rows[20:]).read())
+    calls = trace.read_text().split()
+    assert len(calls) == len(set(calls)) == len(done.rows()) == len(done.rows("other")) > 0
+
+
+def test_a_drained_checkpoint_is_refused_and_names_the_way_out(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    source = feed().add([{"k": name, "ts": i, "v": 0.0} for i, name in enumerate("abcd")])
+    done = run(threes, source.read(), drain=True)
+    assert done.rows() == [("a,b,c",), ("d",)]
+    with pytest.raises(DrainedCheckpointError, match="new checkpoint"):
+        run(threes, source.read())
+    (tmp_path / "checkpoint/windowing/drained.json").unlink()  # as if killed between the last commit and the mark
+    again = run(threes, source.read(), drain=True)
+    assert again.rows() == []
+    with pytest.raises(DrainedCheckpointError):
+        run(threes, source.read(), drain=True)
+
+
+def test_a_drain_cut_short_is_finished_by_the_next_start(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    source = feed().add([{"k": name, "ts": i, "v": 0.0} for i, name in enumerate("abcd")])
+    sink = MemorySink()
+    run(threes, source.read(), sinks={"default": sink}, drain=True)
+    last = sink.batches.pop(1)
+    for name in ("commits/1", "commits/.1.crc", "windowing/drained.json"):
+        (tmp_path / "checkpoint" / name).unlink()
+    with pytest.raises(CheckpointError, match="drain=True"):
+        windowed(threes, source.read()).start(sink, str(tmp_path / "checkpoint"), trigger=seconds(1))
+    run(threes, source.read(), sinks={"default": sink})
+    assert sink.batches[1] == last
+    assert (tmp_path / "checkpoint/windowing/drained.json").exists()
+
+
+def test_a_drain_that_no_batch_has_taken_is_taken_back(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    source = feed().add([{"k": "a", "ts": 0, "v": 0.0}])
+    run(threes, source.read())
+    (tmp_path / "checkpoint/windowing/control" / DRAIN_FILE).write_text('{"kind":"drain"}\n')
+    source.add([{"k": "b", "ts": 1, "v": 0.0}, {"k": "c", "ts": 2, "v": 0.0}])
+    assert run(threes, source.read()).rows() == [("a,b,c",)]
+
+
+def test_a_batch_made_again_gives_the_same_rows_in_the_same_order(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    sinks = {"default": MemorySink(), "late": MemorySink()}
+    source = feed().add(*batches(3, 200))
+    run(summed, source.read(), sinks=sinks, tasks=2)
+    first = {name: dict(sink.batches) for name, sink in sinks.items()}
+    assert 2 in sinks["default"].batches
+    for name in ("commits/2", "commits/.2.crc"):
+        (tmp_path / "checkpoint" / name).unlink()
+    again = {"default": MemorySink(), "late": MemorySink()}
+    run(summed, source.read(), sinks=again, tasks=2)
+    assert again["default"].batches == {2: first["default"][2]}
+    assert again["late"].batches == {number: rows for number, rows in first["late"].items() if number == 2}
+
+
+def test_a_replay_with_other_packing_is_refused_unless_order_by_says_the_order(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    source = feed().add([{"k": "a", "ts": 0, "v": 0.0}])
+    run(threes, source.read(), checkpoint=str(tmp_path / "plain"))
+    run(threes, source.read(), checkpoint=str(tmp_path / "ordered"), order_by="ts")
+    for name in ("plain", "ordered"):
+        for file in ("0", ".0.crc"):
+            (tmp_path / name / "commits" / file).unlink()
+    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "1000000")
+    try:
+        with pytest.raises(CheckpointError, match=r"batch 0 .*maxPartitionBytes"):
+            run(threes, source.read(), checkpoint=str(tmp_path / "plain"))
+        with pytest.raises(CheckpointError, match="order_by was"):
+            run(threes, source.read(), checkpoint=str(tmp_path / "ordered"))
+        run(threes, source.read(), checkpoint=str(tmp_path / "ordered"), order_by="ts")
+    finally:
+        spark.conf.set("spark.sql.files.maxPartitionBytes", str(before))
+
+
+def test_the_watermark_is_the_smallest_of_the_input_streams(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
+    fast = feed(name="fast").add([{"k": "a", "ts": ts, "v": 0.0} for ts in (1000, 9000)])
+    slow = feed(name="slow").add([{"k": "a", "ts": 2500, "v": 1.0}])
+    done = run(summed, {"slow": slow.read(), "fast": fast.read()})
+    assert done.query.progress[-1].watermark_ms == 1500
+    assert done.rows() == []
+    slow.add([{"k": "a", "ts": 7000, "v": 1.0}])
+    again = run(summed, {"fast": fast.read(), "slow": slow.read()})
+    assert again.query.progress[-1].watermark_ms == 6000
+    assert [row[1:3] for row in again.rows()] == [(2000, 1), (4000, 2), (6000, 1)]
+
+
+def test_input_streams_with_other_columns_are_refused_with_a_sentence(feed: Callable[..., Any]) -> None:
+    one = feed(name="one").read()
+    with pytest.raises(ConfigError, match=r"'v' is double in stream 'a' and bigint in stream 'b'"):
+        windowed(summed, {"a": one, "b": one.selectExpr("k", "ts", "cast(v as long) v")})
+    with pytest.raises(ConfigError, match=r"'v' is double in stream 'a' and missing in stream 'b'"):
+        windowed(summed, {"a": one, "b": one.drop("v")})
+    assert windowed(summed, {"a": one, "b": one.select("v", "ts", "k")}).tasks == 2
+
+
+def test_null_and_future_timestamps_go_to_the_late_stream_with_a_reason(
+    feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    source = feed("k string, ts double, v double")
+    source.add([{"k": "a", "ts": None, "v": 1.0}, {"k": "b", "ts": 2.5, "v": 2.0}, {"k": "c", "ts": 2e14, "v": 3.0}])
+    source.add([{"k": "d", "ts": 1000.0, "v": 4.0}, {"k": "d", "ts": 9000.0, "v": 5.0}])
+    done = run(summed, source.read())
+    assert sorted((row[0], row[-1]) for row in done.rows("late")) == [
+        ("a", "invalid"),
+        ("b", "invalid"),
+        ("c", "future"),
+    ]
+    assert done.query.progress[-1].watermark_ms == 8000, "a timestamp of the far future has not moved it"
+    assert done.rows() == [("d", 2000, 1, 4.0), ("d", 4000, 1, 4.0)]
+
+
+def test_processing_time_never_hangs_an_available_now_run(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
+    source = feed().add([{"k": "a", "ts": 0, "v": 0.0}], [{"k": "b", "ts": 0, "v": 0.0}])
+    done = run(counted, source.read(), drain=True)
+    assert sum(n for (n,) in done.rows()) == 2
+
+
+def test_processing_time_windows_fire_on_an_idle_stream_and_the_query_goes_on_with_another_trigger(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    source = feed().add([{"k": "a", "ts": 0, "v": 0.0}])
+    sink = MemorySink()
+    query = windowed(counted, source.read()).start(
+        sink, str(tmp_path / "checkpoint"), trigger=timedelta(milliseconds=300)
+    )
+    _wait_for(lambda: sink.rows)
+    query.stop()
+    assert not query.is_active
+    assert query.exception is None
+    assert [tuple(row) for row in sink.rows] == [(1,)]
+    source.add([{"k": "b", "ts": 0, "v": 0.0}])
+    run(counted, source.read(), sinks={"default": sink}, drain=True)
+    assert [tuple(row) for row in sink.rows] == [(1,), (1,)]
+
+
+def test_a_stream_without_a_sink_is_refused_at_start_unless_discarded(
+    feed: Callable[..., Any], run: Callable[..., Any], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    source = feed().add([{"k": "a", "ts": 9000, "v": 0.0}], [{"k": "a", "ts": 1, "v": 0.0}])
+    with pytest.raises(ConfigError, match=r"stream 'default' of bolt 'summed' has no sink"):
+        windowed(summed, source.read()).start({}, str(tmp_path / "checkpoint"))
+    with pytest.raises(ConfigError, match="no stream 'sums'"):
+        windowed(summed, source.read()).start({"sums": MemorySink()}, str(tmp_path / "checkpoint"))
+    with caplog.at_level(logging.WARNING, "windowing.spark"):
+        run(summed, source.read(), sinks={}, discard=("default",))
+    assert ["1 late or unusable tuples" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_global_window_sees_all_rows_and_more_tasks_than_one_are_refused(
+    feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    source = feed().add([{"k": name, "ts": i, "v": 0.0} for i, name in enumerate("abc")])
+    with pytest.raises(ConfigError, match="tasks=2"):
+        windowed(threes, source.read(), tasks=2)
+    with pytest.raises(ConfigError, match="spread the rows of one key"):
+        windowed(summed, source.read(), grouping="shuffle")
+    with pytest.raises(ConfigError, match="group by"):
+        windowed(summed, source.read(), grouping="v")
+    assert run(threes, source.read(), grouping="global").rows() == [("a,b,c",)]
+
+
+def test_shuffle_grouping_gives_each_row_to_one_task(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
+    source = feed().add([{"k": f"{i}", "ts": i, "v": 0.0} for i in range(60)])
+    done = run(threes, source.read(), grouping="shuffle", tasks=2, drain=True)
+    ids = [name for (text,) in done.rows() for name in text.split(",")]
+    assert sorted(ids, key=int) == [f"{i}" for i in range(60)]
+    assert done.query.progress[-1].tasks == 2
+
+
+@pytest.mark.parametrize("option", ["timestamp", "key", "grouping", "order_by"])
+def test_a_column_that_the_input_lacks_is_refused_by_name(feed: Callable[..., Any], option: str) -> None:
+    source = feed(name=option).read().withColumnRenamed({"timestamp": "ts", "key": "k"}.get(option, "v"), "renamed")
+    options = {} if option in ("timestamp", "key") else {option: "v"}
+    bolt = summed if option in ("timestamp", "key") else threes
+    with pytest.raises(ConfigError, match=rf"{option} of bolt '{bolt.__name__}' names column"):
+        windowed(bolt, source, **options)
+
+
+def test_what_is_no_streaming_dataframe_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match=r"spark\.readStream"):
+        windowed(summed, spark.range(3))
+    with pytest.raises(ConfigError, match="empty mapping"):
+        windowed(summed, {})
+
+
+@pytest.mark.parametrize("trigger", ["once", 5, millis(0), timedelta(0)])
+def test_a_bad_trigger_is_refused(feed: Callable[..., Any], tmp_path: Path, trigger: Any) -> None:
+    with pytest.raises(ConfigError, match="trigger is"):
+        windowed(threes, feed().read()).start(MemorySink(), str(tmp_path / "checkpoint"), trigger=trigger)
+
+
+def test_the_streams_are_dataframes_to_go_on_with(
+    feed: Callable[..., Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    source = feed().add([{"k": "a", "ts": ts, "v": 1.0} for ts in (1000, 9000)], [{"k": "b", "ts": 0, "v": 2.0}])
+    streams = windowed(summed, source.read(), tasks=2).streams
+    assert streams["default"].columns == ["k", "end", "n", "total"]
+    assert streams["late"].columns == ["k", "ts", "v", "reason"]
+    sums = streams["default"].where("end = 2000").selectExpr("upper(k) k", "n")
+    started = sums.writeStream.option("checkpointLocation", str(tmp_path / "own")).trigger(availableNow=True)
+    query = started.format("parquet").start(str(tmp_path / "out"))
+    query.awaitTermination(120)
+    assert [tuple(row) for row in spark.read.parquet(str(tmp_path / "out")).collect()] == [("A", 1)]
+
+
+def test_names_with_quotes_blanks_and_brackets_are_only_names(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    @tumbling(seconds(1), timestamp="t's [x]", late_stream="late", output="n long")
+    def odd(window: Any) -> Any:
+        return len(window)
+
+    source = feed(name="in put's").add(
+        [{"k": "a", "ts": ts, "v": 0.0} for ts in (1000, 9000)], [{"k": 'b"', "ts": 0, "v": 0.0}]
+    )
+    named = source.read().withColumnRenamed("ts", "t's [x]").withColumnRenamed("k", 'k`;" --')
+    folder = tmp_path / "o'ut [1] {a,b}"
+    sinks = {"default": ParquetSink(f"{folder}/sums"), "late": ParquetSink(f"{folder}/la te")}
+    run(odd, named, checkpoint=f"{folder}/check point", sinks=sinks, drain=True)
+    assert sorted(row["n"] for row in sinks["default"].read(spark).collect()) == [1, 1]
+    assert [tuple(row)[:4] for row in sinks["late"].read(spark).collect()] == [('b"', 0, 0.0, "late")]
+
+
+def test_spark_refuses_a_batch_that_nobody_evaluated_so_every_batch_is(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Facts 0.4: no action at all breaks the checkpoint for good; all streams discarded is the nearest thing to it."""
+    source = feed().add([{"k": "a", "ts": 0, "v": 0.0}], [{"k": "b", "ts": 1, "v": 0.0}])
+    run(threes, source.read(), sinks={}, discard=("default",))
+    source.add([{"k": "c", "ts": 2, "v": 0.0}])
+    assert run(threes, source.read()).rows() == [("a,b,c",)]
+
+
+def test_a_lost_definition_or_another_query_s_checkpoint_is_refused(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    source = feed().add([{"k": "a", "ts": 0, "v": 0.0}])
+    run(threes, source.read())
+    shutil.rmtree(tmp_path / "checkpoint/windowing")
+    with pytest.raises(CheckpointError, match=r"no windowing/definition\.json"):
+        run(threes, source.read())
+
+
+def _wait_for(condition: Callable[[], Any], timeout: float = 60.0) -> None:
+    import time
+
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.1)

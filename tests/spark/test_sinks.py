@@ -1,0 +1,128 @@
+"""Sinks are idempotent by batch id, and show a batch wholly or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from windowing.errors import ConfigError, CorruptStateError
+from windowing.spark import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink
+from windowing.spark.hadoop import Folder
+
+
+def frame(spark: SparkSession, *values: int, text: str | None = "x") -> DataFrame:
+    return spark.createDataFrame([(value, text) for value in values], "n long, t string").coalesce(1)
+
+
+def found(sink: FileSink, spark: SparkSession) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in sink.read(spark).collect())
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_writing_a_batch_again_leaves_what_writing_it_once_leaves(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    sink = FileSink(str(tmp_path / "it's [a] {sink} *"), format)
+    sink.write(frame(spark, 1, 2), 0)
+    sink.write(frame(spark, 3), 12)
+    sink.write(frame(spark, 4, 5), 12)
+    assert sink.committed(spark) == [0, 12]
+    assert found(sink, spark) == [(1, "x", 0), (2, "x", 0), (4, "x", 12), (5, "x", 12)]
+    assert sink.read(spark).columns == ["n", "t", "batch_id"]
+
+
+def test_what_an_earlier_attempt_left_goes_when_the_batch_turns_out_empty(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(str(tmp_path / "out"))
+    sink.write(frame(spark, 1), 0)
+    sink.write(frame(spark, 2), 1)
+    sink.skip(1)
+    sink.skip(7)
+    assert found(sink, spark) == [(1, "x", 0)]
+
+
+def test_a_batch_that_was_not_finished_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(str(tmp_path / "out"))
+    sink.write(frame(spark, 1), 0)
+    sink.write(frame(spark, 2), 1)
+    (tmp_path / "out/batch_id=000000000001/_SUCCESS").unlink()
+    assert found(sink, spark) == [(1, "x", 0)]
+
+
+def test_a_sink_without_a_batch_reads_as_no_rows_of_a_known_schema(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(str(tmp_path / "out"))
+    with pytest.raises(ConfigError, match="holds no batch yet"):
+        sink.read(spark)
+    assert sink.read(spark, frame(spark).schema).columns == ["n", "t", "batch_id"]
+    sink.write(frame(spark, 1), 0)
+    sink.skip(0)
+    assert found(ParquetSink(str(tmp_path / "out")), spark) == []
+
+
+def test_a_damaged_schema_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(str(tmp_path / "out"))
+    sink.write(frame(spark, 1), 0)
+    Folder(spark, str(tmp_path / "out")).write("_schema.json", b"{]")
+    with pytest.raises(CorruptStateError, match=r"out/_schema\.json"):
+        sink.read(spark)
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(ConfigError, match="parquet, json, csv"):
+        FileSink("out", "avro")
+
+
+def test_memory_keeps_batches_in_order_and_replaces_a_replayed_one(spark: SparkSession) -> None:
+    sink = MemorySink()
+    sink.write(frame(spark, 9), 1)
+    sink.write(frame(spark, 1, 2), 0)
+    sink.write(frame(spark, 3), 1)
+    assert [row["n"] for row in sink.rows] == [1, 2, 3]
+    sink.skip(1)
+    sink.skip(5)
+    assert [row["n"] for row in sink.rows] == [1, 2]
+
+
+def test_a_function_is_a_sink_and_noop_evaluates_everything(spark: SparkSession) -> None:
+    calls: list[tuple[int, int]] = []
+    FunctionSink(lambda rows, batch_id: calls.append((rows.count(), batch_id))).write(frame(spark, 1, 2), 4)
+    assert calls == [(2, 4)]
+    with pytest.raises(ConfigError, match="takes a function"):
+        FunctionSink(3)  # type: ignore[arg-type]
+    seen = spark.sparkContext.accumulator(0)
+    rows = frame(spark, 1, 2, 3).rdd.map(lambda row: (seen.add(1), row["n"])[1:]).toDF("n long")
+    NoopSink().write(rows, 0)
+    assert seen.value == 3
+
+
+def test_the_files_of_a_query_are_those_of_its_batches(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    from windowing.core.measures import count
+    from windowing.topology.decorators import tumbling
+
+    @tumbling(count(2), timestamp="ts", output="n long")
+    def pairs(window: Any) -> Any:
+        return len(window)
+
+    sink = ParquetSink(str(tmp_path / "out"))
+    fed = [[{"k": "a", "ts": ts, "v": 0.0}] for ts in (1, 2, 3)]
+    run(pairs, feed().add(*fed).read(), sinks={"default": sink}, drain=True)
+    assert found(sink, spark) == [(1, 3), (2, 1)]
+
+
+def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(spark: SparkSession, tmp_path: Path) -> None:
+    folder = Folder(spark, str(tmp_path / "a b"))
+    folder.write("f.json", b"one")
+    folder.write("f.json", b"two\xff")
+    assert folder.read("f.json") == b"two\xff"
+    assert folder.names() == ["f.json"]
+    assert [file.name for file in (tmp_path / "a b").iterdir() if not file.name.startswith(".")] == ["f.json"]
+    assert folder.exists("f.json")
+    assert (folder / "none").names() == []
+    folder.delete("f.json")
+    folder.delete("f.json")
+    assert not folder.exists("f.json")

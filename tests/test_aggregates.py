@@ -1,0 +1,373 @@
+"""Windows with aggregate=: the same firings, counts and results as over the full windows, without keeping a tuple."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, namedtuple
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.core import aggregate as agg
+from windowing.core.config import WindowConfig
+from windowing.core.events import Activation, Expired
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.core.machines import machine_for
+from windowing.core.manager import WindowManager
+from windowing.core.measures import Count, Duration, count, millis
+from windowing.core.panes import PaneManager
+from windowing.core.partials import Aggregation
+from windowing.errors import ConfigError, SnapshotError
+from windowing.testing._replay_lossless import LosslessReplay, config_of
+from windowing.testing.histories import run_steps
+from windowing.testing.strategies import cases
+
+PANED = pytest.mark.parametrize("mix", ["D/D", "C/C"])
+EITHER: dict[str, Any] = dict.fromkeys(
+    ("event_time", "keyed", "key_ttl", "offset", "lateness", "repeat", "idle", "future", "source")
+)
+
+
+def longest(a: list[int], b: list[int]) -> list[int]:
+    return sorted([*a, *b])[-3:]
+
+
+ALL = {
+    "n": agg.count(),
+    "total": agg.sum(),
+    "mean": agg.mean(),
+    "least": agg.min(),
+    "most": agg.max(),
+    "top": agg.fold(list, lambda acc, value: longest(acc, [value]), longest, result=tuple),
+}
+
+
+class Recorded(LosslessReplay):
+    """A run whose windows are recorded as length and result, and expiries as counts."""
+
+    def __init__(self, case: dict[str, Any], config: WindowConfig, manager: Any) -> None:
+        super().__init__(case, config, lambda w: [w.key, w.start_timestamp, len(w), w.aggregate])
+        self.executor.manager = manager
+
+    def _events(self, index: int, effect: Any) -> Any:
+        if not isinstance(effect, Expired):
+            yield from super()._events(index, effect)
+        elif effect.spread:
+            yield from ([index + at, "expire", 1, effect.key] for at in range(effect.count))
+        else:
+            yield [index, "expire", effect.count, effect.key]
+
+
+def history(events: list[Any]) -> tuple[list[Any], Counter[Any]]:
+    """The windows and late tuples in order of their ops, and how many tuples of which key expired with which op."""
+    expired: Counter[Any] = Counter()
+    for op, kind, *what in events:
+        if kind == "expire":
+            expired[op, what[1]] += what[0]
+    seen = [event for event in sorted(events, key=lambda event: event[0]) if event[1] != "expire"]
+    return seen, expired
+
+
+def run_of(run: LosslessReplay, case: dict[str, Any]) -> tuple[list[Any], Counter[Any]]:
+    return history([event for step in run_steps(case, run) for event in step])
+
+
+def over_windows(config: WindowConfig) -> WindowManager:
+    return WindowManager(config, fold=Aggregation(config.aggregate).fold)
+
+
+# -- panes equal full windows ------------------------------------------------------------------------------------------
+
+
+@PANED
+@given(data=st.data(), batched=st.booleans())
+def test_panes_give_what_full_windows_give(mix, data, batched):
+    case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})) | {"batched": batched}
+    config = config_of(case, aggregate=ALL)
+    panes, full = Recorded(case, config, PaneManager(config)), Recorded(case, config, over_windows(config))
+    assert run_of(panes, case) == run_of(full, case)
+    assert panes.executor.counts() == full.executor.counts()
+
+
+@PANED
+@given(data=st.data())
+def test_the_tally_is_the_same_after_every_op(mix, data):
+    case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24}))
+    config = config_of(case, aggregate=agg.count())
+    panes, full = Recorded(case, config, PaneManager(config)), Recorded(case, config, over_windows(config))
+    for _ in zip(run_steps(case, panes), run_steps(case, full), strict=True):
+        assert panes.executor.counts() == full.executor.counts()
+
+
+@PANED
+@given(data=st.data(), batched=st.booleans())
+def test_panes_resumed_from_json_are_the_same_to_the_last_bit(mix, data, batched):
+    """Floats that lose bits as they are added: any other order or grouping would show."""
+    case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})) | {"batched": batched}
+    values = data.draw(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=9))
+    floats = agg.fold(list, lambda acc, n: [*acc, values[n % len(values)]], lambda a, b: a + b, sum)
+    config = config_of(case, aggregate={"sum": agg.sum(), "mean": agg.mean(), "floats": floats})
+    through, stopped = Recorded(case, config, PaneManager(config)), Recorded(case, config, PaneManager(config))
+    events = []
+    for step in run_steps(case, stopped):
+        events += step
+        saved = json.dumps(stopped.executor.snapshot())
+        stopped.executor = stopped.build()
+        stopped.executor.restore(json.loads(saved))
+        assert json.dumps(stopped.executor.snapshot()) == saved
+    assert repr(history(events)) == repr(run_of(through, case))
+
+
+@PANED
+@given(data=st.data())
+def test_panes_fed_by_the_batch_add_in_the_same_order_as_one_by_one(mix, data):
+    case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24}))
+    config = config_of(case, aggregate=agg.fold(list, lambda acc, value: [*acc, value], lambda a, b: a + b))
+    one, many = Recorded(case, config, PaneManager(config)), Recorded(case, config, PaneManager(config))
+    assert run_of(one, case) == run_of(many, {**case, "batched": True})
+
+
+def test_inside_a_time_pane_values_are_added_in_order_of_arrival():
+    manager = manager_of(millis(20), millis(10), agg.fold(str, lambda a, b: a + b, lambda a, b: a + b), timestamp="ts")
+    list(manager.add_batch(list("abcdef"), [9, 1, 15, 9, 11, 5]))
+    fired = [effect.window.aggregate for effect in manager.drain() if isinstance(effect, Activation)]
+    assert fired == ["abdf", "abdfce", "ce"]
+
+
+@given(cases(mix=None, **{**EITHER, "max_steps": 24}))
+def test_every_mix_has_the_aggregate_of_its_windows(case):
+    """Fractions and whole numbers, so that the order of adding cannot matter; through the executor as users get it."""
+    config = config_of(case, aggregate={"total": agg.sum(), "n": agg.count(), "own": ALL["top"]})
+    run = Recorded(case, config, machine_for(config))
+    full = LosslessReplay(case, config_of(case))
+    firings = [event[2:] for step in run_steps(case, run) for event in step if event[1] == "activate"]
+    windows = [event[2:] for step in run_steps(case, full) for event in step if event[1] == "activate"]
+    assert len(firings) == len(windows)
+    for (_, _, size, result, reference), (current, _, _, end) in zip(firings, windows, strict=True):
+        assert (size, reference) == (len(current), end)
+        assert result == {"total": sum(current), "n": len(current), "own": tuple(sorted(current)[-3:])}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.fractions(max_denominator=9)), min_size=1, max_size=40),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.integers(0, 11),
+)
+def test_out_of_order_tuples_land_in_their_pane(tuples, length, slide, offset):
+    config = WindowConfig(
+        length=Duration(length),
+        slide=Duration(slide),
+        timestamp="ts",
+        offset_ms=offset % slide,
+        aggregate={"sum": agg.sum("value"), "mean": agg.mean("value")},
+    )
+    manager = PaneManager(config)
+    list(manager.add_batch([{"value": value} for _, value in tuples], [ts for ts, _ in tuples]))
+    seen = {}
+    for effect in manager.drain():
+        if isinstance(effect, Activation):
+            seen[effect.window.end_timestamp] = (len(effect.window), effect.window.aggregate)
+    ends = {e for ts, _ in tuples for e in range(ts, ts + length) if (e - offset % slide) % slide == 0}
+    expected = {}
+    for end in ends:
+        values = [value for ts, value in tuples if end - length < ts <= end]
+        expected[end] = (len(values), {"sum": sum(values), "mean": Fraction(sum(values), len(values))})
+    assert seen == expected
+
+
+# -- one by one --------------------------------------------------------------------------------------------------------
+
+
+def effects_of(effects: Any) -> list[Any]:
+    return [
+        (e.window.end_timestamp, len(e.window), e.window.aggregate) if isinstance(e, Activation) else e.count
+        for e in effects
+    ]
+
+
+def manager_of(length: Any, slide: Any, aggregate: Any, **options: Any) -> PaneManager:
+    return PaneManager(WindowConfig(length=length, slide=slide, aggregate=aggregate, **options))
+
+
+def test_a_window_with_an_aggregate_refuses_to_give_tuples_it_did_not_keep():
+    manager = manager_of(millis(10), millis(10), agg.count(), timestamp="ts")
+    manager.add("a", 3)
+    [effect, expired] = [
+        (effect, [ask(effect) for ask in (refusal("get"), refusal("get_new"), refusal("get_expired"))])
+        if isinstance(effect, Activation)
+        else effect
+        for effect in manager.advance(10)
+    ]
+    assert all("use window.aggregate" in sentence for sentence in effect[1])
+    assert expired.get() is None
+    assert expired.count == 1
+
+
+def refusal(method: str) -> Any:
+    def ask(effect: Activation) -> str:
+        with pytest.raises(TypeError) as refused:
+            getattr(effect.window, method)()
+        return str(refused.value)
+
+    return ask
+
+
+def test_count_windows_on_processing_time_fire_with_their_last_tuple():
+    manager = manager_of(count(3), count(2), agg.sum())
+    assert [effects_of(manager.add(value, clock)) for clock, value in enumerate([1, 10, 100, 1000])] == [
+        [],
+        [(1, 2, 11), 1],
+        [],
+        [(3, 3, 1110), 2],
+    ]
+
+
+def test_a_tuple_between_two_windows_is_counted_and_never_added():
+    def refuse(acc: Any, value: Any) -> Any:
+        assert value != "skipped"
+        return acc + 1
+
+    counted = agg.fold(int, refuse, lambda a, b: a + b)
+    time = manager_of(millis(2), millis(10), counted, timestamp="ts")  # windows (8, 10], (18, 20], ...
+    list(time.add_batch(["skipped", "a", "skipped"], [3, 9, 11]))
+    assert effects_of(time.advance(10)) == [(10, 1, 1), 2]
+    assert effects_of(time.drain()) == [1]
+    assert (time.tally.shown, time.tally.skipped) == (1, 2)
+    numbers = manager_of(count(1), count(3), counted, timestamp="ts")
+    list(numbers.add_batch(["skipped", "skipped", "a", "skipped"], [1, 2, 3, 4]))
+    assert effects_of(numbers.advance(9)) == [(3, 1, 1), 4]
+    assert (numbers.tally.shown, numbers.tally.skipped) == (1, 3)
+
+
+def test_the_state_holds_partials_and_no_tuples():
+    manager = manager_of(millis(100), millis(50), {"n": agg.count(), "worst": agg.max("delay")}, timestamp="ts")
+    list(manager.add_batch([{"delay": n, "who": "secret"} for n in range(1000)], list(range(1000))))
+    saved = json.dumps(manager.snapshot())
+    assert "secret" not in saved
+    assert len(manager.snapshot()["tracks"][0]["panes"]["panes"]) == 21
+    counts = manager_of(count(4), count(2), agg.count(), timestamp="ts")
+    list(counts.add_batch([{"who": "secret"}], [5]))
+    assert "secret" not in json.dumps(counts.snapshot())
+
+
+Flight = namedtuple("Flight", ["delay", "carrier"])
+
+
+class Plane:
+    delay = 7
+
+
+def test_values_come_from_fields_of_mappings_namedtuples_and_objects_or_are_the_tuple_itself():
+    payloads = [{"delay": 3}, Flight(5, "UA"), Plane()]
+    aggregation = Aggregation({"sum": agg.sum("delay"), "n": agg.count(), "kinds": agg.count(field=None)})
+    assert aggregation.fold(payloads) == {"sum": 15, "n": 3, "kinds": 3}
+    assert Aggregation(agg.sum()).fold([1, 2]) == 3
+    assert Aggregation(agg.max("carrier")).fold([Flight(1, "AA"), Flight(1, "UA")]) == "UA"
+
+
+def test_a_tuple_without_the_field_is_refused_and_changes_nothing():
+    manager = manager_of(millis(10), millis(10), agg.sum("delay"), timestamp="ts")
+    manager.add({"delay": 1}, 3)
+    saved = manager.snapshot()
+    with pytest.raises(ConfigError, match="'delay', which a tuple does not have"):
+        manager.add_batch([{"delay": 2}, {"delya": 3}], [4, 5])
+    assert manager.snapshot() == saved
+    manager.check()
+
+
+def test_a_bolt_that_keeps_or_changes_a_result_does_not_change_the_partials():
+    def append(acc: list[Any], value: Any) -> list[Any]:
+        acc.append(value)
+        return acc
+
+    manager = manager_of(millis(10), millis(5), agg.fold(list, append, lambda a, b: a + b), timestamp="ts")
+    list(manager.add_batch(["a", "b"], [4, 9]))
+    kept = []
+    for effect in manager.drain():
+        if isinstance(effect, Activation):
+            kept.append(effect.window.aggregate)
+            kept[-1].append("changed")
+    assert kept == [["a", "changed"], ["a", "b", "changed"], ["b", "changed"]]
+
+
+def test_a_snapshot_shares_nothing_with_the_machine():
+    def append(acc: list[Any], value: Any) -> list[Any]:
+        acc.append(value)
+        return acc
+
+    manager = manager_of(millis(10), millis(10), agg.fold(list, append, lambda a, b: a + b), timestamp="ts")
+    manager.add("a", 1)
+    saved = manager.snapshot()
+    manager.add("b", 2)
+    other = manager_of(millis(10), millis(10), agg.fold(list, append, lambda a, b: a + b), timestamp="ts")
+    other.restore(saved)
+    other.add("c", 3)
+    assert [effect.window.aggregate for effect in other.drain() if isinstance(effect, Activation)] == [["a", "c"]]
+    assert json.dumps(saved["tracks"][0]["panes"]["panes"]) == '[[10, 1, 0, [["a"]]]]'
+
+
+def test_a_snapshot_of_other_aggregators_is_refused():
+    manager = manager_of(millis(10), millis(10), agg.sum("delay"), timestamp="ts")
+    other = manager_of(millis(10), millis(10), agg.sum("distance"), timestamp="ts")
+    with pytest.raises(SnapshotError, match="same definition"):
+        other.restore(manager.snapshot())
+    with pytest.raises(SnapshotError, match="a PaneManager snapshot"):
+        other.restore(WindowManager(other.config).snapshot())
+
+
+def test_a_batch_out_of_order_is_one_run_for_each_pane():
+    calls = []
+
+    class Counting:
+        field = None
+
+        def init(self) -> int:
+            return 0
+
+        def add(self, acc: int, value: int) -> int:
+            raise AssertionError("a batch is added in runs")
+
+        def add_many(self, acc: int, values: Any) -> int:
+            calls.append(len(values))
+            return acc + sum(values)
+
+        def merge(self, a: int, b: int) -> int:
+            return a + b
+
+        def result(self, acc: int) -> int:
+            return acc
+
+    manager = manager_of(millis(20), millis(10), Counting(), timestamp="ts")
+    list(manager.add_batch([1] * 40_000, [n * 7919 % 40 for n in range(40_000)]))
+    # Timestamp 0 is the pane that ends at 0; then (0, 10], (10, 20], (20, 30], and 31..39.
+    assert sorted(calls) == [1000, 9000, 10000, 10000, 10000]
+    sizes = [e[1] for e in effects_of(manager.drain()) if isinstance(e, tuple)]
+    assert sizes == [1000, 11000, 20000, 20000, 19000, 9000]
+
+
+@pytest.mark.parametrize(
+    ("length", "slide", "options", "kind"),
+    [
+        (Duration(10), Duration(5), {}, "PaneManager"),
+        (Count(10), Count(5), {}, "PaneManager"),
+        (Duration(10), Count(5), {}, "WindowManager"),
+        (Count(10), Duration(5), {}, "WindowManager"),
+        (Count(10), Count(5), {"aggregate": None}, "WindowManager"),
+        (Count(10), Count(5), {"trigger": lambda: None}, "PolicyWindowManager"),
+        (Count(10), Count(5), {"aggregate": None, "eviction": lambda: None}, "PolicyWindowManager"),
+        (Count(10), Count(5), {"aggregate": None, "semantics": "storm"}, "StormMachine"),
+    ],
+)
+def test_which_machine_a_definition_gets(length, slide, options, kind):
+    given = {"length": length, "slide": slide, "timestamp": "ts", "aggregate": agg.count(), **options}
+    assert type(machine_for(WindowConfig.of(**given))).__name__ == kind
+    assert isinstance(WindowedBoltExecutor(WindowConfig.of(**given)).counts(), dict)
+
+
+def test_panes_are_for_two_measures_of_one_kind():
+    with pytest.raises(ConfigError, match="two Durations or two Counts"):
+        manager_of(count(3), millis(5), agg.count())

@@ -1,0 +1,296 @@
+"""Groupings: which task a tuple goes to, the same in every process and on Spark. Storm's ShuffleGroupingTest,
+PartialKeyGroupingTest, RandomTwoTaskAssignmentCreatorTest, BalancedTargetSelectorTest and GroupingIntegrationTest are here,
+written anew."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.errors import ConfigError
+from windowing.topology.groupings import (
+    AllGrouping,
+    CustomGrouping,
+    DirectGrouping,
+    FieldsGrouping,
+    GlobalGrouping,
+    Grouping,
+    LocalOrShuffleGrouping,
+    NoneGrouping,
+    PartialKeyGrouping,
+    ShuffleGrouping,
+    direct_task,
+)
+from windowing.topology.hashing import GroupingError, hashable, hasher_of, key_hash
+from windowing.topology.schema import Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WORDS = Schema.parse("word string, n long")
+KEYS = [f"key {number}" for number in range(1000)]
+
+
+def sent(grouping: Grouping, tasks: int, tuples: Sequence[tuple[Any, ...]], seed: int = 0) -> list[Sequence[int]]:
+    chooser = grouping.targets(tasks, WORDS)
+    state = chooser.start(seed)
+    return [chooser(values, state) for values in tuples]
+
+
+def words(*keys: str) -> list[tuple[Any, ...]]:
+    return [(key, 1) for key in keys]
+
+
+@pytest.mark.parametrize("grouping", [ShuffleGrouping(), NoneGrouping(), LocalOrShuffleGrouping()])
+@given(tasks=st.integers(1, 9), rounds=st.integers(1, 5), seed=st.integers(0, 99))
+def test_a_shuffle_gives_each_task_the_same_number(grouping: Grouping, tasks: int, rounds: int, seed: int) -> None:
+    counts = Counter(task for (task,) in sent(grouping, tasks, words("a") * tasks * rounds, seed))
+    assert counts == dict.fromkeys(range(tasks), rounds)
+
+
+def test_shuffles_of_several_emitters_begin_at_different_tasks() -> None:
+    firsts = {sent(ShuffleGrouping(), 4, words("a"), seed)[0] for seed in range(4)}
+    assert firsts == {(0,), (1,), (2,), (3,)}
+
+
+def test_a_shuffle_goes_on_from_a_saved_state() -> None:
+    chooser = ShuffleGrouping().targets(3, WORDS)
+    state = chooser.start(2)
+    first = [chooser(("a", 1), state) for _ in range(4)]
+    saved = list(state)
+    rest = [chooser(("a", 1), state) for _ in range(4)]
+    assert first == [(2,), (0,), (1,), (2,)]
+    assert [chooser(("a", 1), saved) for _ in range(4)] == rest
+
+
+def test_local_or_shuffle_stays_among_the_tasks_of_the_worker() -> None:
+    chooser = LocalOrShuffleGrouping().targets(5, WORDS, local=[3, 1])
+    state = chooser.start()
+    assert [chooser(("a", 1), state) for _ in range(4)] == [(1,), (3,), (1,), (3,)]
+
+
+def test_equal_keys_go_to_one_task_whatever_the_other_fields_are() -> None:
+    grouping = FieldsGrouping(("word",))
+    first = sent(grouping, 7, [(key, 1) for key in KEYS])
+    again = sent(grouping, 7, [(key, 2) for key in reversed(KEYS)], seed=3)
+    assert first == again[::-1]
+    assert {task for (task,) in first} == set(range(7))
+
+
+def test_keys_spread_evenly_over_the_tasks() -> None:
+    counts = Counter(task for (task,) in sent(FieldsGrouping(("word",)), 4, words(*KEYS)))
+    assert all(180 <= count <= 320 for count in counts.values()), counts
+
+
+def test_the_order_of_the_fields_is_part_of_the_key() -> None:
+    tuples = [(key, number) for number, key in enumerate(KEYS)]
+    assert sent(FieldsGrouping(("word", "n")), 8, tuples) != sent(FieldsGrouping(("n", "word")), 8, tuples)
+
+
+def test_a_key_that_is_none_has_a_task_too() -> None:
+    assert sent(FieldsGrouping(("word",)), 5, [(None, 1), (None, 2)]) == [(2,), (2,)]  # pmod(42, 5)
+
+
+def test_the_task_of_a_key_does_not_depend_on_the_process() -> None:
+    code = (
+        "from windowing.topology.groupings import FieldsGrouping, PartialKeyGrouping\n"
+        "from windowing.topology.schema import Schema\n"
+        "for kind in FieldsGrouping, PartialKeyGrouping:\n"
+        "    chooser = kind(('w', 'd')).targets(50, Schema.parse('w string, d double'))\n"
+        "    state = chooser.start()\n"
+        "    print([chooser((f'k{n}', n / 3), state)[0] for n in range(100)])\n"
+    )
+    seen = set()
+    for salt in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": salt}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        seen.add(done.stdout)
+    assert len(seen) == 1
+
+
+@given(tasks=st.integers(2, 12), key=st.text())
+def test_partial_key_uses_exactly_two_tasks_for_a_key(tasks: int, key: str) -> None:
+    chosen = [task for (task,) in sent(PartialKeyGrouping(("word",)), tasks, words(key) * 10)]
+    assert Counter(chosen) == {chosen[0]: 5, chosen[1]: 5}
+    (alone,) = sent(FieldsGrouping(("word",)), tasks, words(key))[0]
+    assert chosen[0] == alone, "the first candidate is the task that fields grouping gives"
+
+
+def test_partial_key_gives_different_keys_different_pairs() -> None:
+    pairs = {
+        tuple(sorted({task for (task,) in sent(PartialKeyGrouping(("word",)), 6, words(key) * 2)})) for key in KEYS
+    }
+    assert len(pairs) == 15, "all pairs of 6 tasks"
+
+
+def test_partial_key_takes_the_less_loaded_of_the_two() -> None:
+    chooser = PartialKeyGrouping(("word",)).targets(3, WORDS)
+    one, other = sorted({task for (task,) in (sent(PartialKeyGrouping(("word",)), 3, words("a") * 2))})
+    state = chooser.start()
+    state[one] = 5
+    assert [chooser(("a", 1), state) for _ in range(5)] == [(other,)] * 5
+    assert state[one] == state[other] == 5
+
+
+def test_partial_key_spreads_a_skewed_key() -> None:
+    tuples = words(*(["hot"] * 1000), *KEYS)
+    loads = Counter(task for (task,) in sent(PartialKeyGrouping(("word",)), 4, tuples))
+    by_key = Counter(task for (task,) in sent(FieldsGrouping(("word",)), 4, tuples))
+    assert max(loads.values()) <= 600 < 1000 < max(by_key.values())
+
+
+def test_partial_key_with_one_task_has_no_choice() -> None:
+    assert sent(PartialKeyGrouping(("word",)), 1, words("a", "b")) == [(0,), (0,)]
+
+
+def test_all_is_every_task_and_global_the_lowest() -> None:
+    assert sent(AllGrouping(), 3, words("a")) == [(0, 1, 2)]
+    assert sent(GlobalGrouping(), 3, words("a", "b")) == [(0,), (0,)]
+
+
+def test_a_plain_emit_on_a_direct_stream_is_an_error() -> None:
+    with pytest.raises(GroupingError, match="call emit_direct"):
+        sent(DirectGrouping(), 3, words("a"))
+    assert direct_task(2, 3) == 2
+    for wrong in (3, -1, True, "0", None):
+        with pytest.raises(GroupingError, match="tasks are counted from 0 to 2"):
+            direct_task(wrong, 3)
+
+
+def test_a_custom_grouping_is_a_function_of_the_values_and_the_number_of_tasks() -> None:
+    def by_number(values: Sequence[Any], tasks: int) -> int:
+        return int(values[1]) % tasks
+
+    class Twice:
+        def choose_tasks(self, values: Sequence[Any], tasks: int) -> list[int]:
+            return [0, tasks - 1]
+
+    assert sent(CustomGrouping(by_number), 3, [("a", 4), ("b", 5)]) == [(1,), (2,)]
+    assert sent(CustomGrouping(Twice()), 3, words("a")) == [(0, 2)]
+    assert sent(CustomGrouping(lambda values, tasks: []), 3, words("a")) == [()]
+
+
+@pytest.mark.parametrize("said", [3, -1, [0, 3], None, {0, 1}, "0", [True]])
+def test_a_custom_grouping_that_names_no_task_is_an_error(said: Any) -> None:
+    with pytest.raises(GroupingError, match=r"custom\("):
+        sent(CustomGrouping(lambda values, tasks: said), 3, words("a"))
+
+
+def test_a_value_that_does_not_fit_its_declared_type_is_an_error() -> None:
+    wrong: list[tuple[str, Any]] = [
+        ("bigint", "5"),
+        ("bigint", 2**63),
+        ("int", 2**31),
+        ("string", 5),
+        ("string", "\ud800"),
+        ("boolean", 1),
+        ("binary", "a"),
+        ("date", 5),
+        ("timestamp", 5),
+        ("double", "a"),
+        ("decimal(4,1)", 0.5),
+        ("decimal(4,1)", Decimal("0.55")),
+        ("decimal(4,1)", Decimal("1000")),
+        ("decimal(4,1)", Decimal("1e999999")),
+        ("decimal(4,1)", Decimal("NaN")),
+        ("array<int>", 5),
+        ("array<int>", ["5"]),
+    ]
+    for kind, value in wrong:
+        with pytest.raises(GroupingError, match="a key of type"):
+            hasher_of(kind)(value, 42)
+
+
+def test_maps_and_structs_have_no_hash() -> None:
+    for kind in ("map<string,int>", "struct<a:int>", "array<map<string, int>>"):
+        assert hashable(kind) is not None
+        with pytest.raises(ConfigError, match="cannot be part of a key"):
+            hasher_of(kind)
+
+
+def test_a_key_names_fields_of_the_stream() -> None:
+    with pytest.raises(ConfigError, match=r"'wrod', the stream has word string, n bigint"):
+        FieldsGrouping(("wrod",)).targets(3, WORDS)
+
+
+def test_a_missing_package_is_said_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    with pytest.raises(ConfigError, match=r"pip install 'windowing\[topology\]'"):
+        FieldsGrouping(("word",)).targets(3, WORDS)
+
+
+def test_zeros_and_nans_are_one_key_each() -> None:
+    minus_nan = float.fromhex("-0x1p+0") * float("nan")
+    for kind in ("double", "float"):
+        assert key_hash((kind,), (0.0,)) == key_hash((kind,), (-0.0,))
+        assert key_hash((kind,), (float("nan"),)) == key_hash((kind,), (minus_nan,))
+
+
+MOMENT = datetime(2024, 2, 29, 23, 59, 59, 999999, tzinfo=UTC)
+BY_TYPE: dict[str, list[Any]] = {
+    "boolean": [None, True, False],
+    "tinyint": [None, 0, -128, 127],
+    "smallint": [None, 0, -32768, 32767],
+    "int": [None, 0, 1, -1, 2**31 - 1, -(2**31)],
+    "bigint": [None, 0, 1, -1, 2**63 - 1, -(2**63)],
+    "float": [None, 0.0, -0.0, 1.5, -2.25, float("nan"), float("inf"), float("-inf"), 1e-45],
+    "double": [None, 0.0, -0.0, 1.1, -2.25, float("nan"), float("inf"), float("-inf"), 5e-324],
+    "string": [None, "", "a", "storm", "Zürich", "雪", "😀", "a\0b", "x" * 31, "x" * 32, "x" * 100],
+    "binary": [None, b"", b"\0", b"storm", bytes(range(256))],
+    "date": [None, date(1970, 1, 1), date(1969, 12, 31), date(2024, 2, 29), date(1583, 1, 1)],
+    "timestamp": [
+        None,
+        datetime(1970, 1, 1, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=UTC),
+        MOMENT,
+        MOMENT.astimezone(timezone(timedelta(hours=-5, minutes=-30))),
+    ],
+    "decimal(9,2)": [None, Decimal("0"), Decimal("-0.00"), Decimal("1.5"), Decimal("-9999999.99"), Decimal("1e3")],
+    "decimal(18,0)": [None, Decimal(10**18 - 1), Decimal(-(10**18) + 1)],
+    "decimal(38,10)": [None, Decimal("0"), Decimal("1.5"), Decimal("-1.28e-8"), Decimal("-1"), Decimal(10**27)],
+    "decimal(38,0)": [Decimal(2**number + more) for number in (7, 8, 15, 63, 64, 120) for more in (-1, 0, 1)]
+    + [Decimal(-(2**number) + more) for number in (7, 8, 15, 63, 64, 120) for more in (-1, 0, 1)],
+    "array<bigint>": [None, [], [1, None, -3], [None]],
+    "array<array<string>>": [None, [], [["a", None], None, []]],
+}
+
+
+def test_the_hash_is_that_of_spark_for_every_type_and_chained(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody spells it
+
+    rounds = max(map(len, BY_TYPE.values()))
+    rows = [tuple(values[number % len(values)] for values in BY_TYPE.values()) for number in range(rounds)]
+    names = [f"c{number}" for number in range(len(BY_TYPE))]
+    frame = spark.createDataFrame(rows, ", ".join(map(" ".join, zip(names, BY_TYPE, strict=True)))).coalesce(1)
+    hashes = [F.xxhash64(name) for name in names]
+    second = F.xxhash64("c7", F.lit(1))  # how partial key grouping makes its second candidate
+    found = frame.select(*hashes, F.xxhash64(*names), second, F.pmod(F.xxhash64(*names), F.lit(7))).collect()
+    types = tuple(BY_TYPE)
+    expected = [
+        (
+            *(key_hash((kind,), (value,)) for kind, value in zip(types, row, strict=True)),
+            key_hash(types, row),
+            key_hash(("string", "int"), (row[7], 1)),
+            key_hash(types, row) % 7,
+        )
+        for row in rows
+    ]
+    for row, theirs, ours in zip(rows, found, expected, strict=True):
+        wrong = [
+            (what, value, a, b)
+            for what, value, a, b in zip(
+                [*types, "chained", "second", "task"], [*row, row, row[7], row], theirs, ours, strict=True
+            )
+            if a != b
+        ]
+        assert not wrong, wrong

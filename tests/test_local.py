@@ -1,0 +1,383 @@
+"""The local driver: rows in, rows out, without Spark; and what it does when a bolt fails."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, namedtuple
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+
+from windowing import (
+    LateReason,
+    SkippedTuplesWarning,
+    count,
+    minutes,
+    seconds,
+    sliding,
+    tumbling,
+    windowed_bolt,
+)
+from windowing import (
+    aggregate as agg,
+)
+from windowing.core.windows import TupleWindow
+from windowing.errors import BoltError, ConfigError, StaleWindowError, WindowingError
+from windowing.runtime import LocalRun, VirtualClock, run_local
+from windowing.runtime.local import TaskContext
+from windowing.testing._replay_lossless import config_of
+from windowing.testing.replay import replay
+from windowing.testing.strategies import cases
+from windowing.topology.bolts import CallStyle, WindowedBolt
+from windowing.topology.schema import Schema
+
+Word = namedtuple("Word", "word at")
+
+
+@tumbling(seconds(10), timestamp="at", late_stream="late", output="end long, word string, n long")
+def word_count(window):
+    found = Counter(row.word for row in window)
+    return [(window.end_timestamp, word, n) for word, n in sorted(found.items())]
+
+
+def words(text: str, *at: int) -> list[Word]:
+    return [Word(word, second * 1000) for word, second in zip(text.split(), at, strict=True)]
+
+
+# -- rows in, rows out -------------------------------------------------------------------------------------------------
+
+
+def test_words_are_counted_per_window():
+    result = run_local(word_count, [words("to be or not", 1, 4, 7, 12), words("to be", 14, 15)])
+    assert result["default"] == [
+        (10_000, "be", 1),
+        (10_000, "or", 1),
+        (10_000, "to", 1),
+        (20_000, "be", 1),
+        (20_000, "not", 1),
+        (20_000, "to", 1),
+    ]
+    assert result.counts == {
+        "in": 6,
+        "shown": 6,
+        "skipped": 0,
+        "pending": 0,
+        "expired": 6,
+        "late": 0,
+        "fired": 2,
+    }
+    assert result.acked == 6
+
+
+def test_a_late_row_goes_to_the_side_with_its_reason():
+    result = run_local(word_count, [words("a b", 1, 25), words("c d", 3, 26)])
+    assert result.late == [(Word("c", 3_000), LateReason.LATE)]
+    assert result.acked == result.counts["in"] == 4
+
+
+def test_all_rows_of_a_batch_are_judged_by_the_turn_before_it():
+    assert run_local(word_count, [words("a b c", 25, 3, 26)]).late == []
+
+
+def test_without_a_drain_the_open_windows_stay_pending():
+    result = run_local(word_count, [words("a b", 1, 12)], drain=False)
+    assert [row[1] for row in result["default"]] == ["a"]
+    assert result.counts["pending"] == 1
+
+
+def test_a_drain_fires_the_short_last_window_and_closes_the_run():
+    @tumbling(count(3), timestamp="at", output="words string")
+    def three(window):
+        return " ".join(row.word for row in window)
+
+    run = LocalRun(three)
+    run.feed(words("a b c d", 1, 2, 3, 4))
+    assert run.turn() == [("default", ("a b c",))]
+    assert run.drain() == [("default", ("d",))]
+    assert run.drain() == run.turn() == []
+    run.feed(words("e", 9))
+    assert run.result.late == [(Word("e", 9_000), LateReason.CLOSED)]
+
+
+def test_rows_are_dicts_namedtuples_or_objects_and_come_to_the_bolt_as_they_are():
+    @tumbling(count(3), timestamp="at", output="kinds string")
+    def kinds(window):
+        return " ".join(type(row).__name__ for row in window)
+
+    rows = [{"at": 1}, Word("b", 2), SimpleNamespace(at=3)]
+    assert run_local(kinds, [rows])["default"] == [("dict Word SimpleNamespace",)]
+
+
+def test_the_watermark_waits_for_every_input_stream():
+    run = LocalRun(word_count, streams=("left", "right"))
+    run.feed(words("a b", 1, 12), "left")
+    assert run.turn() == []
+    run.feed(words("c", 11), "right")
+    assert [row[1] for _, row in run.turn()] == ["a"]
+
+
+def test_a_batch_of_several_streams_is_a_mapping():
+    batches = [{"left": words("a b", 1, 12), "right": words("c", 11)}]
+    result = run_local(word_count, batches, drain=False, streams=("left", "right"))
+    assert [row[1] for row in result["default"]] == ["a"]
+
+
+def test_each_source_has_a_watermark_of_its_own():
+    @tumbling(seconds(1), timestamp="at", source="partition", output="n long")
+    def size(window):
+        return len(window)
+
+    run = LocalRun(size)
+    run.feed([{"at": 500, "partition": 0}, {"at": 9_000, "partition": 1}])
+    assert run.turn() == []
+    run.feed([{"at": 1_200, "partition": 0}])
+    assert run.turn() == [("default", (1,))]
+
+
+def test_a_keyed_bolt_has_the_windows_of_each_key():
+    @tumbling(count(2), timestamp="at", key="word", output="word string, n long")
+    def pairs(window):
+        return (window.key, len(window))
+
+    result = run_local(pairs, [words("a b a b b a", 1, 2, 3, 4, 5, 6)])
+    assert result["default"] == [("a", 2), ("b", 2), ("b", 1), ("a", 1)]
+
+
+def test_a_key_of_several_fields_is_a_tuple_and_all_nan_are_one_key():
+    @tumbling(count(2), timestamp="at", key=("a", "b"), output="key string, n long")
+    def pairs(window):
+        return (repr(window.key), len(window))
+
+    rows = [{"at": 1, "a": 1, "b": float("nan")}, {"at": 2, "a": 1, "b": float("nan")}]
+    assert run_local(pairs, [rows])["default"] == [("(1, nan)", 2)]
+
+
+def test_a_bolt_with_a_collector_emits_to_its_streams():
+    @tumbling(count(2), timestamp="at", output={"default": "n long", "words": "word string"})
+    def split(window, collector):
+        collector.emit(len(window))
+        for row in window:
+            collector.emit(row.word, stream="words")
+
+    result = run_local(split, [words("a b", 1, 2)])
+    assert result.rows == {"default": [(2,)], "words": [("a",), ("b",)]}
+
+
+def test_a_class_is_prepared_once_told_where_it_runs_and_cleaned_up():
+    told = []
+
+    @tumbling(count(1), timestamp="at", output="n long")
+    class Sized:
+        def prepare(self, context):
+            told.append(context)
+
+        def execute(self, window):
+            return len(window)
+
+        def cleanup(self):
+            told.append("cleanup")
+
+    run_local(Sized, [words("a b", 1, 2)])
+    assert told == [TaskContext("Sized", 0, 1), "cleanup"]
+
+
+def test_new_and_expired_tuples_are_at_hand():
+    @sliding(count(2), count(1), timestamp="at", output="new string, expired string")
+    def changes(window):
+        return tuple(" ".join(r.word for r in part) for part in (window.get_new(), window.get_expired()))
+
+    assert run_local(changes, [words("a b c", 1, 2, 3)])["default"] == [("a", ""), ("b", ""), ("c", "a")]
+
+
+def test_a_window_is_not_for_keeping():
+    kept = []
+
+    @tumbling(count(1), timestamp="at", output="n long")
+    def keeper(window):
+        kept.append(window)
+
+    run_local(keeper, [words("a", 1)])
+    with pytest.raises(StaleWindowError):
+        kept[0].get()
+
+
+def test_batches_may_come_from_a_generator_that_moves_the_clock():
+    clock = VirtualClock(1_000)
+
+    def batches():
+        yield [{"word": "a"}]
+        clock.advance(minutes(1))
+        yield [{"word": "b"}, {"word": "c"}]
+
+    @tumbling(seconds(10), output="end long, n long")
+    def size(window):
+        return (window.end_timestamp, len(window))
+
+    assert run_local(size, batches(), clock=clock)["default"] == [(10_000, 1), (70_000, 2)]
+
+
+# -- a bolt that fails -------------------------------------------------------------------------------------------------
+
+
+def failing(on_error: str, **options):
+    @sliding(count(2), count(1), timestamp="at", on_error=on_error, output="words string", **options)
+    def joined(window):
+        if any(row.word == "bad" for row in window):
+            raise ValueError("a bad word")
+        return "".join(row.word for row in window)
+
+    return joined
+
+
+STORY = "a bad b c", 1, 2, 3, 4
+
+
+def test_raise_names_bolt_window_and_cause_and_adds_nothing():
+    run = LocalRun(failing("raise"))
+    run.feed(words(*STORY))
+    with pytest.raises(BoltError, match=r"bolt 'joined' failed on TupleWindow\(end=2000\): ValueError: a bad word"):
+        run.turn()
+    assert run.result["default"] == []
+    with pytest.raises(WindowingError, match="the run of bolt 'joined' is over: it ended with BoltError"):
+        run.turn()
+
+
+def test_skip_leaves_the_window_out_and_counts_it():
+    result = run_local(failing("skip"), [words(*STORY)])
+    assert result["default"] == [("a",), ("bc",)]
+    assert (result.failures, result.acked, result.failed, result.dead_letters) == (2, 4, [], [])
+
+
+def test_dead_letter_keeps_the_window_with_its_tuples():
+    result = run_local(failing("dead_letter"), [words(*STORY)])
+    assert result["default"] == [("a",), ("bc",)]
+    first, second = result.dead_letters
+    assert (first.window_start, first.window_end, first.key) == (None, 2_000, None)
+    assert [row.word for row in first.tuples] == ["a", "bad"]
+    assert [row.word for row in second.tuples] == ["bad", "b"]
+    assert isinstance(first.error.__cause__, ValueError)
+
+
+def test_fail_fails_each_tuple_once_leaves_it_in_its_other_windows_and_never_acks_it():
+    result = run_local(failing("fail"), [words(*STORY)])
+    assert result["default"] == [("a",), ("bc",)]  # b failed, and is shown again
+    assert [row.word for row in result.failed] == ["a", "bad", "b"]
+    assert result.acked == 1  # c
+
+
+def test_equal_rows_that_are_one_object_fail_and_expire_one_by_one():
+    same = Word("bad", 1_000)
+    result = run_local(failing("fail"), [[same, same, same]])
+    assert result.failed == [same, same, same]
+    assert result.acked == 0
+
+
+def test_a_failed_call_emits_nothing_of_what_it_had_made():
+    @tumbling(count(1), timestamp="at", on_error="skip", output="n long")
+    def half(window, collector):
+        collector.emit(1)
+        raise ValueError
+
+    assert run_local(half, [words("a", 1)])["default"] == []
+
+
+def test_a_failing_cleanup_does_not_hide_what_came_first():
+    @tumbling(count(1), timestamp="at", output="n long")
+    class Doubly:
+        def execute(self, window):
+            raise ValueError("first")
+
+        def cleanup(self):
+            raise ValueError("second")
+
+    with pytest.raises(BoltError, match="first"):
+        run_local(Doubly, [words("a", 1)])
+
+
+# -- misuse ------------------------------------------------------------------------------------------------------------
+
+
+def test_misuse_is_answered_with_a_sentence():
+    with pytest.raises(ConfigError, match=r"rows came on stream 'left', the declared ones are default; write streams="):
+        LocalRun(word_count).feed([], "left")
+    with pytest.raises(ConfigError, match=r"streams is a list of input streams, got the text 'left'"):
+        LocalRun(word_count, streams="left")
+    with pytest.raises(ConfigError, match="a batch without stream names came to a bolt with the input streams a, b"):
+        run_local(word_count, [words("a", 1)], streams=("a", "b"))
+    with pytest.raises(ConfigError, match="is not declared as a bolt"):
+        run_local(len, [])
+
+
+def test_a_closed_run_stays_closed():
+    with LocalRun(word_count) as run:
+        run.feed(words("a", 1))
+    for step in (run.turn, run.tick, run.drain, lambda: run.feed([])):
+        with pytest.raises(WindowingError, match="is over: it was closed; make another LocalRun"):
+            step()
+
+
+# -- the same as the machine itself ------------------------------------------------------------------------------------
+
+
+def bolt_of_case(case) -> WindowedBolt:
+    def seen(window: TupleWindow):
+        return [[row["id"] for row in part] for part in (window.get(), window.get_new(), window.get_expired())] + [
+            window.end_timestamp
+        ]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkippedTuplesWarning)
+        config = config_of(case)
+    schema = Schema.parse("ids array<long>, new array<long>, expired array<long>, reference long")
+    target = lambda window: tuple(seen(window))  # noqa: E731
+    return WindowedBolt(name="seen", config=config, outputs={"default": schema}, target=target, style=CallStyle.ROWS)
+
+
+@given(cases(keyed=None, key_ttl=None, drains=None, offset=None, lateness=None, source=None, idle=None, future=None))
+def test_a_local_run_shows_what_the_machine_shows(case):
+    clock = VirtualClock(case["clock_start_ms"])
+    streams = case["event_time"]["streams"] if case["event_time"] else ("default",)
+    run = LocalRun(bolt_of_case(case), streams=streams, clock=clock)
+    run.turn()
+    for op in case["ops"]:
+        more = op[-1] if isinstance(op[-1], dict) else {}
+        match op:
+            case ["clock", ms]:
+                clock.set(ms)
+            case ["add", number, *_]:
+                run.feed([{"id": number, **more}])
+            case ["tuple", stream, number, ts, *_]:
+                run.feed([{"id": number, "ts": ts, **more}], stream)
+            case ["drain"]:
+                run.drain()
+            case _:
+                run.turn()
+    # Over the clock, a feed first fires what has fallen due by then.
+    ops = [each for op in case["ops"] for each in ([["tick"], op] if op[0] == "add" else [op])]
+    events = replay({**case, "ops": ops})
+    assert [list(row) for row in run.result["default"]] == [event[2:] for event in events if event[1] == "activate"]
+    assert [late.row["id"] for late in run.result.late] == [event[2] for event in events if event[1] == "late"]
+    assert run.result.acked == sum(len(event[2]) for event in events if event[1] == "expire") + len(run.result.late)
+
+
+def test_an_aggregate_fails_without_its_tuples():
+    @tumbling(count(2), timestamp="at", aggregate=agg.count(), on_error="dead_letter", output="n long")
+    def broken(window):
+        raise ValueError(window.aggregate)
+
+    result = run_local(broken, [words("a b", 1, 2)])
+    assert [letter.tuples for letter in result.dead_letters] == [None]
+
+
+@windowed_bolt(length=seconds(4), slide=seconds(2), timestamp="at", output="n long")
+def sized(window):
+    return len(window)
+
+
+def test_what_is_decorated_can_still_be_called():
+    class Content:
+        def __len__(self):
+            return 3
+
+    assert sized(TupleWindow(Content(), 0, 4)) == 3

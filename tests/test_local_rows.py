@@ -1,0 +1,80 @@
+"""What the local driver reads out of a row: timestamps, keys, sources, by the same rules as on Spark."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from windowing import LateReason, seconds, tumbling
+from windowing.errors import ConfigError, InvalidTimestampError
+from windowing.runtime import run_local
+from windowing.runtime.rows import field_of, key_of, source_of, timestamp_ms
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (7, 7),
+        (-7, -7),
+        (7.0, 7),
+        (Decimal("7"), 7),
+        (np.int64(7), 7),
+        (datetime(1970, 1, 1, 0, 0, 0, 7_999), 7),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_999), -1),
+        (datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), 0),
+        (datetime(2024, 2, 29, tzinfo=UTC), 1_709_164_800_000),
+        (date(1970, 1, 2), 86_400_000),
+        (7.5, None),
+        (Decimal("NaN"), None),
+        (float("nan"), None),
+        (float("inf"), None),
+        ("7", None),
+        (True, None),
+        (None, None),
+    ],
+)
+def test_a_timestamp_field_is_read_as_on_spark(value, expected):
+    assert timestamp_ms({"at": value}, "at") == expected
+
+
+def test_a_timestamp_function_says_whole_milliseconds_or_the_tuple_is_invalid():
+    @tumbling(seconds(1), timestamp=lambda row: row["s"] * 1000, late_stream="late", output="n long")
+    def size(window):
+        return len(window)
+
+    rows = [{"s": 1}, {"s": 0.5}, {"s": None}, {}]
+    result = run_local(size, [rows])
+    assert result["default"] == [(1,)]
+    assert [reason for _, reason in result.late] == [LateReason.INVALID] * 3
+
+
+def test_an_unusable_timestamp_ends_the_run_where_the_bolt_says_so():
+    @tumbling(seconds(1), timestamp="at", on_invalid="raise", output="n long")
+    def size(window):
+        return len(window)
+
+    with pytest.raises(InvalidTimestampError, match="'size'"):
+        run_local(size, [[{"at": None}]])
+
+
+@tumbling(seconds(1), timestamp="at", output="n long")
+def size_of(window):
+    return len(window)
+
+
+def test_a_row_without_the_field_is_a_mistake_and_says_what_it_has():
+    with pytest.raises(ConfigError, match="field 'at' is asked for, but a row has word, time: "):
+        run_local(size_of, [[{"word": "a", "time": 1}]])
+    with pytest.raises(ConfigError, match="field 'at' is asked for, but a row has x: "):
+        run_local(size_of, [[namedtuple("Other", "x")(1)]])
+
+
+def test_keys_and_sources_are_read_by_name():
+    row = {"a": 1, "b": "x", "c": None}
+    assert (key_of(row, ("a",)), key_of(row, ("a", "b"))) == (1, (1, "x"))
+    assert (source_of(row, "a"), source_of(row, "c")) == ("1", None)
+    assert field_of(row, "c") is None

@@ -1,0 +1,504 @@
+"""WindowManager by hand: time lines, the windows that Storm's own tests are about, the guard, keys, gaps and limits.
+
+A time line is read from left to right; `|` is a watermark turn, its number the watermark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from windowing.core import keyed
+from windowing.core.config import WindowConfig
+from windowing.core.events import Activation, Expired
+from windowing.core.manager import StatefulWindowManager, WindowManager
+from windowing.core.measures import count, millis
+from windowing.errors import (
+    MachineSpentError,
+    RepeatLimitError,
+    SnapshotError,
+    StaleWindowError,
+    WindowingError,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::windowing.core.config.SkippedTuplesWarning")
+
+
+def manager_of(length: Any, slide: Any, **options: Any) -> WindowManager:
+    """A manager on event time, unless timestamp=None says otherwise."""
+    return WindowManager(WindowConfig.of(**{"length": length, "slide": slide, "timestamp": "ts", **options}))
+
+
+def told(effects: Iterable[Any]) -> list[Any]:
+    """Windows as (reference, tuples, new, expired), expiries as lists."""
+    return [
+        (e.window.end_timestamp, list(e.window.get()), list(e.window.get_new()), list(e.window.get_expired()))
+        if isinstance(e, Activation)
+        else e.get()
+        for e in effects
+    ]
+
+
+def windows(effects: Iterable[Any]) -> list[list[Any]]:
+    return [list(effect.window.get()) for effect in effects if isinstance(effect, Activation)]
+
+
+def feed(manager: WindowManager, times: Iterable[int]) -> WindowManager:
+    """Add tuples named by their timestamps, in this order."""
+    for time in times:
+        assert list(manager.add(time, time)) == []
+    return manager
+
+
+# -- time lines --------------------------------------------------------------------------------------------------------
+
+
+def test_tumbling_windows_hold_their_end_and_not_their_start():
+    #   0   1   5   6   10  |10   11 |12   drain
+    #   (]  (-------]   (---]         (--------]
+    manager = feed(manager_of(millis(5), millis(5)), [0, 1, 5, 6, 10])
+    assert told(manager.advance(10)) == [
+        (0, [0], [0], []),
+        (5, [1, 5], [1, 5], [0]),
+        (10, [6, 10], [6, 10], [1, 5]),
+        [0, 1, 5, 6, 10],
+    ]
+    feed(manager, [11])
+    assert told(manager.advance(12)) == []
+    assert told(manager.drain()) == [(15, [11], [11], [6, 10]), [11]]
+
+
+def test_windows_before_1970_end_at_multiples_of_the_slide_too():
+    manager = feed(manager_of(millis(10), millis(10)), [-11, -10, -9, 0, 1])
+    assert [end for end, *_ in filter(lambda e: isinstance(e, tuple), told(manager.drain()))] == [-10, 0, 10]
+
+
+def test_an_offset_shifts_the_ends():
+    manager = feed(manager_of(millis(10), millis(10), offset=millis(3)), [3, 4, 13, 14])
+    assert told(manager.advance(13)) == [(3, [3], [3], []), (13, [4, 13], [4, 13], [3]), [3, 4, 13]]
+
+
+def test_a_sliding_window_shows_a_tuple_as_long_as_it_covers_it():
+    # length 20, slide 10      5         15        |20   25     |30       |40
+    #                  (-------------]                              5 leaves after (0, 20]
+    manager = feed(manager_of(millis(20), millis(10)), [5, 15])
+    assert told(manager.advance(20)) == [(10, [5], [5], []), (20, [5, 15], [15], []), [5]]
+    feed(manager, [25])
+    assert told(manager.advance(30)) == [(30, [15, 25], [25], [5]), [15]]
+    assert told(manager.advance(39)) == []
+    assert told(manager.advance(40)) == [(40, [25], [], [15]), [25]]
+
+
+def test_a_tuple_at_the_watermark_gets_its_number_at_the_next_rise():
+    # count 2/2      1   3  |3     3'  4  |4
+    manager = feed(manager_of(count(2), count(2)), [1, 3])
+    assert told(manager.advance(3)) == [(3, [1, 3], [1, 3], []), [1, 3]]
+    list(manager.add("3'", 3))
+    list(manager.add("4", 4))
+    assert told(manager.advance(3)) == []
+    assert told(manager.advance(4)) == [(4, ["3'", "4"], ["3'", "4"], [1, 3]), ["3'", "4"]]
+
+
+def test_order_inside_a_window_is_by_timestamp_then_arrival():
+    manager = manager_of(count(6), count(6))
+    list(manager.add_batch(list("abcdef"), [5, 3, 5, 1, 3, 5]))
+    assert windows(manager.advance(9)) == [["d", "b", "e", "a", "c", "f"]]
+
+
+def test_time_over_counts_looks_back_from_the_tuple_that_made_it_fire():
+    # length 20 ms, every 3 tuples     1 2 3    |         15 21 30   |
+    manager = feed(manager_of(millis(20), count(3)), [1, 2, 3])
+    assert told(manager.advance(3)) == [(3, [1, 2, 3], [1, 2, 3], [])]
+    feed(manager, [15, 21, 30])
+    assert told(manager.advance(30)) == [(30, [15, 21, 30], [15, 21, 30], [1, 2, 3]), [1, 2, 3]]
+
+
+def test_the_last_n_at_each_end_that_has_something_new():
+    # last 3, every 10 ms     1 2 3 4  |10   |20   |30    34 |40
+    manager = feed(manager_of(count(3), millis(10)), [1, 2, 3, 4])
+    assert told(manager.advance(10)) == [(10, [2, 3, 4], [2, 3, 4], []), [1]]
+    assert told(manager.advance(30)) == []
+    feed(manager, [34])
+    assert told(manager.advance(40)) == [(40, [3, 4, 34], [34], [2]), [2]]
+
+
+def test_with_repeat_the_last_n_are_shown_at_each_end_of_a_gap():
+    manager = feed(manager_of(count(3), millis(10), repeat=True), [1])
+    assert told(manager.advance(30)) == [(10, [1], [1], []), (20, [1], [], []), (30, [1], [], [])]
+
+
+def test_a_slide_longer_than_the_length_skips_and_counts():
+    # (8, 10] of every 10      3    9  |10    11  |12
+    manager = feed(manager_of(millis(2), millis(10)), [3, 9])
+    assert told(manager.advance(5)) == [[3]]
+    assert told(manager.advance(10)) == [(10, [9], [9], []), [9]]
+    feed(manager, [11])
+    assert told(manager.advance(12)) == [[11]]
+    assert (manager.tally.shown, manager.tally.skipped, manager.tally.pending) == (1, 2, 0)
+
+
+def test_count_windows_on_processing_time_fire_on_the_add_of_their_last_tuple():
+    manager = manager_of(count(2), count(2), timestamp=None)
+    assert told(manager.add("a", 7)) == []
+    assert told(manager.add("b", 9)) == [(9, ["a", "b"], ["a", "b"], []), ["a", "b"]]
+    assert told(manager.tick(50)) == []
+
+
+def test_time_windows_on_processing_time_leave_the_running_millisecond_open():
+    manager = manager_of(millis(10), millis(10), timestamp=None)
+    list(manager.add("a", 10))
+    assert told(manager.tick(10)) == []
+    list(manager.add("b", 10))
+    assert told(manager.tick(11)) == [(10, ["a", "b"], ["a", "b"], []), ["a", "b"]]
+
+
+def test_late_by_window_a_tuple_that_lands_inside_what_was_shown_is_new_in_the_next_window_and_expired_once():
+    # length 20, slide 10     1  4  |10      3 comes, below W, before 4      |20      |30
+    manager = feed(manager_of(millis(20), millis(10), lateness="window"), [1, 4])
+    assert told(manager.advance(10)) == [(10, [1, 4], [1, 4], [])]
+    feed(manager, [3, 11])
+    assert told(manager.advance(20)) == [(20, [1, 3, 4, 11], [3, 11], []), [1, 3, 4]]
+    assert (manager.tally.shown, manager.tally.pending) == (4, 0)
+    assert told(manager.advance(30)) == [(30, [11], [], [1, 3, 4]), [11]]
+
+
+def test_late_by_window_what_came_afterwards_was_not_in_the_last_window_and_is_not_reported_as_gone_from_it():
+    # length 10, slide 5     2 9  |10      7 comes, and is alone at the end 15 with 9 in (5, 15]
+    manager = feed(manager_of(millis(10), millis(5), lateness="window"), [2, 9])
+    assert told(manager.advance(10)) == [(5, [2], [2], []), (10, [2, 9], [9], []), [2]]
+    feed(manager, [7])
+    assert told(manager.advance(15)) == [(15, [7, 9], [7], [2]), [7, 9]]
+
+
+# -- drains ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_drain_fires_the_short_last_window_of_a_count_slide():
+    manager = feed(manager_of(count(3), count(3)), [1, 2, 3, 4])
+    assert told(manager.advance(4)) == [(3, [1, 2, 3], [1, 2, 3], []), [1, 2, 3]]
+    assert told(manager.drain()) == [(4, [4], [4], [1, 2, 3]), [4]]
+
+
+def test_a_drain_of_a_sliding_count_window_is_what_would_have_come_with_what_there_is():
+    # last 5 every 2: numbers 1..9; at 10 would have come (5, 10]
+    manager = feed(manager_of(count(5), count(2)), range(1, 10))
+    assert windows(manager.drain()) == [[1, 2], [1, 2, 3, 4], [2, 3, 4, 5, 6], [4, 5, 6, 7, 8], [6, 7, 8, 9]]
+
+
+def test_a_drain_without_a_turn_before_it_fires_everything():
+    manager = feed(manager_of(millis(20), millis(10)), [15, 5, 31])
+    assert windows(manager.drain()) == [[5], [5, 15], [15], [31], [31]]
+    assert manager.tally.pending == 0
+
+
+def test_a_drained_machine_stays_closed():
+    manager = feed(manager_of(count(3), count(3)), [1])
+    list(manager.drain())
+    assert told(manager.drain()) == []
+    for enter in (lambda: manager.add(2, 2), lambda: manager.add_batch([2], [2]), lambda: manager.advance(9)):
+        with pytest.raises(WindowingError, match="was drained"):
+            enter()
+
+
+# -- the windows that Storm's WindowManagerTest is about, lossless -----------------------------------------------------
+
+
+def test_count_windows_of_5_every_2():
+    manager = manager_of(count(5), count(2), timestamp=None)
+    fired = [effect for number in range(1, 9) for effect in told(manager.add(number, number))]
+    assert [each for each in fired if isinstance(each, tuple)] == [
+        (2, [1, 2], [1, 2], []),
+        (4, [1, 2, 3, 4], [3, 4], []),
+        (6, [2, 3, 4, 5, 6], [5, 6], [1]),
+        (8, [4, 5, 6, 7, 8], [7, 8], [2, 3]),
+    ]
+    assert [each for each in fired if isinstance(each, list)] == [[1], [2, 3], [4, 5]]
+
+
+def test_tuples_expire_as_soon_as_it_is_certain_and_not_at_the_hundredth_entry():
+    manager = manager_of(count(5), count(5), timestamp=None)
+    gone = [len(e.get()) for n in range(100) for e in manager.add(n, n) if isinstance(e, Expired)]
+    assert gone == [5] * 20
+    assert manager.tally.pending == 0
+
+
+def test_nothing_expires_before_the_first_watermark():
+    for length in (count(5), millis(5)):
+        manager = feed(manager_of(length, count(1000)), range(300))
+        assert manager.tally.expired == 0
+        list(manager.advance(299))
+        assert manager.tally.expired > 250 or length == count(5)
+        list(manager.drain())
+        assert manager.tally.expired == 300
+
+
+def test_time_windows_expire_without_a_window_to_say_so():
+    # length 10, slide 10 on processing time:   a at 5, then silence
+    manager = manager_of(millis(10), millis(10), timestamp=None)
+    list(manager.add("a", 5))
+    assert told(manager.tick(61)) == [(10, ["a"], ["a"], []), ["a"]]
+    assert told(manager.tick(121)) == []
+
+
+def test_tumbling_count_windows():
+    manager = manager_of(count(3), count(3), timestamp=None)
+    assert [w for n in range(1, 8) for w in windows(manager.add(n, n))] == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_event_time_windows_of_20_every_10_with_a_jump_over_a_gap():
+    #  603 605 607 618 626 636 |631        831..  |834
+    manager = feed(manager_of(millis(20), millis(10)), [603, 605, 607, 618, 626, 636])
+    assert windows(manager.advance(631)) == [[603, 605, 607], [603, 605, 607, 618], [618, 626]]
+    assert told(manager.advance(609)) == []
+    feed(manager, [825, 826, 827])
+    assert windows(manager.advance(834)) == [[626, 636], [636], [825, 826, 827]]
+
+
+def test_count_windows_with_a_time_slide_repeat_only_if_asked():
+    for repeat, expected in ((False, [[1, 2, 3], [4, 5, 6]]), (True, [[1, 2, 3], [4, 5, 6], [4, 5, 6], [4, 5, 6]])):
+        manager = manager_of(count(3), millis(10), repeat=repeat or None)
+        list(manager.add_batch([1, 2, 3, 4, 5, 6], [603, 605, 607, 618, 618, 619]))
+        assert windows(manager.advance(640)) == expected
+
+
+def test_a_count_trigger_on_event_time():
+    # 20 ms every 3 tuples
+    manager = manager_of(millis(20), count(3))
+    list(manager.add_batch([1, 2, 3, 4, 5, 6], [603, 605, 607, 618, 625, 626]))
+    assert windows(manager.advance(631)) == [[1, 2, 3], [3, 4, 5, 6]]
+    list(manager.add_batch([7, 8, 9, 10, 11, 12], [665, 666, 668, 680, 685, 687]))
+    assert windows(manager.advance(700)) == [[7, 8, 9], [9, 10, 11, 12]]
+
+
+def test_tumbling_count_windows_of_tuples_of_one_millisecond():
+    manager = manager_of(count(2), count(2))
+    list(manager.add_batch(range(1, 11), [10] * 10))
+    assert windows(manager.advance(11)) == [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
+    assert told(manager.advance(12)) == []
+
+
+def test_sliding_count_windows_of_tuples_of_one_millisecond():
+    manager = manager_of(count(5), count(2))
+    list(manager.add_batch(range(1, 11), [10] * 10))
+    expected = [[1, 2], [1, 2, 3, 4], [2, 3, 4, 5, 6], [4, 5, 6, 7, 8], [6, 7, 8, 9, 10]]
+    assert windows(manager.advance(11)) == expected
+
+
+def test_an_event_far_ahead_hides_nothing_that_came_after_it():
+    # Storm ends its scan at a tuple beyond the lag (D2), so it would lose 4, 5 and 7.
+    manager = manager_of(millis(10), millis(10), lag=millis(5))
+    list(manager.add_batch(["far", 4, 5, 7], [500, 4, 5, 7]))
+    assert windows(manager.advance(10)) == [[4, 5, 7]]
+
+
+# -- the guard ---------------------------------------------------------------------------------------------------------
+
+
+def test_entering_before_the_effects_are_taken_is_refused_and_changes_nothing():
+    manager = feed(manager_of(millis(5), millis(5)), [1, 7])
+    effects = manager.advance(10)
+    for enter in (
+        lambda: manager.add(11, 11),
+        lambda: manager.add_batch([11], [11]),
+        lambda: manager.advance(20),
+        manager.drain,
+        manager.snapshot,
+    ):
+        with pytest.raises(MachineSpentError, match="were all taken"):
+            enter()
+    assert told(effects) == [(5, [1], [1], []), (10, [7], [7], [1]), [1, 7]]
+    assert manager.tally.accepted == 2
+    assert not manager.closed
+
+
+def test_an_iterator_that_was_abandoned_leaves_a_spent_machine():
+    manager = feed(manager_of(millis(5), millis(5)), [1, 7])
+    effects = manager.advance(10)
+    next(effects)
+    effects.close()
+    with pytest.raises(MachineSpentError, match="restore it"):
+        manager.add(11, 11)
+
+
+def test_a_window_is_stale_when_the_next_effect_is_asked_for():
+    manager = feed(manager_of(millis(5), millis(5)), [1, 7])
+    effects = manager.advance(10)
+    window = next(effects).window
+    kept = window.get()
+    assert window.get() == [1]
+    next(effects)
+    for ask in (window.get, window.get_new, window.get_expired, lambda: len(window), lambda: list(window)):
+        with pytest.raises(StaleWindowError, match="copy what you need"):
+            ask()
+    assert kept == [1]
+
+
+def test_a_machine_that_failed_goes_on_from_its_last_snapshot():
+    manager = feed(manager_of(millis(5), millis(5)), [1, 7])
+    saved = json.loads(json.dumps(manager.snapshot()))
+
+    def driver() -> None:
+        for effect in manager.advance(10):
+            if isinstance(effect, Activation) and effect.window.get() == [7]:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        driver()
+    with pytest.raises(MachineSpentError):
+        manager.advance(20)
+    manager.restore(saved)
+    manager.check()
+    assert told(manager.advance(10)) == [(5, [1], [1], []), (10, [7], [7], [1]), [1, 7]]
+
+
+def test_a_snapshot_of_another_format_is_refused_and_changes_nothing():
+    manager = feed(manager_of(millis(5), millis(5)), [1])
+    before = manager.snapshot()
+    for foreign in ({**before, "format": 99}, {**before, "machine": "Other"}, {}):
+        with pytest.raises(SnapshotError, match="a WindowManager snapshot of format 1 was wanted"):
+            manager.restore(foreign)
+    assert manager.snapshot() == before
+
+
+def test_a_stateful_bolt_has_the_same_windows():
+    manager = StatefulWindowManager(WindowConfig.of(length=count(2), slide=count(2), timestamp="ts"))
+    feed(manager, [1, 2])
+    assert told(manager.advance(2)) == [(2, [1, 2], [1, 2], []), [1, 2]]
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def test_keys_have_windows_of_their_own_that_fire_in_order_of_ends_then_of_first_arrival():
+    manager = manager_of(millis(10), millis(10), key="k")
+    list(manager.add_batch([1, 2, 3, 4], [15, 14, 5, 4], ["b", "a", "a", "b"]))
+    fired = [
+        (e.window.end_timestamp, e.window.key, list(e.window.get()))
+        for e in manager.advance(20)
+        if isinstance(e, Activation)
+    ]
+    assert fired == [(10, "b", [4]), (10, "a", [3]), (20, "b", [1]), (20, "a", [2])]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_in_a_batch_on_processing_time_a_skipped_tuple_expires_with_its_own_add(key):
+    # the last 1 of every 4: of each key the first three are skipped as they come
+    manager = manager_of(count(1), count(4), timestamp=None, key=key)
+    keys = ["a", "b", "a", "a", "a"] if key else None
+    expired: list[Any] = []
+    for at, effect in manager.add_batch(range(5), [7] * 5, keys):
+        if isinstance(effect, Expired):
+            expired += [(at + offset * effect.spread, payload) for offset, payload in enumerate(effect.get())]
+    assert expired == [(at, at) for at in range(5)]
+
+
+def test_numbers_are_each_keys_own():
+    manager = manager_of(count(2), count(2), key="k")
+    list(manager.add_batch([1, 2, 3, 4], [1, 2, 3, 4], ["a", "b", "b", "b"]))
+    assert windows(manager.advance(9)) == [[2, 3]]
+    list(manager.add_batch([5], [9], ["a"]))
+    assert windows(manager.advance(10)) == [[1, 5]]
+
+
+def test_a_key_of_time_windows_is_forgotten_with_its_last_tuple():
+    manager = manager_of(millis(10), millis(10), key="k")
+    list(manager.add_batch([1, 2], [5, 25], ["a", "b"]))
+    list(manager.advance(10))
+    assert [track["key"] for track in manager.snapshot()["tracks"]] == ["b"]
+
+
+def test_a_key_is_outlived_when_its_last_tuple_is_key_ttl_behind_the_watermark():
+    manager = manager_of(count(3), count(3), key="k", key_ttl=millis(10))
+    list(manager.add_batch([1, 2], [5, 100], ["a", "b"]))
+    assert told(manager.advance(14)) == []
+    assert told(manager.advance(15)) == [(5, [1], [1], []), [1]]
+    assert [track["key"] for track in manager.snapshot()["tracks"]] == ["b"]
+
+
+def touched_tracks(manager: WindowManager, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the mix is asked for, from now on: the keys of the tracks, once for each question."""
+    asked: list[Any] = []
+    mix = manager._mix
+
+    class Asked:
+        def __getattr__(self, name: str) -> Any:
+            method = getattr(mix, name)
+            if name not in ("due", "rest", "horizon", "deadline"):
+                return method
+
+            def ask(track: Any, *arguments: Any) -> Any:
+                asked.append(track.key)
+                return method(track, *arguments)
+
+            return ask
+
+    monkeypatch.setattr(manager, "_mix", Asked())
+    return asked
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_turn_that_closes_one_of_10_000_keys_does_not_touch_the_others(monkeypatch, restored):
+    manager = manager_of(millis(10), millis(10), key="k")
+    list(manager.add_batch(range(10_000), [5 if key == 77 else 10**6 + key for key in range(10_000)], range(10_000)))
+    list(manager.advance(8))
+    if restored:
+        manager.restore(manager.snapshot())
+    list(manager.advance(9))  # the turn after a restore looks at every key, to note its deadline
+    asked = touched_tracks(manager, monkeypatch)
+    assert windows(manager.advance(10)) == [[77]]
+    assert set(asked) == {77}
+    assert len(asked) <= 3
+
+
+def test_a_turn_in_which_nothing_is_due_asks_nobody(monkeypatch):
+    manager = manager_of(count(5), count(5), key="k")
+    list(manager.add_batch(range(100), range(100), range(100)))
+    list(manager.advance(1000))
+    asked = touched_tracks(manager, monkeypatch)
+    list(manager.advance(2000))
+    assert asked == []
+    assert manager.next_deadline_ms() is None
+
+
+# -- gaps and limits ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slide", [millis(1), count(1)])
+@pytest.mark.parametrize("length", [millis(1), millis(7), count(3)])
+def test_gaps_of_a_trillion_milliseconds_are_jumped(length, slide):
+    manager = feed(manager_of(length, slide), [0, 10**12, -(10**12)])
+    fired = told(manager.advance(2 * 10**12))
+    assert 3 <= len(fired) <= 30
+    assert manager.tally.shown == 3
+
+
+def test_repeats_beyond_the_limit_are_an_error_that_names_the_gap_and_the_way_out():
+    manager = feed(manager_of(count(3), millis(10), repeat=True, max_repeats=5), [7])
+    list(manager.advance(10))
+    with pytest.raises(
+        RepeatLimitError,
+        match=r"more than max_repeats=5 times in one turn: no new tuple in the gap \(10, 70\], slide 10 ms; raise max_repeats",
+    ):
+        list(manager.advance(70))
+    assert windows(feed(manager_of(count(3), millis(10), repeat=True, max_repeats=5), [7]).advance(60)) == [[7]] * 6
+
+
+def test_the_limit_is_for_one_turn():
+    manager = feed(manager_of(count(3), millis(10), repeat=True, max_repeats=5), [7])
+    assert sum(len(windows(manager.advance(watermark))) for watermark in range(10, 1000, 10)) == 99
+
+
+def test_memory_is_given_back():
+    manager = manager_of(count(10), count(10), timestamp=None)
+    for number in range(5000):
+        list(manager.add(number, number))
+    [track] = manager.snapshot()["tracks"]
+    assert len(track["payloads"]) <= 20
+    assert len(manager._tracks[None].buffer.payloads) <= 600
+
+
+def test_the_format_of_snapshots_is_numbered():
+    assert manager_of(count(1), count(1)).snapshot()["format"] == keyed.SNAPSHOT_FORMAT == 1

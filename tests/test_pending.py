@@ -1,0 +1,311 @@
+"""The spout's side: who may emit, what is asked for again and when, and what is given up; then spout, acker and bolts together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.acking.acker import Acker
+from windowing.acking.anchors import Anchors, anchored
+from windowing.acking.ledger import Acked, Failed, Reason
+from windowing.acking.pending import DeadLetter, Done, Retry, SpoutPending
+from windowing.acking.retry import RetryPolicy
+from windowing.errors import AckError, ConfigError, SnapshotError
+
+POLICY = RetryPolicy(max_attempts=3, first_ms=100, cap_ms=150)
+
+
+def test_an_acked_message_is_done_with_its_payload_and_latency():
+    pending = SpoutPending()
+    pending.emitted(1, "m", 10, payload=("the", 3))
+    assert list(pending.acked(1, 35)) == [Done("m", ("the", 3), 25)]
+    assert (len(pending), pending.next_deadline_ms()) == (0, None)
+
+
+def test_a_failed_message_is_asked_for_after_a_growing_time_then_given_up():
+    pending = SpoutPending(retry=POLICY)
+    pending.emitted(1, "m", 0, payload="row")
+    assert list(pending.failed(1, 5, Reason.FAILED, "split")) == []
+    assert pending.next_deadline_ms() == 105
+    assert list(pending.tick(104)) == []
+    assert list(pending.tick(105)) == [Retry("m", "row", attempt=2)]
+    pending.emitted(2, "m", 200, payload="row")
+    assert list(pending.failed(2, 200, Reason.FAILED, "split")) == []
+    assert pending.next_deadline_ms() == 350
+    assert list(pending.tick(350)) == [Retry("m", "row", attempt=3)]
+    pending.emitted(3, "m", 350, payload="row")
+    assert list(pending.failed(3, 400, Reason.TIMEOUT, "count")) == [DeadLetter("m", "row", 3, Reason.TIMEOUT, "count")]
+    assert (len(pending), pending.next_deadline_ms()) == (0, None)
+
+
+def test_an_ack_ends_the_row_of_failures():
+    pending = SpoutPending(retry=POLICY)
+    for root in (1, 2):
+        pending.emitted(root, "m", 0)
+        list(pending.failed(root, 0, Reason.FAILED))
+        assert [effect.attempt for effect in pending.tick(1_000 * root)] == [root + 1]
+    pending.emitted(3, "m", 3_000)
+    list(pending.acked(3, 3_000))
+    pending.emitted(4, "m", 3_000)
+    list(pending.failed(4, 3_000, Reason.FAILED))
+    assert [effect.attempt for effect in pending.tick(9_000)] == [2]
+
+
+def test_without_a_limit_a_message_is_asked_for_for_ever_as_in_storm():
+    policy = RetryPolicy(max_attempts=None, first_ms=0)
+    assert not policy.is_last(10**9)
+    assert policy.delay_ms(10**9) == 0
+    assert RetryPolicy(first_ms=1, cap_ms=60_000).delay_ms(10**9) == 60_000
+    assert RetryPolicy(first_ms=7, factor=1).delay_ms(10**9) == 7
+
+
+def test_news_of_a_tree_that_has_ended_is_stale():
+    pending = SpoutPending()
+    pending.emitted(1, "m", 0)
+    list(pending.acked(1, 0))
+    assert list(pending.acked(1, 0)) == []
+    assert list(pending.failed(1, 0, Reason.FAILED)) == []
+    assert pending.stale == 2
+
+
+def test_there_is_room_until_max_pending_trees_fly_or_wait():
+    pending = SpoutPending(max_pending=2, retry=POLICY)
+    pending.emitted(1, "a", 0)
+    assert pending.has_room
+    pending.emitted(2, "b", 0)
+    assert not pending.has_room
+    list(pending.failed(1, 0, Reason.FAILED))
+    assert not pending.has_room
+    assert [effect.message_id for effect in pending.tick(100)] == ["a"]
+    assert pending.has_room
+
+
+def test_two_trees_of_one_message_end_each_on_its_own_and_count_as_one_attempt():
+    pending = SpoutPending(retry=POLICY)
+    for root in (1, 2):
+        pending.emitted(root, "m", 0, payload=root)
+    for root in (1, 2):
+        list(pending.failed(root, 0, Reason.FAILED))
+    assert list(pending.tick(100)) == [Retry("m", 1, 2), Retry("m", 2, 2)]
+
+
+def test_a_message_that_is_asked_for_and_never_comes_is_forgotten():
+    pending = SpoutPending(retry=RetryPolicy(first_ms=10, cap_ms=10, forget_ms=500))
+    pending.emitted(1, "m", 0)
+    list(pending.failed(1, 0, Reason.FAILED))
+    assert len(list(pending.tick(10))) == 1
+    assert pending.next_deadline_ms() == 510
+    assert list(pending.tick(510)) == []
+    assert pending.next_deadline_ms() is None
+
+
+def test_the_spouts_own_timeout_fails_a_tree_and_a_reset_puts_it_off():
+    pending = SpoutPending(timeout_ms=50, retry=RetryPolicy(max_attempts=1))
+    pending.emitted(1, "a", 0)
+    pending.emitted(2, "b", 0)
+    pending.reset_timeout(1, 20)
+    pending.reset_timeout(9, 20)
+    assert list(pending.tick(50)) == [DeadLetter("b", None, 1, Reason.TIMEOUT, None)]
+    assert list(pending.tick(69)) == []
+    assert list(pending.tick(70)) == [DeadLetter("a", None, 1, Reason.TIMEOUT, None)]
+
+
+@given(emissions=st.lists(st.integers(0, 100), max_size=20))
+def test_with_storms_two_buckets_a_tree_fails_in_t_to_2t(emissions: list[int]):
+    pending = SpoutPending(timeout_ms=20, rotation=2, retry=RetryPolicy(max_attempts=1))
+    ended = []
+    for now in range(150):
+        for effect in pending.tick(now):
+            assert isinstance(effect, DeadLetter)
+            assert 20 < now - emissions[effect.message_id] <= 40
+            ended.append(effect.message_id)
+        for number, at in enumerate(emissions):
+            if at == now:
+                pending.emitted(number, number, now)
+    assert sorted(ended) == list(range(len(emissions)))
+    assert len(pending) == 0
+
+
+def test_a_root_in_flight_cannot_be_emitted_again():
+    pending = SpoutPending()
+    pending.emitted(1, "a", 0)
+    with pytest.raises(AckError, match="root id of its own"):
+        pending.emitted(1, "b", 0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SpoutPending(max_pending=0),
+        lambda: SpoutPending(rotation=2),
+        lambda: SpoutPending(timeout_ms=0),
+        lambda: RetryPolicy(max_attempts=0),
+        lambda: RetryPolicy(first_ms=-1),
+        lambda: RetryPolicy(first_ms=10, cap_ms=5),
+        lambda: RetryPolicy(factor=0),
+        lambda: RetryPolicy(forget_ms=1),
+    ],
+)
+def test_limits_that_cannot_work_are_refused(make: Any):
+    with pytest.raises(ConfigError):
+        make()
+
+
+@pytest.mark.parametrize("damage", [{"version": 9}, {"timed": True}, {"flying": [[[1]]]}, {"counts": None}])
+def test_a_snapshot_that_is_not_ours_is_refused(damage: dict[str, Any]):
+    with pytest.raises(SnapshotError):
+        SpoutPending().restore(SpoutPending().snapshot() | damage)
+
+
+class World:
+    """A spout, an acker and bolts, driven by a seed: channels reorder and lose, bolts fail, everything restarts.
+
+    A message of a number divisible by 5 is poison: a bolt fails it every time.
+    """
+
+    def __init__(self, seed: int, options: dict[str, Any]) -> None:
+        self.random = Random(seed)
+        self.options = options
+        self.now = 0
+        self.roots = 0
+        self.source = list(range(20))
+        self.acker = self.new_acker()
+        self.pending = self.new_pending()
+        self.to_acker: list[tuple[Any, ...]] = []
+        self.to_bolts: list[Anchors] = []
+        self.poison: set[int] = set()
+        self.live: dict[int, set[Anchors]] = {}  # root -> tuples that nobody has settled
+        self.ended: Counter[int] = Counter()
+        self.outcomes: list[Done | DeadLetter] = []
+
+    def new_acker(self) -> Acker:
+        return Acker(self.options["timeout_ms"], self.options["rotation"] and self.options["rotation"] + 1)
+
+    def new_pending(self) -> SpoutPending:
+        own = self.options["timeout_ms"] if self.options["rotation"] else None
+        policy = RetryPolicy(max_attempts=4, first_ms=10, cap_ms=30)
+        return SpoutPending(self.options["max_pending"], policy, own, self.options["rotation"])
+
+    def edge(self) -> int:
+        return self.random.getrandbits(64)
+
+    def emit(self, message: int) -> None:
+        self.roots += 1
+        tuples = [Anchors({self.roots: self.edge()}) for _ in range(self.random.randint(1, 2))]
+        self.live[self.roots] = set(tuples)
+        if message % 5 == 0:
+            self.poison.add(self.roots)
+        self.pending.emitted(self.roots, message, self.now, payload=f"row {message}")
+        xor = 0
+        for tuple_ in tuples:
+            xor ^= tuple_.edges[self.roots]
+        self.to_acker.append(("init", self.roots, xor, 1))
+        self.to_bolts += tuples
+
+    def bolt(self) -> None:
+        tuple_ = self.to_bolts.pop(self.random.randrange(len(self.to_bolts)))
+        if self.random.random() < 0.05:
+            return  # lost on the way: only the timeout tells
+        fails = self.poison & tuple_.edges.keys() or self.random.random() < 0.05
+        others = [t for t in self.to_bolts if t.edges.keys() <= self.live.keys()]
+        for _ in range(0 if fails else self.random.choice([0, 0, 1, 2])):
+            child = anchored(
+                [tuple_, *self.random.sample(others, min(len(others), self.random.randint(0, 1)))], self.edge
+            )
+            for root in child.edges:
+                self.live[root].add(child)
+            self.to_bolts.append(child)
+        if fails:
+            self.to_acker += [("fail", root, "count") for root in tuple_.fail()]
+        else:
+            for root in tuple_.edges:
+                self.live[root].discard(tuple_)
+            self.to_acker += [("ack", root, xor, "split") for root, xor in tuple_.ack()]
+
+    def hand_over(self) -> None:
+        kind, root, *rest = self.to_acker.pop(self.random.randrange(len(self.to_acker)))
+        if self.random.random() < 0.03 and (kind != "init" or self.options["rotation"]):
+            return  # without a timeout of its own, a spout never hears of a tree whose init was lost
+        if kind == "init":
+            self.heard(self.acker.init(root, *rest, self.now))
+        elif kind == "ack":
+            self.heard(self.acker.ack(root, rest[0], self.now, rest[1]))
+        else:
+            self.heard(self.acker.fail(root, self.now, *rest))
+
+    def heard(self, effects: Any) -> None:
+        for effect in effects:
+            if isinstance(effect, Acked | Failed):
+                self.ended[effect.root] += 1
+                assert not isinstance(effect, Acked) or not self.live[effect.root], "acked before all edges were"
+                self.heard(
+                    self.pending.acked(effect.root, self.now)
+                    if isinstance(effect, Acked)
+                    else self.pending.failed(effect.root, self.now, effect.reason, effect.seen)
+                )
+            elif isinstance(effect, Retry):
+                self.emit(int(str(effect.message_id)))
+            else:
+                self.outcomes.append(effect)
+
+    def restart(self) -> None:
+        saved, self.acker = self.acker.snapshot(), self.new_acker()
+        self.acker.restore(saved)
+        saved, self.pending = self.pending.snapshot(), self.new_pending()
+        self.pending.restore(saved)
+
+    def wake(self) -> int | None:
+        deadlines = [self.acker.next_deadline_ms(), self.pending.next_deadline_ms()]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def step(self) -> bool:
+        """Do one thing of those that can be done; return whether there was any."""
+        can: list[Any] = []
+        if self.source and self.pending.has_room:
+            can.append(lambda: self.emit(self.source.pop()))
+        can += [self.bolt] * (3 * bool(self.to_bolts)) + [self.hand_over] * (3 * bool(self.to_acker))
+        if not can and self.wake() is None:
+            return False
+        if not can or self.random.random() < 0.1:
+            wake = self.wake()
+            self.now = max(self.now, wake) if not can and wake is not None else self.now + self.random.randint(0, 9)
+            self.heard(self.pending.tick(self.now))
+            self.heard(self.acker.tick(self.now))
+            if self.random.random() < 0.1:
+                self.restart()
+        else:
+            self.random.choice(can)()
+        self.acker.check()
+        self.pending.check()
+        return True
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    rotation=st.sampled_from([None, 2]),
+    timeout_ms=st.sampled_from([50, 500]),
+    max_pending=st.sampled_from([None, 1, 5]),
+)
+def test_every_message_is_done_or_a_dead_letter_once_and_nothing_is_left(
+    seed: int, rotation: int | None, timeout_ms: int, max_pending: int | None
+):
+    world = World(seed, {"rotation": rotation, "timeout_ms": timeout_ms, "max_pending": max_pending})
+    for _ in range(100_000):
+        if not world.step():
+            break
+    else:
+        raise AssertionError("the world does not come to rest")
+    assert len(world.acker) == 0
+    assert all(count == 1 for count in world.ended.values())
+    outcomes = Counter(outcome.message_id for outcome in world.outcomes)
+    assert all(count == 1 for count in outcomes.values())
+    letters = [outcome for outcome in world.outcomes if isinstance(outcome, DeadLetter)]
+    assert all(letter.attempts == 4 and letter.payload == f"row {letter.message_id}" for letter in letters)
+    assert {letter.message_id for letter in letters} >= {message for message in outcomes if message % 5 == 0}
+    assert len(world.pending) == 0
+    assert sorted(outcomes) == list(range(20))

@@ -1,0 +1,428 @@
+"""A user's own eviction and trigger policies, one event at a time, in lossless order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.core import aggregate as agg
+from windowing.core.config import WindowConfig
+from windowing.core.events import Activation, Event, Expired, WaterMarkEvent
+from windowing.core.eviction import Action, EvictionContext, EvictionPolicy
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.core.machines import machine_for
+from windowing.core.measures import Duration, count, millis
+from windowing.core.policies import PolicyWindowManager
+from windowing.core.trigger import QueueView, TriggerPolicy
+from windowing.errors import ConfigError, MachineSpentError, RepeatLimitError, SnapshotError, WindowingError
+from windowing.testing._replay_lossless import LosslessReplay, config_of
+from windowing.testing.histories import by_op, run_steps
+from windowing.testing.models import Mix
+from windowing.testing.strategies import cases
+
+EVERY_MIX = pytest.mark.parametrize("mix", list(Mix))
+OPTIONS: dict[str, Any] = {
+    "event_time": None,
+    "offset": None,
+    "repeat": None,
+    "idle": None,
+    "future": None,
+    "source": None,
+    "max_steps": 24,
+}
+
+
+# -- policies as a user would write them -------------------------------------------------------------------------------
+
+
+class LastMillis(EvictionPolicy):
+    """The tuples of the last `ms` before the reference."""
+
+    def __init__(self, ms: int) -> None:
+        self.ms = ms
+
+    def evict(self, event: Event) -> Action:
+        age = self.get_context().reference_time - event.timestamp
+        if age < 0:
+            return Action.STOP
+        return Action.PROCESS if age < self.ms else Action.EXPIRE
+
+
+class LastTuples(EvictionPolicy):
+    """The last `n` tuples of those that the context counts."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def set_context(self, context: EvictionContext) -> None:
+        super().set_context(context)
+        self.too_many = context.current_count - self.n
+
+    def evict(self, event: Event) -> Action:
+        if event.timestamp > self.get_context().reference_time:
+            return Action.KEEP
+        self.too_many -= 1
+        return Action.EXPIRE if self.too_many >= 0 else Action.PROCESS
+
+
+class EveryNth(TriggerPolicy):
+    """A window at every n-th tuple."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.seen = 0
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        if event.is_watermark:
+            return None
+        self.seen += 1
+        return [EvictionContext(event.timestamp)] if self.seen % self.n == 0 else None
+
+    def get_state(self) -> int:
+        return self.seen
+
+    def restore_state(self, state: int) -> None:
+        self.seen = state
+
+
+class EveryMillis(TriggerPolicy):
+    """A window at each multiple of `ms` that the watermark (or the clock) passes and that has an event to show."""
+
+    def __init__(self, ms: int, offset: int = 0) -> None:
+        self.ms, self.offset = ms, offset
+        self.next_end: int | None = None
+        self.until: int | None = None
+
+    def first_end(self, timestamp: int) -> int:
+        return timestamp + (self.offset - timestamp) % self.ms
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        if event.is_watermark:
+            self.until = event.timestamp
+        return None
+
+    def tick(self, now_ms: int) -> Iterable[EvictionContext] | None:
+        self.until = now_ms - 1
+        return None
+
+    def due(self, queue: QueueView) -> EvictionContext | None:
+        if self.until is None:
+            return None
+        earliest = queue.earliest_event_timestamp(-(10**15), self.until)
+        if earliest is not None:
+            end = self.first_end(earliest)
+            self.next_end = end if self.next_end is None else max(end, self.next_end)
+            if self.next_end <= self.until:
+                return EvictionContext(self.next_end)
+        self.next_end = max(self.next_end or self.until, self.first_end(self.until + 1))
+        self.until = None
+        return None
+
+    def fired(self, shown: bool) -> None:
+        self.next_end += self.ms
+
+    def get_state(self) -> list[int | None]:
+        return [self.next_end, self.until]
+
+    def restore_state(self, state: list[int | None]) -> None:
+        self.next_end, self.until = state
+
+
+def eviction_of(case: dict[str, Any]) -> Any:
+    length = case["length"]
+    return lambda: LastTuples(length["count"]) if "count" in length else LastMillis(length["duration_ms"])
+
+
+# -- a custom policy equals the built-in one ---------------------------------------------------------------------------
+
+
+def windows(history: Any) -> dict[int, Any]:
+    return {op: (activations, late) for op, (activations, _, late) in history.items() if activations or late}
+
+
+def expired(history: Any) -> list[Any]:
+    return sorted(each for _, gone, _ in history.values() for each in gone)
+
+
+def assert_same(case: dict[str, Any], config: WindowConfig, *, same_new: bool = True) -> None:
+    built_in, own = LosslessReplay(case), LosslessReplay(case, config)
+    assert isinstance(own.executor.manager, PolicyWindowManager)
+    expected = by_op(event for step in run_steps(case, built_in) for event in step)
+    found = by_op(event for step in run_steps(case, own) for event in step)
+    if not same_new:
+        for history in (expected, found):
+            for activations, _, _ in history.values():
+                activations[:] = sorted([reference, current] for current, _, _, reference in activations)
+    assert windows(found) == windows(expected)
+    if own.executor.closed:
+        assert expired(found) == expired(expected)
+    for name in ("in", "shown", "late", "fired"):
+        assert own.executor.counts()[name] == built_in.executor.counts()[name]
+
+
+@EVERY_MIX
+@given(data=st.data())
+def test_a_custom_eviction_is_the_built_in_one(mix, data):
+    case = data.draw(cases(mix=mix, **OPTIONS))
+    assert_same(case, config_of(case, eviction=eviction_of(case)))
+
+
+@EVERY_MIX
+@given(data=st.data(), batched=st.booleans())
+def test_a_custom_eviction_is_the_built_in_one_for_each_key(mix, data, batched):
+    case = data.draw(cases(mix=mix, keyed=True, key_ttl=None, **OPTIONS)) | {"batched": batched}
+    # The built-in Duration/Duration forgets a key, its place in the order and its last window, earlier than a scan can know.
+    assert_same(case, config_of(case, eviction=eviction_of(case)), same_new=mix is not Mix.DURATION_DURATION)
+
+
+@pytest.mark.parametrize("mix", [Mix.COUNT_COUNT, Mix.DURATION_COUNT])
+@given(data=st.data())
+def test_a_custom_count_trigger_is_the_built_in_one(mix, data):
+    case = data.draw(cases(mix=mix, drains=False, keyed=None, **OPTIONS))
+    assert_same(case, config_of(case, trigger=lambda: EveryNth(case["slide"]["count"])))
+
+
+@given(cases(mix=Mix.DURATION_DURATION, drains=False, big_gaps=False, **{**OPTIONS, "offset": None}))
+def test_a_custom_time_trigger_is_the_built_in_one(case):
+    slide, offset = case["slide"]["duration_ms"], case.get("offset_ms", 0)
+    case = {**case, "ops": [op for op in case["ops"] if not at_an_end(op, slide, offset)]}
+    assert_same(case, config_of(case, trigger=lambda: EveryMillis(slide, offset)))
+
+
+def at_an_end(op: list[Any], slide: int, offset: int) -> bool:
+    """With a trigger of the user's own only W tells what is late, so leave out tuples that may come at W and an end."""
+    return op[0] == "tuple" and (op[3] - offset) % slide == 0
+
+
+@EVERY_MIX
+@given(data=st.data(), own=st.sampled_from(["eviction", "trigger", "both"]))
+def test_stopped_anywhere_and_resumed_they_are_as_if_never_stopped(mix, data, own):
+    case = data.draw(cases(mix=mix, keyed=None, **{**OPTIONS, "repeat": False, "max_steps": 12}, big_gaps=False))
+    slide = case["slide"]
+    policies = {
+        "eviction": eviction_of(case),
+        "trigger": lambda: EveryNth(slide["count"]) if "count" in slide else EveryMillis(slide["duration_ms"]),
+    }
+    config = config_of(case, **(policies if own == "both" else {own: policies[own]}))
+    through, stopped, events = LosslessReplay(case, config), LosslessReplay(case, config), []
+    for step in run_steps(case, stopped):
+        events += step
+        saved = json.dumps(stopped.executor.snapshot())
+        stopped.executor = stopped.build()
+        stopped.executor.restore(json.loads(saved))
+        stopped.executor.check()
+        assert json.dumps(stopped.executor.snapshot()) == saved
+    assert by_op(events) == by_op(event for step in run_steps(case, through) for event in step)
+
+
+# -- a user's trigger --------------------------------------------------------------------------------------------------
+
+
+class OnEnd(TriggerPolicy):
+    """A window whenever a tuple says "end"."""
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        return [EvictionContext(event.timestamp)] if event.get() == "end" else None
+
+
+def told(effects: Iterable[Any]) -> list[Any]:
+    return [
+        (e.window.end_timestamp, list(e.window.get()), list(e.window.get_new()), list(e.window.get_expired()))
+        if isinstance(e, Activation)
+        else e.get()
+        for e in effects
+    ]
+
+
+def test_a_session_ends_when_a_tuple_says_so():
+    #  3 a   5 b   7 end   8 c  |9 = W|   12 end  |12 = W|   13 d   drain
+    manager = PolicyWindowManager(WindowConfig.of(length=millis(5), timestamp="ts", trigger=OnEnd))
+    list(manager.add_batch(["end", "c", "b", "a"], [7, 8, 5, 3]))
+    assert told(manager.advance(9)) == [(7, ["a", "b", "end"], ["a", "b", "end"], [])]
+    manager.check()
+    manager.add("end", 12)
+    assert told(manager.advance(12)) == [
+        (12, ["c", "end"], ["c", "end"], ["a", "b", "end"]),
+        ["a", "b", "end"],
+    ]
+    manager.add("d", 13)
+    assert told(manager.drain()) == [(13, ["end", "d"], ["d"], ["c"]), ["c", "end", "d"]]
+
+
+def test_a_drain_shows_what_no_window_has_shown_and_lets_all_expire():
+    manager = PolicyWindowManager(WindowConfig.of(length=count(3), timestamp="ts", trigger=OnEnd))
+    list(manager.add_batch(["a", "end", "b"], [1, 2, 3]))
+    assert told(manager.advance(2)) == [(2, ["a", "end"], ["a", "end"], [])]
+    assert told(manager.drain()) == [(3, ["a", "end", "b"], ["b"], []), ["a", "end", "b"]]
+    assert manager.tally.pending == 0
+    assert told(manager.drain()) == []
+    with pytest.raises(WindowingError, match="was drained"):
+        manager.add("x", 9)
+
+
+def test_on_processing_time_a_trigger_is_asked_at_each_add_and_each_tick():
+    class OnTick(OnEnd):
+        def tick(self, now_ms: int) -> Iterable[EvictionContext] | None:
+            return [EvictionContext(now_ms - 1)]
+
+    manager = PolicyWindowManager(WindowConfig.of(length=millis(5), trigger=OnTick))
+    assert told(manager.add("a", 3)) == []
+    assert told(manager.add("end", 3)) == [(3, ["a", "end"], ["a", "end"], [])]
+    assert told(manager.add("b", 6)) == []
+    assert told(manager.tick(6)) == [(5, ["a", "end"], [], [])]
+    assert told(manager.tick(8)) == [(7, ["a", "end", "b"], ["b"], [])]
+    assert told(manager.tick(9)) == [(8, ["b"], [], ["a", "end"]), ["a", "end"]]
+
+
+def test_a_batch_on_processing_time_says_which_tuple_caused_what():
+    manager = PolicyWindowManager(WindowConfig.of(length=count(1), trigger=OnEnd))
+    effects = [(at, *told([effect])) for at, effect in manager.add_batch(["a", "end", "b", "end"], [1, 1, 2, 2])]
+    assert effects == [
+        (1, (1, ["end"], ["end"], [])),
+        (1, ["a"]),
+        (3, (2, ["end"], ["end"], ["end"])),
+        (3, ["end", "b"]),
+    ]
+
+
+def test_both_policies_are_told_of_every_tuple_once_and_of_the_watermark_after_them():
+    heard: list[Any] = []
+
+    class Listening(EvictionPolicy):
+        def track(self, event: Event) -> None:
+            heard.append(("eviction", "W" if event.is_watermark else event.get(), event.timestamp))
+
+        def evict(self, event: Event) -> Action:
+            return Action.PROCESS
+
+    class Hearing(OnEnd):
+        def track(self, event: Event) -> Iterable[EvictionContext] | None:
+            heard.append(("trigger", "W" if event.is_watermark else event.get(), event.timestamp))
+            return None
+
+        def start(self) -> None:
+            heard.append("start")
+
+        def shutdown(self) -> None:
+            heard.append("shutdown")
+
+    manager = PolicyWindowManager(WindowConfig.of(eviction=Listening, timestamp="ts", trigger=Hearing))
+    list(manager.add_batch(["b", "a"], [2, 1]))
+    list(manager.advance(1))
+    list(manager.drain())
+    assert heard == [
+        "start",
+        *[(who, "a", 1) for who in ("eviction", "trigger")],
+        *[(who, "W", 1) for who in ("eviction", "trigger")],
+        *[(who, "b", 2) for who in ("eviction", "trigger")],
+        *[(who, "W", 2) for who in ("eviction", "trigger")],
+        "shutdown",
+    ]
+    assert WaterMarkEvent(3).is_watermark
+
+
+def test_a_policy_that_keeps_and_stops_leaves_tuples_for_later():
+    class Odd(EvictionPolicy):
+        def evict(self, event: Event) -> Action:
+            if event.get() == "stop":
+                return Action.STOP
+            return Action.PROCESS if event.get() % 2 else Action.KEEP
+
+    manager = PolicyWindowManager(WindowConfig.of(eviction=Odd, slide=count(4), timestamp="ts"))
+    list(manager.add_batch([1, 2, 3, "stop", 5], [1, 2, 3, 4, 5]))
+    assert told(manager.advance(5)) == [(4, [1, 3], [1, 3], [])]
+    assert manager.tally.pending == 3
+    assert told(manager.drain()) == [(5, [1, 3], [], []), [1, 2, 3, "stop", 5]]
+    assert (manager.tally.shown, manager.tally.skipped) == (2, 3)
+
+
+def test_policies_need_only_the_methods_of_the_protocol_and_not_our_base_classes():
+    class Bare:
+        def evict(self, event: Any) -> Action:
+            return Action.PROCESS
+
+    class BareTrigger:
+        def track(self, event: Any) -> Any:
+            return None if event.is_watermark else [EvictionContext(event.timestamp)]
+
+    manager = PolicyWindowManager(WindowConfig.of(eviction=Bare, timestamp="ts", trigger=BareTrigger))
+    list(manager.add_batch(["a", "b"], [1, 2]))
+    assert [effect[1] for effect in told(manager.advance(2))] == [["a"], ["a", "b"]]
+    saved = json.loads(json.dumps(manager.snapshot()))
+    manager.restore(saved)
+    assert told(manager.drain()) == [["a", "b"]]
+
+
+def test_each_key_has_policies_of_its_own():
+    config = WindowConfig.of(length=count(9), timestamp="ts", key="k", trigger=lambda: EveryNth(2))
+    manager = PolicyWindowManager(config)
+    list(manager.add_batch([1, 2, 3, 4], [4, 3, 2, 1], ["a", "b", "a", "b"]))
+    fired = [(effect.window.key, effect.window.end_timestamp) for effect in manager.advance(9)]
+    assert fired == [("b", 3), ("a", 4)]
+
+
+def test_a_time_slide_jumps_over_a_gap_however_long():
+    class Everything(EvictionPolicy):
+        def evict(self, event: Event) -> Action:
+            return Action.PROCESS if self.get_context().reference_time - event.timestamp < 10 else Action.EXPIRE
+
+    manager = PolicyWindowManager(WindowConfig.of(eviction=Everything, slide=millis(10), timestamp="ts"))
+    list(manager.add_batch(["a", "b"], [5, 10**12]))
+    assert [effect[0] for effect in told(manager.advance(10**12)) if isinstance(effect, tuple)] == [10, 10**12]
+
+
+def test_more_windows_in_a_turn_than_max_repeats_without_a_new_tuple_are_an_error_that_names_the_trigger():
+    class Endless(OnEnd):
+        def due(self, queue: QueueView) -> EvictionContext | None:
+            return EvictionContext(9)
+
+    config = WindowConfig(length=Duration(5), slide=count(1), timestamp="ts", trigger=Endless, max_repeats=50)
+    manager = PolicyWindowManager(config)
+    manager.add("a", 7)
+    with pytest.raises(RepeatLimitError, match="Endless fired more than max_repeats=50 windows"):
+        list(manager.advance(9))
+    with pytest.raises(MachineSpentError):
+        manager.add("b", 10)
+
+
+def test_a_scan_that_answers_no_action_is_an_error_that_names_the_policy():
+    class Wrong(EvictionPolicy):
+        def evict(self, event: Event) -> Any:
+            return True
+
+    manager = PolicyWindowManager(WindowConfig.of(eviction=Wrong, timestamp="ts"))
+    manager.add("a", 1)
+    with pytest.raises(WindowingError, match=r"Wrong.evict returned True; return one of Action"):
+        list(manager.advance(1))
+
+
+def test_an_aggregate_over_windows_of_a_custom_trigger():
+    config = WindowConfig.of(length=count(9), timestamp="ts", trigger=lambda: EveryNth(2), aggregate=agg.sum())
+    manager = machine_for(config)
+    list(manager.add_batch([1, 10, 100], [1, 2, 3]))
+    assert [effect.window.aggregate for effect in manager.advance(3)] == [11]
+
+
+def test_late_by_window_and_foreign_snapshots_are_refused():
+    with pytest.raises(ConfigError, match="leave out lateness="):
+        machine_for(
+            WindowConfig.of(
+                length=millis(5), slide=millis(5), timestamp="ts", lateness="window", eviction=lambda: LastMillis(5)
+            )
+        )
+    executor = WindowedBoltExecutor(WindowConfig.of(length=count(3), timestamp="ts", trigger=OnEnd))
+    with pytest.raises(SnapshotError, match="a PolicyWindowManager snapshot of format 1 was wanted"):
+        executor.manager.restore({"machine": "WindowManager", "format": 1})
+
+
+def test_expired_effects_name_their_key_and_keep_their_list():
+    config = WindowConfig.of(length=count(1), timestamp="ts", key="k", trigger=lambda: EveryNth(1))
+    manager = PolicyWindowManager(config)
+    list(manager.add_batch(["a", "b"], [1, 2], ["x", "x"]))
+    gone = [effect for effect in manager.advance(2) if isinstance(effect, Expired)]
+    assert [(effect.key, effect.count, effect.get()) for effect in gone] == [("x", 1, ["a"])]

@@ -1,0 +1,208 @@
+"""The lossless engine equals the slow model, and keeps the laws of DESIGN section 3, on cases that nobody thought of."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.core.config import WindowConfig
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.core.measures import count
+from windowing.testing._replay_lossless import LosslessReplay
+from windowing.testing.histories import by_op, counts_of, run_steps
+from windowing.testing.models import LosslessModel, Mix, run_model
+from windowing.testing.strategies import cases
+
+EITHER: dict[str, Any] = dict.fromkeys(
+    ("event_time", "keyed", "key_ttl", "offset", "lateness", "repeat", "idle", "future", "source")
+)
+EVERY_MIX = pytest.mark.parametrize("mix", list(Mix))
+
+
+def any_case(mix: Mix | None = None, **options: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return cases(mix=mix, **{**EITHER, "max_steps": 24, **options})
+
+
+def events_of(case: dict[str, Any]) -> list[Any]:
+    return [event for step in run_steps(case) for event in step]
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+
+@EVERY_MIX
+@given(data=st.data())
+def test_the_engine_does_what_the_model_does(mix, data):
+    case = data.draw(any_case(mix))
+    run = LosslessReplay(case)
+    events = [event for step in run_steps(case, run) for event in step]
+    expected = run_model(case)
+    assert by_op(events) == by_op(expected.events)
+    assert run.executor.counts() == counts_of(expected)
+    assert run.executor.side == Counter(expected.late_reasons.values())
+    if not run.executor.closed:
+        assert (-math.inf if run.executor.watermark is None else run.executor.watermark) == expected.watermark
+
+
+@given(any_case(Mix.DURATION_DURATION, event_time=True, lateness="window"))
+def test_late_by_window_a_tuple_may_land_inside_what_was_shown(case):
+    run = LosslessReplay(case)
+    events = [event for step in run_steps(case, run) for event in step]
+    expected = run_model(case)
+    assert by_op(events) == by_op(expected.events)
+    assert run.executor.counts() == counts_of(expected)
+
+
+@EVERY_MIX
+@given(data=st.data())
+def test_batched_is_one_by_one(mix, data):
+    case = data.draw(any_case(mix))
+    batched = {**case, "batched": True}
+    one, many = LosslessReplay(case), LosslessReplay(batched)
+    events = [event for step in run_steps(case, one) for event in step]
+    assert by_op(event for step in run_steps(batched, many) for event in step) == by_op(events)
+    assert many.executor.counts() == one.executor.counts()
+
+
+@EVERY_MIX
+@given(data=st.data())
+def test_stopped_anywhere_and_resumed_from_json_it_is_as_if_it_had_never_stopped(mix, data):
+    case = data.draw(any_case(mix))
+    stops = data.draw(st.sets(st.integers(0, max(len(case["ops"]) - 1, 0)), max_size=4))
+    run, events = LosslessReplay(case), []
+    for index, op in enumerate(case["ops"]):
+        events += run.feed(index, [op])
+        if index in stops:
+            saved = json.dumps(run.executor.snapshot())
+            run.executor = run.build()
+            run.executor.restore(json.loads(saved))
+            run.executor.check()
+            assert json.dumps(run.executor.snapshot()) == saved
+    assert by_op(events) == by_op(events_of(case))
+
+
+@given(any_case(None, keyed=True))
+def test_a_key_of_several_fields_survives_json(case):
+    def tupled(op: list[Any]) -> list[Any]:
+        return [*op[:-1], {**op[-1], "key": (op[-1]["key"], 1)}] if isinstance(op[-1], dict) else op
+
+    case = {**case, "ops": [tupled(op) for op in case["ops"]]}
+    run, events = LosslessReplay(case), []
+    for index, op in enumerate(case["ops"]):
+        events += run.feed(index, [op])
+        saved = json.dumps(run.executor.snapshot())
+        run.executor = run.build()
+        run.executor.restore(json.loads(saved))
+    assert by_op(events) == by_op(events_of(case))
+
+
+# -- the invariants ----------------------------------------------------------------------------------------------------
+
+
+@given(any_case())
+def test_in_is_shown_and_pending_and_on_the_side_and_skipped_after_every_op(case):
+    run, model, offered, last = LosslessReplay(case), LosslessModel(case), 0, None
+    for index, op in enumerate(case["ops"]):
+        offered += op[0] in ("add", "tuple")
+        run.feed(index, [op])
+        run.executor.check()
+        model.apply(index, op)
+        counts = run.executor.counts()
+        assert counts["in"] == offered == counts["shown"] + counts["pending"] + counts["late"] + counts["skipped"]
+        assert counts == counts_of(model.result())
+        # W never falls.
+        assert last is None or (run.executor.watermark is not None and run.executor.watermark >= last)
+        last = run.executor.watermark
+
+
+@given(any_case(keyed=False))
+def test_previous_minus_expired_plus_new_is_current(case):
+    previous: list[Any] = []
+    for _, kind, current, *rest in events_of(case):
+        if kind != "activate":
+            continue
+        new, expired, _ = rest
+        assert set(new) <= set(current)
+        assert set(expired) <= set(previous)
+        assert not set(new) & set(previous)
+        assert sorted([*(set(previous) - set(expired)), *new]) == sorted(current)
+        # And in the order of the window, which is (timestamp, arrival).
+        assert new == [each for each in current if each in new]
+        assert expired == [each for each in previous if each in expired]
+        previous = current
+
+
+@given(any_case(drains=True))
+def test_every_accepted_tuple_expires_once_and_after_its_last_window(case):
+    """Expiry is not early; that it is not late, the comparison with the model says."""
+    events = events_of(case)
+    accepted = {op[1 if op[0] == "add" else 2] for op in case["ops"] if op[0] in ("add", "tuple")}
+    accepted -= {event[2] for event in events if event[1] == "late"}
+    shown_at = {each: at for at, event in enumerate(events) if event[1] == "activate" for each in event[2]}
+    expired_at: dict[Any, int] = {}
+    for at, event in enumerate(events):
+        if event[1] == "expire":
+            for each in event[2]:
+                assert each not in expired_at, "expired twice"
+                expired_at[each] = at
+    assert expired_at.keys() == accepted
+    assert all(expired_at[each] > at for each, at in shown_at.items())
+
+
+@given(any_case(drains=True))
+def test_nothing_is_pending_after_a_drain_and_what_comes_then_is_late(case):
+    run = LosslessReplay(case)
+    for _ in run_steps(case, run):
+        pass
+    assert run.executor.counts()["pending"] == 0
+    assert run.executor.counts()["expired"] + run.executor.counts()["late"] == run.executor.counts()["in"]
+    assert list(run.executor.drain()) == []
+    [late] = run.executor.add("x", 10**13)
+    assert late.reason.value == "closed"
+
+
+@given(any_case(drains=False), st.integers(1, 10**13))
+def test_a_turn_that_does_not_raise_the_watermark_does_nothing(case, back):
+    run = LosslessReplay(case)
+    for _ in run_steps(case, run):
+        pass
+    saved = json.dumps(run.executor.snapshot())
+    manager = run.executor.manager
+    if manager.watermark is not None:
+        assert list(manager.advance(manager.watermark)) == []
+        assert list(manager.advance(manager.watermark - back)) == []
+    assert json.dumps(run.executor.snapshot()) == saved
+
+
+@given(any_case(event_time=True, drains=False))
+def test_a_turn_before_the_next_deadline_has_no_effect(case):
+    run = LosslessReplay(case)
+    manager = run.executor.manager
+    for index, op in enumerate(case["ops"]):
+        if op[0] != "watermark":
+            run.feed(index, [op])
+            continue
+        before, deadline = manager.watermark, manager.next_deadline_ms()
+        events = run.feed(index, [op])
+        reached = manager.watermark
+        if reached != before and (deadline is None or reached < deadline):
+            assert events == []
+
+
+@given(st.lists(st.integers(-5, 5), max_size=60), st.integers(1, 4), st.integers(1, 4))
+def test_memory_follows_what_is_live(times, length, slide):
+    config = WindowConfig.of(length=count(length), slide=count(length), timestamp="ts")
+    executor = WindowedBoltExecutor(config)
+    at = 0
+    for step in times * slide:
+        at += abs(step)
+        list(executor.add(at, at))
+        list(executor.turn())
+    [track] = executor.snapshot()["manager"]["tracks"] or [{"payloads": []}]
+    assert len(track["payloads"]) <= 3 * length + len(times)

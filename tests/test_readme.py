@@ -1,0 +1,79 @@
+"""The code in README.md and docs/ runs: the prompts as doctests, the Spark example as far as it goes without Spark."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import re
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from windowing.runtime import run_local
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def blocks(page: Path) -> list[str]:
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def spark_example() -> str:
+    return next(block for block in blocks(ROOT / "README.md") if "windowing.spark" in block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_is_written_for_the_prompt_answers_as_written(page):
+    text = "\n".join(block for block in blocks(page) if ">>>" in block)
+    example = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    told: list[str] = []
+    failed, _ = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=told.append)
+    assert failed == 0, "".join(told)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_other_block_of_python_compiles(page):
+    for block in blocks(page):
+        if ">>>" not in block:
+            compile(block, str(page), "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    missing = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_the_readme_can_be_tried_at_the_prompt():
+    assert sum(">>>" in block for block in blocks(ROOT / "README.md")) >= 2
+
+
+def test_the_spark_example_is_short():
+    assert len([line for line in spark_example().splitlines() if line.strip()]) <= 20
+
+
+def test_the_bolt_of_the_spark_example_runs_without_spark():
+    tree = ast.parse(spark_example())
+    pure = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.ImportFrom) and node.module == "windowing")
+    ]
+    scope: dict[str, object] = {}
+    exec(compile(ast.Module(pure, []), "README.md", "exec"), scope)
+    flight = namedtuple("flight", "origin departure delay id")
+    hour = 3_600_000
+    batches = [
+        [flight("JFK", hour, 4.0, 1), flight("LGA", hour, 1.0, 2), flight("JFK", hour - 1, 6.0, 3)],
+        [flight("JFK", 20 * hour, 0.0, 4)],
+        [flight("JFK", 2 * hour, 9.0, 5)],
+    ]
+    result = run_local(scope["delays"], batches)
+    assert ("JFK", hour, 2, 5.0) in result["default"]
+    assert [late.row.id for late in result.late] == [5]
+    assert len(result["default"]) == 4 + 4 + 4

@@ -1,0 +1,339 @@
+"""@spout, @bolt and what else may stand in a topology; Fields, Values, Tuple."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from windowing.core.measures import count
+from windowing.errors import ConfigError
+from windowing.topology.bolts import CallStyle
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout, StatefulBolt, StatefulWindowedBolt
+from windowing.topology.decorators import tumbling, windowed_bolt
+from windowing.topology.marking import ComponentKind, bolt, declaration_of, spout
+from windowing.topology.plan import TopologyError
+from windowing.topology.tuples import Fields, Origin, Tuple, Values
+
+
+def refused(declare: Callable[[], Any], *words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        declare()
+    for word in words:
+        assert word in str(caught.value)
+
+
+# ---------------------------------------------------------------- marks
+
+
+def test_what_is_decorated_stays_what_it_was() -> None:
+    def numbers() -> Any:
+        yield 1
+
+    def double(tuple: Any) -> Any:
+        return tuple["n"] * 2
+
+    class Echo:
+        def execute(self, tuple: Any) -> Any:
+            return tuple["n"]
+
+    assert spout(output="n long")(numbers) is numbers
+    assert bolt(output="n long")(double) is double
+    assert bolt(output="n long")(Echo) is Echo
+    assert double({"n": next(numbers())}) == 2
+    assert Echo().execute({"n": 3}) == 3
+
+
+def test_a_function_is_a_spout_that_returns_rows_or_takes_a_collector() -> None:
+    def rows() -> Any: ...
+    def with_default(start: int = 0) -> Any: ...
+    def collecting(collector: Any) -> None: ...
+
+    styles = [declaration_of(spout(output="n long")(f)).style for f in (rows, with_default, collecting)]
+    assert styles == [CallStyle.ROWS, CallStyle.ROWS, CallStyle.COLLECTOR]
+
+
+def test_a_function_is_a_bolt_that_returns_rows_or_takes_a_collector_and_is_acked_by_the_driver() -> None:
+    def rows(tuple: Any) -> Any: ...
+    def collecting(tuple: Any, collector: Any) -> None: ...
+
+    declared = [declaration_of(bolt(output="n long")(f)) for f in (rows, collecting)]
+    assert [one.kind for one in declared] == [ComponentKind.BASIC_BOLT] * 2
+    assert [one.style for one in declared] == [CallStyle.ROWS, CallStyle.COLLECTOR]
+
+
+def test_a_class_that_inherits_from_bolt_acks_by_itself() -> None:
+    @bolt(output="n long")
+    class Rich(Bolt):
+        def execute(self, tuple: Any) -> None:
+            self.collector.ack(tuple)
+
+    @bolt(output="n long")
+    class Basic(BasicBolt):
+        def execute(self, tuple: Any, collector: Any) -> None: ...
+
+    assert declaration_of(Rich).kind is ComponentKind.BOLT
+    assert declaration_of(Basic).kind is ComponentKind.BASIC_BOLT
+
+
+def test_a_class_with_init_state_is_stateful() -> None:
+    @bolt(output="n long")
+    class Rich(StatefulBolt):
+        def init_state(self, state: Any) -> None: ...
+        def execute(self, tuple: Any) -> None: ...
+
+    @bolt()
+    class Plain:
+        def init_state(self, state: Any) -> None: ...
+        def execute(self, tuple: Any) -> None: ...
+
+    @windowed_bolt(count(3), output="n long")
+    class Windowed(StatefulWindowedBolt):
+        def init_state(self, state: Any) -> None: ...
+        def execute(self, window: Any) -> None: ...
+
+    @tumbling(count(3), output="n long")
+    class Stateless:
+        def execute(self, window: Any) -> None: ...
+
+    assert [declaration_of(one).stateful for one in (Rich, Plain, Windowed, Stateless)] == [True, True, True, False]
+    assert declaration_of(Windowed).kind is ComponentKind.WINDOWED_BOLT
+
+
+def test_a_spout_that_wants_its_values_back_says_so_by_its_parameters() -> None:
+    @spout(output="n long")
+    class Numbers(Spout):
+        def next_tuple(self) -> None: ...
+        def ack(self, message_id: Any, values: Any) -> None: ...
+        def fail(self, message_id: Any) -> None: ...
+
+    assert declaration_of(Numbers).values_back == {"ack"}
+
+    class Wrong(Spout):
+        def next_tuple(self) -> None: ...
+        def ack(self) -> None: ...
+
+    refused(lambda: spout(output="n long")(Wrong), "Wrong.ack", "write def ack(self, message_id)")
+
+
+def test_marking_twice_is_a_sentence() -> None:
+    @bolt(output="n long")
+    def marked(tuple: Any) -> Any: ...
+
+    @spout(output="n long")
+    def source() -> Any: ...
+
+    @tumbling(count(3), output="n long")
+    def windowed(window: Any) -> Any: ...
+
+    refused(lambda: bolt()(marked), "'test_", "is already declared as a bolt; keep one decorator")
+    refused(lambda: spout(output="n long")(windowed), "is already declared as a bolt")
+    refused(lambda: tumbling(count(3), output="n long")(marked), "is already declared as a bolt")
+    refused(lambda: bolt()(source), "is already declared as a spout")
+
+
+def test_what_cannot_be_a_component_is_a_sentence() -> None:
+    async def later(tuple: Any) -> None: ...
+    def three(tuple: Any, collector: Any, more: Any) -> None: ...
+    def yielding(collector: Any) -> Any:
+        yield 1
+
+    class Empty: ...
+
+    class Lacking(Spout): ...
+
+    class Windowed(StatefulWindowedBolt): ...
+
+    class Handed(Bolt):
+        def prepare(self, context: Any) -> None: ...  # type: ignore[override]
+        def execute(self, tuple: Any) -> None: ...
+
+    refused(lambda: bolt()(later), "is async, but a tuple is handed out")
+    refused(lambda: bolt()(three), "a bolt takes (tuple) or (tuple, collector)")
+    refused(lambda: bolt()(3), "a bolt is a function or a class, got 3")
+    refused(lambda: bolt()(Empty), "has no execute(self, tuple)")
+    refused(lambda: bolt()(Lacking), "mark it with @spout")
+    refused(lambda: bolt()(Windowed), "mark it with @windowed_bolt")
+    refused(lambda: bolt()(Handed), "write def prepare(self, context, collector)")
+    refused(lambda: spout(output="n long")(Empty), "has no next_tuple")
+    refused(lambda: spout(output="n long")(Lacking), "lacks next_tuple")
+    refused(lambda: spout(output="n long")(three), "a spout takes ()")
+    refused(lambda: spout(output="n long")(yielding), "yields rows and takes a collector too")
+    refused(lambda: spout(output={"other": "n long"})(lambda: 0), "add 'default' to output")
+
+
+def test_direct_names_streams_of_output() -> None:
+    refused(lambda: bolt(output="n long", direct="tasks"), "stream 'tasks', which output does not")
+    refused(lambda: bolt(direct="tasks"), "there is no output")
+    refused(
+        lambda: bolt(output="n long", direct="default")(lambda tuple: 0), "on a direct stream each row needs a task"
+    )
+    declared = declaration_of(bolt(output="n long", direct=["default"])(lambda tuple, collector: None))
+    assert declared.direct == {"default"}
+
+
+# ---------------------------------------------------------------- arguments and instances
+
+
+@bolt(output="n long")
+class Add:
+    def __init__(self, more: int) -> None:
+        self.more = more
+
+    def execute(self, tuple: Any) -> int:
+        return int(tuple["n"]) + self.more
+
+    def get_component_configuration(self) -> dict[str, Any]:
+        return {"topology.tick.tuple.freq.secs": self.more, "app.more": self.more}
+
+
+@tumbling(count(3), output="n long")
+class Windowed:
+    def __init__(self, more: int = 0) -> None:
+        self.more = more
+
+    def execute(self, window: Any) -> int:
+        return len(window) + self.more
+
+
+def test_a_class_gets_its_arguments_by_partial_or_as_an_instance() -> None:
+    for given in (functools.partial(Add, 3), functools.partial(Add, more=3), Add(3)):
+        declared = declaration_of(given)
+        assert declared.is_class
+        assert declared.target is not None
+        first, second = declared.target(), declared.target()
+        assert first is not second
+        assert first.execute({"n": 1}) == 4
+    refused(lambda: declaration_of(Add), "give an instance, or functools.partial")
+    refused(lambda: declaration_of(functools.partial(Add)), "fill in what is missing")
+
+
+def test_a_windowed_class_gets_its_arguments_in_the_same_way() -> None:
+    for given in (functools.partial(Windowed, 3), Windowed(3)):
+        declared = declaration_of(given)
+        assert declared.window is not None
+        assert declared.window.is_class
+        assert declared.window.target().more == 3
+
+
+def test_an_instance_is_copied_as_it_is_now() -> None:
+    given = Add(3)
+    declared = declaration_of(given)
+    given.more = 100
+    assert declared.target is not None
+    assert declared.target().more == 3
+
+    given.lock = threading.Lock()  # type: ignore[attr-defined]
+    refused(lambda: declaration_of(given), "cannot be copied for each task", "open files and connections in open()")
+
+
+def test_a_function_gets_its_arguments_by_name() -> None:
+    @bolt(output="n long")
+    def add(tuple: Any, more: int = 0) -> int:
+        return int(tuple["n"]) + more
+
+    declared = declaration_of(functools.partial(add, more=3))
+    assert declared.target is not None
+    assert declared.target({"n": 1}) == 4
+    refused(lambda: declaration_of(functools.partial(add, 3)), "fill in arguments by name")
+
+
+def test_a_component_says_its_own_settings_and_the_declarer_has_the_last_word() -> None:
+    builder = TopologyBuilder().configure(debug=True)
+    builder.set_spout("s", InputSpout("n long"))
+    declarer = builder.set_bolt("add", Add(3)).shuffle_grouping("s")
+    topology = builder.build()
+    assert topology.component("add").config.tick_tuple_freq_ms == 3000
+    assert topology.component("add").config.own == {"app.more": 3}
+    assert topology.setting("add", "tick_tuple_freq_ms") == 3000
+    assert topology.setting("add", "debug") is True
+    assert topology.setting("s", "tick_tuple_freq_ms") is None
+    declarer.add_configuration("topology.tick.tuple.freq.secs", 0.25)
+    assert builder.build().component("add").config.tick_tuple_freq_ms == 250
+
+
+def test_settings_that_fail_are_a_mistake_of_the_component() -> None:
+    @bolt()
+    class Failing(Bolt):
+        def execute(self, tuple: Any) -> None: ...
+        def get_component_configuration(self) -> Any:
+            raise OSError("no file")
+
+    builder = TopologyBuilder()
+    builder.set_spout("s", InputSpout("n long"))
+    builder.set_bolt("b", Failing).shuffle_grouping("s")
+    with pytest.raises(TopologyError, match="bolt 'b': its get_component_configuration failed with OSError: no file"):
+        builder.build()
+
+
+def test_a_subclass_of_a_component_is_marked_anew() -> None:
+    class More(Add): ...
+
+    refused(lambda: declaration_of(More(1)), "is not declared as a component (a class that it inherits from is)")
+
+
+# ---------------------------------------------------------------- tuples
+
+
+def word(values: tuple[Any, ...] = ("storm", 3)) -> Tuple:
+    return Tuple(values, Origin("split", 4, Fields("word", "n"), "fast"), {7: 1})
+
+
+def test_a_tuple_gives_its_values_by_position_name_and_attribute() -> None:
+    one = word()
+    assert (one[0], one["n"], one.word) == ("storm", 3, "storm")
+    assert list(one) == ["storm", 3]
+    assert one.select(Fields("n", "word")) == (3, "storm")
+    assert one.as_dict() == one._asdict() == {"word": "storm", "n": 3}
+    assert (len(one), one.get_fields(), one.get_values()) == (2, Fields("word", "n"), ("storm", 3))
+
+
+def test_a_tuple_knows_where_it_comes_from() -> None:
+    one = word()
+    assert (one.source_component, one.source_stream, one.source_task) == ("split", "fast", 4)
+    assert one.get_message_id() == {7: 1}
+    assert repr(one).startswith("Tuple(split:fast[4], ")
+
+
+def test_a_field_may_be_called_like_what_a_tuple_is_made_of() -> None:
+    names = ("origin", "values", "fields", "ids", "count", "message_id", "select")
+    one = Tuple(tuple(range(len(names))), Origin("flights", 1, Fields(names)))
+    assert [one[name] for name in names] == list(range(len(names)))
+    assert [getattr(one, name) for name in names[:-1]] == list(range(len(names) - 1))
+
+
+def test_tuples_are_equal_only_to_themselves() -> None:
+    one, other = word(), word()
+    assert one == one
+    assert one != other
+    assert len({one, other}) == 2
+
+
+def test_a_tuple_can_be_copied() -> None:
+    assert copy.copy(word()).as_dict() == pickle.loads(pickle.dumps(word())).as_dict() == word().as_dict()
+
+
+def test_a_field_that_is_not_there_is_a_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"no field 'wrod'; did you mean 'word'\?"):
+        word()["wrod"]
+    with pytest.raises(AttributeError, match="has no field 'wrod'"):
+        word().wrod  # noqa: B018
+
+
+def test_fields_are_names_each_once() -> None:
+    assert Fields("a", "b") == Fields(["a", "b"])
+    assert hash(Fields("a")) == hash(Fields("a"))
+    assert repr(Fields("a", "b")) == "Fields('a', 'b')"
+    refused(lambda: Fields("a", "a"), "a field stands twice in a, a")
+    refused(lambda: Fields("a b"), "a field's name must be a name")
+
+
+def test_values_are_a_tuple() -> None:
+    assert Values("storm", 3) == ("storm", 3)
+    assert Values() == ()

@@ -1,0 +1,78 @@
+"""A topology as Mermaid text, SVG and PNG."""
+
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import pytest
+
+from windowing.core.measures import count, minutes, seconds
+from windowing.errors import ConfigError
+from windowing.runtime.drawing import to_png, to_svg
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.decorators import sliding, windowed_bolt
+from windowing.topology.marking import bolt
+from windowing.topology.plan import Topology
+
+
+@windowed_bolt(seconds(90), minutes(1), timestamp="at", late_stream="late", output="n long")
+class Windowed:
+    def init_state(self, state: Any) -> None: ...
+    def execute(self, window: Any) -> None: ...
+
+
+@sliding(count(4), count(2), output="n long")
+def last_four(window: Any) -> None: ...
+
+
+@bolt()
+def end(tuple: Any) -> None: ...
+
+
+def plan() -> Topology:
+    builder = TopologyBuilder("plan").configure(enable_message_timeouts=False)
+    builder.set_spout("events", InputSpout("at long, word string"))
+    builder.set_bolt("sums", Windowed, 2).fields_grouping("events", ["at", "word"])
+    builder.set_bolt("four", last_four).global_grouping("events")
+    last = builder.set_bolt("end", end).shuffle_grouping("sums").none_grouping("sums", stream="late")
+    last.all_grouping("events").custom_grouping("four", lambda values, tasks: 0)
+    return builder.build()
+
+
+def test_the_text_shows_kinds_windows_tasks_groupings_and_late_streams() -> None:
+    assert plan().to_mermaid() == (
+        "flowchart LR\n"
+        '    c_events(["events"])\n'
+        '    c_sums[("sums ×2<br/>window 90 s / 1 min")]\n'
+        '    c_four[["four<br/>window 4 tuples / 2 tuples"]]\n'
+        '    c_end["end"]\n'
+        '    c_events -- "fields(at, word)" --> c_sums\n'
+        '    c_events -- "global" --> c_four\n'
+        '    c_sums -- "shuffle" --> c_end\n'
+        '    c_sums -. "late: none" .-> c_end\n'
+        '    c_events -- "all" --> c_end\n'
+        '    c_four -- "custom(plan.#lt;locals#gt;.#lt;lambda#gt;)" --> c_end\n'
+    )
+
+
+def test_the_same_plan_gives_the_same_svg_with_every_name_in_it() -> None:
+    pytest.importorskip("matplotlib")
+    svg = to_svg(plan())
+    assert svg == to_svg(plan())
+    text = "".join(ElementTree.fromstring(svg.encode()).itertext())
+    for word in ("events", "sums ×2", "window 90 s / 1 min", "four", "end", "fields(at, word)", "late: none"):
+        assert word in text
+
+
+def test_a_png_is_a_png() -> None:
+    pytest.importorskip("matplotlib")
+    assert to_png(plan(), dpi=40).startswith(b"\x89PNG\r\n")
+
+
+def test_a_missing_package_is_said_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"pip install 'windowing\[draw\]'"):
+        to_svg(plan())

@@ -1,0 +1,18 @@
+"""`python -m windowing`: see windowing/cli.py."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, or say which packages it needs."""
+    try:
+        from windowing.cli import commands
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("click", "rich"):
+            raise
+        sys.exit(f"the command line needs the package {missing.name}: install windowing with its extra, windowing[cli]")
+    commands(prog_name="python -m windowing")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""SpoutPending: what a spout task has emitted and not yet heard of, and what becomes of it when it fails.
+
+    emitted --> FLYING --acked------------------> Done
+                FLYING --failed, attempts left--> WAITING --back-off over--> Retry --> (emitted again, attempt + 1)
+                FLYING --failed, the last one---> DeadLetter
+
+Laws
+- A tree that was emitted ends in exactly one of Done, Retry, DeadLetter; news of one that has ended, or was never here, is `stale`:
+  counted, without effect. So acker and spout may both keep a timeout.
+- Every emission has a root of its own; a message is known by its id, which may be in flight several times (one message on two
+  streams): each of its trees ends on its own, the attempts are those of the message.
+- The n-th failure in a row of a message is answered by Retry(attempt=n+1) after the back-off, or by DeadLetter when n is the
+  limit. The count ends with Done and DeadLetter, and `forget_ms` after the last failure or Retry.
+- The spout is asked for more only while `has_room`: trees in flight and messages that wait are fewer than `max_pending`. (Storm
+  does not count those that wait: there a source of failures grows without bound.) A Retry is emitted whether there is room or not.
+- A dead letter names the component where the tree was last seen, if the acker said it. A timeout of the spout's own
+  (`timeout_ms`, as in Storm, with rotation=2) knows none. Without it the acker's timeout is the only one: right where an init
+  cannot be lost on its way to the acker, as in one process; else such a tree would never end.
+- An entry has changed the machine wholly when it returns; its effects are data.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from windowing.acking.ledger import Reason
+from windowing.acking.retry import RetryPolicy
+from windowing.acking.timeouts import ExactTimeouts, Timeouts, timeouts_of
+from windowing.errors import AckError, ConfigError, SnapshotError, shown
+
+__all__ = ["DeadLetter", "Done", "Retry", "SpoutPending"]
+
+_VERSION = 1
+_FOREVER_MS = 1 << 62
+
+
+class Done(NamedTuple):
+    """Tell the spout that the message was acked, `latency_ms` after its emission."""
+
+    message_id: Hashable
+    payload: Any
+    latency_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Tell the spout that the message failed, or emit it again: with a new root, `attempt` is counted by its id."""
+
+    message_id: Hashable
+    payload: Any
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """The message is given up: write it where somebody looks. `seen` is the component where its last tree was last seen."""
+
+    message_id: Hashable
+    payload: Any
+    attempts: int
+    reason: Reason
+    seen: str | None
+
+
+PendingEffect = Done | Retry | DeadLetter
+
+
+class _Tree(NamedTuple):
+    """A tree in flight; `attempt` counts from 1."""
+
+    message_id: Hashable
+    payload: Any
+    attempt: int
+    emitted_ms: int
+    deadline_ms: int
+
+
+class _Count(NamedTuple):
+    """How often a message has failed in a row."""
+
+    failures: int
+    deadline_ms: int
+
+
+class SpoutPending:
+    """The emissions of one spout task. Cost: O(1) a call, O(log n) for each message that waits.
+
+    Message ids are hashable. Payloads are the driver's: given back with the effects, as IAckValueSpout and IFailValueSpout
+    want it. Source: the pending map of Storm's `SpoutExecutor`; limit, back-off and dead letters are ours.
+
+    >>> pending = SpoutPending(max_pending=1, retry=RetryPolicy(max_attempts=2, first_ms=100))
+    >>> pending.emitted(root=1, message_id="m", now_ms=0)
+    >>> pending.has_room, list(pending.failed(1, now_ms=5, reason=Reason.FAILED, seen="count")), pending.next_deadline_ms()
+    (False, [], 105)
+    >>> list(pending.tick(105)), pending.has_room
+    ([Retry(message_id='m', payload=None, attempt=2)], True)
+    >>> pending.emitted(root=2, message_id="m", now_ms=106)
+    >>> list(pending.failed(2, now_ms=130, reason=Reason.TIMEOUT, seen="count"))[0].seen
+    'count'
+    """
+
+    def __init__(
+        self,
+        max_pending: int | None = None,
+        retry: RetryPolicy | None = None,
+        timeout_ms: int | None = None,
+        rotation: int | None = None,
+    ) -> None:
+        if max_pending is not None and max_pending < 1:
+            raise ConfigError(
+                f"max_pending is at least 1, or None for no limit, got {shown(max_pending)}; with less no tuple is emitted"
+            )
+        if rotation is not None and timeout_ms is None:
+            raise ConfigError(f"rotation={shown(rotation)} needs timeout_ms=: it is the time between two rotations")
+        self.stale = 0
+        self._max_pending = max_pending
+        self._retry = retry or RetryPolicy()
+        self._timeout_ms = timeout_ms
+        self._rotation = rotation
+        self._now_ms = 0
+        self._order = 0
+        self._flying: Timeouts[int, _Tree] = timeouts_of(
+            _FOREVER_MS if timeout_ms is None else timeout_ms, rotation, lambda tree: tree.deadline_ms
+        )
+        self._waiting: list[tuple[int, int, _Tree]] = []
+        self._counts: ExactTimeouts[Hashable, _Count] = ExactTimeouts(
+            self._retry.forget_ms, lambda count: count.deadline_ms
+        )
+
+    # -- entries -------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the spout may be asked for its next tuple."""
+        return self._max_pending is None or len(self) < self._max_pending
+
+    def emitted(self, root: int, message_id: Hashable, now_ms: int, payload: Any = None) -> None:
+        """Take note of an emission, before its first message reaches the acker. Raises AckError for a root in flight."""
+        self._clock(now_ms)
+        if self._flying.get(root) is not None:
+            raise AckError(f"root {shown(root)} is in flight already; every emission needs a root id of its own")
+        count = self._counts.get(message_id)
+        attempt = 1 if count is None else count.failures + 1
+        deadline_ms = self._flying.deadline(self._now_ms)
+        self._flying.put(root, _Tree(message_id, payload, attempt, self._now_ms, deadline_ms), self._now_ms)
+
+    def acked(self, root: int, now_ms: int) -> Iterator[PendingEffect]:
+        """Take the acker's Acked."""
+        self._clock(now_ms)
+        tree = self._taken(root)
+        if tree is None:
+            return iter(())
+        if len(self._counts) and self._counts.get(tree.message_id) is not None:
+            self._counts.remove(tree.message_id)
+        return iter((Done(tree.message_id, tree.payload, self._now_ms - tree.emitted_ms),))
+
+    def failed(self, root: int, now_ms: int, reason: Reason, seen: str | None = None) -> Iterator[PendingEffect]:
+        """Take the acker's Failed."""
+        self._clock(now_ms)
+        tree = self._taken(root)
+        return iter(()) if tree is None else self._end(tree, reason, seen)
+
+    def reset_timeout(self, root: int, now_ms: int) -> None:
+        """Give a tree in flight a whole timeout from now on, where the spout keeps one."""
+        self._clock(now_ms)
+        tree = self._flying.get(root)
+        if tree is not None:
+            deadline_ms = self._flying.deadline(self._now_ms)
+            self._flying.put(root, tree._replace(deadline_ms=deadline_ms), self._now_ms)
+
+    def tick(self, now_ms: int) -> Iterator[PendingEffect]:
+        """Fail what is overdue, ask again for what has waited long enough, forget old counts."""
+        self._clock(now_ms)
+        effects: list[PendingEffect] = []
+        for _, tree in self._flying.expire(self._now_ms):
+            effects.extend(self._end(tree, Reason.TIMEOUT, None))
+        while self._waiting and self._waiting[0][0] <= self._now_ms:
+            _, _, tree = heapq.heappop(self._waiting)
+            self._count(tree)
+            effects.append(Retry(tree.message_id, tree.payload, tree.attempt + 1))
+        self._counts.expire(self._now_ms)
+        return iter(effects)
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `tick` has something to do, None if nothing is held. Cost: O(1)."""
+        deadlines = [self._counts.next_deadline_ms(), self._waiting[0][0] if self._waiting else None]
+        if self._timeout_ms is not None:
+            deadlines.append(self._flying.next_deadline_ms())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def __len__(self) -> int:
+        """Return how many trees are in flight or wait for their retry."""
+        return len(self._flying) + len(self._waiting)
+
+    # -- what becomes of a tree ----------------------------------------------------------------------------------------
+
+    def _clock(self, now_ms: int) -> None:
+        self._now_ms = max(self._now_ms, now_ms)
+
+    def _taken(self, root: int) -> _Tree | None:
+        tree = self._flying.get(root)
+        if tree is None:
+            self.stale += 1
+        else:
+            self._flying.remove(root)
+        return tree
+
+    def _end(self, tree: _Tree, reason: Reason, seen: str | None) -> Iterator[PendingEffect]:
+        """Let a tree that failed wait for its retry, or give its message up."""
+        if self._retry.is_last(tree.attempt):
+            if self._counts.get(tree.message_id) is not None:
+                self._counts.remove(tree.message_id)
+            return iter((DeadLetter(tree.message_id, tree.payload, tree.attempt, reason, seen),))
+        self._count(tree)
+        due_ms = self._now_ms + self._retry.delay_ms(tree.attempt)
+        heapq.heappush(self._waiting, (due_ms, self._order, tree))
+        self._order += 1
+        return iter(())
+
+    def _count(self, tree: _Tree) -> None:
+        """Keep in mind that the message has failed as often as this tree says, for `forget_ms` from now on."""
+        count = self._counts.get(tree.message_id)
+        failures = tree.attempt if count is None else max(tree.attempt, count.failures)
+        deadline_ms = self._counts.deadline(self._now_ms)
+        self._counts.put(tree.message_id, _Count(failures, deadline_ms), self._now_ms)
+
+    # -- snapshots -----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all state, plain as far as message ids and payloads are. Cost: O(n)."""
+        return {
+            "version": _VERSION,
+            "machine": "pending",
+            "rotation": self._rotation,
+            "timed": self._timeout_ms is not None,
+            "now_ms": self._now_ms,
+            "next_rotation_ms": self._flying.next_rotation_ms,
+            "stale": self.stale,
+            "flying": [[[root, *tree] for root, tree in bucket] for bucket in self._flying.buckets()],
+            "waiting": [[due_ms, *tree] for due_ms, _, tree in sorted(self._waiting, key=lambda item: item[:2])],
+            "counts": [[message_id, *count] for message_id, count in self._counts.buckets()[0]],
+        }
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the machine of `snapshot`; limits and timeouts may have changed, rotation not (SnapshotError)."""
+        names = ("version", "machine", "rotation", "timed")
+        wanted = [_VERSION, "pending", self._rotation, self._timeout_ms is not None]
+        if not isinstance(data, dict) or [data.get(name) for name in names] != wanted:
+            raise SnapshotError(
+                f"the snapshot is {shown(data)}, this machine wants {', '.join(names)} = {shown(wanted)}; "
+                "restore it into a spout with the same timeout_ms= and rotation="
+            )
+        restored = SpoutPending(self._max_pending, self._retry, self._timeout_ms, self._rotation)
+        try:
+            restored._load(data)
+        except (KeyError, TypeError, ValueError, IndexError, AssertionError) as damage:
+            raise SnapshotError(f"the snapshot is damaged ({damage!r}); restore the one before it") from damage
+        self.__dict__.update(restored.__dict__)
+
+    def _load(self, data: dict[str, Any]) -> None:
+        now_ms = self._now_ms = data["now_ms"]
+        self.stale = data["stale"]
+        latest_ms = self._flying.deadline(now_ms)
+        flying = [[(row[0], _tree_of(row[1:], latest_ms)) for row in bucket] for bucket in data["flying"]]
+        self._flying.load(flying, data["next_rotation_ms"], now_ms)
+        self._waiting = [(row[0], order, _tree_of(row[1:], latest_ms)) for order, row in enumerate(data["waiting"])]
+        self._order = len(self._waiting)
+        forgotten_ms = self._counts.deadline(now_ms)
+        counts = [(row[0], _Count(row[1], min(row[2], forgotten_ms))) for row in data["counts"]]
+        self._counts.load([counts], None, now_ms)
+        self.check()
+
+    def check(self) -> None:
+        """Assert what always holds. Cost: O(n)."""
+        self._flying.check()
+        self._counts.check()
+        trees = [tree for bucket in self._flying.buckets() for _, tree in bucket]
+        for tree in trees:
+            # Attempts count from 1 to the limit; a tree was emitted in the past.
+            assert tree.attempt >= 1
+            assert tree.emitted_ms <= self._now_ms
+        # What waits is a heap: the first is due first.
+        assert all(self._waiting[0][:2] <= item[:2] for item in self._waiting)
+
+
+def _tree_of(row: list[Any], latest_ms: int) -> _Tree:
+    message_id, payload, attempt, emitted_ms, deadline_ms = row
+    return _Tree(message_id, payload, attempt, emitted_ms, min(deadline_ms, latest_ms))

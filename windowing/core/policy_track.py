@@ -1,0 +1,289 @@
+"""PolicyTrack: the events of one key under per-event policies: who waits, who lives, who was in the last window.
+
+    waiting --number--> live --EXPIRE--> gone --end of the turn--> expired
+                         |
+                         +-- PROCESS: in this window, so in the `last` one when the next fires (live or not)
+
+Laws: live events are in order of (timestamp, arrival); each event is tracked once by both policies, before any scan sees it; an
+event is gone once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import takewhile
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from sortedcontainers import SortedKeyList
+
+from windowing.core.config import WindowConfig
+from windowing.core.events import Event, WaterMarkEvent
+from windowing.core.eviction import Action, EvictionContext
+from windowing.core.lossless import CountSlide, TimeSlide, length_of, slide_of
+from windowing.core.track import key_of
+from windowing.errors import RepeatLimitError, WindowingError, shown
+
+__all__ = ["Fired", "PolicyTrack"]
+
+
+class Fired(NamedTuple):
+    """A window that was fired; `first_shown` of its tuples were in no window before."""
+
+    reference: int
+    current: list[Any]
+    new: list[Any]
+    expired: list[Any]
+    first_shown: int
+    key: Any
+
+
+class PolicyTrack:
+    """The events of one key and its two policies. Made by PolicyWindowManager, at the key's first tuple.
+
+    Policies are asked by name, so one that is written to the protocol of the article, without our base classes, works too.
+    """
+
+    __slots__ = (
+        "_eviction",
+        "_gone",
+        "_last",
+        "_live",
+        "_max_repeats",
+        "_repeats",
+        "_trigger",
+        "key",
+        "newest_numbered",
+        "ordinal",
+        "waiting",
+    )
+
+    def __init__(self, config: WindowConfig, key: Any, ordinal: int, watermark: int | None) -> None:
+        self.key = key
+        self.ordinal = ordinal
+        self.waiting: SortedKeyList[Event, int] = SortedKeyList(key=attrgetter("timestamp"))
+        self.newest_numbered: int | None = None
+        self._live: dict[Event, bool] = {}  # in order; whether it was ever shown
+        self._last: dict[Event, None] = {}
+        self._gone: dict[Event, bool] = {}
+        self._repeats = 0
+        self._max_repeats = config.max_repeats
+        self._eviction: Any = length_of(config) if config.eviction is None else config.eviction()
+        self._trigger: Any = slide_of(config) if config.trigger is None else config.trigger()
+        if isinstance(self._trigger, TimeSlide):
+            self._trigger.passed = watermark
+        _ask(self._trigger, "start")
+
+    @property
+    def newest(self) -> int | None:
+        """The largest timestamp of the key's tuples."""
+        return self.waiting[-1].timestamp if self.waiting else self.newest_numbered
+
+    @property
+    def empty(self) -> bool:
+        """Whether no event waits or lives."""
+        return not self._live and not self.waiting
+
+    @property
+    def never_shown(self) -> int:
+        """How many events no window has shown yet."""
+        return len(self.waiting) + sum(not was_shown for was_shown in self._live.values())
+
+    # -- what a trigger may ask (QueueView) --------------------------------------------------------------------------
+
+    def event_count(self, reference_ms: int) -> int:
+        """Return how many live events have a timestamp <= reference_ms. Cost: O(live)."""
+        return sum(1 for _ in self._until(reference_ms))
+
+    def earliest_event_timestamp(self, start_ms: int, end_ms: int) -> int | None:
+        """Return the smallest timestamp of a live event in `(start_ms, end_ms]`, None if there is none."""
+        return next((event.timestamp for event in self._until(end_ms) if event.timestamp > start_ms), None)
+
+    def sliding_count_timestamps(self, start_ms: int, end_ms: int, count: int) -> list[int]:
+        """Return the timestamp of each `count`-th live event in `(start_ms, end_ms]`."""
+        inside = [event.timestamp for event in self._until(end_ms) if event.timestamp > start_ms]
+        return inside[count - 1 :: count]
+
+    def _until(self, reference_ms: int) -> Iterator[Event]:
+        return takewhile(lambda event: event.timestamp <= reference_ms, self._live)
+
+    # -- turns -------------------------------------------------------------------------------------------------------
+
+    def wait(self, payload: Any, timestamp: int) -> None:
+        """Take a tuple on event time: it waits for its number; equal timestamps keep their order of arrival."""
+        self.waiting.add(Event(payload, timestamp))
+
+    def enter(self, payload: Any, timestamp: int) -> Iterator[Fired]:
+        """Yield what an add on processing time fires: the tuple has its number at once."""
+        self._repeats = 0
+        yield from self._number(Event(payload, timestamp))
+        yield from self._due()
+
+    def turn(self, watermark: int) -> Iterator[Fired]:
+        """Yield what a watermark turn fires."""
+        self._repeats = 0
+        yield from self._number_all(watermark)
+        yield from self._reach(watermark, watermark)
+
+    def tick(self, now_ms: int) -> Iterator[Fired]:
+        """Yield what a tick of the clock fires."""
+        self._repeats = 0
+        yield from self._fire_each(_ask(self._trigger, "tick", now_ms))
+        yield from self._due()
+
+    def finish(self, watermark: int | None) -> Iterator[Fired]:
+        """Yield what a drain fires; then everything is gone."""
+        self._repeats = 0
+        newest = self.newest
+        if newest is not None:
+            yield from self._number_all(newest)
+            reached = newest if watermark is None else max(newest, watermark)
+            until = self._trigger.last_end(newest) if isinstance(self._trigger, TimeSlide) else reached
+            yield from self._reach(reached, until)
+            yield from self._fire_rest(newest)
+        self._gone.update(self._live)
+        self._live.clear()
+
+    def _number_all(self, until: int) -> Iterator[Fired]:
+        while self.waiting and self.waiting[0].timestamp <= until:
+            yield from self._number(self.waiting.pop(0))
+
+    def _number(self, event: Event) -> Iterator[Fired]:
+        self.newest_numbered = event.timestamp
+        self._live[event] = False
+        self._repeats = 0
+        _ask(self._eviction, "track", event)
+        yield from self._fire_each(self._trigger.track(event), self._live)
+
+    def _reach(self, watermark: int, until: int | None) -> Iterator[Fired]:
+        """Tell the policies of `watermark`, the trigger of `until` (None: nothing); fire what that makes due."""
+        _ask(self._eviction, "track", WaterMarkEvent(watermark))
+        if until is not None:
+            yield from self._fire_each(self._trigger.track(WaterMarkEvent(until)))
+            yield from self._due()
+
+    def _due(self) -> Iterator[Fired]:
+        while (context := _ask(self._trigger, "due", self)) is not None:
+            yield from self._fire(context, self._until(context.reference_time))
+
+    def _fire_each(
+        self, contexts: Iterable[EvictionContext] | None, offered: Iterable[Event] | None = None
+    ) -> Iterator[Fired]:
+        for context in contexts or ():
+            yield from self._fire(context, self._until(context.reference_time) if offered is None else offered)
+
+    def _fire_rest(self, newest: int) -> Iterator[Fired]:
+        if all(self._live.values()):
+            return
+        context = EvictionContext(newest)
+        if isinstance(self._trigger, CountSlide):
+            # What would have come at the next multiple of the slide, with what there is.
+            count = len(self._live) + self._trigger.missing()
+            context = EvictionContext(newest, current_count=count, sliding_count=self._trigger.count)
+        yield from self._fire(context, self._live)
+
+    # -- a firing ----------------------------------------------------------------------------------------------------
+
+    def _fire(self, context: EvictionContext, offered: Iterable[Event]) -> Iterator[Fired]:
+        window = self._scan(context, list(offered))
+        first_shown = sum(not self._live[event] for event in window)
+        self._limit(first_shown, context.reference_time)
+        if window:
+            held, last = dict.fromkeys(window), self._last
+            self._live.update(dict.fromkeys(window, True))
+            self._last = held
+            yield Fired(
+                context.reference_time,
+                [event.payload for event in window],
+                [event.payload for event in window if event not in last],
+                [event.payload for event in last if event not in held],
+                first_shown,
+                self.key,
+            )
+        _ask(self._trigger, "reset")
+        _ask(self._trigger, "fired", bool(window))
+
+    def _scan(self, context: EvictionContext, offered: list[Event]) -> list[Event]:
+        if context.current_count is None:
+            context = replace(context, current_count=self.event_count(context.reference_time))
+        _ask(self._eviction, "set_context", context)
+        window: list[Event] = []
+        for event in offered:
+            action = self._eviction.evict(event)
+            if action is Action.PROCESS:
+                window.append(event)
+            elif action is Action.EXPIRE:
+                self._gone[event] = self._live.pop(event)
+            elif action is Action.STOP:
+                break
+            elif action is not Action.KEEP:
+                raise WindowingError(
+                    f"{type(self._eviction).__name__}.evict returned {shown(action)}; return one of Action.EXPIRE, "
+                    "PROCESS, KEEP, STOP"
+                )
+        return window
+
+    def _limit(self, first_shown: int, reference: int) -> None:
+        self._repeats = 0 if first_shown else self._repeats + 1
+        if self._repeats > self._max_repeats:
+            raise RepeatLimitError(
+                f"{type(self._trigger).__name__} fired more than max_repeats={self._max_repeats} windows without a new "
+                f"tuple in one turn, the last at {reference}; let its due() return None, or let the eviction expire events"
+            )
+
+    def take_gone(self) -> tuple[list[Any], int]:
+        """Return the tuples that are gone since the last time, and how many of them were never shown."""
+        gone, self._gone = self._gone, {}
+        return [event.payload for event in gone], sum(not was_shown for was_shown in gone.values())
+
+    def shutdown(self) -> None:
+        """Tell the trigger that the key is over."""
+        _ask(self._trigger, "shutdown")
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return everything as plain data; first the events that are only in the last window, then the live ones."""
+        past = [event for event in self._last if event not in self._live]
+        events = [*past, *self._live]
+        return {
+            "key": self.key,
+            "ordinal": self.ordinal,
+            "newest": self.newest_numbered,
+            "payloads": [event.payload for event in events],
+            "timestamps": [event.timestamp for event in events],
+            "shown": list(self._live.values()),
+            "last": [at for at, event in enumerate(events) if event in self._last],
+            "waiting": [[event.payload, event.timestamp] for event in self.waiting],
+            "eviction": _ask(self._eviction, "get_state"),
+            "trigger": _ask(self._trigger, "get_state"),
+        }
+
+    @classmethod
+    def restored(cls, config: WindowConfig, data: dict[str, Any]) -> PolicyTrack:
+        """Return the track of a snapshot."""
+        track = cls(config, key_of(data["key"]), data["ordinal"], None)
+        track.newest_numbered = data["newest"]
+        events = list(map(Event, data["payloads"], data["timestamps"]))
+        live = events[len(events) - len(data["shown"]) :]
+        track._live = dict(zip(live, data["shown"], strict=True))
+        track._last = dict.fromkeys(events[at] for at in data["last"])
+        track.waiting.update(Event(payload, timestamp) for payload, timestamp in data["waiting"])
+        _ask(track._eviction, "restore_state", data["eviction"])
+        _ask(track._trigger, "restore_state", data["trigger"])
+        return track
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        times = [event.timestamp for event in self._live]
+        assert times == sorted(times)
+        assert not any(event.is_watermark for event in self._live)
+        # Between two turns nothing is half gone.
+        assert not self._gone
+
+
+def _ask(policy: Any, method: str, *arguments: Any) -> Any:
+    """Return what an optional method of a policy says, None if it has no such method."""
+    asked = getattr(policy, method, None)
+    return None if asked is None else asked(*arguments)

@@ -1,0 +1,189 @@
+"""StormMachine: Storm's own window manager and policies, as the machine of an executor.
+
+    length   Count      CountEvictionPolicy     event time: WatermarkCountEvictionPolicy
+             Duration   TimeEvictionPolicy                  WatermarkTimeEvictionPolicy
+    slide    Count      CountTriggerPolicy                  WatermarkCountTriggerPolicy
+             Duration   TimeTriggerPolicy                   WatermarkTimeTriggerPolicy
+
+Laws: windows, expiries and losses are Storm's; what is lost is counted as skipped, so accepted == shown + skipped + pending. There
+are no keys and no drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from windowing.core.config import WindowConfig
+from windowing.core.events import Activation, Effect, Event, Expired
+from windowing.core.eviction import (
+    CountEvictionPolicy,
+    EvictionPolicy,
+    TimeEvictionPolicy,
+    WatermarkCountEvictionPolicy,
+    WatermarkTimeEvictionPolicy,
+)
+from windowing.core.guard import Guard
+from windowing.core.measures import Duration
+from windowing.core.storm import StormWindowManager
+from windowing.core.track import Tally
+from windowing.core.trigger import (
+    CountTriggerPolicy,
+    TimeTriggerPolicy,
+    TriggerPolicy,
+    WatermarkCountTriggerPolicy,
+    WatermarkTimeTriggerPolicy,
+)
+from windowing.errors import ConfigError, SnapshotError, shown
+
+__all__ = ["StormMachine", "storm_policies"]
+
+SNAPSHOT_FORMAT = 1
+
+
+def storm_policies(config: WindowConfig) -> tuple[EvictionPolicy, TriggerPolicy]:
+    """Return the policies of a definition, chosen as Storm's executor does; the user's own where there are some."""
+    return _eviction(config), _trigger(config)
+
+
+def _eviction(config: WindowConfig) -> EvictionPolicy:
+    if config.eviction is not None:
+        own: EvictionPolicy = config.eviction()
+        return own
+    if isinstance(config.length, Duration):
+        if config.event_time:
+            return WatermarkTimeEvictionPolicy(config.length.ms, config.lag_ms)
+        return TimeEvictionPolicy(config.length.ms)
+    if config.length is None:
+        raise ConfigError(
+            "a window without a length needs an eviction policy of its own; give length=... or eviction=..."
+        )
+    return (WatermarkCountEvictionPolicy if config.event_time else CountEvictionPolicy)(config.length.value)
+
+
+def _trigger(config: WindowConfig) -> TriggerPolicy:
+    if config.trigger is not None:
+        own: TriggerPolicy = config.trigger()
+        return own
+    if isinstance(config.slide, Duration):
+        return (WatermarkTimeTriggerPolicy if config.event_time else TimeTriggerPolicy)(config.slide.ms)
+    return (WatermarkCountTriggerPolicy if config.event_time else CountTriggerPolicy)(config.slide.value)
+
+
+class StormMachine:
+    """A StormWindowManager behind the Machine protocol, with a tally.
+
+    `manager` is for the other manager, StormStatefulWindowManager, whose windows do not tell what they showed.
+
+    >>> from windowing.core.measures import count
+    >>> machine = StormMachine(WindowConfig.of(length=count(2), slide=count(2), semantics="storm"))
+    >>> for at, effect in machine.add_batch("abc", [1, 1, 2]):
+    ...     print(at, effect.window.get() if isinstance(effect, Activation) else effect)
+    1 ['a', 'b']
+    >>> machine.tally.pending
+    1
+    """
+
+    def __init__(self, config: WindowConfig, manager: type[StormWindowManager] = StormWindowManager) -> None:
+        self.tally = Tally()
+        self._manager = manager(*storm_policies(config))
+        self._guard = Guard()
+        self._watermark = 0
+        self._shown: set[Event] = set()  # of the queued events, those that were in a window
+
+    @property
+    def watermark(self) -> int | None:
+        """W of the last turn; Storm's begins at 0."""
+        return self._watermark
+
+    # -- entries -------------------------------------------------------------------------------------------------------
+
+    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
+        """Accept one tuple."""
+        effects = self._manager.add(payload, timestamp)
+        self.tally.accepted += 1
+        return self._guard.run(self._told(effects))
+
+    def add_batch(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
+    ) -> Iterator[tuple[int, Effect]]:
+        """Accept tuples in arrival order; exactly what one `add` for each gives."""
+        effects = self._manager.add_batch(payloads, timestamps)
+        self.tally.accepted += len(payloads)
+        return self._guard.run(self._told_at(effects), positions=True)
+
+    def advance(self, watermark: int) -> Iterator[Effect]:
+        """Tell the policies that no tuple with a smaller timestamp is expected."""
+        effects = self._manager.advance(watermark)
+        self._watermark = watermark
+        return self._guard.run(self._told(effects))
+
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        """Fire what is due by the clock."""
+        return self._guard.run(self._told(self._manager.tick(now_ms)))
+
+    def drain(self) -> Iterator[Effect]:
+        """Raise ConfigError: Storm has no end of a stream."""
+        self._manager.drain()
+
+    # -- the tally -----------------------------------------------------------------------------------------------------
+
+    def _told(self, effects: Iterable[Effect]) -> Iterator[Effect]:
+        for effect in effects:
+            self._note(effect)
+            yield effect
+
+    def _told_at(self, effects: Iterable[tuple[int, Effect]]) -> Iterator[tuple[int, Effect]]:
+        for at, effect in effects:
+            self._note(effect)
+            yield at, effect
+
+    def _note(self, effect: Effect) -> None:
+        """Count what an effect tells. Cost: O(its tuples), and for an expiry O(queue), as for Storm's own scan."""
+        if isinstance(effect, Activation):
+            self.tally.fired += 1
+            fresh = self._manager.last_window - self._shown
+            self.tally.shown += len(fresh)
+            self._shown |= fresh
+        elif isinstance(effect, Expired):
+            gone = self._shown - self._manager.queued
+            self._shown -= gone
+            self.tally.expired += effect.count
+            self.tally.skipped += effect.count - len(gone)
+
+    # -- for drivers ---------------------------------------------------------------------------------------------------
+
+    def late_below(self) -> int | None:
+        """Return W: a tuple below it is late."""
+        return self._watermark
+
+    def snapshot(self, events: bool = True) -> dict[str, Any]:
+        """Return the machine as plain data, the tuples always with it."""
+        self._guard.enter()
+        return {
+            "format": SNAPSHOT_FORMAT,
+            "machine": "StormMachine",
+            "watermark": self._watermark,
+            "tally": self.tally.snapshot(),
+            "shown": [event in self._shown for event in self._manager.queued],
+            "manager": self._manager.snapshot(),
+        }
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the machine of `data`. Raises SnapshotError for another format."""
+        if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != "StormMachine":
+            raise SnapshotError(
+                f"a StormMachine snapshot of format {SNAPSHOT_FORMAT} was wanted, got {shown(data.get('machine'))} of "
+                f"format {shown(data.get('format'))}; read it with the version of the library that wrote it"
+            )
+        self._manager.restore(data["manager"])
+        self._watermark = data["watermark"]
+        self.tally.restore(data["tally"])
+        self._shown = {event for event, was in zip(self._manager.queued, data["shown"], strict=True) if was}
+        self._guard.reset()
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        self._manager.check()
+        # What was shown and is still queued is remembered, and nothing else.
+        assert self._shown <= self._manager.queued

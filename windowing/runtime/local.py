@@ -1,0 +1,324 @@
+"""run_local(), LocalRun: one windowed bolt in one process, over plain rows. A window fires at the prompt, without a cluster.
+
+    feed(rows)   the rows of a micro-batch arrive, in order       (a Count slide over the clock fires here)
+    turn()       one watermark turn                               (everything else fires here)
+    tick()       the same, if the clock says that it is time
+    drain()      the end of the input: the last windows fire
+
+Laws: a micro-batch is all its rows, then one turn, as on Spark. A step in which the bolt raises adds nothing to the
+result and ends the run. One task sees all rows; a bolt with `key=` has the windows of each key, as on Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from windowing.core.checks import DEFAULT_STREAM
+from windowing.core.config import OnError, Semantics
+from windowing.core.events import Activation, Effect, Expired, LateReason
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.core.measures import Duration
+from windowing.core.windows import TupleWindow
+from windowing.errors import BoltError, ConfigError, WindowingError, shown
+from windowing.runtime.clock import Clock, SystemClock
+from windowing.runtime.rows import fresh, key_of, source_of, timestamp_ms
+from windowing.topology.bolts import WindowedBolt
+from windowing.topology.decorators import bolt_of
+from windowing.topology.runner import BoltRunner, Emission
+
+__all__ = ["Batch", "DeadLetter", "LateRow", "LocalResult", "LocalRun", "TaskContext", "run_local"]
+
+Batch = Sequence[Any] | Mapping[str, Sequence[Any]]
+"""The rows of one micro-batch: a list, or a mapping of input streams to lists, taken in its order."""
+
+
+class TaskContext(NamedTuple):
+    """What a bolt's `prepare` is told."""
+
+    component: str
+    task: int = 0
+    tasks: int = 1
+
+
+class LateRow(NamedTuple):
+    """A row of the side stream."""
+
+    row: Any
+    reason: LateReason
+
+
+class DeadLetter(NamedTuple):
+    """A window on which the bolt failed, where it says `on_error="dead_letter"`; `tuples` is None for an aggregate."""
+
+    window_start: int | None
+    window_end: int
+    key: Any
+    error: BoltError
+    tuples: list[Any] | None
+
+
+@runtime_checkable
+class _Waking(Protocol):
+    """A machine that knows when it has something to do; Storm's do not, they are told at every tick."""
+
+    def next_deadline_ms(self) -> int | None: ...
+
+
+@dataclass(slots=True)
+class LocalResult:
+    """What came of a run so far.
+
+    rows: for each declared stream, its rows as tuples in the order of its fields. late: the side stream. failed: tuples of
+    windows on which a bolt with `on_error="fail"` failed, each once. dead_letters: see DeadLetter. acked: how many tuples
+    were done with (expired, or late) without having failed. failures: on how many windows the bolt failed. counts: the
+    executor's (in, shown, skipped, pending, expired, late, fired).
+    """
+
+    rows: dict[str, list[tuple[Any, ...]]]
+    late: list[LateRow] = field(default_factory=list)
+    failed: list[Any] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    acked: int = 0
+    failures: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def __getitem__(self, stream: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a declared stream."""
+        return self.rows[stream]
+
+
+class LocalRun:
+    """One task of one bolt, step by step; a context manager that ends with `close()`, not with a drain.
+
+    `streams` are the input streams: the watermark waits for each of them. `clock` is the system's if left out; windows over
+    event time use it for `idle_timeout=`, `max_future=` and `tick()` only. Source: what a worker of Storm does for a bolt.
+
+    >>> from windowing import count, tumbling
+    >>> @tumbling(count(2), output="total long")
+    ... def total(window):
+    ...     return sum(row["n"] for row in window)
+    >>> run = LocalRun(total)
+    >>> run.feed([{"n": 1}, {"n": 2}, {"n": 3}])
+    [('default', (3,))]
+    >>> run.drain()
+    [('default', (3,))]
+    """
+
+    def __init__(self, bolt: Any, *, streams: Sequence[str] = (DEFAULT_STREAM,), clock: Clock | None = None) -> None:
+        self.bolt: WindowedBolt = bolt_of(bolt)
+        self.streams = _named(streams)
+        self.executor = WindowedBoltExecutor(self.bolt.config, self.streams, self.bolt.name)
+        self.clock: Clock = clock or SystemClock()
+        self.result = LocalResult({stream: [] for stream in self.bolt.outputs})
+        self._runner = BoltRunner(self.bolt)
+        self._runner.open(TaskContext(self.bolt.name))
+        self._failing = self.bolt.config.on_error is OnError.FAIL
+        self._failed: dict[int, Any] = {}
+        self._turned_ms = self.clock.now_ms() if self._rings() else None
+        self._over: str | None = None
+
+    def __enter__(self) -> LocalRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def feed(self, rows: Iterable[Any], stream: str = DEFAULT_STREAM) -> list[Emission]:
+        """Let `rows` arrive on an input stream, in order; return what the bolt emitted meanwhile.
+
+        Over the clock they get the time of now; a window that fell due before them fires first. Raises ConfigError for a stream
+        that was not declared and for a row without a field that the bolt needs, BoltError as `on_error` says.
+        """
+        if stream not in self.streams:
+            raise ConfigError(
+                f"rows came on stream {shown(stream)}, the declared ones are {', '.join(self.streams)}; "
+                f"write streams=({shown(stream)}, ...)"
+            )
+        arrived = [fresh(row) for row in rows] if self._failing else list(rows)
+        config = self.bolt.config
+        timestamps = None if config.timestamp is None else [timestamp_ms(row, config.timestamp) for row in arrived]
+        keys = None if config.key is None else [key_of(row, config.key) for row in arrived]
+        sources = None if config.source is None else [source_of(row, config.source) for row in arrived]
+        self._wake()
+        emitted = self._turn() if self._is_due() else []
+        effects = self.executor.add_batch(arrived, timestamps, stream=stream, keys=keys, sources=sources)
+        return emitted + self._perform(effects, positions=True)
+
+    def turn(self) -> list[Emission]:
+        """Make a watermark turn (over the clock: a tick of it) and return what the bolt emitted."""
+        self._wake()
+        return self._turn()
+
+    def tick(self) -> list[Emission]:
+        """Make a turn if the clock has reached `next_deadline_ms()`; return what the bolt emitted."""
+        deadline = self.next_deadline_ms()
+        return [] if deadline is not None and self.clock.now_ms() < deadline else self.turn()
+
+    def drain(self) -> list[Emission]:
+        """End the input: fire the last windows too, let everything expire, clean up; return what the bolt emitted.
+
+        Rows that are fed afterwards are late, with the reason `closed`.
+        """
+        self._wake()
+        emitted = self._perform(self.executor.drain())
+        self._runner.close()
+        return emitted
+
+    def close(self) -> None:
+        """End the run without firing anything, and call the bolt's `cleanup`. Idempotent."""
+        self._over = self._over or "it was closed"
+        self._runner.close()
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the clock's time from which on `tick()` makes a turn; None where every tick does.
+
+        Over event time that is every `watermark_interval`; over the clock it is when the next window is due (in Storm's
+        semantics: every slide).
+        """
+        config = self.bolt.config
+        if config.event_time or self._rings():
+            every_ms = self._rings() or config.watermark_interval_ms
+            return None if self._turned_ms is None else self._turned_ms + every_ms
+        manager = self.executor.manager
+        due = manager.next_deadline_ms() if isinstance(manager, _Waking) else None
+        return None if due is None else due + 1  # W is the clock minus 1 ms: this millisecond may bring more tuples
+
+    # -- the work ------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._over is not None:
+            raise WindowingError(f"the run of bolt {self.bolt.name!r} is over: {self._over}; make another LocalRun")
+        self.executor.set_clock(self.clock.now_ms())
+
+    def _turn(self) -> list[Emission]:
+        self._turned_ms = self.clock.now_ms()
+        return self._perform(self.executor.turn())
+
+    def _rings(self) -> int | None:
+        """Return how often Storm's timer rings, which fires whatever is due or not; None where there is no such timer."""
+        config = self.bolt.config
+        if config.semantics is Semantics.STORM and not config.event_time and isinstance(config.slide, Duration):
+            return config.slide.ms
+        return None
+
+    def _is_due(self) -> bool:
+        """Whether the clock has passed the end of a window, over the clock; event time waits for its turn."""
+        if self.bolt.config.event_time:
+            return False
+        deadline, now = self.next_deadline_ms(), self.executor.now_ms
+        return deadline is not None and now is not None and now >= deadline
+
+    def _perform(self, effects: Iterator[Any], positions: bool = False) -> list[Emission]:
+        """Perform the effects of one step; only then does the result change."""
+        done = LocalResult({})
+        emitted: list[Emission] = []
+        try:
+            for item in effects:
+                self._perform_one(item[1] if positions else item, done, emitted)
+        except BaseException as problem:
+            self._over = f"it ended with {type(problem).__name__}"
+            with suppress(BoltError):  # what came first is what went wrong
+                self._runner.close()
+            raise
+        for stream, values in emitted:
+            self.result.rows[stream].append(values)
+        self.result.late += done.late
+        self.result.failed += done.failed
+        self.result.dead_letters += done.dead_letters
+        self.result.acked += done.acked
+        self.result.failures += done.failures
+        self.result.counts = self.executor.counts()
+        return emitted
+
+    def _perform_one(self, effect: Effect, done: LocalResult, emitted: list[Emission]) -> None:
+        if isinstance(effect, Activation):
+            outcome = self._runner.attempt(effect.window)
+            emitted += outcome.emissions
+            if outcome.error is not None:
+                self._deal_with(effect.window, outcome.error, done)
+        elif isinstance(effect, Expired):
+            done.acked += effect.count - self._already_failed(effect)
+        else:
+            done.late += [LateRow(row, effect.reason) for row in effect.payloads]
+            done.acked += len(effect.payloads)
+
+    def _deal_with(self, window: TupleWindow, error: BoltError, done: LocalResult) -> None:
+        done.failures += 1
+        policy = self.bolt.config.on_error
+        if policy is OnError.SKIP:
+            return
+        tuples = _tuples(window)
+        if policy is OnError.DEAD_LETTER:
+            letter = DeadLetter(window.start_timestamp, window.end_timestamp, window.key, error, tuples)
+            done.dead_letters.append(letter)
+            return
+        for row in tuples or ():
+            if id(row) not in self._failed:
+                self._failed[id(row)] = row  # the row is kept, so that its id stays its own
+                done.failed.append(row)
+
+    def _already_failed(self, effect: Expired) -> int:
+        """Return how many of the tuples that expire have failed; those are not acked."""
+        if not self._failed:
+            return 0
+        return sum(self._failed.pop(id(row), None) is not None for row in effect.get() or ())
+
+
+def run_local(
+    bolt: Any,
+    batches: Iterable[Batch],
+    *,
+    drain: bool = True,
+    streams: Sequence[str] = (DEFAULT_STREAM,),
+    clock: Clock | None = None,
+) -> LocalResult:
+    """Run a bolt over micro-batches of rows, one turn after each, and return everything that came of it.
+
+    batches: lists of rows (dicts, namedtuples, objects), or mappings of input streams to such lists. drain: fire the last
+    windows at the end. streams, clock: see LocalRun. Raises BoltError as the bolt's `on_error` says. Cost: that of the
+    windows, in memory.
+
+    >>> from windowing import seconds, tumbling
+    >>> @tumbling(seconds(10), timestamp="at", output="words long")
+    ... def words(window):
+    ...     return len(window)
+    >>> run_local(words, [[{"at": 1_000}, {"at": 12_000}], [{"at": 3_000}]]).rows
+    {'default': [(1,), (1,)]}
+    """
+    with LocalRun(bolt, streams=streams, clock=clock) as run:
+        for batch in batches:
+            for stream, rows in _by_stream(batch, run.streams).items():
+                run.feed(rows, stream)
+            run.turn()
+        if drain:
+            run.drain()
+    return run.result
+
+
+def _tuples(window: TupleWindow) -> list[Any] | None:
+    try:
+        return list(window.get())
+    except TypeError:  # panes of an aggregate hold no tuples
+        return None
+
+
+def _named(streams: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(streams, str):
+        raise ConfigError(f"streams is a list of input streams, got the text {streams!r}; write streams=({streams!r},)")
+    return tuple(streams)
+
+
+def _by_stream(batch: Batch, streams: tuple[str, ...]) -> Mapping[str, Sequence[Any]]:
+    if isinstance(batch, Mapping):
+        return batch
+    if len(streams) > 1:
+        raise ConfigError(
+            f"a batch without stream names came to a bolt with the input streams {', '.join(streams)}; "
+            f"write {{{streams[0]!r}: rows, ...}}"
+        )
+    return {streams[0]: batch}

@@ -1,0 +1,150 @@
+"""How rows of several streams leave through the operator's one output, value for value.
+
+    _stream   _0_0  _0_1  _1_0  ...   _m_tuples  _m_fired  ...
+    0         "JFK"    3                                          a row of the first stream
+    1                     "LGA"                                   a row of the second
+    -1                                      100         7         the metrics of a turn
+
+Flat columns of Arrow arrays, because Spark's way from pandas turns a NaN inside a struct (and in a float column) into
+null; an Arrow array goes through as it is. Only a NaN inside a nested value (array, map, struct) becomes null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from windowing.errors import BoltError, shown
+
+__all__ = ["METRICS", "Layout", "metric_column"]
+
+METRICS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "watermark", "now")
+_STREAM = "_stream"
+_METRICS_ROW = -1
+_SLICE = 20_000
+
+Row = tuple[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The output columns of an operator whose output streams have these schemas, in this order."""
+
+    streams: Mapping[str, StructType]
+
+    @property
+    def schema(self) -> StructType:
+        """The operator's output schema."""
+        fields = [StructField(_STREAM, IntegerType())]
+        for number, schema in enumerate(self.streams.values()):
+            fields += [StructField(_name(number, place), field.dataType) for place, field in enumerate(schema.fields)]
+        return StructType(fields + [StructField(metric_column(name), LongType()) for name in METRICS])
+
+    def rows(self, output: DataFrame, stream: str) -> DataFrame:
+        """Return the rows of one stream with their own columns, out of the operator's output."""
+        number = self._number(stream)
+        columns = [F.col(_name(number, i)).alias(name) for i, name in enumerate(self.streams[stream].names)]
+        return output.where(F.col(_STREAM) == number).select(*columns)
+
+    def count(self, stream: str) -> Column:
+        """Return the aggregate that counts the rows of a stream."""
+        return F.count_if(F.col(_STREAM) == self._number(stream)).alias(f"_count{self._number(stream)}")
+
+    def counted(self, counts: Any, stream: str) -> int:
+        """Return what the aggregate of `count` has found."""
+        return int(counts[f"_count{self._number(stream)}"])
+
+    def _number(self, stream: str) -> int:
+        return list(self.streams).index(stream)
+
+
+class Encoder:
+    """Turns what a turn has emitted into the pandas frames that Spark wants; made once a processor, used in workers."""
+
+    def __init__(self, bolt: str, layout: Layout) -> None:
+        self._bolt = bolt
+        self._arrow = to_arrow_schema(layout.schema, timezone="UTC")
+        self._fields = {
+            stream: list(enumerate(to_arrow_schema(schema, timezone="UTC")))
+            for stream, schema in layout.streams.items()
+        }
+        self._numbers = {stream: number for number, stream in enumerate(layout.streams)}
+
+    def table(self, rows: Sequence[Row], metrics: Mapping[str, int | None]) -> pa.Table:
+        """Return rows (of known streams; others are left out) and metrics as one table; the order inside a stream is kept.
+
+        Raises BoltError for a value that is not of its field's type. Cost: one Arrow array per field and stream.
+        """
+        by_stream: dict[str, list[Mapping[str, Any]]] = {stream: [] for stream in self._numbers}
+        for stream, row in rows:
+            if stream in by_stream:
+                by_stream[stream].append(row)
+        blocks = [self._block(stream, members) for stream, members in by_stream.items() if members]
+        told = {metric_column(name): pa.array([metrics.get(name)], pa.int64()) for name in METRICS}
+        blocks.append(pa.table({_STREAM: pa.array([_METRICS_ROW], pa.int32()), **told}))
+        return pa.concat_tables([self._arrow.empty_table(), *blocks], promote_options="default").combine_chunks()
+
+    def frames(self, table: pa.Table) -> Iterator[Any]:
+        """Yield the table as pandas frames of at most 20,000 rows."""
+        for start in range(0, table.num_rows, _SLICE):
+            part = table.slice(start, _SLICE)
+            yield pd.DataFrame({field.name: _series(part.column(field.name), field.type) for field in part.schema})
+
+    def _block(self, stream: str, rows: list[Mapping[str, Any]]) -> pa.Table:
+        number = self._numbers[stream]
+        columns = {_STREAM: pa.repeat(pa.scalar(number, pa.int32()), len(rows))}
+        for place, field in self._fields[stream]:
+            values = [row[field.name] for row in rows]
+            array = _array(values, field.type)
+            if array is None:
+                wrong = next(value for value in values if _array([value], field.type) is None)
+                raise BoltError(
+                    f"bolt {self._bolt!r} emitted {shown(wrong)} as field {field.name!r} of stream {stream!r}, which is "
+                    f"declared {field.type}; emit that type, or change the declaration"
+                )
+            columns[_name(number, place)] = array
+        return pa.table(columns)
+
+
+def metric_column(name: str) -> str:
+    """Return the output column of a metric."""
+    return f"_m_{name}"
+
+
+def _name(number: int, place: int) -> str:
+    return f"_{number}_{place}"
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array | None:
+    """Return the values as Arrow takes them, None if it does not; a number is no moment, whatever Arrow says."""
+    if pa.types.is_temporal(kind) and any(isinstance(value, int | float) for value in values):
+        return None
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _series(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
+    if pa.types.is_nested(kind):
+        return pd.Series([_plain(value, kind) for value in column.to_pylist()], dtype=object)
+    return pd.Series(pd.arrays.ArrowExtensionArray(column))
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return a nested value as Spark's converter wants it: maps as dicts, where Arrow gives lists of pairs."""
+    if value is None or not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {_plain(key, kind.key_type): _plain(each, kind.item_type) for key, each in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    return [_plain(each, kind.value_type) for each in value]

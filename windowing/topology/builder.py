@@ -1,0 +1,212 @@
+"""TopologyBuilder: spouts and bolts by id, who reads whom and how; `build` finds every mistake and returns the plan.
+
+    builder = TopologyBuilder("word_count")
+    builder.set_spout("sentences", sentences)
+    builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
+    builder.set_bolt("count", count, 2).fields_grouping("split", "word")
+    topology = builder.build()
+
+Laws: nothing before `build` raises or looks at what it is given; `build` reports all mistakes together, changes nothing, and
+may be called again. Source: Storm's `TopologyBuilder`, `BoltDeclarer`, `SpoutDeclarer`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from windowing.core.checks import DEFAULT_STREAM
+from windowing.errors import shown
+from windowing.topology.config_keys import Setting
+from windowing.topology.drafts import Draft, Facts, facts_of
+from windowing.topology.groupings import (
+    AllGrouping,
+    CustomGrouping,
+    DirectGrouping,
+    FieldsGrouping,
+    GlobalGrouping,
+    Grouping,
+    LocalOrShuffleGrouping,
+    NoneGrouping,
+    PartialKeyGrouping,
+    ShuffleGrouping,
+)
+from windowing.topology.plan import Component, Subscription, Topology, TopologyError
+from windowing.topology.rules import RULES, name_problem
+from windowing.topology.tuples import Fields
+
+__all__ = ["Declarer", "TopologyBuilder"]
+
+_Names = Fields | str | Iterable[str]
+
+
+class Declarer:
+    """What `set_spout` and `set_bolt` return: says what a component reads and how it is set, and returns itself.
+
+    The grouping methods name a component and one of its streams; docs/topology.md says what each does.
+    """
+
+    __slots__ = ("_draft",)
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def fields_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Read it so that tuples with equal values of these fields reach one task."""
+        return self.grouping(component, FieldsGrouping(_names(fields)), stream)
+
+    def partial_key_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Read it so that tuples with equal values of these fields reach one of two tasks, the less loaded one."""
+        return self.grouping(component, PartialKeyGrouping(_names(fields)), stream)
+
+    def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Read it so that each task gets as many tuples as every other."""
+        return self.grouping(component, ShuffleGrouping(), stream)
+
+    def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Read it as by shuffle, among the tasks in the emitter's own worker if there are any."""
+        return self.grouping(component, LocalOrShuffleGrouping(), stream)
+
+    def none_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Read it by whatever grouping; it is a shuffle."""
+        return self.grouping(component, NoneGrouping(), stream)
+
+    def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Read it so that every task gets every tuple."""
+        return self.grouping(component, AllGrouping(), stream)
+
+    def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Read it so that task 0 gets every tuple."""
+        return self.grouping(component, GlobalGrouping(), stream)
+
+    def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Read a stream on which the emitter names the task."""
+        return self.grouping(component, DirectGrouping(), stream)
+
+    def custom_grouping(self, component: str, grouping: Any, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Read it by a function of (values, tasks) that returns the index of a task, or several."""
+        return self.grouping(component, CustomGrouping(grouping), stream)
+
+    def grouping(self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
+        """Read a stream by a grouping that is given as data."""
+        self._draft.inputs.append(Subscription(_text(component), _text(stream), grouping))
+        return self
+
+    def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> Declarer:
+        """Set this component alone, by Storm's keys or typed names; a later setting wins."""
+        self._draft.settings += [*(settings or {}).items(), *typed.items()]
+        return self
+
+    def add_configuration(self, key: str, value: Any) -> Declarer:
+        """Set one key of this component, as in Storm."""
+        return self.configure({key: value})
+
+    def set_num_tasks(self, tasks: int) -> Declarer:
+        """Set the number of tasks, which is what `parallelism` says too."""
+        self._draft.parallelism = tasks
+        return self
+
+    def __repr__(self) -> str:
+        return f"Declarer({self._draft.id!r})"
+
+
+class TopologyBuilder:
+    """Collects a topology. `name` is what it is called in messages, drawings and checkpoints.
+
+    >>> from windowing.topology.marking import bolt, spout
+    >>> @spout(output="sentence string")
+    ... def sentences():
+    ...     yield "the cow jumped over the moon"
+    >>> @bolt(output="word string")
+    ... def split(tuple):
+    ...     return tuple["sentence"].split()
+    >>> builder = TopologyBuilder("words")
+    >>> builder.set_spout("sentences", sentences).configure(max_spout_pending=100)
+    Declarer('sentences')
+    >>> builder.set_bolt("split", split, parallelism=2).shuffle_grouping("sentences")
+    Declarer('split')
+    >>> print(builder.build().to_mermaid(), end="")
+    flowchart LR
+        c_sentences(["sentences"])
+        c_split["split ×2"]
+        c_sentences -- "shuffle" --> c_split
+    """
+
+    def __init__(self, name: str = "topology") -> None:
+        self.name = name
+        self._drafts: list[Draft] = []
+        self._settings: list[Setting] = []
+
+    def set_spout(self, id: str, spout: Any, parallelism: int = 1) -> Declarer:
+        """Add a spout under an id; `parallelism` is its number of tasks."""
+        return self._add(Draft(id, spout, parallelism, is_spout=True))
+
+    def set_bolt(self, id: str, bolt: Any, parallelism: int = 1) -> Declarer:
+        """Add a bolt under an id; what is returned says what it reads."""
+        return self._add(Draft(id, bolt, parallelism, is_spout=False))
+
+    def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TopologyBuilder:
+        """Set the whole topology, by Storm's keys or typed names; a later setting wins.
+
+        >>> builder = TopologyBuilder().configure({"topology.message.timeout.secs": 60}, max_spout_pending=1000)
+        """
+        self._settings += [*(settings or {}).items(), *typed.items()]
+        return self
+
+    def build(self) -> Topology:
+        """Return the plan, or raise TopologyError with a sentence for every mistake. Cost: O(components + groupings)."""
+        facts = facts_of(self._drafts, self._settings)
+        problems = [*self._names_problems(), *facts.problems]
+        for rule in RULES:
+            problems += rule(facts)
+        if problems:
+            raise TopologyError(self.name if isinstance(self.name, str) else shown(self.name), tuple(problems))
+        return _topology(self.name, facts)
+
+    def _add(self, draft: Draft) -> Declarer:
+        self._drafts.append(draft)
+        return Declarer(draft)
+
+    def _names_problems(self) -> Iterable[str]:
+        """Yield what is wrong with names before they can be used: the topology's, ids that are no text, ids given twice."""
+        problem = name_problem(self.name, "the name of a topology")
+        if problem is not None:
+            yield problem
+        for draft in self._drafts:
+            if not isinstance(draft.id, str):
+                yield f"the id of a component is a text, got {shown(draft.id)}; write for example 'count'"
+        for name, times in Counter(draft.id for draft in self._drafts if isinstance(draft.id, str)).items():
+            if times > 1:
+                yield f"the id {shown(name)} is given to {times} components; give each its own"
+
+
+def _topology(name: str, facts: Facts) -> Topology:
+    assert facts.order is not None
+    limit = facts.config.max_task_parallelism
+    return Topology(
+        name=name,
+        components={
+            id: Component(
+                id=id,
+                declaration=facts.declarations[id],
+                parallelism=draft.parallelism if limit is None else min(limit, draft.parallelism),
+                outputs=facts.outputs[id],
+                inputs=tuple(draft.inputs),
+                config=facts.configs[id],
+            )
+            for id, draft in facts.drafts.items()
+        },
+        order=facts.order,
+        config=facts.config,
+    )
+
+
+def _names(fields: Any) -> tuple[str, ...]:
+    """Return the fields of a grouping as they were given; `build` says what is wrong with them."""
+    return tuple(map(_text, [fields] if isinstance(fields, str) or not isinstance(fields, Iterable) else fields))
+
+
+def _text(name: Any) -> str:
+    """Return a name; what is none is shown, and then not found by `build`."""
+    return name if isinstance(name, str) else shown(name)

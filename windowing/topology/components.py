@@ -1,0 +1,202 @@
+"""Spout, Bolt, BasicBolt, StatefulBolt, StatefulWindowedBolt: what a component's class has, and what it is handed.
+
+| class                | is called                                       | who acks                                       |
+|----------------------|-------------------------------------------------|------------------------------------------------|
+| Spout                | open, next_tuple, ack, fail, ...                | its tuples are tracked if emitted with an id   |
+| Bolt                 | prepare(context, collector), execute(tuple)     | the bolt: collector.ack(tuple) or .fail(tuple) |
+| BasicBolt            | prepare(context), execute(tuple[, collector])   | the driver, when execute has returned          |
+| StatefulBolt         | init_state(state), then as a Bolt               | the bolt; held until the checkpoint commits    |
+| StatefulWindowedBolt | init_state(state), execute(window[, collector]) | the driver, when the tuple expires             |
+
+A class of one's own need not inherit: only Bolt (who acks) has to be said by inheritance. Storm's `declareOutputFields` is the
+`output=` of the decorator; its `topoConf` argument is `context.config`. Every task makes an instance of its own.
+Source: `ISpout`, `IBolt`, `IBasicBolt`, `IStatefulBolt`, `IStatefulWindowedBolt`, `IComponent`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from windowing.core.checks import DEFAULT_STREAM
+from windowing.topology.config_keys import TopologyConfig
+from windowing.topology.schema import Schema, declare_streams
+from windowing.topology.tuples import Tuple
+
+__all__ = [
+    "BasicBolt",
+    "BasicOutputCollector",
+    "Bolt",
+    "InputSpout",
+    "OutputCollector",
+    "Spout",
+    "SpoutOutputCollector",
+    "State",
+    "StatefulBolt",
+    "StatefulWindowedBolt",
+    "TopologyContext",
+]
+
+
+class TopologyContext(Protocol):
+    """What a task is told of itself; `task` counts from 0 within the component."""
+
+    @property
+    def component(self) -> str: ...
+    @property
+    def task(self) -> int: ...
+    @property
+    def tasks(self) -> int: ...
+    @property
+    def config(self) -> TopologyConfig: ...
+
+
+class State(Protocol):
+    """The key-value state of one task of a stateful bolt; it is committed with the checkpoints."""
+
+    def get(self, key: Any, default: Any = None) -> Any: ...
+    def put(self, key: Any, value: Any) -> None: ...
+    def delete(self, key: Any) -> Any: ...
+
+
+class BasicOutputCollector(Protocol):
+    """What a BasicBolt or a function emits to: every tuple is anchored to the one that is being executed."""
+
+    def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> Any: ...
+    def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM) -> None: ...
+
+
+class OutputCollector(Protocol):
+    """What a Bolt emits to; `anchors` are the tuples that the new one comes from (none: it is not tracked)."""
+
+    def emit(
+        self, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
+    ) -> Sequence[int]: ...
+    def emit_direct(
+        self, task: int, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
+    ) -> None: ...
+    def ack(self, tuple: Tuple) -> None: ...
+    def fail(self, tuple: Tuple) -> None: ...
+    def reset_timeout(self, tuple: Tuple) -> None: ...
+    def report_error(self, error: BaseException) -> None: ...
+
+
+class SpoutOutputCollector(Protocol):
+    """What a spout emits to; a tuple with a `message_id` is tracked, and comes back by `ack` or `fail` with it."""
+
+    def emit(self, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> Sequence[int]: ...
+    def emit_direct(self, task: int, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None: ...
+    def report_error(self, error: BaseException) -> None: ...
+
+
+class _Component:
+    def get_component_configuration(self) -> Mapping[str, Any] | None:
+        """Return settings of this component alone, by Storm's keys; read once, when the topology is built."""
+        return None
+
+
+class Spout(_Component, ABC):
+    """A source of tuples. `ack` and `fail` may take (message_id, values): then they are handed the values too.
+
+    The driver calls `next_tuple` again and again, one call at a time, on the thread of `ack` and `fail`; emitting nothing
+    says that there is nothing now. Source: `ISpout`, JStorm's `IAckValueSpout` and `IFailValueSpout`.
+    """
+
+    def open(self, context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Begin: called once, before anything else."""
+        self.context, self.collector = context, collector
+
+    @abstractmethod
+    def next_tuple(self) -> None:
+        """Emit some tuples to the collector, or none; never wait."""
+
+    # ack and fail are given more than one argument by some spouts, so their types are left open here.
+    ack: Any = None
+    fail: Any = None
+
+    def activate(self) -> None:
+        """Go on after `deactivate`."""
+
+    def deactivate(self) -> None:
+        """Pause: `next_tuple` is not called until `activate`."""
+
+    def close(self) -> None:
+        """End; not called where the process is killed."""
+
+
+class Bolt(_Component, ABC):
+    """A bolt that anchors and acks by itself. Every tuple has to be acked or failed in the end. Source: `IRichBolt`."""
+
+    def prepare(self, context: TopologyContext, collector: OutputCollector) -> None:
+        """Begin: called once, before the first tuple."""
+        self.context, self.collector = context, collector
+
+    @abstractmethod
+    def execute(self, tuple: Tuple) -> None:
+        """Take one tuple; ack or fail it now or later."""
+
+    def cleanup(self) -> None:
+        """End; not called where the process is killed."""
+
+
+class BasicBolt(_Component, ABC):
+    """A bolt whose tuples are acked when `execute` returns; what it emits is anchored to the tuple. Source: `IBasicBolt`.
+
+    `execute` takes (tuple) and returns or yields rows, or (tuple, collector) and emits them.
+    """
+
+    # One or two parameters, as the class needs; @bolt checks which.
+    execute: Any
+
+    def prepare(self, context: TopologyContext) -> None:
+        """Begin: called once, before the first tuple."""
+
+    def cleanup(self) -> None:
+        """End; not called where the process is killed."""
+
+
+class _Stateful:
+    @abstractmethod
+    def init_state(self, state: Any) -> None:
+        """Take the state, before the first tuple and again after each rollback."""
+
+    def pre_prepare(self, txid: int) -> None:
+        """Put what is in memory into the state: checkpoint `txid` is about to be prepared."""
+
+    def pre_commit(self, txid: int) -> None:
+        """Checkpoint `txid` is about to be committed."""
+
+    def pre_rollback(self) -> None:
+        """Forget what is in memory: `init_state` comes next."""
+
+
+class StatefulBolt(_Stateful, Bolt):
+    """A Bolt with a state that outlives it; `ack` takes effect when the checkpoint commits. Source: `IStatefulBolt`."""
+
+
+class StatefulWindowedBolt(_Stateful, ABC):
+    """A windowed bolt with a state; mark it with @windowed_bolt. Source: `IStatefulWindowedBolt`."""
+
+    execute: Any
+
+    def prepare(self, context: TopologyContext) -> None:
+        """Begin: called once, before the first window."""
+
+    def cleanup(self) -> None:
+        """End; not called where the process is killed."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class InputSpout:
+    """A source that the driver is handed when it starts: batches of rows in one process, a streaming DataFrame on Spark.
+
+    >>> InputSpout("word string").outputs["default"].names
+    ('word',)
+    """
+
+    outputs: Mapping[str, Schema]
+
+    def __init__(self, output: str | Schema | Mapping[str, str | Schema]) -> None:
+        object.__setattr__(self, "outputs", declare_streams(output))

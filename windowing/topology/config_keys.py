@@ -1,0 +1,295 @@
+"""TopologyConfig: the settings of a topology, by Storm's keys or by typed names, in one frozen value.
+
+    configure({"topology.message.timeout.secs": 30})  ==  configure(message_timeout=seconds(30))
+
+`KEYS` is the table: each row a Storm key, the name it has here, what a value is, and where it may stand. A key of Storm's
+that means nothing here is refused with the reason; a key of one's own (it has a dot, and does not begin with "topology.",
+"storm." or "windowing.") is kept in `own` for the components to read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from windowing.core.checks import did_you_mean
+from windowing.core.measures import as_duration_ms
+from windowing.errors import ConfigError, shown
+
+__all__ = ["KEYS", "ComponentConfig", "Key", "Setting", "TopologyConfig", "read_settings"]
+
+Setting = tuple[str, Any]
+"""A key as it was written, and its value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyConfig:
+    """What holds for a whole topology; the defaults are Storm's.
+
+    message_timeout_ms: after it a tuple tree has failed. max_spout_pending: how many of a spout task's tuples may be in
+    flight (None: any number). acker_executors: 0 acks at emit. tick_tuple_freq_ms: how often bolts get a tick (None: never).
+    max_task_parallelism: an upper bound for every component. own: keys of one's own.
+
+    >>> from windowing.core.measures import seconds
+    >>> TopologyConfig.of({"topology.max.spout.pending": 1000}, message_timeout=seconds(0.5)).message_timeout_ms
+    500
+    """
+
+    message_timeout_ms: int = 30_000
+    enable_message_timeouts: bool = True
+    max_spout_pending: int | None = None
+    acker_executors: int = 1
+    tick_tuple_freq_ms: int | None = None
+    state_checkpoint_interval_ms: int = 1000
+    state_provider: str = "memory"
+    max_task_parallelism: int | None = None
+    sleep_spout_wait_ms: int = 1
+    debug: bool = False
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TopologyConfig:
+        """Return the config that the settings make, or raise ConfigError with a sentence for each wrong one."""
+        values, problems = read_settings([*(settings or {}).items(), *typed.items()], "topology")
+        if problems:
+            raise ConfigError("; ".join(problems))
+        return cls(**values)
+
+    @property
+    def timeouts(self) -> bool:
+        """Whether tuple trees can time out: message timeouts are on, and there is an acker to see them."""
+        return self.enable_message_timeouts and self.acker_executors > 0
+
+    def to_storm(self) -> dict[str, Any]:
+        """Return the config by Storm's keys, in the units of the keys; what is None is left out."""
+        written = {}
+        for key in KEYS:
+            value = getattr(self, key.attribute)
+            if value is not None:
+                written[key.storm] = key.unit.write(value)
+        return written | dict(self.own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentConfig:
+    """What holds for one component; None: as the topology says."""
+
+    max_spout_pending: int | None = None
+    tick_tuple_freq_ms: int | None = None
+    debug: bool | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """How a value is read: by Storm's key (`read`), by its typed name (`read_typed`), and written back.
+
+    Both raise ValueError for a value that is not what is `wanted`, or `wanted_typed`.
+    """
+
+    wanted: str
+    read: Callable[[Any], Any]
+    wanted_typed: str
+    read_typed: Callable[[Any], Any]
+    write: Callable[[Any], Any] = lambda value: value
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One row of the table; `places` are where the key may stand: "topology", "spout", "bolt"."""
+
+    storm: str
+    typed: str
+    attribute: str
+    unit: Unit
+    places: tuple[str, ...] = ("topology",)
+
+
+def _whole(least: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError
+        return value
+
+    return read
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _seconds(value: Any) -> int:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError
+    if round(value * 1000) <= 0 or abs(round(value * 1000) - value * 1000) > 1e-6:
+        raise ValueError
+    return round(value * 1000)
+
+
+def _span(least: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        ms = as_duration_ms(value, "a span")
+        if ms < least:
+            raise ValueError
+        return ms
+
+    return read
+
+
+def _provider(value: Any) -> str:
+    if value not in ("memory", "sqlite"):
+        raise ValueError
+    return str(value)
+
+
+def _in_seconds(ms: int) -> int | float:
+    return ms / 1000 if ms % 1000 else ms // 1000
+
+
+def _same(wanted: str, read: Callable[[Any], Any]) -> Unit:
+    return Unit(wanted, read, wanted, read)
+
+
+def _count(least: int) -> Unit:
+    return _same(f"a whole number, {least} or more", _whole(least))
+
+
+def _limit(least: int) -> Unit:
+    return _same(f"a whole number, {least} or more, or None for no limit", _optional(_whole(least)))
+
+
+def _millis(least: int) -> Unit:
+    wanted = f"a whole number of milliseconds, {least} or more"
+    return Unit(wanted, _whole(least), _A_SPAN.format(least), _span(least))
+
+
+_A_SPAN = "a span of {} ms or more, such as seconds(1)"
+_BOOLEAN = _same("True or False", _flag)
+_SECONDS = Unit(
+    "a positive number of seconds, in whole milliseconds", _seconds, _A_SPAN.format(1), _span(1), _in_seconds
+)
+_TICKS = Unit(
+    f"{_SECONDS.wanted}, or None for no ticks",
+    _optional(_seconds),
+    f"{_SECONDS.wanted_typed}, or None for no ticks",
+    _optional(_span(1)),
+    _in_seconds,
+)
+_PROVIDER = _same("'memory' or 'sqlite'", _provider)
+
+
+KEYS = (
+    Key("topology.message.timeout.secs", "message_timeout", "message_timeout_ms", _SECONDS),
+    Key("topology.enable.message.timeouts", "enable_message_timeouts", "enable_message_timeouts", _BOOLEAN),
+    Key(
+        "topology.max.spout.pending",
+        "max_spout_pending",
+        "max_spout_pending",
+        _limit(1),
+        ("topology", "spout"),
+    ),
+    Key("topology.acker.executors", "acker_executors", "acker_executors", _count(0)),
+    Key("topology.tick.tuple.freq.secs", "tick_tuple_freq", "tick_tuple_freq_ms", _TICKS, ("topology", "bolt")),
+    Key(
+        "topology.state.checkpoint.interval.ms",
+        "state_checkpoint_interval",
+        "state_checkpoint_interval_ms",
+        _millis(100),
+    ),
+    Key(
+        "topology.state.provider",
+        "state_provider",
+        "state_provider",
+        _PROVIDER,
+    ),
+    Key("topology.max.task.parallelism", "max_task_parallelism", "max_task_parallelism", _limit(1)),
+    Key("topology.sleep.spout.wait.strategy.time.ms", "sleep_spout_wait", "sleep_spout_wait_ms", _millis(0)),
+    Key("topology.debug", "debug", "debug", _BOOLEAN, ("topology", "spout", "bolt")),
+)
+"""Every key that means something here."""
+
+POINTLESS = {
+    "topology.tasks": "the number of tasks is the parallelism= of set_spout and set_bolt, or set_num_tasks",
+    "topology.workers": "the driver decides how many processes there are: one locally, Spark's cores on Spark",
+    "topology.name": "the name is given to TopologyBuilder",
+    "topology.worker.": "there are no worker processes of Storm's; on Spark configure the session",
+    "topology.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
+    "topology.skip.missing.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
+    "topology.bolts.": "windows are declared by @windowed_bolt(length=..., slide=..., timestamp=..., lag=...)",
+    "topology.trident.": "a batch is what the driver cuts: batches= locally, the trigger on Spark",
+    "topology.component.": "memory and cores are the driver's; on Spark configure the session",
+    "topology.executor.": "there are no executor threads of Storm's",
+    "topology.transfer.": "there are no transfer queues",
+    "topology.backpressure.": "a spout stops at topology.max.spout.pending",
+}
+"""Beginnings of Storm's keys that mean nothing here, and what to do instead."""
+
+
+def read_settings(settings: Iterable[Setting], place: str) -> tuple[dict[str, Any], list[str]]:
+    """Return (arguments of the config of this place, a sentence for each setting that is wrong); a later one wins.
+
+    `place` is "topology", "spout" or "bolt". Cost: O(settings).
+    """
+    by_name = {key.storm: key for key in KEYS} | {key.typed: key for key in KEYS}
+    values: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    problems = []
+    for name, value in settings:
+        key = by_name.get(name) if isinstance(name, str) else None
+        if key is None:
+            problem = _foreign(name, value)
+            if problem is None:
+                own[name] = value
+        elif place not in key.places:
+            problem = _misplaced(key, name, place)
+        else:
+            problem = _take(key, name, value, values)
+        problems += [] if problem is None else [problem]
+    return values | {"own": own}, problems
+
+
+def _take(key: Key, name: str, value: Any, values: dict[str, Any]) -> str | None:
+    unit = key.unit
+    wanted, read = (unit.wanted, unit.read) if name == key.storm else (unit.wanted_typed, unit.read_typed)
+    try:
+        values[key.attribute] = read(value)
+    except (ValueError, OverflowError):  # ConfigError is a ValueError
+        return f"{name} is {wanted}, got {shown(value)}; give such a value, or leave it out for Storm's default"
+    return None
+
+
+def _misplaced(key: Key, name: str, place: str) -> str:
+    if key.places == ("topology",):
+        return f"{name} holds for the whole topology, not for one {place}; give it to TopologyBuilder.configure"
+    where = " or ".join(f"a {spot}" for spot in key.places if spot != "topology")
+    return f"{name} is for {where}, not for a {place}; leave it out here"
+
+
+def _foreign(name: Any, value: Any) -> str | None:
+    """Return what is wrong with a key that the table does not know, None for a good one of the user's own."""
+    if not isinstance(name, str) or not name:
+        return f"a key is a text such as 'topology.max.spout.pending', got {shown(name)}; write one"
+    for beginning, reason in POINTLESS.items():
+        if name.startswith(beginning):
+            return f"{name} has no meaning here: {reason}"
+    ours = name.startswith(("topology.", "storm.", "windowing."))
+    if ours or "." not in name:
+        known = [key.storm if ours else key.typed for key in KEYS]
+        return f"unknown key {shown(name)}; {did_you_mean(name, known)} (a key of your own needs a dot: 'app.host')"
+    return None if _is_plain(value) else f"{name} is plain data (text, numbers, lists, dicts), got {shown(value)}"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    return value is None or isinstance(value, str | int | float | bool)

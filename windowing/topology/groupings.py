@@ -1,0 +1,329 @@
+"""Groupings: which task of a component a tuple goes to.
+
+    chooser = grouping.targets(tasks, schema)      once per (emitting task, stream, subscriber)
+    state   = chooser.start(seed)                  a list of ints: plain data, kept and restored by the driver
+    chooser(values, state) -> task indexes         0 <= index < tasks
+
+| grouping          | tasks of a tuple                                     | state                          |
+|-------------------|------------------------------------------------------|--------------------------------|
+| Shuffle           | the next one, round robin from a seeded start        | [next]                         |
+| None              | as shuffle (Storm: at random)                        | [next]                         |
+| LocalOrShuffle    | the next one of those in the same worker, else as shuffle | [next]                    |
+| Fields            | pmod(xxhash64(key), tasks)                           | []                             |
+| PartialKey        | the one of two candidates of the key that got less so far; the first if equal | [tuples for each task] |
+| All               | every one                                            | []                             |
+| Global            | 0                                                    | []                             |
+| Direct            | the one that the emitter names                       | []                             |
+| Custom            | what a function of (values, tasks) says              | []                             |
+
+Laws: (values, state) alone decide, so a replay from a saved state makes the same choices; a choice changes nothing but
+`state`; n * tasks tuples through a shuffle are n for each task. Source: Storm's `GrouperFactory`, `PartialKeyGrouping`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Protocol
+
+from windowing.errors import ConfigError, shown
+from windowing.topology.bolts import title_of
+from windowing.topology.hashing import SEED, GroupingError, Hasher, hasher_of, signed
+from windowing.topology.schema import Schema
+
+__all__ = [
+    "AllGrouping",
+    "Chooser",
+    "CustomGrouping",
+    "DirectGrouping",
+    "FieldsGrouping",
+    "GlobalGrouping",
+    "Grouping",
+    "GroupingKind",
+    "LocalOrShuffleGrouping",
+    "NoneGrouping",
+    "PartialKeyGrouping",
+    "ShuffleGrouping",
+    "direct_task",
+]
+
+
+class GroupingKind(Enum):
+    """The groupings by the names under which a plan shows them."""
+
+    SHUFFLE = "shuffle"
+    FIELDS = "fields"
+    PARTIAL_KEY = "partialKey"
+    ALL = "all"
+    GLOBAL = "global"
+    NONE = "none"
+    DIRECT = "direct"
+    LOCAL_OR_SHUFFLE = "localOrShuffle"
+    CUSTOM = "custom"
+
+
+class Chooser(Protocol):
+    """What chooses the tasks of each tuple of one stream."""
+
+    def start(self, seed: int = 0) -> list[int]:
+        """Return the state before the first tuple; `seed` is the emitting task, so that not all begin with one task."""
+
+    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
+        """Return the indexes of the tasks that a tuple goes to, and move `state` on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """One edge's rule, as data; `targets` makes of it what chooses."""
+
+    kind: ClassVar[GroupingKind]
+
+    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
+        """Return the chooser among `tasks` tasks for tuples of `schema`; `local` are those in the emitter's worker."""
+        raise NotImplementedError
+
+    def definition(self) -> dict[str, Any]:
+        """Return the grouping as plain JSON data."""
+        return {"kind": self.kind.value}
+
+    def __str__(self) -> str:
+        return self.kind.value
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleGrouping(Grouping):
+    """Evenly: each task gets as many tuples as every other, give or take one.
+
+    >>> chooser = ShuffleGrouping().targets(3, Schema.parse("n long"))
+    >>> state = chooser.start()
+    >>> [*chooser((7,), state), *chooser((7,), state), *chooser((7,), state), *chooser((7,), state)], state
+    ([0, 1, 2, 0], [1])
+    """
+
+    kind = GroupingKind.SHUFFLE
+
+    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
+        return _RoundRobin(range(tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class NoneGrouping(ShuffleGrouping):
+    """The emitter does not care: a shuffle."""
+
+    kind = GroupingKind.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOrShuffleGrouping(Grouping):
+    """A shuffle among the tasks in the emitter's own worker if it has any, else among all."""
+
+    kind = GroupingKind.LOCAL_OR_SHUFFLE
+
+    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
+        return _RoundRobin(sorted(local) or range(tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class FieldsGrouping(Grouping):
+    """Equal keys go to one task: the same one in every process and on Spark, as long as the number of tasks stays."""
+
+    fields: tuple[str, ...]
+    kind = GroupingKind.FIELDS
+
+    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
+        return _ByKey(tasks, _key_hasher(self.fields, schema))
+
+    def definition(self) -> dict[str, Any]:
+        return {"kind": self.kind.value, "fields": list(self.fields)}
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}({', '.join(self.fields)})"
+
+
+@dataclass(frozen=True, slots=True)
+class PartialKeyGrouping(FieldsGrouping):
+    """Each key has two tasks and goes to the one that got less so far: skewed keys spread, two partials to merge.
+
+    The candidates are pmod(h, tasks) and, among the others, pmod(xxhash64(key, 1), tasks - 1) further on.
+    Source: "The Power of Both Choices" (Nasir et al., 2015); Storm's `PartialKeyGrouping`.
+    """
+
+    kind = GroupingKind.PARTIAL_KEY
+
+    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
+        return _LeastLoaded(tasks, _key_hasher(self.fields, schema))
+
+
+@dataclass(frozen=True, slots=True)
+class AllGrouping(Grouping):
+    """Every task gets every tuple."""
+
+    kind = GroupingKind.ALL
+
+    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
+        return _Fixed(tuple(range(tasks)))
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalGrouping(Grouping):
+    """The lowest task gets every tuple."""
+
+    kind = GroupingKind.GLOBAL
+
+    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
+        return _Fixed((0,))
+
+
+@dataclass(frozen=True, slots=True)
+class DirectGrouping(Grouping):
+    """The emitter names the task (`emit_direct`, checked by `direct_task`); a plain emit is an error."""
+
+    kind = GroupingKind.DIRECT
+
+    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
+        return _Refusing()
+
+
+@dataclass(frozen=True, slots=True)
+class CustomGrouping(Grouping):
+    """A function of (values, tasks), or an object with `choose_tasks(values, tasks)`: it returns an index or several.
+
+    It has to depend on its arguments alone: then a replay sends each tuple where it went before.
+    """
+
+    choose: Any
+    kind = GroupingKind.CUSTOM
+
+    def targets(self, tasks: int, schema: Schema, local: Sequence[int] = ()) -> Chooser:
+        return _Custom(tasks, getattr(self.choose, "choose_tasks", self.choose), str(self))
+
+    def definition(self) -> dict[str, Any]:
+        return {"kind": self.kind.value, "function": title_of(self.choose)}
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}({title_of(self.choose)})"
+
+
+def direct_task(index: Any, tasks: int) -> int:
+    """Return `index` if it is a task that a direct emit can name, or raise GroupingError."""
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < tasks:
+        raise GroupingError(f"there is no task {shown(index)}, tasks are counted from 0 to {tasks - 1}; emit to one")
+    return index
+
+
+def _key_hasher(fields: tuple[str, ...], schema: Schema) -> Callable[[Sequence[Any]], int]:
+    """Return the function of a tuple's values that is its key's hash, unsigned."""
+    missing = [name for name in fields if name not in schema.names]
+    if missing:
+        raise ConfigError(f"the key names {shown(missing[0])}, the stream has {schema.ddl}; name fields that are there")
+    positions = [schema.names.index(name) for name in fields]
+    columns: list[tuple[int, Hasher]] = [(position, hasher_of(schema.types[position])) for position in positions]
+
+    def key_hash(values: Sequence[Any]) -> int:
+        result = SEED
+        for position, hasher in columns:
+            value = values[position]
+            if value is not None:
+                result = hasher(value, result)
+        return result
+
+    return key_hash
+
+
+class _Fixed:
+    __slots__ = ("_tasks",)
+
+    def __init__(self, tasks: tuple[int, ...]) -> None:
+        self._tasks = tasks
+
+    def start(self, seed: int = 0) -> list[int]:
+        return []
+
+    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
+        return self._tasks
+
+
+class _RoundRobin:
+    __slots__ = ("_choices",)
+
+    def __init__(self, tasks: Iterable[int]) -> None:
+        self._choices = [(task,) for task in tasks]
+
+    def start(self, seed: int = 0) -> list[int]:
+        return [seed % len(self._choices)]
+
+    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
+        position = state[0]
+        state[0] = position + 1 if position + 1 < len(self._choices) else 0
+        return self._choices[position]
+
+
+class _ByKey:
+    __slots__ = ("_choices", "_hash")
+
+    def __init__(self, tasks: int, key_hash: Callable[[Sequence[Any]], int]) -> None:
+        self._choices = [(task,) for task in range(tasks)]
+        self._hash = key_hash
+
+    def start(self, seed: int = 0) -> list[int]:
+        return []
+
+    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
+        return self._choices[signed(self._hash(values)) % len(self._choices)]
+
+
+class _LeastLoaded:
+    __slots__ = ("_again", "_choices", "_hash")
+
+    def __init__(self, tasks: int, key_hash: Callable[[Sequence[Any]], int]) -> None:
+        self._choices = [(task,) for task in range(tasks)]
+        self._hash = key_hash
+        self._again = hasher_of("int")
+
+    def start(self, seed: int = 0) -> list[int]:
+        return [0] * len(self._choices)
+
+    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
+        tasks = len(self._choices)
+        chosen = 0
+        if tasks > 1:
+            first_hash = self._hash(values)
+            chosen = signed(first_hash) % tasks
+            other = (chosen + 1 + signed(self._again(1, first_hash)) % (tasks - 1)) % tasks
+            if state[other] < state[chosen]:
+                chosen = other
+        state[chosen] += 1
+        return self._choices[chosen]
+
+
+class _Refusing(_Fixed):
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
+        raise GroupingError(
+            "a plain emit on a direct stream names no task; call emit_direct(task, values), or declare the stream without direct="
+        )
+
+
+class _Custom(_Fixed):
+    __slots__ = ("_choose", "_title")
+
+    def __init__(self, tasks: int, choose: Callable[[Sequence[Any], int], Any], title: str) -> None:
+        super().__init__(tuple(range(tasks)))
+        self._choose = choose
+        self._title = title
+
+    def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
+        tasks = len(self._tasks)
+        said = self._choose(values, tasks)
+        chosen = (said,) if isinstance(said, int) else said
+        if not isinstance(chosen, list | tuple | range):
+            raise GroupingError(f"{self._title} returned {shown(said)}; return the index of a task, or a list of them")
+        try:
+            return tuple(direct_task(task, tasks) for task in chosen)
+        except GroupingError as problem:
+            raise GroupingError(f"{self._title}: {problem.args[0]}") from None

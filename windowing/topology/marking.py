@@ -1,0 +1,358 @@
+"""@spout, @bolt: they check a declaration, mark what they stand on, and return it unchanged; `declaration_of` collects.
+
+    @spout(output="sentence string")            a function of () that returns or yields rows, or of (collector),
+    def sentences(): ...                        or a class with next_tuple
+    @bolt(output="word string")                 a function of (tuple) or (tuple, collector), or a class with execute
+    def split(tuple): ...
+
+What a topology takes: a marked function; a marked class (each task makes its own); `functools.partial` of one, for arguments;
+an instance of a marked class (each task gets a deep copy of it, as it is now); an InputSpout; a WindowedBolt.
+Law: what is decorated stays what it was, callable and testable.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+from windowing.core.checks import DEFAULT_STREAM, did_you_mean
+from windowing.errors import ConfigError, shown
+from windowing.topology.bolts import CallStyle, WindowedBolt, title_of
+from windowing.topology.components import Bolt, InputSpout, Spout, StatefulWindowedBolt
+from windowing.topology.decorators import (
+    COMPONENT_MARK,
+    _bound,
+    _check_call,
+    _refuse_async,
+    _style_of_function,
+    bolt_of,
+    refuse_marked,
+)
+from windowing.topology.schema import Schema, declare_streams
+
+__all__ = ["ComponentKind", "Declaration", "bolt", "declaration_of", "spout"]
+
+_Target = TypeVar("_Target", bound=Callable[..., Any])
+_Output = str | Schema | Mapping[str, str | Schema]
+
+_SPOUT_FORMS = "a spout takes () and returns or yields rows, or (collector)"
+_SPOUT_METHODS = (("open", ("context", "collector")), ("activate", ()), ("deactivate", ()), ("close", ()))
+_STATE_METHODS = (("pre_prepare", ("txid",)), ("pre_commit", ("txid",)), ("pre_rollback", ()))
+
+
+class ComponentKind(Enum):
+    """What a component is; BOLT acks by itself, BASIC_BOLT is acked by the driver, INPUT is fed by it."""
+
+    SPOUT = "spout"
+    INPUT = "input"
+    BOLT = "bolt"
+    BASIC_BOLT = "basic_bolt"
+    WINDOWED_BOLT = "windowed_bolt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """A component before it has a place in a topology: what a decorator marked.
+
+    target: the function, or what makes an instance (`is_class`); None for an INPUT. style: ROWS if the function, or a
+    BASIC_BOLT's execute, returns its rows. direct: the streams on which the emitter names the task. values_back: which
+    of a spout's "ack" and "fail" take (message_id, values). window: the windowed bolt.
+    """
+
+    kind: ComponentKind
+    title: str
+    outputs: Mapping[str, Schema]
+    direct: frozenset[str] = frozenset()
+    target: Callable[..., Any] | None = None
+    is_class: bool = False
+    style: CallStyle = CallStyle.ROWS
+    stateful: bool = False
+    values_back: frozenset[str] = frozenset()
+    window: WindowedBolt | None = None
+
+    @property
+    def is_spout(self) -> bool:
+        """Whether it is a source of tuples."""
+        return self.kind in (ComponentKind.SPOUT, ComponentKind.INPUT)
+
+
+def spout(*, output: _Output, direct: str | tuple[str, ...] | list[str] = ()) -> Callable[[_Target], _Target]:
+    """Declare a spout, on a class with `next_tuple`, or on a function of () or (collector).
+
+    `output` are the fields of the rows, or a mapping of streams to fields; `direct` the streams on which the emitter names the
+    task. A function of () gives rows, one of each `next_tuple`; (collector) is `next_tuple` itself. Raises ConfigError.
+
+    >>> @spout(output="n long")
+    ... def numbers():
+    ...     yield from range(3)
+    >>> list(numbers()), declaration_of(numbers).kind.value
+    ([0, 1, 2], 'spout')
+    """
+    outputs = declare_streams(output)
+    marked = _direct(direct, outputs)
+    return _marker(lambda target, title: _spout_of(target, title, outputs, marked))
+
+
+def bolt(
+    *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()
+) -> Callable[[_Target], _Target]:
+    """Declare a bolt, on a class with `execute`, or on a function of (tuple) or (tuple, collector).
+
+    Without `output` it emits nothing. A subclass of Bolt acks by itself, what any other one is handed is acked when it returns.
+    A class with `init_state` is stateful. Raises ConfigError where the declaration cannot work.
+
+    >>> @bolt(output="word string")
+    ... def split(tuple):
+    ...     return tuple["sentence"].split()
+    >>> split({"sentence": "the cow jumped"})
+    ['the', 'cow', 'jumped']
+    """
+    outputs = {} if output is None else declare_streams(output)
+    marked = _direct(direct, outputs)
+    return _marker(lambda target, title: _bolt_of(target, title, outputs, marked))
+
+
+def declaration_of(target: Any) -> Declaration:
+    """Return what `target` was declared as; ConfigError for what cannot stand in a topology."""
+    if isinstance(target, Declaration):
+        return target
+    if isinstance(target, InputSpout):
+        return Declaration(kind=ComponentKind.INPUT, title="an InputSpout", outputs=target.outputs)
+    if isinstance(target, WindowedBolt):
+        return _windowed(target)
+    own = getattr(target, "__dict__", {})
+    if isinstance(target, functools.partial) and COMPONENT_MARK not in own and not _is_windowed(target):
+        return _partial(target)
+    if COMPONENT_MARK in own:
+        declared: Declaration = own[COMPONENT_MARK]
+        declared = replace(declared, target=target)
+        if declared.is_class:
+            _check_call(target, (), f"class {declared.title!r}", _HOW_TO_MAKE)
+        return declared
+    if not isinstance(target, type) and not _is_windowed(target):
+        of_class = type(target)
+        if COMPONENT_MARK in vars(of_class) or _is_windowed(of_class):
+            return _made_by(of_class, functools.partial(copy.deepcopy, _snapshot(target)))
+    return _windowed(_bolt_of_any(target))
+
+
+_HOW_TO_MAKE = "give an instance, or functools.partial with the arguments"
+
+
+def _bolt_of_any(target: Any) -> WindowedBolt:
+    try:
+        return bolt_of(target)
+    except ConfigError:
+        title = title_of(target)
+        parent = getattr(target, COMPONENT_MARK, None)
+        why = " (a class that it inherits from is)" if isinstance(parent, Declaration) else ""
+        raise ConfigError(
+            f"{title!r} is not declared as a component{why}; put @spout, @bolt or @windowed_bolt with output=... on it"
+        ) from None
+
+
+def _is_windowed(target: Any) -> bool:
+    try:
+        bolt_of(target)
+    except ConfigError:
+        return False
+    return True
+
+
+def _partial(target: functools.partial[Any]) -> Declaration:
+    inner: Any = target.func
+    if isinstance(inner, type):
+        _check_call(target, (), f"{title_of(inner)!r} with these arguments", "fill in what is missing")
+        return _made_by(inner, target)
+    declared = declaration_of(inner)
+    if target.args or declared.target is None:
+        raise ConfigError(
+            f"functools.partial of {declared.title!r} fills in the argument that the driver gives, got "
+            f"{shown(target.args)}; fill in arguments by name"
+        )
+    if declared.window is not None:
+        return _windowed(replace(declared.window, target=target))
+    return replace(declared, target=target)
+
+
+def _made_by(of_class: type[Any], make: Callable[[], Any]) -> Declaration:
+    """Return the declaration of a class whose instances `make` makes."""
+    if COMPONENT_MARK in vars(of_class):
+        declared: Declaration = vars(of_class)[COMPONENT_MARK]
+        return replace(declared, target=make)
+    found = _windowed(_bolt_of_any(of_class))
+    assert found.window is not None
+    return replace(found, target=make, window=replace(found.window, target=make))
+
+
+def _windowed(window: WindowedBolt) -> Declaration:
+    stateful = window.is_class and callable(getattr(window.target, "init_state", None))
+    if stateful and isinstance(window.target, type):
+        _check_methods(window.target, window.name, (("init_state", ("state",)), *_STATE_METHODS))
+    return Declaration(
+        kind=ComponentKind.WINDOWED_BOLT,
+        title=window.name,
+        outputs=window.outputs,
+        target=window.target,
+        is_class=window.is_class,
+        style=window.style,
+        stateful=stateful,
+        window=window,
+    )
+
+
+def _snapshot(instance: Any) -> Any:
+    try:
+        return copy.deepcopy(instance)
+    except Exception as problem:
+        raise ConfigError(
+            f"{shown(instance)} cannot be copied for each task: {type(problem).__name__}: {problem}; "
+            "open files and connections in open() or prepare(), or give a functools.partial of the class"
+        ) from problem
+
+
+def _direct(direct: Any, outputs: Mapping[str, Schema]) -> frozenset[str]:
+    names = (direct,) if isinstance(direct, str) else tuple(direct)
+    for name in names:
+        if name not in outputs:
+            raise ConfigError(
+                f"direct names stream {shown(name)}, which output does not; {did_you_mean(str(name), outputs)}"
+                if outputs
+                else f"direct={shown(direct)} names a stream, but there is no output; declare the stream in output"
+            )
+    return frozenset(names)
+
+
+def _marker(declare: Callable[[Any, str], Declaration]) -> Callable[[_Target], _Target]:
+    def mark(target: _Target) -> _Target:
+        title = title_of(target)
+        refuse_marked(target, title)
+        declared = declare(target, title)
+        if declared.style is CallStyle.ROWS and declared.outputs and DEFAULT_STREAM not in declared.outputs:
+            raise ConfigError(
+                f"{title!r} returns its rows, which go to the stream 'default', but output names only "
+                f"{', '.join(declared.outputs)}; add 'default' to output, or take a collector"
+            )
+        if declared.style is CallStyle.ROWS and DEFAULT_STREAM in declared.direct:
+            raise ConfigError(
+                f"{title!r} returns its rows, but on a direct stream each row needs a task; "
+                "take a collector and call emit_direct"
+            )
+        try:
+            setattr(target, COMPONENT_MARK, declared)
+        except (AttributeError, TypeError):
+            raise ConfigError(
+                f"{title!r} cannot be marked, it is a {type(target).__name__}; wrap it in a function of your own"
+            ) from None
+        return target
+
+    return mark
+
+
+def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: frozenset[str]) -> Declaration:
+    if not isinstance(target, type):
+        style = _style_of_spout(target, title)
+        return Declaration(kind=ComponentKind.SPOUT, title=title, outputs=outputs, direct=direct, style=style)
+    if not callable(getattr(target, "next_tuple", None)):
+        raise ConfigError(f"class {title!r} has no next_tuple; give it next_tuple(self), or mark it with @bolt")
+    _check_methods(target, title, (("next_tuple", ()), *_SPOUT_METHODS))
+    _refuse_abstract(target, title)
+    values_back = set()
+    for method in ("ack", "fail"):
+        if getattr(target, method, None) is not None:
+            if _binds(_bound(target, method), 2):
+                values_back.add(method)
+            else:
+                _check_methods(target, title, ((method, ("message_id",)),))
+    return Declaration(
+        kind=ComponentKind.SPOUT,
+        title=title,
+        outputs=outputs,
+        direct=direct,
+        is_class=True,
+        style=CallStyle.COLLECTOR,
+        values_back=frozenset(values_back),
+    )
+
+
+def _style_of_spout(target: Any, title: str) -> CallStyle:
+    if not callable(target):
+        raise ConfigError(f"a spout is a function or a class, got {shown(target)}; put the decorator on one")
+    _refuse_async(target, title, "turn")
+    if _binds(target, 0):
+        return CallStyle.ROWS
+    if not _binds(target, 1):
+        raise ConfigError(f"{title!r} cannot be called as a spout: {_SPOUT_FORMS}; give its other arguments defaults")
+    if inspect.isgeneratorfunction(target):
+        raise ConfigError(f"{title!r} yields rows and takes a collector too; do one of them: {_SPOUT_FORMS}")
+    return CallStyle.COLLECTOR
+
+
+def _bolt_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: frozenset[str]) -> Declaration:
+    kind, stateful = ComponentKind.BASIC_BOLT, False
+    if not isinstance(target, type):
+        if not callable(target):
+            raise ConfigError(f"a bolt is a function or a class, got {shown(target)}; put the decorator on one")
+        style = _style_of_function(target, target, title, "tuple")
+    else:
+        _refuse_other_classes(target, title)
+        prepare: tuple[str, ...] = ("context",)
+        if issubclass(target, Bolt):
+            kind, prepare, style = ComponentKind.BOLT, ("context", "collector"), CallStyle.COLLECTOR
+            _check_methods(target, title, (("execute", ("tuple",)),))
+        else:
+            written: Any = target
+            style = _style_of_function(_bound(target, "execute"), written.execute, f"{title}.execute", "tuple")
+        _check_methods(target, title, (("prepare", prepare), ("cleanup", ())))
+        stateful = callable(getattr(target, "init_state", None))
+        if stateful:
+            _check_methods(target, title, (("init_state", ("state",)), *_STATE_METHODS))
+        _refuse_abstract(target, title)
+    return Declaration(
+        kind=kind,
+        title=title,
+        outputs=outputs,
+        direct=direct,
+        is_class=isinstance(target, type),
+        style=style,
+        stateful=stateful,
+    )
+
+
+def _refuse_other_classes(target: type[Any], title: str) -> None:
+    if issubclass(target, StatefulWindowedBolt):
+        raise ConfigError(
+            f"class {title!r} is a bolt over windows; mark it with @windowed_bolt(length=..., output=...)"
+        )
+    if issubclass(target, Spout) or not callable(getattr(target, "execute", None)):
+        way_out = "mark it with @spout" if callable(getattr(target, "next_tuple", None)) else "give it one"
+        raise ConfigError(f"class {title!r} has no execute(self, tuple) or execute(self, tuple, collector); {way_out}")
+
+
+def _refuse_abstract(target: type[Any], title: str) -> None:
+    missing = sorted(getattr(target, "__abstractmethods__", ()))
+    if missing:
+        raise ConfigError(f"class {title!r} lacks {', '.join(missing)}; write what its base class leaves open")
+
+
+def _check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
+    for method, arguments in methods:
+        if getattr(target, method, None) is not None:
+            written = ", ".join(("self", *arguments))
+            _refuse_async(getattr(target, method), f"{title}.{method}", "call")
+            _check_call(_bound(target, method), arguments, f"{title}.{method}", f"write def {method}({written})")
+
+
+def _binds(function: Callable[..., Any], arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature
+        return arguments <= 1
+    return True

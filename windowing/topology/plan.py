@@ -1,0 +1,217 @@
+"""Topology: components, their streams, who reads them and how, and the settings, as frozen plain data.
+
+    Topology
+      components   by id, in the order in which they were given
+        outputs    by stream: fields, direct or not, late or not
+        inputs     (component, stream, grouping)
+      order        every component after those that it reads
+      task_ids     component -> the ids of its tasks, counted through from 1 in the order of the components
+
+Law: a Topology is made by `TopologyBuilder.build`, which has found every mistake; whoever runs it need not look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from windowing.core.checks import DEFAULT_STREAM, did_you_mean
+from windowing.errors import ConfigError, shown
+from windowing.topology.bolts import WindowedBolt
+from windowing.topology.config_keys import ComponentConfig, TopologyConfig
+from windowing.topology.drawing import Arrow, Box, mermaid
+from windowing.topology.groupings import Grouping
+from windowing.topology.marking import ComponentKind, Declaration
+from windowing.topology.schema import Schema
+
+__all__ = ["Component", "OutputStream", "Subscription", "Topology", "TopologyError"]
+
+
+class TopologyError(ConfigError):
+    """A topology cannot run as it is declared; `problems` are all its mistakes, a sentence for each."""
+
+    code = "TOPOLOGY"
+
+    def __init__(self, name: str, problems: tuple[str, ...]) -> None:
+        self.problems = problems
+        count = "a mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        super().__init__(f"topology {name!r} has {count}:{lines}")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputStream:
+    """A stream of a component; `direct`: its emitter names the task; `late`: the side stream of a windowed bolt."""
+
+    schema: Schema
+    direct: bool = False
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a component reads: a stream of another one, by a grouping."""
+
+    component: str
+    stream: str
+    grouping: Grouping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One spout or bolt in its place; `declaration` is how it is made and called, `parallelism` its number of tasks."""
+
+    id: str
+    declaration: Declaration
+    parallelism: int
+    outputs: Mapping[str, OutputStream]
+    inputs: tuple[Subscription, ...]
+    config: ComponentConfig
+
+    @property
+    def kind(self) -> ComponentKind:
+        """What the component is."""
+        return self.declaration.kind
+
+    @property
+    def is_spout(self) -> bool:
+        """Whether it is a source of tuples."""
+        return self.declaration.is_spout
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it takes part in checkpoints."""
+        return self.declaration.stateful
+
+    @property
+    def window(self) -> WindowedBolt | None:
+        """The windowed bolt that it is, None for others."""
+        return self.declaration.window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """A plan that can run, in one process or on Spark."""
+
+    name: str
+    components: Mapping[str, Component]
+    order: tuple[str, ...]
+    config: TopologyConfig
+
+    @property
+    def spouts(self) -> tuple[Component, ...]:
+        """The sources, in the order in which they were given."""
+        return tuple(component for component in self.components.values() if component.is_spout)
+
+    @property
+    def bolts(self) -> tuple[Component, ...]:
+        """The bolts, in the order in which they were given."""
+        return tuple(component for component in self.components.values() if not component.is_spout)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether some bolt has a state, so that the driver has to run checkpoints (Storm adds `$checkpointspout`)."""
+        return any(component.stateful for component in self.components.values())
+
+    @property
+    def task_ids(self) -> dict[str, range]:
+        """The ids of each component's tasks: 1, 2, ... through all components."""
+        first, ids = 1, {}
+        for component in self.components.values():
+            ids[component.id] = range(first, first + component.parallelism)
+            first += component.parallelism
+        return ids
+
+    def component(self, name: str) -> Component:
+        """Return a component by its id; ConfigError names the nearest one."""
+        if name not in self.components:
+            raise ConfigError(f"there is no component {shown(name)}; {did_you_mean(str(name), self.components)}")
+        return self.components[name]
+
+    def stream(self, subscription: Subscription) -> OutputStream:
+        """Return the stream that a subscription reads."""
+        return self.components[subscription.component].outputs[subscription.stream]
+
+    def readers(self, component: str, stream: str = DEFAULT_STREAM) -> tuple[tuple[Component, Grouping], ...]:
+        """Return who reads a stream, and by which grouping, in the order of the components."""
+        return tuple(
+            (reader, found.grouping)
+            for reader in self.components.values()
+            for found in reader.inputs
+            if (found.component, found.stream) == (component, stream)
+        )
+
+    def setting(self, component: str, name: str) -> Any:
+        """Return a setting as it holds for a component: its own where it has one, else the topology's."""
+        own = getattr(self.components[component].config, name, None)
+        return getattr(self.config, name) if own is None else own
+
+    def definition(self) -> dict[str, Any]:
+        """Return the plan as plain JSON data, to be kept with a checkpoint; functions are known by their names only."""
+        return {
+            "name": self.name,
+            "config": self.config.to_storm(),
+            "components": {name: _definition(component) for name, component in self.components.items()},
+        }
+
+    def to_mermaid(self) -> str:
+        """Return a drawing of the plan as Mermaid text (GitHub and most wikis show it); the same for the same plan.
+
+        Spouts are rounded, windowed bolts have double sides, stateful ones are cylinders, late streams are dotted.
+        """
+        return mermaid(self.boxes(), self.arrows())
+
+    def boxes(self) -> Iterator[Box]:
+        """Yield what a drawing shows of each component, in the order in which data flows."""
+        for name in self.order:
+            component = self.components[name]
+            window = component.window
+            lines = [name if component.parallelism == 1 else f"{name} ×{component.parallelism}"]
+            if window is not None:
+                slide = window.config.slide
+                lines.append(f"window {_measured(window.config.length)} / {_measured(slide)}")
+            shape = "window" if window is not None else "spout" if component.is_spout else "bolt"
+            yield Box(name, tuple(lines), "state" if component.stateful else shape)
+
+    def arrows(self) -> Iterator[Arrow]:
+        """Yield what a drawing shows of each subscription, in the order in which data flows."""
+        for name in self.order:
+            for found in self.components[name].inputs:
+                stream = "" if found.stream == DEFAULT_STREAM else f"{found.stream}: "
+                yield Arrow(found.component, name, f"{stream}{found.grouping}", self.stream(found).late)
+
+
+def _definition(component: Component) -> dict[str, Any]:
+    declared = component.declaration
+    return {
+        "kind": component.kind.value,
+        "stateful": component.stateful,
+        "target": None if declared.target is None else declared.title,
+        "parallelism": component.parallelism,
+        "window": None if component.window is None else component.window.definition(),
+        "outputs": {
+            stream: {
+                "fields": [list(pair) for pair in zip(output.schema.names, output.schema.types, strict=True)],
+                "direct": output.direct,
+                "late": output.late,
+            }
+            for stream, output in component.outputs.items()
+        },
+        "inputs": [
+            {"component": found.component, "stream": found.stream, "grouping": found.grouping.definition()}
+            for found in component.inputs
+        ],
+    }
+
+
+def _measured(measure: Any) -> str:
+    if measure is None:
+        return "custom"
+    ms = getattr(measure, "ms", None)
+    if ms is None:
+        return f"{measure.value} tuples"
+    for unit, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
+        if ms % unit == 0:
+            return f"{ms // unit} {name}"
+    return f"{ms} ms"

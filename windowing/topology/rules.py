@@ -1,0 +1,355 @@
+"""RULES: every mistake that a topology can have, a function each, which yields a sentence for each place where it is made.
+
+The first line of a rule's docstring is its row in docs/topology.md (a test compares them). A rule looks only at facts that
+could be read: one mistake is reported once, not again by all that follows from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from windowing.core.checks import checked_name, did_you_mean
+from windowing.core.measures import Count, Duration
+from windowing.errors import ConfigError, shown
+from windowing.topology.drafts import REASON, Draft, Facts
+from windowing.topology.groupings import CustomGrouping, DirectGrouping, FieldsGrouping
+from windowing.topology.hashing import hashable
+from windowing.topology.plan import OutputStream, Subscription
+
+__all__ = ["RULES", "name_problem"]
+
+
+def name_problem(name: object, what: str) -> str | None:
+    """Return why something may not be called `name`, None for a good name."""
+    try:
+        checked_name(name, what)
+    except ConfigError:
+        better = re.sub(r"\W", "_", name, flags=re.ASCII)[:62] if isinstance(name, str) else ""
+        better = better if better[:1].isalpha() else f"c{better}" if better else "word_count"
+        return (
+            f"{what} is a name of letters, digits and underscores that begins with no digit, at most 63 long, "
+            f"got {shown(name)}; write for example {better!r}"
+        )
+    return None
+
+
+def good_names(facts: Facts) -> Iterator[str]:
+    """An id is a name: letters, digits and underscores, no digit first, at most 63; two underscores first are ours."""
+    for name, draft in facts.drafts.items():
+        problem = name_problem(name, f"the id of a {'spout' if draft.is_spout else 'bolt'}")
+        if problem is not None:
+            yield problem
+        elif name.startswith("__"):
+            yield f"{draft.called} begins with two underscores, as only the driver's own components do; rename it"
+
+
+def distinct_names(facts: Facts) -> Iterator[str]:
+    """No two ids differ only in upper and lower case."""
+    seen: dict[str, str] = {}
+    for name in facts.drafts:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            yield f"{shown(other)} and {shown(name)} differ only in upper and lower case; rename one of them"
+
+
+def has_spout(facts: Facts) -> Iterator[str]:
+    """There is a spout."""
+    if not any(draft.is_spout for draft in facts.drafts.values()):
+        yield "there is no spout, so there is nothing to work on; add one with set_spout(id, spout)"
+
+
+def right_kind(facts: Facts) -> Iterator[str]:
+    """`set_spout` is given a spout, `set_bolt` a bolt."""
+    for name, declared in facts.declarations.items():
+        draft = facts.drafts[name]
+        if declared.is_spout != draft.is_spout:
+            is_now = "spout" if declared.is_spout else "bolt"
+            yield f"{draft.called} is given {declared.title!r}, which is a {is_now}; use set_{is_now}"
+
+
+def positive_parallelism(facts: Facts) -> Iterator[str]:
+    """The parallelism is a whole number above 0."""
+    for draft in facts.drafts.values():
+        tasks = draft.parallelism
+        if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks <= 0:
+            yield f"{draft.called} has parallelism={shown(tasks)}; give the number of its tasks, 1 or more"
+
+
+def no_input_of_spouts(facts: Facts) -> Iterator[str]:
+    """A spout reads no stream."""
+    for draft in facts.drafts.values():
+        if draft.is_spout and draft.inputs:
+            found = draft.inputs[0]
+            yield (
+                f"{draft.called} is subscribed to {_stream(found)}, but a spout only emits; "
+                "make it a bolt, or leave out the grouping"
+            )
+
+
+def input_of_bolts(facts: Facts) -> Iterator[str]:
+    """A bolt reads some stream."""
+    for draft in facts.bolts():
+        if not draft.inputs:
+            yield f"{draft.called} reads nothing; say what it reads, for example .shuffle_grouping('sentences')"
+
+
+def known_components(facts: Facts) -> Iterator[str]:
+    """What a bolt reads is a component of the topology."""
+    for draft, found in _subscriptions(facts):
+        if found.component not in facts.drafts:
+            hint = did_you_mean(found.component, [name for name in facts.drafts if name != draft.id])
+            yield f"{draft.called} reads component {shown(found.component)}, which is not there; {hint}"
+
+
+def known_streams(facts: Facts) -> Iterator[str]:
+    """What a bolt reads is a stream that its component declares; a late stream needs late_stream=."""
+    for draft, found in _subscriptions(facts):
+        declared = facts.declarations.get(found.component)
+        if declared is None or found.stream in facts.outputs.get(found.component, declared.outputs):
+            continue
+        window = declared.window
+        if window is not None and found.stream == window.config.late_stream:
+            continue  # its fields are not known: see late_streams
+        streams = [*declared.outputs, *([window.config.late_stream] if window and window.config.late_stream else [])]
+        hint = did_you_mean(found.stream, streams) if streams else "it declares none; add output= to its decorator"
+        if window is not None and window.config.late_stream is None:
+            hint += f", or for late tuples add late_stream={shown(found.stream)} and a timestamp to {window.name!r}"
+        yield f"{draft.called} reads stream {_stream(found)}, which is not declared; {hint}"
+
+
+def one_subscription(facts: Facts) -> Iterator[str]:
+    """A bolt reads a stream once, by one grouping."""
+    for draft in facts.bolts():
+        seen = set()
+        for found in draft.inputs:
+            place = (found.component, found.stream)
+            if place in seen:
+                yield f"{draft.called} reads {_stream(found)} twice; keep one grouping (Storm would keep the last)"
+            seen.add(place)
+
+
+def no_cycle(facts: Facts) -> Iterator[str]:
+    """No component reads, by way of others, what it emits."""
+    for cycle in facts.cycles:
+        yield (
+            f"{' -> '.join([*cycle, cycle[0]])} is a cycle, in which a tuple tree might never be complete; "
+            "leave out one of these groupings, or send what goes round through an outer queue"
+        )
+
+
+def keys_of_fields(facts: Facts) -> Iterator[str]:
+    """A grouping by fields names fields of the stream, each once, whose types have a hash (no map, no struct)."""
+    for draft, found in _subscriptions(facts):
+        stream = facts.stream(found)
+        if not isinstance(found.grouping, FieldsGrouping):
+            continue
+        names = found.grouping.fields
+        what = f"{draft.called} groups {_stream(found)} by"
+        if not names:
+            yield f"{what} no field; name some, or use global_grouping (which is what Storm makes of it)"
+        elif len(set(names)) < len(names):
+            yield f"{what} a field twice, {', '.join(names)}; name each field once"
+        if stream is not None:
+            for name in dict.fromkeys(names):
+                yield from _wrong_field(what, name, stream)
+
+
+def same_keys(facts: Facts) -> Iterator[str]:
+    """A bolt that reads two streams by the same fields finds them there with types that hash alike."""
+    for draft in facts.bolts():
+        seen: dict[tuple[str, ...], tuple[Subscription, list[str]]] = {}
+        for found in draft.inputs:
+            stream = facts.stream(found)
+            if not isinstance(found.grouping, FieldsGrouping) or stream is None:
+                continue
+            names, schema = found.grouping.fields, stream.schema
+            if not set(names) <= set(schema.names):
+                continue
+            kinds = [schema.types[schema.names.index(name)] for name in names]
+            other, expected = seen.setdefault(names, (found, kinds))
+            if [_alike(kind) for kind in kinds] != [_alike(kind) for kind in expected]:
+                yield (
+                    f"{draft.called} reads {_stream(other)} and {_stream(found)} by {', '.join(names)}, which is "
+                    f"{', '.join(expected)} in one and {', '.join(kinds)} in the other, so equal keys would not meet; "
+                    "declare the same types"
+                )
+
+
+def direct_streams(facts: Facts) -> Iterator[str]:
+    """A direct grouping reads a stream that is declared direct, and such a stream is read by no other grouping."""
+    for draft, found in _subscriptions(facts):
+        stream = facts.stream(found)
+        if stream is None:
+            continue
+        if isinstance(found.grouping, DirectGrouping) and not stream.direct:
+            way_out = f"declare it with direct={found.stream!r}, or use another grouping"
+            yield f"{draft.called} reads {_stream(found)} by direct grouping, but it is not declared direct; {way_out}"
+        elif stream.direct and not isinstance(found.grouping, DirectGrouping):
+            yield (
+                f"{draft.called} reads {_stream(found)} by {found.grouping} grouping, but its emitter names the task of "
+                "each tuple; use direct_grouping"
+            )
+
+
+def callable_custom(facts: Facts) -> Iterator[str]:
+    """A custom grouping is a function of (values, tasks), or has choose_tasks(values, tasks)."""
+    for draft, found in _subscriptions(facts):
+        if isinstance(found.grouping, CustomGrouping):
+            choose = found.grouping.choose
+            if not callable(getattr(choose, "choose_tasks", choose)) or isinstance(choose, type):
+                yield (
+                    f"{draft.called} groups {_stream(found)} by {shown(choose)}; "
+                    "give a function of (values, tasks), or an object with choose_tasks(values, tasks)"
+                )
+
+
+def late_streams(facts: Facts) -> Iterator[str]:
+    """A late stream has a timestamp to be late by, inputs without a field `reason`, and, if read, of the same fields."""
+    for draft, declared in facts.windowed():
+        assert declared.window is not None
+        late = declared.window.config.late_stream
+        if late is None:
+            continue
+        if not declared.window.config.event_time:
+            yield f"{draft.called} has late_stream={late!r}, but no tuple is late without timestamp=; add one"
+        read = [(found, facts.stream(found)) for found in draft.inputs]
+        for found, stream in read:
+            if stream is not None and REASON in map(str.lower, stream.schema.names):
+                yield f"{draft.called}: its late stream adds a field 'reason', which {_stream(found)} has; rename it"
+        is_read = any((found.component, found.stream) == (draft.id, late) for _, found in _subscriptions(facts))
+        if is_read and len({stream.schema for _, stream in read if stream is not None}) > 1:
+            yield (
+                f"{draft.called} reads streams of different fields, so its late stream {late!r} has no fields that a bolt "
+                "could read; give the streams the same fields, or read none of it"
+            )
+
+
+def fields_of_windows(facts: Facts) -> Iterator[str]:
+    """The fields that a window names (timestamp, source, key) are in every stream that its bolt reads."""
+    for draft, declared in facts.windowed():
+        assert declared.window is not None
+        config = declared.window.config
+        named = [
+            ("timestamp", config.timestamp),
+            ("source", config.source),
+            *(("key", key) for key in config.key or ()),
+        ]
+        for found in draft.inputs:
+            stream = facts.stream(found)
+            if stream is None:
+                continue
+            for option, name in named:
+                if isinstance(name, str) and name not in stream.schema.names:
+                    hint = did_you_mean(name, stream.schema.names)
+                    yield f"{draft.called} has {option}={name!r}, a field that {_stream(found)} has not; {hint}"
+
+
+def windows_within_timeout(facts: Facts) -> Iterator[str]:
+    """Length + slide + lag + watermark interval of a time window are at most the message timeout, if there is one."""
+    config = facts.config
+    for draft, declared in facts.windowed() if config.timeouts else ():
+        assert declared.window is not None
+        window = declared.window.config
+        parts = [("length", window.length), ("slide", window.slide)]
+        spans = [(what, measure.ms) for what, measure in parts if isinstance(measure, Duration)]
+        if window.event_time:
+            spans += [("lag", window.lag_ms), ("watermark interval", window.watermark_interval_ms)]
+        held = sum(ms for _, ms in spans)
+        if held > config.message_timeout_ms and any(isinstance(measure, Duration) for _, measure in parts):
+            clock = "taking event time for the clock, as Storm does; " if window.event_time else ""
+            yield (
+                f"{draft.called} acks a tuple when it expires, after up to {held} ms "
+                f"({' + '.join(f'{what} {ms}' for what, ms in spans)}), but it fails after {config.message_timeout_ms} ms; "
+                f"{clock}set topology.message.timeout.secs to {-(-held // 1000)} or more, or "
+                "topology.enable.message.timeouts to False"
+            )
+
+
+def windows_within_pending(facts: Facts) -> Iterator[str]:
+    """Length + slide of a count window are at most the max spout pending of every spout above it, if it has one."""
+    for draft, declared in facts.windowed() if facts.config.acker_executors > 0 else ():
+        assert declared.window is not None
+        window = declared.window.config
+        counts = [
+            (what, measure.value)
+            for what, measure in (("length", window.length), ("slide", window.slide))
+            if isinstance(measure, Count)
+        ]
+        held = sum(value for _, value in counts)
+        for spout in facts.spouts_above(str(draft.id)):
+            own = facts.configs.get(spout)
+            pending = facts.config.max_spout_pending if own is None else own.max_spout_pending
+            pending = facts.config.max_spout_pending if pending is None else pending
+            if pending is not None and held > pending:
+                yield (
+                    f"{draft.called} holds up to {held} tuples without an ack "
+                    f"({' + '.join(f'{what} {value}' for what, value in counts)}), but spout {spout!r} stops at "
+                    f"{pending} in flight, so no window might ever be full; set topology.max.spout.pending to {held} or more"
+                )
+
+
+def checkpoints_within_timeout(facts: Facts) -> Iterator[str]:
+    """With a stateful bolt, the checkpoint interval is at most the message timeout, if there is one."""
+    config = facts.config
+    stateful = [name for name, declared in facts.declarations.items() if declared.stateful]
+    if stateful and config.timeouts and config.state_checkpoint_interval_ms > config.message_timeout_ms:
+        yield (
+            f"bolt {stateful[0]!r} acks at a checkpoint, every {config.state_checkpoint_interval_ms} ms, but a tuple fails "
+            f"after {config.message_timeout_ms} ms; lower topology.state.checkpoint.interval.ms, or raise "
+            "topology.message.timeout.secs"
+        )
+
+
+RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
+    good_names,
+    distinct_names,
+    has_spout,
+    right_kind,
+    positive_parallelism,
+    no_input_of_spouts,
+    input_of_bolts,
+    known_components,
+    known_streams,
+    one_subscription,
+    no_cycle,
+    keys_of_fields,
+    same_keys,
+    direct_streams,
+    callable_custom,
+    late_streams,
+    fields_of_windows,
+    windows_within_timeout,
+    windows_within_pending,
+    checkpoints_within_timeout,
+)
+"""All of them, in the order in which their sentences are reported."""
+
+
+def _subscriptions(facts: Facts) -> Iterator[tuple[Draft, Subscription]]:
+    return ((draft, found) for draft in facts.bolts() for found in draft.inputs)
+
+
+def _stream(found: Subscription) -> str:
+    return shown(found.component) if found.stream == "default" else f"{shown(found.component)}:{shown(found.stream)}"
+
+
+def _wrong_field(what: str, name: str, stream: OutputStream) -> Iterator[str]:
+    schema = stream.schema
+    if name not in schema.names:
+        yield f"{what} field {shown(name)}, which is not there; {did_you_mean(name, schema.names)}"
+        return
+    kind = schema.types[schema.names.index(name)]
+    reason = hashable(kind)
+    if reason is not None:
+        yield f"{what} field {name!r} of type {kind}, which has no hash: {reason}"
+
+
+def _alike(kind: str) -> str:
+    """Return one spelling for all types whose equal values have one hash."""
+    if kind in ("tinyint", "smallint"):
+        return "int"
+    if kind.startswith("decimal("):
+        precision, scale = kind[len("decimal(") : -1].split(",")
+        return f"decimal(_,{scale})" if int(precision) <= 18 else f"wide decimal(_,{scale})"
+    return kind
