@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -228,6 +229,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Return the exit code."""
     options = arguments(given)
     screen = Screen()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         if options.survey:
             survey(options, screen)

@@ -11,6 +11,7 @@ that it computes the watermark before each batch, which flights were late, and e
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -29,9 +30,8 @@ ARRIVED = """
 JUDGED = """
     WITH newest AS (SELECT batch, max(departure) AS newest FROM arrived GROUP BY batch),
          marks AS (
-            SELECT batch, max(newest) OVER (ORDER BY batch ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
-                          - 6 * 3600 * 1000 AS watermark
-            FROM newest)
+            SELECT own.batch, max(earlier.newest) - 6 * 3600 * 1000 AS watermark
+            FROM newest own LEFT JOIN newest earlier ON earlier.batch < own.batch GROUP BY own.batch)
     SELECT arrived.*, watermark, coalesce(departure < watermark, false) AS late FROM arrived JOIN marks USING (batch)"""
 
 LATE = """
@@ -84,44 +84,49 @@ class Report:
 def check(spark: SparkSession, folder: Folder, bolts: Iterable[str]) -> Report:
     """Compare all outputs with the reference. Raises Difference, with the first rows that differ."""
     report = Report()
-    staged = spark.read.schema(DDL).parquet(str(folder.input))
-    staged.selectExpr("*", "_metadata.file_name AS file").cache().createOrReplaceTempView("staged")
-    rows = spark.table("staged").count()
-    for bolt in bolts:
-        _check_bolt(spark, folder, bolt, rows, report)
-    spark.catalog.clearCache()
+    with contextlib.ExitStack() as kept:
+        staged = spark.read.schema(DDL).parquet(str(folder.input)).selectExpr("*", "_metadata.file_name AS file")
+        _cached(staged, kept).createOrReplaceTempView("staged")
+        rows = staged.count()
+        for bolt in bolts:
+            _check_bolt(spark, folder, bolt, rows, report)
     return report
 
 
 def _check_bolt(spark: SparkSession, folder: Folder, bolt: str, rows: int, report: Report) -> None:
+    with contextlib.ExitStack() as kept:
+        _judge(spark, folder, bolt, report, kept)
+        late = spark.sql(LATE)
+        written = _output(spark, folder, bolt, "late", late).withColumnRenamed("batch_id", "batch").select(late.columns)
+        _same(f"{bolt}: late flights", written, late, ("batch", "row"))
+        report.late = late.count()
+        report.add(
+            f"{bolt}: {report.late:,} late flights, each of them older than the watermark of its batch, and no other one"
+        )
+
+        reference = _cached(spark.sql(WINDOWS[bolt]), kept)
+        output = _output(spark, folder, bolt, "windows", reference).select(reference.columns)
+        _same(f"{bolt}: windows", output, reference, ("until", reference.columns[0]))
+        short = _number(spark.sql(SHORT)) if bolt == "punctuality" else 0
+        shorter = f", {short} of them the short last window of a carrier" if short else ""
+        report.add(f"{bolt}: {reference.count():,} windows with the same figures{shorter}")
+
+    shown = _number(output.selectExpr("coalesce(sum(new), 0)"))
+    if shown + report.late != rows:
+        raise Difference(
+            f"{bolt}: {rows:,} flights went in, but {shown:,} were in a window and {report.late:,} were late: "
+            f"{rows - shown - report.late:,} are missing"
+        )
+    report.add(f"{bolt}: {rows:,} flights = {shown:,} in at least one window + {report.late:,} late + 0 skipped")
+
+
+def _judge(spark: SparkSession, folder: Folder, bolt: str, report: Report, kept: contextlib.ExitStack) -> None:
+    """Make the view `judged`: every flight with its batch, the watermark before that batch, and whether it was late."""
     taken = dict(files_of_batches(folder.checkpoints / bolt, folder.input))
     _check_order(bolt, folder, taken, report)
     spark.createDataFrame([*taken.items()], "file string, batch long").createOrReplaceTempView("taken")
     spark.sql(ARRIVED).createOrReplaceTempView("arrived")
-    spark.sql(JUDGED).cache().createOrReplaceTempView("judged")
-
-    late = spark.sql(LATE)
-    written = _output(spark, folder, bolt, "late", late).withColumnRenamed("batch_id", "batch").select(late.columns)
-    _same(f"{bolt}: late flights", written, late, ("batch", "row"))
-    report.late = late.count()
-    report.add(
-        f"{bolt}: {report.late:,} late flights, each of them older than the watermark of its batch, and no other one"
-    )
-
-    reference = spark.sql(WINDOWS[bolt]).cache()
-    output = _output(spark, folder, bolt, "windows", reference).select(reference.columns).cache()
-    _same(f"{bolt}: windows", output, reference, ("until", reference.columns[0]))
-    short = spark.sql(SHORT).first()[0] if bolt == "punctuality" else 0  # type: ignore[index]
-    shorter = f", {short} of them the short last window of a carrier" if short else ""
-    report.add(f"{bolt}: {reference.count():,} windows with the same figures{shorter}")
-
-    shown = output.selectExpr("coalesce(sum(new), 0)").first()[0]  # type: ignore[index]
-    if shown + report.late != rows:
-        raise Difference(
-            f"{bolt}: {rows:,} flights went in, but {shown:,} were in a window and {report.late:,} were late: "
-            f"{rows - shown - report.late:,} are lost"
-        )
-    report.add(f"{bolt}: {rows:,} flights = {shown:,} in at least one window + {report.late:,} late + 0 skipped")
+    _cached(spark.sql(JUDGED), kept).createOrReplaceTempView("judged")
 
 
 def _check_order(bolt: str, folder: Folder, taken: dict[str, int], report: Report) -> None:
@@ -135,7 +140,7 @@ def _check_order(bolt: str, folder: Folder, taken: dict[str, int], report: Repor
 
 
 def files_of_batches(checkpoint: Path, folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield (file name, batch) from a checkpoint's logs: offsets/N says how far batch N read, sources/I/... which files those were."""
+    """Yield (file name, batch) from a checkpoint's logs: offsets/N says how far batch N read, sources/ which files that was."""
     source, entries = _source_log(checkpoint, folder)
     upto = {}
     for log in (checkpoint / "offsets").iterdir():
@@ -172,18 +177,29 @@ def _output(spark: SparkSession, folder: Folder, bolt: str, stream: str, like: D
 
 def _same(what: str, job: DataFrame, reference: DataFrame, order: tuple[str, ...]) -> None:
     """Raise Difference unless both hold the same rows, equally often; numbers must be equal to the last bit."""
+    columns = reference.columns
     job = job.select([job[f.name].cast(f.dataType) for f in reference.schema.fields])
-    extra, lacking = job.exceptAll(reference).cache(), reference.exceptAll(job).cache()
-    counts = extra.count(), lacking.count()
-    if counts == (0, 0):
+    both = job.selectExpr("*", "1 AS surplus").union(reference.selectExpr("*", "-1 AS surplus"))
+    differing = both.groupBy(columns).agg({"surplus": "sum"}).withColumnRenamed("sum(surplus)", "surplus")
+    found = differing.where("surplus <> 0").collect()
+    if not found:
         return
-    lines = [
-        f"{what} differ from Spark SQL: {counts[0]:,} rows only in the job's output, {counts[1]:,} only in Spark SQL's"
-    ]
+    extra, lacking = [row for row in found if row.surplus > 0], [row for row in found if row.surplus < 0]
+    counts = sum(row.surplus for row in extra), -sum(row.surplus for row in lacking)
+    lines = [f"{what} differ from Spark SQL: {counts[0]:,} only in the job's output, {counts[1]:,} only in Spark SQL's"]
     for name, rows in (("job", extra), ("SQL", lacking)):
-        lines += [f"    {name}: {_text(row)}" for row in rows.orderBy(*order).limit(SHOWN).collect()]
+        first = sorted(rows, key=lambda row: [row[column] for column in order])[:SHOWN]
+        lines += [f"    {name}: " + ", ".join(f"{column}={row[column]}" for column in columns) for row in first]
     raise Difference("\n".join(lines))
 
 
-def _text(row: Iterable[object]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in row.asDict().items())  # type: ignore[attr-defined]
+def _cached(rows: DataFrame, kept: contextlib.ExitStack) -> DataFrame:
+    """Keep rows in memory until the check is over, however it ends: a later check must not see them."""
+    kept.callback(rows.cache().unpersist)
+    return rows
+
+
+def _number(rows: DataFrame) -> int:
+    first = rows.first()
+    assert first is not None
+    return int(first[0])

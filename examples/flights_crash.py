@@ -105,13 +105,19 @@ def _job(options: argparse.Namespace, folder: Folder, *more: str, failpoint: str
     child = subprocess.Popen([*begin, *command], env=environment, start_new_session=True)
     try:
         return child.wait()
-    except KeyboardInterrupt:
-        os.killpg(child.pid, signal.SIGINT)
-        try:
-            child.wait(30)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            os.killpg(child.pid, signal.SIGKILL)
-        raise
+    finally:
+        if child.poll() is None:  # stopped from outside: the child is in a group of its own and has not heard of it
+            _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Ask the child's group to stop as with Ctrl-C; kill it if it does not."""
+    os.killpg(child.pid, signal.SIGINT)
+    try:
+        child.wait(30)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 def _failpoint(wanted: str | None, whole: Folder) -> str:

@@ -58,8 +58,8 @@ def source_file() -> Path:
 def read_flights(month: int | None = None, days: int | None = None) -> pd.DataFrame:
     """Return the flights that departed and landed, in the order of landing (ties by row number of the file).
 
-    `departure` and `landing` are milliseconds since 1970 of local wall time taken as if it were UTC; `delay` is the departure's delay
-    in minutes. `month` keeps one month, `days` its (or the year's) first days, both by the scheduled day.
+    `departure` and `landing` are milliseconds since 1970 of local wall time taken as if it were UTC; `delay` is the
+    departure's delay in minutes. `month` keeps one month, `days` its (or the year's) first days, both by the scheduled day.
     """
     table = pd.read_csv(source_file())
     midnight = pd.to_datetime(table[["year", "month", "day"]]).astype("datetime64[ms]").astype("int64")

@@ -152,6 +152,8 @@ class Screen:
 
     def _plain(self) -> str:
         with self._lock:
+            if not self._times:
+                return "  waiting for the first batch ..."
             return "\n".join(
                 f"  {bolt}: batch {line.batches:,} of {line.total:,}, {line.rows:,} flights, {line.windows:,} windows, "
                 f"{line.late:,} late, {line.pending:,} pending, watermark {wall_time(line.watermark)}"
@@ -168,8 +170,10 @@ class Screen:
         seconds = max(end for _, end in self._times) - min(begin for begin, _ in self._times)
         rows = sum(line.rows for line in self._lines.values())
         batches = len(self._times)
+        bolts = len(self._lines)
+        whole = f" ({flights:,} flights through {bolts} bolts)" if rows == flights * bolts else " of this run"
         self.say(
-            f"{rows:,} rows ({flights:,} flights through {len(self._lines)} bolts) in {batches:,} micro-batches took "
+            f"{rows:,} rows{whole} in {batches:,} micro-batches took "
             f"{seconds:.1f} s without start-up: {rows / seconds:,.0f} rows/s, {seconds / batches:.2f} s per batch."
         )
 

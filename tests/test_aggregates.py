@@ -243,6 +243,18 @@ def test_a_tuple_between_two_windows_is_counted_and_never_added():
     assert (numbers.tally.shown, numbers.tally.skipped) == (1, 3)
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_tuples_between_two_windows_expire_each_at_its_own_millisecond(batched):
+    # windows (4, 8], (12, 16], ...; W = 2 lies between the tuples of one pane
+    manager = manager_of(millis(4), millis(8), agg.count(), timestamp="ts")
+    if batched:
+        list(manager.add_batch(["a", "b", "c"], [3, 1, 5]))
+    else:
+        for payload, ts in (("a", 3), ("b", 1), ("c", 5)):
+            list(manager.add(payload, ts))
+    assert [effects_of(manager.advance(watermark)) for watermark in (2, 3, 7, 8)] == [[1], [1], [], [(8, 1, 1), 1]]
+
+
 def test_the_state_holds_partials_and_no_tuples():
     manager = manager_of(millis(100), millis(50), {"n": agg.count(), "worst": agg.max("delay")}, timestamp="ts")
     list(manager.add_batch([{"delay": n, "who": "secret"} for n in range(1000)], list(range(1000))))

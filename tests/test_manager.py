@@ -14,8 +14,9 @@ import pytest
 from windowing.core import keyed
 from windowing.core.config import WindowConfig
 from windowing.core.events import Activation, Expired
+from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.manager import StatefulWindowManager, WindowManager
-from windowing.core.measures import count, millis
+from windowing.core.measures import count, millis, seconds
 from windowing.errors import (
     MachineSpentError,
     RepeatLimitError,
@@ -502,3 +503,24 @@ def test_memory_is_given_back():
 
 def test_the_format_of_snapshots_is_numbered():
     assert manager_of(count(1), count(1)).snapshot()["format"] == keyed.SNAPSHOT_FORMAT == 1
+
+
+def test_on_processing_time_a_tick_tells_which_keys_of_a_count_slide_are_outlived() -> None:
+    executor = WindowedBoltExecutor(WindowConfig.of(length=count(3), slide=count(3), key="k", key_ttl=seconds(1)))
+    executor.set_clock(1000)
+    assert list(executor.add("a", key="k")) == []
+    executor.set_clock(2000)
+    assert list(executor.turn()) == []
+    executor.set_clock(2001)
+    fired, expired = executor.turn()
+    assert isinstance(fired, Activation)
+    assert isinstance(expired, Expired)
+    assert executor.counts()["pending"] == 0
+
+
+def test_storms_repeats_in_a_gap_have_a_limit_too() -> None:
+    config = WindowConfig.of(length=count(2), slide=millis(1), timestamp="ts", semantics="storm", max_repeats=5)
+    executor = WindowedBoltExecutor(config)
+    assert list(executor.add_batch(["a", "b"], [5, 5000])) == []
+    with pytest.raises(RepeatLimitError, match=r"more than max_repeats=5 times.*W is 5000"):
+        list(executor.turn())

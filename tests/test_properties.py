@@ -11,9 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core.config import WindowConfig
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.measures import count
 from windowing.testing._replay_lossless import LosslessReplay
 from windowing.testing.histories import by_op, counts_of, run_steps
 from windowing.testing.models import LosslessModel, Mix, run_model
@@ -193,16 +190,3 @@ def test_a_turn_before_the_next_deadline_has_no_effect(case):
         reached = manager.watermark
         if reached != before and (deadline is None or reached < deadline):
             assert events == []
-
-
-@given(st.lists(st.integers(-5, 5), max_size=60), st.integers(1, 4), st.integers(1, 4))
-def test_memory_follows_what_is_live(times, length, slide):
-    config = WindowConfig.of(length=count(length), slide=count(length), timestamp="ts")
-    executor = WindowedBoltExecutor(config)
-    at = 0
-    for step in times * slide:
-        at += abs(step)
-        list(executor.add(at, at))
-        list(executor.turn())
-    [track] = executor.snapshot()["manager"]["tracks"] or [{"payloads": []}]
-    assert len(track["payloads"]) <= 3 * length + len(times)

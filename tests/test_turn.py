@@ -303,3 +303,22 @@ def test_plain_data_comes_back_as_it_was(data: Any) -> None:
     back = loads(dumps(data), "test")
     assert back == data
     assert type(back) is type(data)
+
+
+def test_a_dead_letter_of_an_aggregating_bolt_has_no_tuples_to_tell_of() -> None:
+    def broken(window: Any) -> Any:
+        raise ValueError(f"{window.aggregate} is too much")
+
+    marked = windowed_bolt(
+        length=count(2),
+        slide=count(2),
+        timestamp="ts",
+        name="sums",
+        output="n long",
+        aggregate=agg.count(),
+        on_error="dead_letter",
+    )
+    ((stream, letter),) = Task(bolt_of(marked(broken))).run(rows_of([(1, "a"), (2, "a")], 0)).rows
+    assert stream == DEAD_LETTERS
+    assert letter["tuples"] is None
+    assert "2 is too much" in letter["error"]

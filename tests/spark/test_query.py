@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.core.measures import count, millis, seconds
-from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError
+from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError, DrainedCheckpointError
 from windowing.spark import MemorySink, MetricsListener, ParquetSink, windowed
 from windowing.spark.control import DRAIN_FILE
 from windowing.topology.decorators import sliding, tumbling
@@ -77,7 +78,7 @@ def late_rows(fed: list[list[dict[str, Any]]], lag: int) -> list[dict[str, Any]]
 
 
 def test_windows_late_rows_and_metrics_are_those_of_a_plain_computation(
-    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     fed = batches(4, 100)
     seen: list[Any] = []
@@ -101,7 +102,8 @@ def test_windows_late_rows_and_metrics_are_those_of_a_plain_computation(
     assert [m.tasks for m in metrics] == [3] * 5, "tasks without rows make their turns too"
     assert metrics[-1].pending == 0
     assert metrics[3].watermark_ms == max(row["ts"] for row in rows) - 1000
-    assert all(m.lag_ms > 10**12 for m in metrics)
+    clocks = [json.loads(_lines(tmp_path / f"checkpoint/offsets/{m.batch_id}")[1])["batchTimestampMs"] for m in metrics]
+    assert [m.watermark_ms + m.lag_ms for m in metrics] == clocks, "the batch's clock is the one of the offset log"
     assert [m.batch_id for m in metrics] == [0, 1, 2, 3, 4]
     assert {m.batch_id: m for m in seen} == {m.batch_id: m for m in metrics}
 
@@ -173,6 +175,10 @@ def test_a_batch_made_again_gives_the_same_rows_in_the_same_order(
     run(summed, source.read(), sinks=sinks, tasks=2)
     first = {name: dict(sink.batches) for name, sink in sinks.items()}
     assert 2 in sinks["default"].batches
+    states = [file.name for file in tmp_path.glob("checkpoint/state/0/*/*_*-*.changelog")]
+    assert sorted({name[:2] for name in states}) == ["1_", "2_", "3_"], (
+        "changelogs of format 2: a name no zombie can win"
+    )
     for name in ("commits/2", "commits/.2.crc"):
         (tmp_path / "checkpoint" / name).unlink()
     again = {"default": MemorySink(), "late": MemorySink()}
@@ -289,6 +295,17 @@ def test_a_global_window_sees_all_rows_and_more_tasks_than_one_are_refused(
     assert run(threes, source.read(), grouping="global").rows() == [("a,b,c",)]
 
 
+def test_the_tasks_of_a_checkpoint_are_kept_by_a_start_that_names_none(
+    feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    source = feed().add([{"k": "a", "ts": 1000, "v": 1.0}])
+    run(summed, source.read(), tasks=3)
+    source.add([{"k": "b", "ts": 9000, "v": 1.0}])
+    assert run(summed, source.read()).query.progress[-1].tasks == 3
+    with pytest.raises(DefinitionChangedError, match="tasks was 3, now 2"):
+        run(summed, source.read(), tasks=2)
+
+
 def test_shuffle_grouping_gives_each_row_to_one_task(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
     source = feed().add([{"k": f"{i}", "ts": i, "v": 0.0} for i in range(60)])
     done = run(threes, source.read(), grouping="shuffle", tasks=2, drain=True)
@@ -369,6 +386,10 @@ def test_a_lost_definition_or_another_query_s_checkpoint_is_refused(
     shutil.rmtree(tmp_path / "checkpoint/windowing")
     with pytest.raises(CheckpointError, match=r"no windowing/definition\.json"):
         run(threes, source.read())
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().split("\n")
 
 
 def _wait_for(condition: Callable[[], Any], timeout: float = 60.0) -> None:

@@ -10,7 +10,7 @@ Laws
   the value is zero when every edge was acked, and before that only with probability 2**-64, in any order of arrival.
 - A root is acked or failed, once, and only after its init. A fail wins, whatever the value is or becomes.
 - The timeout T begins with the init, and anew with each reset: the first tick with now >= begin + T fails the root. With
-  `rotation=n` (Storm: 3) ticks rotate n buckets instead, and a root fails between (n-1) * T and n * T after its begin.
+  `rotation=n` (Storm: 3) ticks rotate n buckets instead, and a root fails in ((n-1) * T, n * T] after its begin.
 - What is held: open roots; messages that came before their init, for T; failed roots, for T after they failed. An acked root
   leaves nothing at once. So T after the last effect (2T after the last init) the ledger is empty.
 - A message for a failed root is `late`: counted, without effect. One that comes after that T begins an entry that nobody
@@ -90,7 +90,7 @@ class Tally:
 
 
 class Acker:
-    """The ledger of one acker task. Cost: O(1) a message, about 0.6 us; 190 bytes a root with its id.
+    """The ledger of one acker task. Cost: O(1) a message, four times a dict and an XOR; 171 bytes a root with its id.
 
     Root ids are whole numbers, XOR values in [0, 2**64), both chosen by the driver; tasks are numbers too. `seen` is the
     component that sends a message. Source: Storm's `Acker`; fails win here, late messages leave nothing, deadlines are exact.

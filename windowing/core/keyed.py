@@ -160,8 +160,11 @@ class KeyedMachine(ABC, Generic[T]):
         return self._guard.run(self._turn(since, watermark))
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples."""
-        if self._stepping is not None:
+        """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples.
+
+        To a Count slide, which fires as tuples come, it only tells which keys are outlived.
+        """
+        if self._stepping is not None and self.config.key_ttl_ms is None:
             self._open()
             return no_effects()
         return self.advance(now_ms - 1)

@@ -24,7 +24,7 @@ from windowing.core.eviction import (
     WatermarkTimeEvictionPolicy,
 )
 from windowing.core.guard import Guard
-from windowing.core.measures import Duration
+from windowing.core.measures import Count, Duration
 from windowing.core.storm import StormWindowManager
 from windowing.core.track import Tally
 from windowing.core.trigger import (
@@ -34,7 +34,7 @@ from windowing.core.trigger import (
     WatermarkCountTriggerPolicy,
     WatermarkTimeTriggerPolicy,
 )
-from windowing.errors import ConfigError, SnapshotError, shown
+from windowing.errors import ConfigError, RepeatLimitError, SnapshotError, shown
 
 __all__ = ["StormMachine", "storm_policies"]
 
@@ -89,6 +89,9 @@ class StormMachine:
         self._manager = manager(*storm_policies(config))
         self._guard = Guard()
         self._watermark = 0
+        # Storm shows the last N tuples again at every end of a gap, however long it is.
+        repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
+        self._max_repeats = config.max_repeats if repeats else None
         self._shown: set[Event] = set()  # of the queued events, those that were in a window
 
     @property
@@ -116,7 +119,7 @@ class StormMachine:
         """Tell the policies that no tuple with a smaller timestamp is expected."""
         effects = self._manager.advance(watermark)
         self._watermark = watermark
-        return self._guard.run(self._told(effects))
+        return self._guard.run(self._told(self._limited(effects, watermark)))
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Fire what is due by the clock."""
@@ -125,6 +128,20 @@ class StormMachine:
     def drain(self) -> Iterator[Effect]:
         """Raise ConfigError: Storm has no end of a stream."""
         self._manager.drain()
+
+    def _limited(self, effects: Iterator[Effect], watermark: int) -> Iterator[Effect]:
+        """Pass the effects of a turn, but raise RepeatLimitError once the same window came too often."""
+        repeats = 0
+        for effect in effects:
+            if self._max_repeats is not None and isinstance(effect, Activation):
+                repeats = 0 if effect.window.get_new() else repeats + 1
+                if repeats > self._max_repeats:
+                    raise RepeatLimitError(
+                        f"Storm's semantics would show the same window more than max_repeats={self._max_repeats} times in one "
+                        f"turn: no new tuple in the gap before {effect.window.end_timestamp}, W is {watermark}; raise "
+                        'max_repeats, or use semantics="lossless", which fires only with a new tuple'
+                    )
+            yield effect
 
     # -- the tally -----------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, shown
 from windowing.spark.hadoop import Folder
 
-__all__ = ["FILE", "Definition", "describe", "keep", "pending_batch"]
+__all__ = ["FILE", "Definition", "describe", "keep", "pending_batch", "stored_tasks"]
 
 FILE = "definition.json"
 FORMAT = 1
@@ -82,6 +82,18 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
         stored = None
     if stored != wanted:
         folder.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
+
+
+def stored_tasks(spark: SparkSession, checkpoint: str) -> int | None:
+    """Return the number of tasks that the checkpoint was written with; None for a new one, and for one that `keep` refuses."""
+    folder = Folder(spark, checkpoint) / "windowing"
+    if not folder.exists(FILE):
+        return None
+    try:
+        tasks = _parsed(folder.read(FILE), folder.of(FILE))["tasks"]
+    except CheckpointError:
+        return None
+    return tasks if isinstance(tasks, int) and tasks > 0 else None
 
 
 def pending_batch(spark: SparkSession, checkpoint: str) -> int | None:
@@ -163,17 +175,23 @@ def _parsed(content: bytes, path: str) -> Definition:
 
 def _check_logs(checkpoint: Folder) -> None:
     """Read what Spark reads first, so that a damaged file is named: Spark's own errors there name none."""
-    if checkpoint.exists("metadata") and not _is_json(checkpoint.read("metadata")):
-        raise CorruptStateError(f"{checkpoint.of('metadata')} is damaged; put the file back from a copy")
+    if checkpoint.exists("metadata"):
+        if not _is_json(checkpoint.read("metadata")):
+            raise CorruptStateError(f"{checkpoint.of('metadata')} is damaged; put the file back from a copy")
+    elif _batches(checkpoint / "offsets"):
+        raise CorruptStateError(f"{checkpoint.of('metadata')} is missing; put the file back from a copy")
     for name in ("offsets", "commits"):
         log = checkpoint / name
-        last = max(_batches(log), default=None)
-        if last is None or str(last) not in log.names():
-            continue
-        head, *lines = log.read(str(last)).split(b"\n")
-        version = head.startswith(b"v") and head[1:].strip().isdigit()
-        if not version or not lines or not all(line in (b"", b"-") or _is_json(line) for line in lines):
-            raise CorruptStateError(f"{log.of(str(last))} is damaged; put the file back from a copy")
+        names = log.names()
+        for batch in sorted(_batches(log))[-2:]:  # a batch is made again from the offsets before it to its own
+            if str(batch) in names and not _is_log(log.read(str(batch))):
+                raise CorruptStateError(f"{log.of(str(batch))} is damaged; put the file back from a copy")
+
+
+def _is_log(content: bytes) -> bool:
+    head, *lines = content.split(b"\n")
+    version = head.startswith(b"v") and head[1:].strip().isdigit()
+    return version and bool(lines) and all(line in (b"", b"-") or _is_json(line) for line in lines)
 
 
 def _is_json(content: bytes) -> bool:

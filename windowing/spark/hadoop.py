@@ -13,7 +13,11 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
+from windowing.errors import CorruptStateError
+
 __all__ = ["Folder", "literal_path"]
+
+_CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 
 
 class Folder:
@@ -56,10 +60,16 @@ class Folder:
         return bool(self._fs.exists(self._file(name)))
 
     def read(self, name: str) -> bytes:
-        """Return the content of the file `name`; a missing file raises Py4JJavaError."""
+        """Return the content of the file `name`; a missing file raises Py4JJavaError, a damaged one CorruptStateError."""
         stream = self._fs.open(self._file(name))
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        except Exception as problem:  # py4j has no types
+            if _CHECKSUM not in str(getattr(problem, "java_exception", "")):
+                raise
+            raise CorruptStateError(
+                f"{self.of(name)} is damaged, its bytes do not fit its checksum; put the file back from a copy"
+            ) from problem
         finally:
             stream.close()
 

@@ -16,9 +16,9 @@ from datetime import timedelta
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.config import OnError, Semantics, WindowConfig
@@ -57,12 +57,15 @@ def windowed(
     """Put a windowed bolt on a streaming DataFrame, or on several: a mapping of input stream names to DataFrames.
 
     grouping: which task a row goes to: "global" (one task sees all), "shuffle" (evenly, by the whole row) or columns
-    (equal values go to one task). Left out it is the bolt's key=, and "global" for a bolt without one: windows over
-    the whole stream. tasks: how many tasks share the rows; left out one per core (one for "global"). Fixed for the
-    life of a checkpoint. order_by: columns that give the order of arrival inside a batch; without it (stream,
-    partition, position), which a replay with another number of cores does not repeat. control: the folder of control
-    files for the DataFrames of `streams`; `start` has its own. Raises ConfigError, or SessionError, before any data
-    moves.
+        (equal values go to one task). Left out it is the bolt's key=, and "global" for a bolt without one: windows
+        over the whole stream.
+    tasks: how many tasks share the rows. It is fixed for the life of a checkpoint; left out it is what the checkpoint
+        has, and one per core for a new one (one for "global").
+    order_by: columns that give the order of arrival inside a batch; without it (stream, partition, position), which a
+        replay with another number of cores does not repeat.
+    control: the folder of control files for the DataFrames of `streams`; `start` has its own.
+
+    Raises ConfigError, or SessionError, before any data moves.
     """
     declared = bolt_of(bolt)
     inputs = _inputs(source)
@@ -73,30 +76,34 @@ def windowed(
     columns = next(iter(inputs.values())).columns
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
     _require_columns(declared, columns, chosen, order)
-    count = _tasks(spark, tasks, chosen, grouping)
-    return WindowedStream(declared, inputs, count, chosen, order, control)
+    _require_plain(declared, next(iter(inputs.values())).schema, order)
+    return WindowedStream(declared, inputs, _tasks(tasks, chosen, grouping), chosen, order, control)
 
 
 class WindowedStream:
-    """A bolt on its input; made by `windowed`. `streams` are DataFrames to go on with, `start` runs it all as one
-    query.
-    """
+    """A bolt on its input, made by `windowed`: DataFrames to go on with (`streams`), or all as one query (`start`)."""
 
     def __init__(
         self,
         bolt: WindowedBolt,
         inputs: Mapping[str, DataFrame],
-        tasks: int,
+        tasks: int | None,
         grouping: str | tuple[str, ...],
         order_by: tuple[str, ...],
         control: str | None,
     ) -> None:
-        self.bolt, self.tasks, self.grouping, self.order_by = bolt, tasks, grouping, order_by
+        self.bolt, self.grouping, self.order_by = bolt, grouping, order_by
+        self._asked_tasks = tasks
         self._inputs = inputs
         self._control = control
         self._spark = next(iter(inputs.values())).sparkSession
         self.schemas: dict[str, StructType] = _schemas(bolt, next(iter(inputs.values())).schema)
         self._layout = Layout(self.schemas)
+
+    @property
+    def tasks(self) -> int:
+        """The number of tasks; `start` on an old checkpoint takes the checkpoint's, if none was given."""
+        return int(self._spark.sparkContext.defaultParallelism) if self._asked_tasks is None else self._asked_tasks
 
     @property
     def streams(self) -> dict[str, DataFrame]:
@@ -105,12 +112,12 @@ class WindowedStream:
         Two queries on two of them evaluate the bolt twice, each with a checkpoint of its own; `start` evaluates it
         once. There is no drain here unless `control=` was given. Run them with spark.sql.shuffle.partitions = tasks.
         """
-        output = self._output(self._control)
+        output = self._output(self.tasks, self._control)
         return {name: self._layout.rows(output, name) for name in self.schemas}
 
     def __getitem__(self, stream: str) -> DataFrame:
         self._require_stream(stream)
-        return self._layout.rows(self._output(self._control), stream)
+        return self._layout.rows(self._output(self.tasks, self._control), stream)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.schemas)
@@ -137,27 +144,28 @@ class WindowedStream:
         """
         require_session(self._spark)
         known = self._sinks(sinks, discard)
+        tasks = self._asked_tasks or definition.stored_tasks(self._spark, str(checkpoint)) or self.tasks
         plan = Plan(
             spark=self._spark,
             checkpoint=str(checkpoint),
-            definition=self._definition(),
-            output=lambda folder: metrics.observed(self._output(folder)),
+            definition=self._definition(tasks),
+            output=lambda folder: metrics.observed(self._output(tasks, folder)),
             writer=self._writer(known, discard),
-            partitions=self.tasks,
+            partitions=tasks,
             trigger=_trigger(trigger, drain),
             query_name=query_name,
         )
         return WindowedQuery.start(plan, drain)
 
-    def _output(self, control_folder: str | None) -> DataFrame:
+    def _output(self, tasks: int, control_folder: str | None) -> DataFrame:
         """Build the plan up to the operator's output; each call makes a plan of its own."""
-        labels = task_labels(self._spark, self.tasks, self.tasks)
+        labels = task_labels(self._spark, tasks, tasks)
         config = self.bolt.config
         ahead = _max_future(config)
         parts = []
         for name, rows in self._inputs.items():
             packer = pack.Packer(name, tuple(rows.columns), labels, config.timestamp, config.source, ahead)
-            parts.append(pack.packed(rows, packer, pack.task_column(rows, self.grouping, self.tasks)))
+            parts.append(pack.packed(rows, packer, pack.task_column(rows, self.grouping, tasks)))
         if control_folder is not None:
             parts.append(control.control_rows(self._spark, literal_path(control_folder), labels))
         if control.needs_ticks(config):
@@ -168,7 +176,7 @@ class WindowedStream:
             columns=tuple(next(iter(self._inputs.values())).columns),
             streams=tuple(self._inputs),
             order_by=self.order_by,
-            tasks=self.tasks,
+            tasks=tasks,
             late_stream=config.late_stream or SIDE_STREAM,
         )
         processor = operator.TaskProcessor(stage, {label: task for task, label in enumerate(labels)}, self._layout)
@@ -204,9 +212,9 @@ class WindowedStream:
             self.bolt.name, self._layout, sinks, log_late=late is None or not (late in sinks or late in discard)
         )
 
-    def _definition(self) -> definition.Definition:
+    def _definition(self, tasks: int) -> definition.Definition:
         return definition.describe(
-            self._spark, self.bolt.definition(), self._inputs, self.tasks, self.grouping, self.order_by
+            self._spark, self.bolt.definition(), self._inputs, tasks, self.grouping, self.order_by
         )
 
     def _require_stream(self, name: str) -> None:
@@ -276,7 +284,7 @@ def _grouping(config: WindowConfig, grouping: str | Sequence[str] | None) -> str
     return chosen
 
 
-def _tasks(spark: SparkSession, tasks: int | None, grouping: str | tuple[str, ...], asked: Any) -> int:
+def _tasks(tasks: int | None, grouping: str | tuple[str, ...], asked: Any) -> int | None:
     if grouping == "global":
         if tasks not in (None, 1):
             wish = "grouping is 'global'" if asked is not None else "the bolt has no key= and no grouping was given"
@@ -284,9 +292,7 @@ def _tasks(spark: SparkSession, tasks: int | None, grouping: str | tuple[str, ..
                 f'tasks={tasks}, but {wish}: one task sees all rows; give grouping=("column",) or "shuffle", or drop tasks'
             )
         return 1
-    if tasks is None:
-        return int(spark.sparkContext.defaultParallelism)
-    if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1:
+    if tasks is not None and (isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1):
         raise ConfigError(f"tasks is a number of at least 1, got {shown(tasks)}; leave it out for one task per core")
     return tasks
 
@@ -313,6 +319,19 @@ def _require_columns(
         raise ConfigError(
             f"the late stream adds a column {REASON!r}, and the input has one called {taken[0]!r}; rename it"
         )
+
+
+def _require_plain(bolt: WindowedBolt, rows: StructType, order: tuple[str, ...]) -> None:
+    """Refuse nested columns where values are compared or become names of sources."""
+    source = () if bolt.config.source is None else (bolt.config.source,)
+    for option, names in (("source", source), ("order_by", order)):
+        for name in names:
+            kind = rows[name].dataType
+            if isinstance(kind, ArrayType | MapType | StructType):
+                raise ConfigError(
+                    f"{option} of bolt {bolt.name!r} names column {name!r}, which is {kind.simpleString()}; give a column of "
+                    "plain values"
+                )
 
 
 def _schemas(bolt: WindowedBolt, rows: StructType) -> dict[str, StructType]:

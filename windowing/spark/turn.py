@@ -246,7 +246,8 @@ class _Turn:
     def _failed(self, window: TupleWindow, error: BoltError) -> None:
         self.failed += 1
         if self.config.on_error is OnError.DEAD_LETTER:
-            tuples = [row._asdict() for row in window.get()]
+            # A window of partials has no tuples to tell of.
+            rows = None if self.config.aggregate is not None else [row._asdict() for row in window.get()]
             letter = {
                 "bolt": self.stage.bolt.name,
                 "task": self.task,
@@ -254,7 +255,7 @@ class _Turn:
                 "window_end": window.end_timestamp,
                 "window_key": None if window.key is None else str(window.key),
                 "error": str(error),
-                "tuples": json.dumps(tuples, default=str),
+                "tuples": None if rows is None else json.dumps(rows, default=str),
             }
             self.rows.append((DEAD_LETTERS, letter))
 

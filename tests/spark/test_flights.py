@@ -1,0 +1,160 @@
+"""The main job on two days of January: it passes its own check, and the check fails when an output is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import cloudpickle
+from rich.console import Console
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import flights  # noqa: E402
+import flights_crash  # noqa: E402
+from flights_check import Difference, check  # noqa: E402
+from flights_data import batch_of, late_flights, read_flights, stage  # noqa: E402
+from flights_folder import Folder, FolderError  # noqa: E402
+from flights_screen import Screen  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """The folder of a run over the first two days of 2013."""
+    folder = Folder(tmp_path_factory.mktemp("flights") / "out")
+    folder.begin()
+    table = read_flights(month=1, days=2)
+    files = stage(table, folder.input)
+    screen = Screen(Console(file=io.StringIO()))
+    cloudpickle.register_pickle_by_value(flights)  # the workers cannot import it, as they could not import a script
+    try:
+        flights.stream_all(spark, folder, screen, len(files))
+    finally:
+        cloudpickle.unregister_pickle_by_value(flights)
+    return folder
+
+
+@pytest.fixture
+def changed() -> Iterator[Callable[[Path, Callable[[pa.Table], pa.Table]], None]]:
+    """Change a Parquet file, and put it back at the end of the test."""
+    kept: dict[Path, bytes] = {}
+
+    def change(path: Path, how: Callable[[pa.Table], pa.Table]) -> None:
+        crc = path.with_name(f".{path.name}.crc")
+        for each in (path, crc):
+            kept[each] = each.read_bytes()
+        pq.write_table(how(pq.read_table(path)), path)
+        crc.unlink()
+
+    yield change
+    for path, content in kept.items():
+        path.write_bytes(content)
+
+
+def _part(folder: Folder, bolt: str, stream: str) -> Path:
+    return sorted((folder.output / bolt / stream).glob("batch_id=*/*.parquet"))[-1]
+
+
+def _set(column: str, value: Any) -> Callable[[pa.Table], pa.Table]:
+    """Return a change of the first row's value of a column."""
+
+    def change(table: pa.Table) -> pa.Table:
+        values = [value, *table.column(column).to_pylist()[1:]]
+        index = table.schema.get_field_index(column)
+        return table.set_column(index, table.schema.field(index), pa.array(values, table.schema.field(index).type))
+
+    return change
+
+
+def test_the_job_agrees_with_spark_sql_on_two_days(spark: SparkSession, done: Folder) -> None:
+    report = check(spark, done, flights.BOLTS)
+    assert report.late > 0
+    assert len(report.facts) == 8
+    assert any("the short last window of a carrier" in fact for fact in report.facts)
+
+
+@pytest.mark.parametrize(
+    ("bolt", "stream", "change"),
+    [
+        ("departures", "windows", _set("mean_delay", 3.0000001)),
+        ("punctuality", "windows", _set("last_row", 1)),
+        ("departures", "late", _set("dest", "LAX")),
+    ],
+)
+def test_the_check_fails_when_one_figure_is_wrong(
+    spark: SparkSession, done: Folder, changed: Any, bolt: str, stream: str, change: Callable[[pa.Table], pa.Table]
+) -> None:
+    changed(_part(done, bolt, stream), change)
+    with pytest.raises(Difference, match=f"{bolt}: .* differ from Spark SQL: 1 only in the job's output, 1 only"):
+        check(spark, done, [bolt])
+
+
+def test_the_check_fails_when_a_window_is_written_twice(spark: SparkSession, done: Folder, changed: Any) -> None:
+    changed(_part(done, "departures", "windows"), lambda table: pa.concat_tables([table, table.slice(0, 1)]))
+    with pytest.raises(Difference, match="1 only in the job's output, 0 only"):
+        check(spark, done, ["departures"])
+
+
+def test_the_check_fails_when_a_batch_took_another_file(spark: SparkSession, done: Folder) -> None:
+    log = done.checkpoints / "departures" / "sources" / "0" / "1"
+    kept = log.read_text()
+    entry = json.loads(kept.splitlines()[1])
+    log.write_text(kept.replace(entry["path"], entry["path"].replace("0001", "0002")))
+    try:
+        with pytest.raises(Difference, match="took the files in another order"):
+            check(spark, done, ["departures"])
+    finally:
+        log.write_text(kept)
+
+
+def test_two_outputs_are_compared_row_by_row(done: Folder, changed: Any, tmp_path: Path) -> None:
+    copy = Folder(tmp_path / "copy")
+    copy.path.mkdir()
+    copy.output.symlink_to(done.output)
+    rows, batches = flights_crash.compare(done, copy)
+    assert rows > 0
+    assert batches > 0
+    copy.output.unlink()
+    for part in done.output.glob("*/*/batch_id=*/*"):
+        target = copy.output / part.relative_to(done.output)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(part.read_bytes())
+    changed_part = _part(copy, "punctuality", "windows")
+    pq.write_table(pq.read_table(changed_part)[::-1], changed_part)
+    with pytest.raises(Difference, match="the outputs differ after the crash"):
+        flights_crash.compare(done, copy)
+
+
+def test_the_year_is_whole_and_about_700_flights_are_late() -> None:
+    year = read_flights()
+    assert len(year) == 327_346
+    assert late_flights(year, batch_of(year["landing"])).sum() == 694
+
+
+def test_a_folder_that_is_not_the_demos_own_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "mine.txt").write_text("mine")
+    with pytest.raises(FolderError, match="was not made by this demo"):
+        Folder(tmp_path).begin()
+    assert (tmp_path / "input" / "mine.txt").read_text() == "mine"
+
+
+def test_a_second_run_removes_only_what_the_first_has_made(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "out")
+    folder.begin()
+    folder.input.mkdir()
+    (folder.path / "notes.txt").write_text("mine")
+    folder.begin()
+    assert not folder.input.exists()
+    assert (folder.path / "notes.txt").exists()
