@@ -34,7 +34,7 @@ test-fast: setup  ## Run the tests that need neither Spark nor a long time.
 	@$(PYTEST) -m "not spark and not crash"
 
 .PHONY: crash
-crash: setup  ## Run the long proofs: properties with 20 times the examples, then every kill and restart.
+crash: setup  ## Run the long proofs: properties with five times the examples, then every kill and restart.
 	$(call say,crash: the property tests with the long profile)
 	@HYPOTHESIS_PROFILE=long $(PYTEST) -m "hypothesis and not spark and not crash" --timeout 1800
 	$(call say,crash: the tests that kill real processes)

@@ -16,7 +16,7 @@ EXAMPLES = 100
 
 settings.register_profile("default", max_examples=EXAMPLES, deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=False)
-settings.register_profile("long", settings.get_profile("default"), max_examples=20 * EXAMPLES)
+settings.register_profile("long", settings.get_profile("default"), max_examples=5 * EXAMPLES)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
 
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from windowing.acking.acker import Acker
 from windowing.acking.anchors import Anchors, anchored, xor_of
-from windowing.acking.ledger import TRANSITIONS, Acked, Cause, Failed, Reason, State, mermaid, state_of
+from windowing.acking.ledger import TRANSITIONS, Acked, Cause, Failed, Reason, Row, State, mermaid, state_of
 from windowing.errors import AckError, ConfigError, SnapshotError
 
 T = 100
@@ -393,6 +393,15 @@ def test_only_a_second_init_is_an_error():
     }
 
 
+def test_every_end_in_the_table_is_of_one_kind():
+    ends = {row for row in TRANSITIONS.values() if row.effect is not None}
+    assert ends == {
+        Row(State.UNKNOWN, Acked),
+        Row(State.CLOSED, Reason.FAILED, renews=True),
+        Row(State.CLOSED, Reason.TIMEOUT, renews=True),
+    }
+
+
 def test_the_drawing_in_the_docs_is_the_table():
     assert f"```mermaid\n{mermaid()}\n```" in DOCS.read_text(encoding="utf-8")
 
@@ -415,15 +424,22 @@ def test_a_fail_before_the_init_wins_over_a_zero_value():
     assert list(acker.init(ROOT, 5, TASK, 0)) == [Failed(ROOT, TASK, Reason.FAILED, "count")]
 
 
-def test_late_messages_of_a_failed_tree_are_counted_and_leave_nothing_behind():
+@pytest.mark.parametrize("how", ["fail", "fail before init", "timeout"])
+def test_late_messages_of_a_failed_tree_are_counted_and_leave_nothing_behind(how: str):
     acker = Acker(T)
-    list(acker.init(ROOT, 5, TASK, 0))
-    assert list(acker.tick(T)) == [Failed(ROOT, TASK, Reason.TIMEOUT, None)]
-    for now in (T, T + 50, 2 * T - 1):
+    effects = list(acker.fail(ROOT, 0)) if how == "fail before init" else []
+    effects += acker.init(ROOT, 5, TASK, 0)
+    if how != "fail before init":
+        effects += acker.fail(ROOT, T) if how == "fail" else acker.tick(T)
+    assert [type(effect) for effect in effects] == [Failed]
+    since = 0 if how == "fail before init" else T
+    for now in (since, since + 50, since + T - 1):
         assert list(acker.ack(ROOT, 5, now)) == []
         assert list(acker.fail(ROOT, now)) == []
-    assert acker.tally.late == 6
-    assert list(acker.tick(2 * T)) == []
+        assert list(acker.reset_timeout(ROOT, now)) == []
+    assert acker.tally.late == 9
+    assert acker.next_deadline_ms() == since + T
+    assert list(acker.tick(since + T)) == []
     assert len(acker) == 0
 
 

@@ -383,3 +383,14 @@ def test_which_machine_a_definition_gets(length, slide, options, kind):
 def test_panes_are_for_two_measures_of_one_kind():
     with pytest.raises(ConfigError, match="two Durations or two Counts"):
         manager_of(count(3), millis(5), agg.count())
+
+
+def test_on_the_clock_an_outlived_key_of_count_windows_goes_as_by_drain():
+    options = {"length": count(3), "slide": count(2), "key": "k", "key_ttl": millis(10), "aggregate": agg.sum()}
+    config = WindowConfig.of(**options)
+    for manager in (PaneManager(config), over_windows(config)):
+        list(manager.add_batch([1, 10, 100], [5, 6, 7], ["a", "a", "a"]))
+        assert effects_of(manager.tick(17)) == []
+        assert effects_of(manager.tick(18)) == [(7, 2, 110), 2]
+        assert manager.tally.pending == 0
+        assert manager.snapshot()["tracks"] == []

@@ -123,6 +123,7 @@ def test_a_newer_format_is_refused(spark: SparkSession, tmp_path: Path, define: 
 
 def log(folder: Path, name: str, *batches: int, content: str = "v1\n{}\n-") -> None:
     (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id": "x"}')
     for batch in batches:
         (folder / name / str(batch)).write_text(content)
 

@@ -47,7 +47,7 @@ class WindowedBoltExecutor:
     >>> list(executor.add_batch(["t1", "t2", "t3"], [1, 2, 3]))
     []
     >>> for effect in executor.turn():
-    ...     print(effect.window.get() if effect.__class__.__name__ == "Activation" else effect)
+    ...     print(effect.window.get() if hasattr(effect, "window") else effect)
     ['t1', 't2']
     Expired(count=2, key=None)
     """

@@ -91,7 +91,8 @@ class StormMachine:
         self._watermark = 0
         # Storm shows the last N tuples again at every end of a gap, however long it is.
         repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
-        self._max_repeats = config.max_repeats if repeats else None
+        # An iterator window does not know its new tuples, so nothing tells that it is a repeat.
+        self._max_repeats = config.max_repeats if repeats and manager is StormWindowManager else None
         self._shown: set[Event] = set()  # of the queued events, those that were in a window
 
     @property
