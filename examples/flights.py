@@ -31,8 +31,10 @@ try:
     from flights_folder import Folder, FolderError
     from flights_picture import draw
     from flights_screen import Screen
+    from pyspark.errors import PySparkException
 
     from windowing import TupleWindow, WindowingError, count, hours, minutes, sliding, windowed_bolt
+    from windowing.errors import DrainedCheckpointError
     from windowing.spark import ParquetSink, WindowedQuery, session, windowed
 except ModuleNotFoundError as missing:
     sys.exit(f'{missing.name} is not installed; run `make demo`, or first: pip install "windowing[examples]"')
@@ -94,20 +96,15 @@ BOLTS = {"departures": departures, "punctuality": Punctuality}
 # ---------------------------------------------------------------- the job
 
 
-def start(spark: SparkSession, folder: Folder) -> dict[str, WindowedQuery]:
+def start(spark: SparkSession, folder: Folder) -> Iterator[tuple[str, WindowedQuery]]:
     """Start one query per bolt over the staged files; each has its own checkpoint and its own sinks."""
-    queries = {}
     for name, bolt in BOLTS.items():
         files = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder.input))
         stream = windowed(bolt, files, tasks=TASKS, order_by=["landing", "row"])
         output = folder.output / name
-        queries[name] = stream.start(
-            {"default": ParquetSink(str(output / "windows")), "late": ParquetSink(str(output / "late"))},
-            checkpoint=str(folder.checkpoints / name),
-            drain=True,
-            query_name=name,
-        )
-    return queries
+        sinks = {"default": ParquetSink(str(output / "windows")), "late": ParquetSink(str(output / "late"))}
+        with contextlib.suppress(DrainedCheckpointError):  # a run that was killed may have ended one of them before
+            yield name, stream.start(sinks, str(folder.checkpoints / name), drain=True, query_name=name)
 
 
 def stream_all(spark: SparkSession, folder: Folder, screen: Screen, files: int) -> None:
@@ -116,18 +113,21 @@ def stream_all(spark: SparkSession, folder: Folder, screen: Screen, files: int) 
     spark.streams.addListener(screen.listener)
     queries: dict[str, WindowedQuery] = {}
     try:
-        queries = start(spark, folder)
+        queries.update(start(spark, folder))
+        screen.running(queries)
         with screen.live():
             while any(query.is_active for query in queries.values()):
                 if any(query.exception for query in queries.values()):
                     break
                 time.sleep(0.2)
+                folder.keep_logs()
                 screen.refresh()
             for query in queries.values():
                 if not query.is_active:
                     query.await_end()
             screen.settle()
     finally:
+        folder.keep_logs()
         for query in queries.values():
             if query.is_active:
                 query.stop()
@@ -150,11 +150,11 @@ def run(options: argparse.Namespace, screen: Screen) -> None:
         stream_all(spark, folder, screen, len(files))
         screen.speed(len(flights))
         screen.say("\nChecking every figure against Spark SQL over the same files ...")
-        report = check(spark, folder, BOLTS)
-        screen.report(report)
-        screen.results(spark, folder)
-        draw(folder)
-        screen.say(f"\nPicture: {folder.picture}")
+        screen.report(check(spark, folder, BOLTS, screen.skipped()))
+        if not options.brief:
+            screen.results(spark, folder)
+            draw(folder)
+            screen.say(f"\nPicture: {folder.picture}")
     if not options.keep:
         folder.tidy()
 
@@ -166,7 +166,7 @@ def quiet_session(log: Path) -> Iterator[SparkSession]:
     with log.open("ab") as target:
         os.dup2(target.fileno(), 2)
         try:
-            spark = session("flights", **{"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"})
+            spark = session("flights", **{"spark.log.level": "ERROR"})
         finally:
             os.dup2(kept, 2)
             os.close(kept)
@@ -238,13 +238,20 @@ def main(given: Sequence[str] | None = None) -> int:
         else:
             run(options, screen)
     except KeyboardInterrupt:
-        screen.fail("Stopped. The next run begins anew; --resume goes on with this one.")
+        screen.fail(
+            "Stopped." if options.crash else "Stopped. The next run begins anew; --resume goes on with this one."
+        )
         return 130
     except (FolderError, DataError) as problem:
         screen.fail(str(problem))
         return 2
     except (Difference, WindowingError) as problem:
         screen.fail(str(problem))
+        return 1
+    except PySparkException as problem:
+        screen.fail(
+            f"Spark failed: {str(problem).strip().splitlines()[0]}\nIts own log may say more: {options.out / 'spark.log'}"
+        )
         return 1
     return 0
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -81,19 +81,24 @@ class Report:
         self.facts.append(fact)
 
 
-def check(spark: SparkSession, folder: Folder, bolts: Iterable[str]) -> Report:
-    """Compare all outputs with the reference. Raises Difference, with the first rows that differ."""
+def check(
+    spark: SparkSession, folder: Folder, bolts: Iterable[str], skipped: Mapping[str, int] | None = None
+) -> Report:
+    """Compare all outputs with the reference. Raises Difference, with the first rows that differ.
+
+    `skipped`: how many tuples each bolt has counted as skipped; by their definition these two skip none.
+    """
     report = Report()
     with contextlib.ExitStack() as kept:
         staged = spark.read.schema(DDL).parquet(str(folder.input)).selectExpr("*", "_metadata.file_name AS file")
         _cached(staged, kept).createOrReplaceTempView("staged")
         rows = staged.count()
         for bolt in bolts:
-            _check_bolt(spark, folder, bolt, rows, report)
+            _check_bolt(spark, folder, bolt, rows, (skipped or {}).get(bolt, 0), report)
     return report
 
 
-def _check_bolt(spark: SparkSession, folder: Folder, bolt: str, rows: int, report: Report) -> None:
+def _check_bolt(spark: SparkSession, folder: Folder, bolt: str, rows: int, skipped: int, report: Report) -> None:
     with contextlib.ExitStack() as kept:
         _judge(spark, folder, bolt, report, kept)
         late = spark.sql(LATE)
@@ -112,17 +117,15 @@ def _check_bolt(spark: SparkSession, folder: Folder, bolt: str, rows: int, repor
         report.add(f"{bolt}: {reference.count():,} windows with the same figures{shorter}")
 
     shown = _number(output.selectExpr("coalesce(sum(new), 0)"))
-    if shown + report.late != rows:
-        raise Difference(
-            f"{bolt}: {rows:,} flights went in, but {shown:,} were in a window and {report.late:,} were late: "
-            f"{rows - shown - report.late:,} are missing"
-        )
-    report.add(f"{bolt}: {rows:,} flights = {shown:,} in at least one window + {report.late:,} late + 0 skipped")
+    sums = f"{shown:,} in at least one window + {report.late:,} late + {skipped:,} skipped"
+    if shown + report.late + skipped != rows:
+        raise Difference(f"{bolt}: {rows:,} flights went in, but what came of them is {sums}")
+    report.add(f"{bolt}: {rows:,} flights = {sums}")
 
 
 def _judge(spark: SparkSession, folder: Folder, bolt: str, report: Report, kept: contextlib.ExitStack) -> None:
     """Make the view `judged`: every flight with its batch, the watermark before that batch, and whether it was late."""
-    taken = dict(files_of_batches(folder.checkpoints / bolt, folder.input))
+    taken = dict(files_of_batches(folder, bolt))
     _check_order(bolt, folder, taken, report)
     spark.createDataFrame([*taken.items()], "file string, batch long").createOrReplaceTempView("taken")
     spark.sql(ARRIVED).createOrReplaceTempView("arrived")
@@ -139,14 +142,18 @@ def _check_order(bolt: str, folder: Folder, taken: dict[str, int], report: Repor
     report.add(f"{bolt}: {len(staged):,} files in {len(set(taken.values())):,} batches, in the order of landing")
 
 
-def files_of_batches(checkpoint: Path, folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield (file name, batch) from a checkpoint's logs: offsets/N says how far batch N read, sources/ which files that was."""
-    source, entries = _source_log(checkpoint, folder)
+def files_of_batches(folder: Folder, bolt: str) -> Iterator[tuple[str, int]]:
+    """Yield (file name, batch): Spark's offset log N says how far batch N read, its source's log which files that was."""
+    source, entries = _source_log(folder.checkpoints / bolt, folder.input)
     upto = {}
-    for log in (checkpoint / "offsets").iterdir():
-        if log.name.isdigit():
-            offset = log.read_text().splitlines()[2 + source]
-            upto[int(log.name)] = -1 if offset == "-" else int(json.loads(offset)["logOffset"])
+    for log in (folder.logs / bolt).glob("[0-9]*"):
+        offset = log.read_text().splitlines()[2 + source]
+        upto[int(log.name)] = -1 if offset == "-" else int(json.loads(offset)["logOffset"])
+    missing = set(range(max(upto))) - upto.keys()
+    if missing:
+        raise Difference(
+            f"{bolt}: nothing says what batch {min(missing)} read; {folder.logs / bolt} lacks its offset log"
+        )
     for file, position in sorted(entries.items()):
         yield file, min(batch for batch, offset in upto.items() if position <= offset)
 

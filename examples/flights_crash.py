@@ -43,13 +43,13 @@ def crash(options: argparse.Namespace, screen: Screen) -> None:
 
     point = _failpoint(options.crash_at, whole)
     screen.rule(f"2. The same once more, killed at {point}")
-    _expect(-signal.SIGKILL, _job(options, killed, failpoint=point), f"the run with failpoint {point}")
+    _expect(-signal.SIGKILL, _job(options, killed, "--brief", failpoint=point), f"the run with failpoint {point}")
     done = {path.parent.name: _committed(path) for path in sorted(killed.checkpoints.glob("*/commits"))}
     progress = " and ".join(f"{count} batches of {bolt}" for bolt, count in done.items())
     screen.say(f"\nKilled: driver and JVM got SIGKILL. Committed until then: {progress}.")
 
     screen.rule("3. Restarted from its checkpoints")
-    _expect(0, _job(options, killed, "--resume"), "the restarted run")
+    _expect(0, _job(options, killed, "--brief", "--resume"), "the restarted run")
 
     screen.rule("4. Both outputs, row by row")
     rows, batches = compare(whole, killed)
@@ -63,7 +63,7 @@ def crash(options: argparse.Namespace, screen: Screen) -> None:
 def compare(whole: Folder, other: Folder) -> tuple[int, int]:
     """Return how many rows in how many batches are the same; raise Difference where they are not."""
     rows = batches = 0
-    streams = sorted(path.relative_to(whole.output) for path in whole.output.glob("*/*"))
+    streams = sorted({path.relative_to(home.output) for home in (whole, other) for path in home.output.glob("*/*")})
     for stream in streams:
         one, two = dict(_batches(whole.output / stream)), dict(_batches(other.output / stream))
         if one.keys() != two.keys():

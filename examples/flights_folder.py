@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ MARKER = ".windowing-demo"
 _TEXT = (
     "This folder belongs to examples/flights.py of the library `windowing`; the next run removes what it made here.\n"
 )
-_PARTS = ("input", "checkpoints", "output", "undisturbed", "killed")
+_PARTS = ("input", "checkpoints", "logs", "output", "undisturbed", "killed")
 _FILES = ("flights.png", "spark.log")
 
 
@@ -18,12 +19,13 @@ class FolderError(Exception):
 
 
 class Folder:
-    """Where things lie: input/, checkpoints/, output/, the picture and Spark's log."""
+    """Where things lie: input/, checkpoints/ (and what is kept of them in logs/), output/, the picture, Spark's log."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.input = self.path / "input"
         self.checkpoints = self.path / "checkpoints"
+        self.logs = self.path / "logs"
         self.output = self.path / "output"
         self.picture = self.path / "flights.png"
         self.log = self.path / "spark.log"
@@ -43,9 +45,20 @@ class Folder:
         if not self.input.is_dir() or not self.checkpoints.is_dir():
             raise FolderError(f"{self.path} holds no run to go on with; start one without --resume")
 
+    def keep_logs(self) -> None:
+        """Copy the offset log of each query, which says what each batch read: Spark keeps those of 100 batches only."""
+        for log in self.checkpoints.glob("*/offsets/[0-9]*"):
+            copy = self.logs / log.parent.parent.name / log.name
+            if not copy.exists():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                half = copy.with_name(f".{log.name}")  # a run may be killed in the middle of this
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copy(log, half)
+                    half.replace(copy)
+
     def tidy(self) -> None:
-        """Remove what only the run itself needed: its input files and checkpoints."""
-        self._remove("input", "checkpoints")
+        """Remove what only the run itself needed: its input files, checkpoints and logs."""
+        self._remove("input", "checkpoints", "logs")
 
     def _require_own(self) -> None:
         if self.path.exists() and not self.path.is_dir():

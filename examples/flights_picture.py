@@ -33,12 +33,13 @@ def draw(folder: Folder) -> None:
     plt.rcParams.update({"font.size": 10, "axes.edgecolor": PALE, "text.color": INK, "axes.labelcolor": INK})
     plt.rcParams.update({"xtick.color": INK, "ytick.color": INK, "font.family": "DejaVu Sans"})
     figure, axes = plt.subplots(3, 1, figsize=(13, 12), height_ratios=(1, 1, 1.35), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.12)
     flights, delays, year = axes
     week = windows[(windows["time"] > first) & (windows["time"] <= last)]
     late_then = late[(late["time"] > first) & (late["time"] <= last)] if len(late) else late
     _lines(flights, week, "flights", late_then)
     _lines(delays, week, "mean_delay", None)
-    _titles(flights, delays, first, last, len(late_then))
+    _titles(flights, delays, first, last)
     _calendar(figure, year, windows, late)
     figure.savefig(folder.picture, dpi=130)
     plt.close(figure)
@@ -96,14 +97,14 @@ def _lines(axes: plt.Axes, week: pd.DataFrame, column: str, late: pd.DataFrame |
     axes.xaxis.set_minor_locator(mdates.HourLocator(byhour=(6, 12, 18)))
 
 
-def _titles(flights: plt.Axes, delays: plt.Axes, first: pd.Timestamp, last: pd.Timestamp, late: int) -> None:
+def _titles(flights: plt.Axes, delays: plt.Axes, first: pd.Timestamp, last: pd.Timestamp) -> None:
     for axes in (flights, delays):
         axes.set_xlim(first, last)
     until = last - pd.Timedelta(days=1)
     span = f"{first.day} {first:%B} to {until.day} {until:%B %Y}"
     which = ", the week with most delay" if (last - first).days == 7 else ""
     flights.set_title(f"Departures in the last hour, every 15 minutes: {span}{which}", loc="left")
-    flights.set_ylim(bottom=0)
+    flights.set_ylim(0, flights.get_ylim()[1] * 1.12)  # room for the legend
     flights.set_ylabel("flights per hour")
     flights.legend(loc="upper right", ncols=4, frameon=True, framealpha=0.9, edgecolor="none", fontsize=9)
     delays.set_title(f"Mean delay of these departures (thin: fewer than {FEW} flights in the hour)", loc="left")

@@ -106,6 +106,16 @@ class Screen:
         """Prepare a line for each query."""
         self._lines.update({bolt: Line(batches) for bolt in bolts})
 
+    def running(self, bolts: Iterable[str]) -> None:
+        """Forget the lines of queries that had nothing left to do."""
+        with self._lock:
+            for bolt in self._lines.keys() - set(bolts):
+                del self._lines[bolt]
+
+    def skipped(self) -> dict[str, int]:
+        """Return how many tuples each query has skipped, by its own count."""
+        return {bolt: line.skipped for bolt, line in self._lines.items()}
+
     @contextlib.contextmanager
     def live(self) -> Iterator[None]:
         """Show the moving table while the body runs."""

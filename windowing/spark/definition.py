@@ -186,6 +186,29 @@ def _check_logs(checkpoint: Folder) -> None:
         for batch in sorted(_batches(log))[-2:]:  # a batch is made again from the offsets before it to its own
             if str(batch) in names and not _is_log(log.read(str(batch))):
                 raise CorruptStateError(f"{log.of(str(batch))} is damaged; put the file back from a copy")
+    missing = next(_missing(checkpoint), None)
+    if missing is not None:
+        raise CorruptStateError(f"{checkpoint.of(missing)} is missing; put the file back from a copy")
+
+
+def _missing(checkpoint: Folder) -> Iterator[str]:
+    """Yield what the logs need and do not have: batches come without gaps, each after the commit of the one before."""
+    planned, done = _batches(checkpoint / "offsets"), _batches(checkpoint / "commits")
+    last = max(planned | done, default=None)
+    if last is None:
+        return
+    if last not in planned:
+        yield f"offsets/{last}"
+    elif last > 0 and last - 1 not in planned:
+        yield f"offsets/{last - 1}"
+    if last > 0 and last not in done and last - 1 not in done:
+        yield f"commits/{last - 1}"
+    if f"{last}" not in (checkpoint / "offsets").names():
+        return
+    for number, line in enumerate((checkpoint / "offsets").read(str(last)).split(b"\n")[2:]):
+        file = json.loads(line).get("logOffset", -1) if line.startswith(b"{") else -1
+        if isinstance(file, int) and file >= 0 and file not in _batches(checkpoint / "sources" / str(number)):
+            yield f"sources/{number}/{file}"
 
 
 def _is_log(content: bytes) -> bool:

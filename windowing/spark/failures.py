@@ -8,9 +8,11 @@ name the file.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -21,17 +23,20 @@ from windowing import errors
 from windowing.errors import CorruptStateError, WindowingError, shown
 from windowing.spark.hadoop import Folder
 
-__all__ = ["WorkerError", "damaged_state_file", "marked", "unwrapped"]
+__all__ = ["WorkerError", "damaged_file", "marked", "unwrapped"]
 
 _MARK = "windowing-error:"
 _MAX_TRACE = 8000
 _MAX_DEPTH = 20
-_FILE = re.compile(r"[^\s'\"()\[\],]*/(?:state/\d+/\d+|offsets|commits|sources/\d+)/[^\s'\"()\[\],]+")
+_FILE = re.compile(
+    r"[^\s'\"()\[\],]*/(?:state/\d+/(?:\d+|_metadata|_stateSchema)|offsets|commits|sources/\d+)/[^\s'\"()\[\],]+"
+)
 _DAMAGE = re.compile(
     r"CHECKSUM|[Cc]hecksum|FileNotFoundException|does not exist|MALFORMED_LOG_FILE|Incomplete log file"
     r"|ZipException|EOFException|RocksDBException: (?:Corruption|IO error)"
 )
 _UNREADABLE = re.compile(r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY")
+_FROM_SPARK = ("pyspark.errors", "py4j")
 _WAY_OUT = "put the checkpoint back from a copy, or start over with a new one (nothing was reset)"
 
 
@@ -51,7 +56,7 @@ def marked() -> Iterator[None]:
 def unwrapped(error: BaseException, locate: Callable[[], str | None] = lambda: None) -> BaseException:
     """Return the error of this library that hides in `error`, with `error` as its cause, or `error` itself.
 
-    `locate` is asked for the damaged file where Spark says only that the state cannot be loaded.
+    `locate` is asked for a damaged file where Spark has failed for a reason that is not ours.
 
     >>> try:
     ...     with marked():
@@ -64,35 +69,50 @@ def unwrapped(error: BaseException, locate: Callable[[], str | None] = lambda: N
     if isinstance(error, WindowingError):
         return error
     texts = list(_texts(error))
-    found = _decoded(texts) or _damaged(texts, locate)
+    found = _decoded(texts) or _damaged(error, texts, locate)
     if found is None:
         return error
     found.__cause__ = error
     return found
 
 
-def damaged_state_file(spark: SparkSession, checkpoint: str) -> str | None:
-    """Return the first file of a checkpoint's state whose bytes are not those that Spark wrote, by Spark's own
-    checksums.
+def damaged_file(spark: SparkSession, checkpoint: str) -> str | None:
+    """Return the first file of a checkpoint that is missing, or whose bytes do not fit their checksum (Hadoop's, or the
+    one that Spark put beside it); None where there is none.
 
-    Cost: reads all of the state; asked only after Spark could not load it.
+    Cost: reads the whole checkpoint; asked only after Spark has failed.
     """
+    home = Folder(spark, checkpoint)
+    files = home.files()
     crc = cast(Any, spark.sparkContext._jvm).java.util.zip.CRC32C
-    state = Folder(spark, checkpoint) / "state"
-    for operator in state.names():
-        for partition in filter(str.isdigit, (state / operator).names()):
-            folder = state / operator / partition
-            for name in folder.names():
-                if name.endswith(".crc") and not name.startswith(".") and not _intact(folder, name, crc):
-                    return folder.of(name.removesuffix(".crc"))
-    return None
+    found = [name for name in _listed(home, files) if name not in files]
+    found += [name for name in files if not _intact(home, name, files, crc)]
+    return home.of(found[0]) if found else None
 
 
-def _intact(folder: Folder, name: str, crc: Any) -> bool:
+def _listed(home: Folder, files: list[str]) -> Iterator[str]:
+    """Yield the files that others name: the tables of RocksDB in its snapshots, the operator's metadata."""
+    for name in files:
+        if not name.startswith("state/"):
+            continue
+        yield "/".join([*name.split("/")[:2], "_metadata/v2/0"])
+        if name.endswith(".zip"):
+            try:
+                with zipfile.ZipFile(io.BytesIO(home.read(name))) as snapshot:
+                    tables = json.loads(snapshot.read("metadata").partition(b"\n")[2])["sstFiles"]
+                yield from (f"{name.rpartition('/')[0]}/SSTs/{table['dfsSstFileName']}" for table in tables)
+            except Exception:  # it is damaged itself, and found by its checksum
+                continue
+
+
+def _intact(home: Folder, name: str, files: list[str], crc: Any) -> bool:
     try:
-        wanted = json.loads(folder.read(name))
+        content = home.read(name)
+        if f"{name}.crc" not in files:
+            return True
+        wanted = json.loads(home.read(f"{name}.crc"))
         found = crc()
-        found.update(bytearray(folder.read(name.removesuffix(".crc"))))
+        found.update(bytearray(content))
         return bool(wanted["algorithm"] != "CRC32C" or (found.getValue() ^ wanted["value"]) & 0xFFFFFFFF == 0)
     except Exception:  # a file that cannot even be read, and whatever the JVM says about that
         return False
@@ -131,9 +151,12 @@ def _parsed(text: str) -> WindowingError | None:
     return found
 
 
-def _damaged(texts: list[str], locate: Callable[[], str | None]) -> WindowingError | None:
-    """Name the damaged or missing file of the checkpoint, if that is what happened: the deepest message knows best."""
-    for text in reversed(texts):
+def _damaged(error: BaseException, texts: list[str], locate: Callable[[], str | None]) -> WindowingError | None:
+    """Name the damaged or missing file of the checkpoint, if that is what happened: Spark blames others, or names none."""
+    known = locate() if type(error).__module__.startswith(_FROM_SPARK) else None
+    if known is not None:
+        return CorruptStateError(f"a file of the checkpoint is damaged or missing: {known}; {_WAY_OUT}")
+    for text in reversed(texts):  # the deepest message knows best
         for line in text.splitlines():
             file = _FILE.search(line)
             if file is not None and _DAMAGE.search(line) is not None:
@@ -141,8 +164,7 @@ def _damaged(texts: list[str], locate: Callable[[], str | None]) -> WindowingErr
                     f"a file of the checkpoint is damaged or missing: {file[0].rstrip('.:;')} ({shown(line.strip())}); {_WAY_OUT}"
                 )
     if any(_UNREADABLE.search(text) for text in texts):
-        where = locate() or "which file, Spark does not say"
-        return CorruptStateError(f"the state store cannot be loaded, a file is damaged or missing: {where}; {_WAY_OUT}")
+        return CorruptStateError(f"the state store cannot be loaded, Spark does not say why; {_WAY_OUT}")
     return None
 
 

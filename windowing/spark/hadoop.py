@@ -55,6 +55,14 @@ class Folder:
             return []
         return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path))
 
+    def files(self) -> list[str]:
+        """Return the names of all files below the directory, relative to it, sorted; Hadoop's checksums are hidden."""
+        found, start = [], len(self.path) + 1
+        listed = self._fs.listFiles(self._path, True)
+        while listed.hasNext():
+            found.append(str(listed.next().getPath().toString())[start:])
+        return sorted(found)
+
     def exists(self, name: str) -> bool:
         """Return whether there is a file or directory of this name."""
         return bool(self._fs.exists(self._file(name)))

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from windowing.errors import CheckpointError, DrainedCheckpointError
 from windowing.spark import control, definition, failpoints
-from windowing.spark.failures import damaged_state_file, unwrapped
+from windowing.spark.failures import damaged_file, unwrapped
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import BatchMetrics, metrics_of
 from windowing.spark.output import Layout, metric_column
@@ -204,7 +204,7 @@ class WindowedQuery:
             self._done.set()
 
     def _damaged_file(self) -> str | None:
-        return damaged_state_file(self._plan.spark, self._plan.checkpoint)
+        return damaged_file(self._plan.spark, self._plan.checkpoint)
 
     def _wait(self) -> None:
         try:
