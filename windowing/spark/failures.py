@@ -91,8 +91,10 @@ def damaged_file(spark: SparkSession, checkpoint: str) -> str | None:
 
 
 def _listed(home: Folder, files: list[str]) -> Iterator[str]:
-    """Yield the files that others name: the tables of RocksDB in its snapshots, the operator's metadata."""
+    """Yield the files that others name: by a checksum, the tables of RocksDB in its snapshots, the operator's metadata."""
     for name in files:
+        if name.endswith(".crc"):
+            yield name.removesuffix(".crc")
         if not name.startswith("state/"):
             continue
         yield "/".join([*name.split("/")[:2], "_metadata/v2/0"])
