@@ -217,6 +217,9 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--survey", action="store_true", help="only show how many flights each cut makes late; no Spark"
     )
+    parser.add_argument(
+        "--brief", action="store_true", help=argparse.SUPPRESS
+    )  # --crash: check, but no tables, no picture
     options = parser.parse_args(given)
     if options.crash_at:
         options.crash = True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import shutil
 from pathlib import Path
 
@@ -29,12 +31,13 @@ class Folder:
         self.output = self.path / "output"
         self.picture = self.path / "flights.png"
         self.log = self.path / "spark.log"
+        self._held: int | None = None
 
     def begin(self) -> None:
         """Make the folder, or empty it of what an earlier run of the demo has left. Raises FolderError for a foreign one."""
         self._require_own()
         self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / MARKER).write_text(_TEXT)
+        self._hold()
         self._remove(*_PARTS)
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
@@ -44,6 +47,7 @@ class Folder:
         self._require_own()
         if not self.input.is_dir() or not self.checkpoints.is_dir():
             raise FolderError(f"{self.path} holds no run to go on with; start one without --resume")
+        self._hold()
 
     def keep_logs(self) -> None:
         """Copy the offset log of each query, which says what each batch read: Spark keeps those of 100 batches only."""
@@ -60,6 +64,12 @@ class Folder:
         """Remove what only the run itself needed: its input files, checkpoints and logs."""
         self._remove("input", "checkpoints", "logs")
 
+    def close(self) -> None:
+        """Let other runs in."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
     def _require_own(self) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise FolderError(f"{self.path} is a file; name a folder with --out")
@@ -69,6 +79,19 @@ class Folder:
                 f"{self.path} was not made by this demo and is not empty, so nothing in it was touched; name another folder "
                 "with --out"
             )
+
+    def _hold(self) -> None:
+        """Keep other runs out as long as this process lives."""
+        marker = os.open(self.path / MARKER, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(marker)
+            raise FolderError(
+                f"another run is at work in {self.path}; wait for it, or name another with --out"
+            ) from None
+        os.pwrite(marker, _TEXT.encode(), 0)
+        self._held = marker
 
     def _remove(self, *names: str) -> None:
         for name in names:

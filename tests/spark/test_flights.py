@@ -42,6 +42,7 @@ def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Folde
         flights.stream_all(spark, folder, screen, len(files))
     finally:
         cloudpickle.unregister_pickle_by_value(flights)
+        folder.close()
     return folder
 
 
@@ -155,6 +156,10 @@ def test_a_second_run_removes_only_what_the_first_has_made(tmp_path: Path) -> No
     folder.begin()
     folder.input.mkdir()
     (folder.path / "notes.txt").write_text("mine")
+    with pytest.raises(FolderError, match="another run is at work"):
+        Folder(tmp_path / "out").begin()
+    folder.close()
     folder.begin()
+    folder.close()
     assert not folder.input.exists()
     assert (folder.path / "notes.txt").exists()
