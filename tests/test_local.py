@@ -25,11 +25,11 @@ from windowing import (
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, ConfigError, StaleWindowError, WindowingError
 from windowing.runtime import LocalRun, VirtualClock, run_local
-from windowing.runtime.local import TaskContext
 from windowing.testing._replay_lossless import config_of
 from windowing.testing.replay import replay
 from windowing.testing.strategies import cases
 from windowing.topology.bolts import CallStyle, WindowedBolt
+from windowing.topology.context import TaskContext
 from windowing.topology.schema import Schema
 
 Word = namedtuple("Word", "word at")

@@ -16,9 +16,11 @@ __all__ = [
     "CorruptStateError",
     "DefinitionChangedError",
     "DrainedCheckpointError",
+    "FailedException",
     "InvalidTimestampError",
     "MachineSpentError",
     "RepeatLimitError",
+    "ReportedFailedException",
     "SessionError",
     "SnapshotError",
     "StaleWindowError",
@@ -94,6 +96,21 @@ class BoltError(WindowingError):
     """The user's function failed on a window; bolt, window and cause are named."""
 
     code = "BOLT"
+
+
+class FailedException(WindowingError):
+    """Raise it in a bolt to fail the tuple, or the window's tuples: the spout hears of it, nothing stops.
+
+    Source: Storm's `FailedException`.
+    """
+
+    code = "FAILED"
+
+
+class ReportedFailedException(FailedException):
+    """A FailedException that is reported as an error too. Source: Storm's `ReportedFailedException`."""
+
+    code = "REPORTED"
 
 
 class SessionError(WindowingError):

@@ -26,21 +26,14 @@ from windowing.errors import BoltError, ConfigError, WindowingError, shown
 from windowing.runtime.clock import Clock, SystemClock
 from windowing.runtime.rows import fresh, key_of, source_of, timestamp_ms
 from windowing.topology.bolts import WindowedBolt
+from windowing.topology.context import TaskContext
 from windowing.topology.decorators import bolt_of
 from windowing.topology.runner import BoltRunner, Emission
 
-__all__ = ["Batch", "DeadLetter", "LateRow", "LocalResult", "LocalRun", "TaskContext", "run_local"]
+__all__ = ["Batch", "DeadLetter", "LateRow", "LocalResult", "LocalRun", "run_local"]
 
 Batch = Sequence[Any] | Mapping[str, Sequence[Any]]
 """The rows of one micro-batch: a list, or a mapping of input streams to lists, taken in its order."""
-
-
-class TaskContext(NamedTuple):
-    """What a bolt's `prepare` is told."""
-
-    component: str
-    task: int = 0
-    tasks: int = 1
 
 
 class LateRow(NamedTuple):

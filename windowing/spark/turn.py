@@ -33,9 +33,10 @@ from windowing.errors import BoltError, ConfigError, CorruptStateError
 from windowing.spark.codec import META_MAGIC, NAN, dumps, frame, loads, unframe
 from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, decode_table, with_order
 from windowing.topology.bolts import WindowedBolt
+from windowing.topology.context import TaskContext
 from windowing.topology.runner import BoltRunner
 
-__all__ = ["DEAD_LETTERS", "DEAD_LETTER_DDL", "Control", "Part", "TaskContext", "TaskStage", "TurnResult"]
+__all__ = ["DEAD_LETTERS", "DEAD_LETTER_DDL", "Control", "Part", "TaskStage", "TurnResult"]
 
 DEAD_LETTERS = "dead_letters"
 """The stream of windows on which the bolt failed, where it says `on_error="dead_letter"`."""
@@ -64,14 +65,6 @@ class Control(NamedTuple):
     source: Any
     value: int | None
     now_ms: int
-
-
-class TaskContext(NamedTuple):
-    """What a bolt's `prepare` is told."""
-
-    component: str
-    task: int
-    tasks: int
 
 
 class TurnResult(NamedTuple):

@@ -9,16 +9,14 @@ that a failed call emitted gets out. Only KeyboardInterrupt and GeneratorExit pa
 
 from __future__ import annotations
 
-import functools
-import inspect
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.config import OnError
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, shown
+from windowing.topology.blame import blame, file_of, printable
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.rows import RowError, refuse_awaitable, row_of, rows_of
 
@@ -26,8 +24,6 @@ __all__ = ["BoltRunner", "Collector", "Emission", "Outcome"]
 
 Emission = tuple[str, tuple[Any, ...]]
 """A stream and the values of one row for it, in the order of the stream's fields."""
-
-_OURS = (row_of.__code__.co_filename, __file__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,7 @@ class BoltRunner:
         self._bolt = bolt
         self._call: Any = None
         self._instance: Any = None
-        self._file = _file_of(bolt)
+        self._file = file_of(bolt.target, "execute" if bolt.is_class else None)
 
     def open(self, context: Any = None) -> None:
         """Make the instance and call its `prepare(context)`; for a function there is nothing to make."""
@@ -146,11 +142,7 @@ class BoltRunner:
         return emissions
 
     def _failure(self, problem: BaseException, where: str) -> BoltError:
-        line = _user_line(problem.__traceback__, self._file)
-        at = f" ({line})" if line else ""
-        if isinstance(problem, RowError):
-            return BoltError(f"bolt {self._bolt.name!r} emitted a wrong row {where}: {problem.args[0]}{at}")
-        return BoltError(f"bolt {self._bolt.name!r} failed {where}: {_told(problem)}{at}")
+        return blame(f"bolt {self._bolt.name!r}", problem, where, self._file, (__file__,))
 
 
 def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:
@@ -162,43 +154,5 @@ def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:
     return f"stream {shown(stream)} is not declared, there are {declared}; add it to output={{...}}"
 
 
-def _printable(text: str, limit: int = 500) -> str:
-    """Return `text` on one line: what cannot be printed as \\x.. escapes, at most `limit` characters."""
-    text = text if len(text) <= limit else text[: limit - 3] + "..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _line(window: TupleWindow) -> str:
-    return _printable(repr(window), 200)
-
-
-def _told(problem: BaseException) -> str:
-    try:
-        message = str(problem)
-    except Exception:
-        message = "(its message cannot be made)"
-    return f"{type(problem).__name__}: {_printable(message)}" if message else type(problem).__name__
-
-
-def _file_of(bolt: WindowedBolt) -> str | None:
-    """Return the file that the user's code stands in, as its frames name it."""
-    target: Any = getattr(bolt.target, "execute", None) if bolt.is_class else bolt.target
-    while isinstance(target, functools.partial):
-        target = target.func
-    if not inspect.isroutine(target):
-        target = type(target).__call__
-    code = getattr(inspect.unwrap(target), "__code__", None)
-    return None if code is None else str(code.co_filename)
-
-
-def _user_line(trace: TracebackType | None, file: str | None) -> str | None:
-    """Return file:line of the innermost frame in the user's file, else of the first frame that is not ours."""
-    innermost, first = None, None
-    while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
-        if name == file:
-            innermost = f"{name}:{trace.tb_lineno}"
-        elif first is None and name not in _OURS:
-            first = f"{name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return innermost or first
+    return printable(repr(window), 200)

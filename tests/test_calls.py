@@ -1,0 +1,131 @@
+"""BoltCaller: what a bolt that is no windowed one is handed, may emit, and is told when it fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from windowing.errors import BoltError, FailedException
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.calls import BoltCaller, Emitted
+from windowing.topology.components import Bolt, InputSpout
+from windowing.topology.context import TaskContext
+from windowing.topology.marking import bolt
+from windowing.topology.tuples import Fields, Origin, Tuple
+
+ROW = Tuple((1, "a"), Origin("rows", 0, Fields("n", "name")))
+
+
+def caller_of(declared) -> BoltCaller:
+    builder = TopologyBuilder()
+    builder.set_spout("rows", InputSpout("n long, name string"))
+    builder.set_bolt("it", declared).shuffle_grouping("rows")
+    caller = BoltCaller(builder.build().component("it"))
+    caller.open(TaskContext("it"))
+    return caller
+
+
+def test_rows_of_a_function_go_to_the_default_stream():
+    @bolt(output="n long")
+    def twice(tuple):
+        yield tuple["n"]
+        yield {"n": tuple.n + 1}
+
+    assert caller_of(twice).execute(ROW) == [Emitted("default", (1,)), Emitted("default", (2,))]
+
+
+def test_a_collector_takes_rows_of_every_declared_stream_and_direct_ones_with_their_task():
+    @bolt(output={"default": "n long", "names": "name string"}, direct="names")
+    def spread(tuple, collector):
+        collector.emit(tuple["n"])
+        collector.emit_direct(3, tuple["name"], stream="names")
+
+    assert caller_of(spread).execute(ROW) == [Emitted("default", (1,)), Emitted("names", ("a",), 3)]
+
+
+@pytest.mark.parametrize(
+    ("emit", "sentence"),
+    [
+        (lambda collector: collector.emit(1, stream="nowhere"), "stream 'nowhere' is not declared"),
+        (lambda collector: collector.emit("a", stream="names"), "call emit_direct"),
+        (lambda collector: collector.emit_direct(0, 1), "not declared direct"),
+        (lambda collector: collector.emit((1, 2)), "has 1 field"),
+    ],
+)
+def test_a_wrong_emit_names_the_bolt_and_the_way_out(emit, sentence):
+    @bolt(output={"default": "n long", "names": "name string"}, direct="names")
+    def wrong(tuple, collector):
+        emit(collector)
+
+    with pytest.raises(BoltError, match=f"bolt 'it' emitted a wrong row on Tuple.*{sentence}"):
+        caller_of(wrong).execute(ROW)
+
+
+def test_nothing_that_a_failed_call_emitted_gets_out_and_the_cause_is_the_users():
+    kept = []
+
+    @bolt(output="n long")
+    def half(tuple, collector):
+        kept.append(collector)
+        collector.emit(1)
+        raise ZeroDivisionError("no")
+
+    caller = caller_of(half)
+    with pytest.raises(
+        BoltError, match=r"bolt 'it' failed on .*ZeroDivisionError: no \(.*test_calls.py:\d+\)"
+    ) as caught:
+        caller.execute(ROW)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(BoltError, match="emitted after execute had returned"):
+        kept[0].emit(2)
+
+
+def test_a_failed_exception_stays_what_it_is():
+    @bolt()
+    def failing(tuple):
+        raise FailedException("not now")
+
+    with pytest.raises(FailedException, match="not now"):
+        caller_of(failing).execute(ROW)
+
+
+def test_a_bolt_without_output_may_return_nothing_or_run_as_a_generator_and_no_row():
+    seen = []
+
+    @bolt()
+    def quiet(tuple):
+        seen.append(tuple["n"])
+
+    @bolt()
+    def lazily(tuple):
+        seen.append(tuple["n"])
+        return
+        yield
+
+    @bolt()
+    def loud(tuple):
+        return tuple["n"]
+
+    assert [caller_of(quiet).execute(ROW), caller_of(lazily).execute(ROW), seen] == [[], [], [1, 1]]
+    with pytest.raises(BoltError, match="declares no output, yet it returned 1"):
+        caller_of(loud).execute(ROW)
+
+
+def test_a_bolt_that_acks_by_itself_is_prepared_with_the_drivers_collector():
+    told = []
+
+    @bolt(output="n long")
+    class Acking(Bolt):
+        def execute(self, tuple):
+            told.append((self.context.component, self.collector, tuple["n"]))
+
+        def cleanup(self):
+            told.append("cleanup")
+
+    builder = TopologyBuilder()
+    builder.set_spout("rows", InputSpout("n long, name string"))
+    builder.set_bolt("it", Acking).shuffle_grouping("rows")
+    caller = BoltCaller(builder.build().component("it"))
+    caller.open(TaskContext("it"), "collector")
+    assert caller.execute(ROW) == []
+    caller.close()
+    assert told == [("it", "collector", 1), "cleanup"]

@@ -1,0 +1,71 @@
+"""Blame: what a user's code did wrong, as one BoltError in one line that names component, place and line of code."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from windowing.errors import BoltError
+from windowing.topology.rows import RowError, row_of
+
+__all__ = ["blame", "file_of", "printable"]
+
+_OURS = (row_of.__code__.co_filename, __file__)
+
+
+def blame(who: str, problem: BaseException, where: str, file: str | None, ours: tuple[str, ...] = ()) -> BoltError:
+    """Return the error of a component that raised `problem`; raise it `from` the problem, which stays its cause.
+
+    who: kind and name, such as "bolt 'count'". where: "in prepare", "on <the window>". file: where the user's code stands,
+    as `file_of` says. ours: files of the library that are on the way.
+    """
+    line = _user_line(problem.__traceback__, file, (*_OURS, *ours))
+    at = f" ({line})" if line else ""
+    if isinstance(problem, RowError):
+        return BoltError(f"{who} emitted a wrong row {where}: {problem.args[0]}{at}")
+    return BoltError(f"{who} failed {where}: {_told(problem)}{at}")
+
+
+def file_of(target: Callable[..., Any], method: str | None = None) -> str | None:
+    """Return the file that the user's code stands in, as its frames name it; `method` is what a class is called by."""
+    written: Any = target
+    while isinstance(written, functools.partial):
+        written = written.func
+    if method is not None:
+        written = getattr(written, method, written)
+    while isinstance(written, functools.partial):
+        written = written.func
+    if not inspect.isroutine(written):
+        written = type(written).__call__ if callable(written) else None
+    code = getattr(inspect.unwrap(written), "__code__", None) if written is not None else None
+    return None if code is None else str(code.co_filename)
+
+
+def printable(text: str, limit: int = 500) -> str:
+    """Return `text` on one line: what cannot be printed as \\x.. escapes, at most `limit` characters."""
+    text = text if len(text) <= limit else text[: limit - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _told(problem: BaseException) -> str:
+    try:
+        message = str(problem)
+    except Exception:
+        message = "(its message cannot be made)"
+    return f"{type(problem).__name__}: {printable(message)}" if message else type(problem).__name__
+
+
+def _user_line(trace: TracebackType | None, file: str | None, ours: tuple[str, ...]) -> str | None:
+    """Return file:line of the innermost frame in the user's file, else of the first frame that is not ours."""
+    innermost, first = None, None
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if name == file:
+            innermost = f"{name}:{trace.tb_lineno}"
+        elif first is None and name not in ours:
+            first = f"{name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return innermost or first

@@ -1,0 +1,25 @@
+"""TaskContext: what a task is told of itself when it begins."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from windowing.topology.config_keys import TopologyConfig
+
+__all__ = ["TaskContext"]
+
+
+class TaskContext(NamedTuple):
+    """What `open` and `prepare` are handed: a TopologyContext. Source: the parts of Storm's that mean something here.
+
+    component: the id in the topology, or the bolt's name where it runs alone. task: from 0 to tasks - 1. config: the
+    settings; what Storm passes as `topoConf`.
+
+    >>> TaskContext("count", task=1, tasks=4).config.message_timeout_ms
+    30000
+    """
+
+    component: str
+    task: int = 0
+    tasks: int = 1
+    config: TopologyConfig = TopologyConfig()
