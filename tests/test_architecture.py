@@ -67,12 +67,17 @@ IMPURE = words("""
     subprocess pty ctypes mmap platform getpass locale importlib
 """)
 
-# The type timedelta is a value, not a clock: a person writes lengths in it. Nothing else of datetime comes in.
+# The type timedelta is a value, not a clock: a person writes lengths in it. Nothing else of datetime comes in, but where values
+# are written and read: there date and datetime are values too.
 TIMEDELTA_PLACES = ("topology/", "core/measures.py")
+DATES_PLACE = "core/codec.py"
 
 UNSAFE = words("pickle _pickle cPickle marshal shelve cloudpickle dill joblib")
 UNSAFE_CALLS = words("eval exec __import__ os.system os.popen builtins.eval builtins.exec")
-IMPURE_CALLS = words("open input print breakpoint builtins.open builtins.input builtins.print")
+IMPURE_CALLS = words("""
+    open input print breakpoint builtins.open builtins.input builtins.print
+    date.today datetime.today datetime.now datetime.utcnow
+""")
 
 WHY = {
     "pyspark": "only windowing/spark touches Spark, so that everything else runs and is tested without a JVM",
@@ -133,6 +138,8 @@ def why_not_standard(found: Import, path: str) -> str | None:
         return None
     if found.package != "datetime":
         return WHY_IMPURE
+    if path == DATES_PLACE and found.of_module == "datetime" and found.name != "datetime":
+        return None
     is_timedelta = found.name == "datetime.timedelta" and found.of_module == "datetime"
     return None if is_timedelta and path.startswith(TIMEDELTA_PLACES) else WHY_TIMEDELTA
 
@@ -263,6 +270,8 @@ def test_importing_windowing_loads_no_optional_package() -> None:
         ("core/queue.py", "from datetime import timedelta", "imports datetime.timedelta", WHY_TIMEDELTA),
         ("core/measures.py", "from datetime import datetime", "imports datetime.datetime", WHY_TIMEDELTA),
         ("topology/t.py", "import datetime", "imports datetime:", WHY_TIMEDELTA),
+        ("core/codec.py", "import datetime", "imports datetime:", WHY_TIMEDELTA),
+        ("core/codec.py", "from datetime import datetime\nx = datetime.now()", "calls datetime.now():", WHY_IMPURE),
         ("core/a.py", "from windowing.spark import session", "imports windowing.spark.session", "only: errors"),
         ("core/a.py", "from ..runtime import clock", "imports windowing.runtime.clock", "only: errors"),
         ("core/a.py", "from .. import runtime", "imports windowing.runtime:", "only: errors"),
@@ -294,6 +303,7 @@ def test_the_checker_reports_what_is_planted(tmp_path: Path, path: str, text: st
         ),
         ("core/manager.py", "from . import queue\nfrom .queue import Buffer\nfrom ..errors import WindowingError"),
         ("core/measures.py", "from datetime import timedelta"),
+        ("core/codec.py", "from datetime import date, datetime, timedelta"),
         (
             "topology/decorators.py",
             "import warnings\nfrom datetime import timedelta\nfrom windowing.core import measures",

@@ -1,0 +1,131 @@
+"""Stored values: what is read is what was written, types included; damage is an error and never another value."""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.core.codec import decode_value, dumps, encode_value, loads
+from windowing.errors import CorruptStateError
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.decimals(allow_nan=False)
+    | st.dates()
+    | st.datetimes(timezones=st.just(UTC) | st.none())
+    | st.timedeltas()
+)
+HASHABLE = st.recursive(SCALARS, lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3), max_leaves=6)
+PLAIN = st.recursive(
+    HASHABLE,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(HASHABLE, inner, max_size=4) | st.tuples(inner, inner),
+    max_leaves=12,
+)
+Pair = namedtuple("Pair", "left right")
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are equal, types and all: `1 == True` is not the same."""
+    if type(left) is not type(right) or left != right:
+        return False
+    if isinstance(left, list | tuple):
+        return all(map(same, left, right))
+    return not isinstance(left, dict) or all(map(same, left.items(), right.items()))
+
+
+@given(value=PLAIN)
+def test_what_is_read_is_what_was_written(value: Any) -> None:
+    assert same(decode_value(encode_value(value), "a value"), value)
+    assert same(loads(dumps(value), "a value"), value)
+
+
+@given(value=PLAIN)
+def test_the_same_value_has_the_same_bytes(value: Any) -> None:
+    assert encode_value(decode_value(encode_value(value), "a value")) == encode_value(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "read"), [(Pair(1, "b"), (1, "b")), (bytearray(b"\x00"), b"\x00"), ("\ud800", "\ud800")]
+)
+def test_a_subclass_becomes_the_plain_type(value: Any, read: Any) -> None:
+    assert same(decode_value(encode_value(value), "a value"), read)
+
+
+def test_nan_is_one_key_and_one_and_true_are_two() -> None:
+    found = decode_value(encode_value({float("nan"): 1}), "a value")
+    assert [math.isnan(key) for key in found] == [True]
+    assert len({encode_value(key) for key in (1, True, 1.0, "1", (1,), [1])}) == 6
+
+
+def test_a_long_value_is_compressed_and_a_short_one_can_be_read_by_eye() -> None:
+    assert encode_value({"word": "storm"}) == b'{"word":"storm"}'
+    assert len(encode_value(["storm"] * 10_000)) < 1_000
+
+
+@pytest.mark.parametrize("value", [object(), lambda: 0, {"a": object()}, [{1: print}]])
+def test_what_is_not_plain_data_is_refused_before_it_is_stored(value: Any) -> None:
+    with pytest.raises(TypeError, match="keep plain data"):
+        encode_value(value)
+
+
+DAMAGED = [
+    b"",
+    b"\xff",
+    b"{",
+    b"x\x9c",
+    b'{"$":1}',
+    b'{"$":["row",1]}',
+    b'{"$":["pickle","gASV"]}',
+    b'{"$":["date","soon"]}',
+    b'{"$":["set",[[1]]]}',
+    b'{"$":["timedelta",[1e999,0,0]]}',
+    b"[" * 100_000,
+    encode_value(["storm"] * 10_000)[:-3],
+]
+
+
+@pytest.mark.parametrize("blob", DAMAGED)
+def test_bytes_that_are_no_value_are_an_error_that_names_them(blob: bytes) -> None:
+    with pytest.raises(CorruptStateError, match="the count of 'storm'"):
+        decode_value(blob, "the count of 'storm'")
+
+
+@given(
+    blob=st.binary(max_size=60) | PLAIN.map(encode_value).flatmap(lambda b: st.integers(0, len(b)).map(lambda n: b[:n]))
+)
+def test_reading_any_bytes_gives_a_value_or_that_error(blob: bytes) -> None:
+    with suppress(CorruptStateError):  # any other error fails the test
+        decode_value(blob, "a value")
+
+
+def test_every_kind_of_value_that_the_docs_name_can_be_stored() -> None:
+    named = {
+        "number": 1.5,
+        "text": "a",
+        "bytes": b"a",
+        "date": date(2024, 1, 1),
+        "money": Decimal("1.50"),
+        "list": [1],
+        "dict": {},
+    }
+    named |= {
+        "at": datetime(2024, 1, 1, tzinfo=UTC),
+        "span": timedelta(days=1),
+        "tuple": (1, 2),
+        "set": {1},
+        "none": None,
+    }
+    assert same(decode_value(encode_value(named), "a value"), named)
