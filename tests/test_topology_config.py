@@ -21,6 +21,9 @@ def test_the_defaults_are_those_of_storm() -> None:
         "topology.message.timeout.secs": 30,
         "topology.enable.message.timeouts": True,
         "topology.acker.executors": 1,
+        "windowing.max.attempts": 5,
+        "windowing.retry.delay.ms": 1000,
+        "windowing.retry.delay.max.ms": 60_000,
         "topology.state.checkpoint.interval.ms": 1000,
         "topology.state.provider": "memory",
         "topology.sleep.spout.wait.strategy.time.ms": 1,
@@ -37,7 +40,12 @@ def test_a_key_and_its_typed_name_mean_the_same() -> None:
 
 def test_what_is_written_in_storms_keys_is_read_back() -> None:
     config = TopologyConfig.of(
-        {"app.hosts": ["a", "b"]}, message_timeout=seconds(0.5), max_spout_pending=10, acker_executors=0, debug=True
+        {"app.hosts": ["a", "b"]},
+        message_timeout=seconds(0.5),
+        max_spout_pending=10,
+        acker_executors=0,
+        debug=True,
+        max_attempts=None,
     )
     assert TopologyConfig.of(config.to_storm()) == config
 

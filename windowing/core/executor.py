@@ -40,7 +40,7 @@ class WindowedBoltExecutor:
     """The windows of one bolt task: feed tuples, make turns, perform the effects that come back.
 
     `streams` are the declared input streams: the watermark waits for each of them. `component` names the bolt in errors.
-    `sequenced` is for drivers that store tuples apart.
+    `sequenced` is for drivers that store tuples apart, `keep_tuples` for those that ack the tuples of aggregates.
 
     >>> from windowing.core.measures import count
     >>> executor = WindowedBoltExecutor(WindowConfig.of(length=count(2), slide=count(2), timestamp="ts"))
@@ -58,11 +58,12 @@ class WindowedBoltExecutor:
         streams: Sequence[str] = (DEFAULT_STREAM,),
         component: str = "bolt",
         sequenced: bool = False,
+        keep_tuples: bool = False,
     ) -> None:
         self.config = config
         self._event_time = config.event_time
         self.component = component
-        self.manager: Machine = machine_for(config, sequenced)
+        self.manager: Machine = machine_for(config, sequenced, keep_tuples)
         self.generator = WaterMarkEventGenerator(
             streams,
             config.lag_ms,

@@ -56,7 +56,7 @@ class Machine(Protocol):
         """Assert what "correct" means."""
 
 
-def machine_for(config: WindowConfig, sequenced: bool = False) -> Machine:
+def machine_for(config: WindowConfig, sequenced: bool = False, keep_tuples: bool = False) -> Machine:
     """Return a new machine for `config`, the first of the table that fits:
 
         semantics="storm"                                   StormMachine          Storm's policies, by arrival, its losses
@@ -64,13 +64,14 @@ def machine_for(config: WindowConfig, sequenced: bool = False) -> Machine:
         aggregate=, both Durations or both Counts           PaneManager           partials, no tuples kept
         else, with or without aggregate=                    WindowManager         ranges over an ordered queue
 
-    `sequenced` is for a driver that stores the tuples of a WindowManager itself.
+    `sequenced` is for a driver that stores the tuples of a WindowManager itself, `keep_tuples` for one that has to know
+    which tuples an aggregating window holds, to ack them: then no panes.
     """
     if config.semantics is Semantics.STORM:
         return StormMachine(config)
     fold = None if config.aggregate is None else Aggregation(config.aggregate).fold
     if config.eviction is not None or config.trigger is not None:
         return PolicyWindowManager(config, fold=fold)
-    if fold is not None and type(config.length) is type(config.slide):
+    if fold is not None and type(config.length) is type(config.slide) and not keep_tuples:
         return PaneManager(config)
     return WindowManager(config, sequenced=sequenced, fold=fold)

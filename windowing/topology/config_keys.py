@@ -29,7 +29,9 @@ class TopologyConfig:
     """What holds for a whole topology; the defaults are Storm's.
 
     message_timeout_ms: after it a tuple tree has failed. max_spout_pending: how many of a spout task's tuples may be in
-    flight (None: any number). acker_executors: 0 acks at emit. tick_tuple_freq_ms: how often bolts get a tick (None: never).
+    flight (None: any number). acker_executors: 0 acks at emit. acker_rotation: exact deadlines if None, else Storm's rotation
+    of so many buckets. max_attempts, retry_delay_ms, retry_delay_max_ms: how often a message is emitted before it is a dead
+    letter (None: no limit, as in Storm), and how long a failed one waits. tick_tuple_freq_ms: how often bolts get a tick (None: never).
     max_task_parallelism: an upper bound for every component. own: keys of one's own.
 
     >>> from windowing.core.measures import seconds
@@ -41,6 +43,10 @@ class TopologyConfig:
     enable_message_timeouts: bool = True
     max_spout_pending: int | None = None
     acker_executors: int = 1
+    acker_rotation: int | None = None
+    max_attempts: int | None = 5
+    retry_delay_ms: int = 1000
+    retry_delay_max_ms: int = 60_000
     tick_tuple_freq_ms: int | None = None
     state_checkpoint_interval_ms: int = 1000
     state_provider: str = "memory"
@@ -63,11 +69,13 @@ class TopologyConfig:
         return self.enable_message_timeouts and self.acker_executors > 0
 
     def to_storm(self) -> dict[str, Any]:
-        """Return the config by Storm's keys, in the units of the keys; what is None is left out."""
-        written = {}
+        """Return the config by Storm's keys, in the units of the keys; what is None by default, and here, is left out."""
+        written, defaults = {}, TopologyConfig()
         for key in KEYS:
             value = getattr(self, key.attribute)
-            if value is not None:
+            if value is None and getattr(defaults, key.attribute) is not None:
+                written[key.storm] = None
+            elif value is not None:
                 written[key.storm] = key.unit.write(value)
         return written | dict(self.own)
 
@@ -183,6 +191,7 @@ _TICKS = Unit(
     _optional(_span(1)),
     _in_seconds,
 )
+_ROTATION = _same("a whole number of buckets, 2 or more, or None for exact deadlines", _optional(_whole(2)))
 _PROVIDER = _same("'memory' or 'sqlite'", _provider)
 
 
@@ -197,6 +206,10 @@ KEYS = (
         ("topology", "spout"),
     ),
     Key("topology.acker.executors", "acker_executors", "acker_executors", _count(0)),
+    Key("windowing.acker.rotation", "acker_rotation", "acker_rotation", _ROTATION),
+    Key("windowing.max.attempts", "max_attempts", "max_attempts", _limit(1)),
+    Key("windowing.retry.delay.ms", "retry_delay", "retry_delay_ms", _millis(0)),
+    Key("windowing.retry.delay.max.ms", "retry_delay_max", "retry_delay_max_ms", _millis(0)),
     Key("topology.tick.tuple.freq.secs", "tick_tuple_freq", "tick_tuple_freq_ms", _TICKS, ("topology", "bolt")),
     Key(
         "topology.state.checkpoint.interval.ms",

@@ -301,6 +301,16 @@ def checkpoints_within_timeout(facts: Facts) -> Iterator[str]:
         )
 
 
+def ordered_delays(facts: Facts) -> Iterator[str]:
+    """The longest delay of a retry is at least the first one, and less than an hour."""
+    first_ms, longest_ms = facts.config.retry_delay_ms, facts.config.retry_delay_max_ms
+    if not first_ms <= longest_ms < 3_600_000:
+        yield (
+            f"a failed message waits {first_ms} ms at first and {longest_ms} ms at most; give windowing.retry.delay.max.ms a "
+            "value from windowing.retry.delay.ms up to an hour"
+        )
+
+
 RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     good_names,
     distinct_names,
@@ -321,6 +331,7 @@ RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     fields_of_windows,
     windows_within_timeout,
     windows_within_pending,
+    ordered_delays,
     checkpoints_within_timeout,
 )
 """All of them, in the order in which their sentences are reported."""
