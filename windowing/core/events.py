@@ -79,13 +79,15 @@ class Expired:
 
     __slots__ = ("_get", "count", "key", "spread")
 
-    def __init__(self, count: int, get: Callable[[], list[Any]] | None, key: Any = None, spread: bool = False) -> None:
+    def __init__(
+        self, count: int, get: Callable[[], Sequence[Any]] | None, key: Any = None, spread: bool = False
+    ) -> None:
         self.count = count
         self._get = get
         self.key = key
         self.spread = spread
 
-    def get(self) -> list[Any] | None:
+    def get(self) -> Sequence[Any] | None:
         """Return the expired tuples, oldest first. Cost: one slice."""
         return None if self._get is None else self._get()
 

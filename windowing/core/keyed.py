@@ -106,8 +106,8 @@ class KeyedMachine(ABC, Generic[T]):
         """Return the window of a firing, and move the track on: it is now the last fired one."""
 
     @abstractmethod
-    def _tuples(self, track: T, low: int, high: int) -> Callable[[], list[Any]] | None:
-        """Return what makes the list of the tuples at [low, high), which have just expired; None if they are not kept."""
+    def _tuples(self, track: T, low: int, high: int) -> Callable[[], Sequence[Any]] | None:
+        """Return what makes the sequence of the tuples at [low, high), which have just expired; None if they are not kept."""
 
     # -- entries -------------------------------------------------------------------------------------------------------
 

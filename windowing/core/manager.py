@@ -28,12 +28,11 @@ from typing import Any
 from windowing.core.config import WindowConfig
 from windowing.core.keyed import KeyedMachine
 from windowing.core.mixes import Firing
-from windowing.core.track import WindowTrack
+from windowing.core.queue import ListBuffer, TupleBuffer
+from windowing.core.track import Fold, WindowTrack
 from windowing.core.windows import TupleWindow
 
 __all__ = ["StatefulWindowManager", "WindowManager"]
-
-Fold = Callable[[list[Any]], Any]
 
 
 class WindowManager(KeyedMachine[WindowTrack]):
@@ -59,15 +58,19 @@ class WindowManager(KeyedMachine[WindowTrack]):
         self._fold = fold
 
     def _track(self, key: Any, ordinal: int) -> WindowTrack:
-        return WindowTrack(key, ordinal, self._sequenced, self._sequence)
+        return WindowTrack(key, ordinal, self._buffer(), self._sequence)
 
     def _restored(self, data: dict[str, Any]) -> WindowTrack:
-        return WindowTrack.restored(data, self._sequenced)
+        return WindowTrack.restored(data, self._buffer())
+
+    def _buffer(self) -> TupleBuffer:
+        """Return the queue of a new track."""
+        return ListBuffer(self._sequenced)
 
     def _window(self, track: WindowTrack, firing: Firing) -> TupleWindow:
         return track.fire(firing, self._mix.length_ms, self._sequence, self.tally, self._fold)
 
-    def _tuples(self, track: WindowTrack, low: int, high: int) -> Callable[[], list[Any]]:
+    def _tuples(self, track: WindowTrack, low: int, high: int) -> Callable[[], Sequence[Any]]:
         return partial(track.buffer.slice, low, high)
 
     # -- for drivers that store the tuples themselves ------------------------------------------------------------------
@@ -85,7 +88,7 @@ class WindowManager(KeyedMachine[WindowTrack]):
         self._guard.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
-            yield from track.held_since(sequence)
+            yield from _listed(track.buffer).since(track.held_from, sequence)
 
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
@@ -99,8 +102,13 @@ class WindowManager(KeyedMachine[WindowTrack]):
         for key, entries in held.items():
             entries.sort(key=itemgetter(0, 1))
             ordered_at, numbers, tuples = zip(*entries, strict=True)
-            buffer = self._tracks[key].buffer
+            buffer = _listed(self._tracks[key].buffer)
             buffer.load(ordered_at, tuples, numbers, buffer.base)
+
+
+def _listed(buffer: TupleBuffer) -> ListBuffer:
+    assert isinstance(buffer, ListBuffer), "a driver stores the tuples of list buffers only"
+    return buffer
 
 
 class StatefulWindowManager(WindowManager):

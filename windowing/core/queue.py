@@ -11,13 +11,13 @@ they arrive, `settle` merges them into (timestamp, arrival) order once.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
 from windowing.errors import StaleWindowError
 
-__all__ = ["Buffer", "ListBuffer"]
+__all__ = ["Buffer", "ListBuffer", "TupleBuffer"]
 
 _TRIM_AT_LEAST = 256
 
@@ -54,11 +54,37 @@ class Buffer(Protocol):
     def timestamp_at(self, position: int) -> int:
         """Return the timestamp of the tuple at `position`."""
 
-    def slice(self, low: int, high: int) -> list[Any]:
-        """Return the tuples at positions [low, high). Cost: the copy."""
+    def slice(self, low: int, high: int) -> Sequence[Any]:
+        """Return the tuples at positions [low, high). Cost: the copy, or nothing where the sequence is lazy."""
 
     def trim(self, position: int) -> None:
         """Let go of all tuples before `position`; memory follows within a constant factor. Cost: amortised O(1) a tuple."""
+
+
+class TupleBuffer(Buffer, Protocol):
+    """A buffer whose tuples are kept one by one, with what the windows over them ask."""
+
+    @property
+    def sequenced(self) -> bool:
+        """Whether it knows the arrival number of each tuple."""
+
+    def came_after(self, low: int, high: int, sequence: int, all_from: int) -> Sequence[Any]:
+        """Return those at [low, high) that arrived at `sequence` or later, and all at position `all_from` or above."""
+
+    def came_before(self, low: int, high: int, sequence: int) -> Sequence[Any]:
+        """Return those at [low, high) that arrived before `sequence`."""
+
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        """Return how many of those at [low, high) arrived at `sequence` or later."""
+
+    def dump(self, position: int) -> dict[str, Any]:
+        """Return what is held from `position` on as plain data, while nothing is staged."""
+
+    def fill(self, data: dict[str, Any]) -> None:
+        """Fill an empty buffer from what `dump` returned; `data["base"]` is the position it was asked for."""
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
 
 
 class ListBuffer:
@@ -90,6 +116,10 @@ class ListBuffer:
         self._staged_timestamps: list[int] = []
         self._staged_payloads: list[Any] = []
         self._staged_sequences: list[int] = []
+
+    @property
+    def sequenced(self) -> bool:
+        return self.sequences is not None
 
     def __len__(self) -> int:
         return len(self.timestamps) + len(self._staged_timestamps)
@@ -123,6 +153,15 @@ class ListBuffer:
         if self.sequences is not None:
             self.sequences = list(sequences or ())
         self.base = base
+
+    def since(self, position: int, sequence: int) -> Iterator[tuple[int, int, Any]]:
+        """Yield (sequence, timestamp, tuple) of what is held from `position` on and arrived at `sequence` or later."""
+        at = position - self.base
+        for number, timestamp, payload in zip(
+            (self.sequences or [])[at:], self.timestamps[at:], self.payloads[at:], strict=True
+        ):
+            if number >= sequence:
+                yield number, timestamp, payload
 
     def settle(self) -> None:
         staged = self._staged_timestamps
@@ -169,6 +208,36 @@ class ListBuffer:
                 f"tuples from position {low} on were asked for after they had expired and been freed"
             )
         return self.payloads[low - base : high - base]
+
+    def came_after(self, low: int, high: int, sequence: int, all_from: int) -> list[Any]:
+        border = max(min(all_from, high), low)
+        return self._picked(low, border, sequence, True) + self.slice(border, high)
+
+    def came_before(self, low: int, high: int, sequence: int) -> list[Any]:
+        return self._picked(low, high, sequence, False)
+
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        return sum(1 for number in self._numbers(low, high) if number >= sequence)
+
+    def _picked(self, low: int, high: int, sequence: int, after: bool) -> list[Any]:
+        low = max(low, self.base)
+        numbered = zip(self.slice(low, high), self._numbers(low, high), strict=True)
+        return [payload for payload, number in numbered if (number >= sequence) is after]
+
+    def _numbers(self, low: int, high: int) -> list[int]:
+        assert self.sequences is not None
+        return self.sequences[max(low - self.base, 0) : max(high - self.base, 0)]
+
+    def dump(self, position: int) -> dict[str, Any]:
+        at = position - self.base
+        return {
+            "timestamps": self.timestamps[at:],
+            "payloads": self.payloads[at:],
+            "sequences": None if self.sequences is None else self.sequences[at:],
+        }
+
+    def fill(self, data: dict[str, Any]) -> None:
+        self.load(data["timestamps"], data["payloads"], data["sequences"], data["base"])
 
     def trim(self, position: int) -> None:
         dead = position - self.base

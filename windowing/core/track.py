@@ -11,16 +11,19 @@ held stays in the queue until the next firing has reported it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from windowing.core.mixes import Firing
-from windowing.core.queue import ListBuffer
+from windowing.core.queue import TupleBuffer
 from windowing.core.windows import TupleWindow
 
-__all__ = ["RangeContent", "Tally", "WindowTrack", "key_of"]
+__all__ = ["Fold", "RangeContent", "Tally", "WindowTrack", "key_of"]
 
 _DETACH_OVER = 1024
+
+Fold = Callable[[Sequence[Any]], Any]
+"""What makes `window.aggregate` of the tuples of a window."""
 
 
 def key_of(saved: Any) -> Any:
@@ -69,7 +72,7 @@ class RangeContent:
 
     __slots__ = ("_buffer", "_fired_at", "_fold", "_high", "_last", "_last_high", "_last_low", "_low")
 
-    def __init__(self, track: WindowTrack, firing: Firing, fold: Callable[[list[Any]], Any] | None) -> None:
+    def __init__(self, track: WindowTrack, firing: Firing, fold: Fold | None) -> None:
         self._buffer = track.buffer
         self._low, self._high = firing.low, firing.high
         self._last_low, self._last_high = track.last_low, track.last_high
@@ -80,16 +83,15 @@ class RangeContent:
     def __len__(self) -> int:
         return self._high - self._low
 
-    def current(self) -> list[Any]:
+    def current(self) -> Sequence[Any]:
         return self._buffer.slice(self._low, self._high)
 
-    def new(self) -> list[Any]:
-        fresh = self._buffer.slice(max(self._low, self._last_high), self._high)
+    def new(self) -> Sequence[Any]:
         if self._fired_at is None:
-            return fresh
-        return self._picked(self._low, min(self._last_high, self._high), came_after=True) + fresh
+            return self._buffer.slice(max(self._low, self._last_high), self._high)
+        return self._buffer.came_after(self._low, self._high, self._fired_at, all_from=self._last_high)
 
-    def expired(self) -> list[Any]:
+    def expired(self) -> Sequence[Any]:
         if self._last is not None:
             return self._last
         high = min(self._last_high, self._low)
@@ -97,20 +99,7 @@ class RangeContent:
             return []
         if self._fired_at is None:
             return self._buffer.slice(self._last_low, high)
-        return self._picked(self._last_low, high, came_after=False)
-
-    def _picked(self, low: int, high: int, came_after: bool) -> list[Any]:
-        fired_at, sequences, base = self._fired_at, self._buffer.sequences, self._buffer.base
-        assert fired_at is not None
-        assert sequences is not None
-        low = max(low, base)
-        return [
-            payload
-            for payload, sequence in zip(
-                self._buffer.slice(low, high), sequences[low - base : high - base], strict=True
-            )
-            if (sequence >= fired_at) is came_after
-        ]
+        return self._buffer.came_before(self._last_low, high, self._fired_at)
 
     def aggregate(self) -> Any:
         if self._fold is None:
@@ -138,17 +127,17 @@ class WindowTrack:
         "strangers",
     )
 
-    def __init__(self, key: Any, ordinal: int, sequenced: bool, born: int = 0) -> None:
+    def __init__(self, key: Any, ordinal: int, buffer: TupleBuffer, born: int = 0) -> None:
         self.key = key
         self.ordinal = ordinal
         self.born = born
-        self.buffer = ListBuffer(sequenced)
+        self.buffer = buffer
         self.mark = 0
         self.horizon = 0
         self.covered = 0
         self.last_low = 0
         self.last_high = 0
-        self.last: list[Any] | None = None
+        self.last: Sequence[Any] | None = None
         self.fired_at = born
         self.strangers = 0
         self.newest: int | None = None
@@ -156,11 +145,12 @@ class WindowTrack:
 
     def settle(self, by_window: bool) -> None:
         """Bring the queue in order. With `by_window` a tuple may land inside what was shown: positions move over it."""
-        if by_window and self.buffer.staged and self.buffer.timestamps:
-            self._make_room(sorted(self.buffer.staged))
-        self.buffer.settle()
-        if self.buffer.timestamps:
-            self.newest = self.buffer.timestamps[-1]
+        buffer = self.buffer
+        if by_window and buffer.staged and buffer.end > buffer.base:
+            self._make_room(sorted(buffer.staged))
+        buffer.settle()
+        if buffer.end > buffer.base:
+            self.newest = buffer.timestamp_at(buffer.end - 1)
 
     def _make_room(self, staged: list[int]) -> None:
         def before(position: int) -> int:
@@ -178,22 +168,23 @@ class WindowTrack:
         length_ms: int | None,
         sequence: int,
         tally: Tally,
-        fold: Callable[[list[Any]], Any] | None = None,
+        fold: Fold | None = None,
+        make: Callable[..., TupleWindow] = TupleWindow,
     ) -> TupleWindow:
-        """Return the window of `firing` and move on: it is now the last fired window."""
+        """Return the window of `firing`, made by `make`, and move on: it is now the last fired window."""
         reference, low, high = firing
         start = None if length_ms is None else reference - length_ms
         content = RangeContent(self, firing, fold)
         self._count(low, high, tally)
         self.last_low, self.last_high, self.last = low, high, None
         self.fired_at, self.strangers = sequence, 0
-        return TupleWindow(content, start, reference, self.key)
+        return make(content, start, reference, self.key)
 
     def _count(self, low: int, high: int, tally: Tally) -> None:
         covered = self.covered
         tally.fired += 1
         if self.strangers:
-            tally.shown += self._strangers_in(low, min(high, covered))
+            tally.shown += self.buffer.count_after(low, min(high, covered), self.fired_at)
         if low > covered:
             tally.skipped += low - covered
             covered = low
@@ -201,11 +192,6 @@ class WindowTrack:
             tally.shown += high - covered
             covered = high
         self.covered = covered
-
-    def _strangers_in(self, low: int, high: int) -> int:
-        sequences, base = self.buffer.sequences, self.buffer.base
-        assert sequences is not None
-        return sum(1 for sequence in sequences[max(low - base, 0) : max(high - base, 0)] if sequence >= self.fired_at)
 
     def expire(self, horizon: int, tally: Tally) -> int:
         """Let all tuples before `horizon` expire; return the position of the first that did."""
@@ -227,7 +213,7 @@ class WindowTrack:
     def trim(self) -> None:
         """Free what is neither live nor in the last window; a small last window before a long gap is set aside."""
         gap = self.horizon - self.last_high
-        if gap > _DETACH_OVER and self.last is None and self.buffer.sequences is None:
+        if gap > _DETACH_OVER and self.last is None and not self.buffer.sequenced:
             self.last = self.buffer.slice(self.last_low, self.last_high)
         self.buffer.trim(self.held_from)
 
@@ -235,16 +221,6 @@ class WindowTrack:
     def empty(self) -> bool:
         """Whether every tuple has expired."""
         return self.horizon == self.buffer.end and not self.buffer.staged
-
-    def held_since(self, sequence: int) -> Iterator[tuple[int, int, Any]]:
-        """Yield (sequence, timestamp, tuple) of what is held and arrived at `sequence` or later, in queue order."""
-        buffer = self.buffer
-        at = self.held_from - buffer.base
-        for number, timestamp, payload in zip(
-            (buffer.sequences or [])[at:], buffer.timestamps[at:], buffer.payloads[at:], strict=True
-        ):
-            if number >= sequence:
-                yield number, timestamp, payload
 
     def snapshot(self, events: bool) -> dict[str, Any]:
         """Return the track as plain data; without `events`, for a driver that stores the tuples apart, all but those."""
@@ -264,24 +240,21 @@ class WindowTrack:
             "newest": self.newest,
         }
         if events:
-            buffer, at = self.buffer, low - self.buffer.base
-            data["timestamps"] = buffer.timestamps[at:]
-            data["payloads"] = buffer.payloads[at:]
-            data["sequences"] = None if buffer.sequences is None else buffer.sequences[at:]
+            data |= self.buffer.dump(low)
         return data
 
     @classmethod
-    def restored(cls, data: dict[str, Any], sequenced: bool) -> WindowTrack:
-        """Return the track of a snapshot; its queue is filled from the snapshot, or stays empty for `buffer.load`."""
-        track = cls(key_of(data["key"]), data["ordinal"], sequenced, data["born"])
+    def restored(cls, data: dict[str, Any], buffer: TupleBuffer) -> WindowTrack:
+        """Return the track of a snapshot; its queue is filled from the snapshot, or stays empty for `ListBuffer.load`."""
+        track = cls(key_of(data["key"]), data["ordinal"], buffer, data["born"])
         track.mark, track.horizon, track.covered = data["mark"], data["horizon"], data["covered"]
         track.last_low, track.last_high = data["last_window"]
         track.last = None if data["last"] is None else list(data["last"])
         track.fired_at, track.strangers, track.newest = data["fired_at"], data["strangers"], data["newest"]
-        if "timestamps" in data:
-            track.buffer.load(data["timestamps"], data["payloads"], data["sequences"], data["base"])
+        if "timestamps" in data or "pages" in data:
+            buffer.fill(data)
         else:
-            track.buffer.base = data["base"]
+            buffer.base = data["base"]
         return track
 
     def check(self) -> None:
