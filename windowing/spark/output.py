@@ -24,7 +24,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from windowing.errors import BoltError, shown
 
-__all__ = ["METRICS", "Layout", "metric_column"]
+__all__ = ["METRICS", "Layout", "arrow_column", "metric_column"]
 
 METRICS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "watermark", "now")
 _STREAM = "_stream"
@@ -103,15 +103,20 @@ class Encoder:
         columns = {_STREAM: pa.repeat(pa.scalar(number, pa.int32()), len(rows))}
         for place, field in self._fields[stream]:
             values = [row[field.name] for row in rows]
-            array = _array(values, field.type)
-            if array is None:
-                wrong = next(value for value in values if _array([value], field.type) is None)
-                raise BoltError(
-                    f"bolt {self._bolt!r} emitted {shown(wrong)} as field {field.name!r} of stream {stream!r}, which is "
-                    f"declared {field.type}; emit that type, or change the declaration"
-                )
-            columns[_name(number, place)] = array
+            columns[_name(number, place)] = arrow_column(self._bolt, stream, field, values)
         return pa.table(columns)
+
+
+def arrow_column(bolt: str, stream: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
+    """Return what a bolt has emitted as a field of a stream; BoltError for a value that is not of the field's type."""
+    array = _array(values, field.type)
+    if array is None:
+        wrong = next(value for value in values if _array([value], field.type) is None)
+        raise BoltError(
+            f"bolt {bolt!r} emitted {shown(wrong)} as field {field.name!r} of stream {stream!r}, which is "
+            f"declared {field.type}; emit that type, or change the declaration"
+        )
+    return array
 
 
 def metric_column(name: str) -> str:
@@ -123,7 +128,7 @@ def _name(number: int, place: int) -> str:
     return f"_{number}_{place}"
 
 
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array | None:
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     """Return the values as Arrow takes them, None if it does not; a number is no moment, whatever Arrow says."""
     if pa.types.is_temporal(kind) and any(isinstance(value, int | float) for value in values):
         return None

@@ -30,7 +30,19 @@ from pyspark.sql.types import DataType, MapType
 from windowing.errors import ConfigError
 from windowing.spark.failures import marked
 
-__all__ = ["NOW", "PACKED", "TASK", "TIMESTAMP", "Packer", "packed", "task_column", "timestamps_of"]
+__all__ = [
+    "NOW",
+    "PACKED",
+    "TASK",
+    "TIMESTAMP",
+    "Packer",
+    "asked",
+    "largest_of",
+    "packed",
+    "raise_largest",
+    "task_column",
+    "timestamps_of",
+]
 
 TASK, NOW, TIMESTAMP = "__task", "__now", "__ts"
 PACKED = (
@@ -107,27 +119,14 @@ class Packer:
         row_type = namedtuple("Row", rows.schema.names, rename=True)  # type: ignore[misc]
         columns = [column.to_pylist() for column in rows.columns]
         return pa.array(
-            [_asked(self.timestamp, row_type(*values)) for values in zip(*columns, strict=True)], pa.int64()
+            [asked(self.timestamp, row_type(*values)) for values in zip(*columns, strict=True)], pa.int64()
         )
 
     def _raise_largest(
         self, largest: dict[str | None, int], stamps: pa.Int64Array, rows: pa.RecordBatch, now: int
     ) -> None:
-        usable = stamps
-        if self.max_future_ms is not None:
-            known = pc.less_equal(stamps, pa.scalar(min(now + self.max_future_ms, _BOUND), pa.int64()))
-            usable = pc.if_else(known, stamps, pa.scalar(None, pa.int64()))
-        if self.source is None:
-            found = [(None, pc.max(usable).as_py())]
-        else:
-            table = pa.table({"source": rows.column(self.source).cast(pa.string()), "ts": usable})
-            found = [
-                (row["source"], row["ts_max"])
-                for row in table.group_by("source").aggregate([("ts", "max")]).to_pylist()
-            ]
-        for source, value in found:
-            if value is not None and value > largest.get(source, -_BOUND):
-                largest[source] = value
+        sources = None if self.source is None else rows.column(self.source)
+        raise_largest(largest, largest_of(stamps, sources, now, self.max_future_ms))
 
     def _rows(self, parts: list[tuple[int, bytes]], partition: int, sequence: int, now: int) -> pa.RecordBatch:
         count = len(parts)
@@ -223,6 +222,39 @@ def timestamps_of(column: pa.Array) -> pa.Int64Array:
     return pc.if_else(bounded, stamps, pa.scalar(None, pa.int64()))
 
 
+def largest_of(
+    stamps: pa.Int64Array, sources: pa.Array | None, now: int, max_future_ms: int | None
+) -> dict[str | None, int | None]:
+    """Return the largest usable timestamp of each source (of None, without sources): one too far ahead is not usable."""
+    usable = stamps
+    if max_future_ms is not None:
+        known = pc.less_equal(stamps, pa.scalar(min(now + max_future_ms, _BOUND), pa.int64()))
+        usable = pc.if_else(known, stamps, pa.scalar(None, pa.int64()))
+    if sources is None:
+        return {None: pc.max(usable).as_py()}
+    table = pa.table({"source": sources.cast(pa.string()), "ts": usable})
+    found = table.group_by("source").aggregate([("ts", "max")]).to_pylist()
+    return {row["source"]: row["ts_max"] for row in found}
+
+
+def raise_largest(largest: dict[str | None, int], found: dict[str | None, int | None]) -> None:
+    """Take over what is larger."""
+    for source, value in found.items():
+        if value is not None and value > largest.get(source, -_BOUND):
+            largest[source] = value
+
+
+def asked(extract: Callable[[Any], Any], row: Any) -> int | None:
+    """Ask the bolt's timestamp function; what it cannot answer is an unusable timestamp of that row, not the end of
+    the query.
+    """
+    try:
+        value = extract(row)
+    except Exception:
+        return None
+    return value if type(value) is int and -_BOUND < value < _BOUND else None
+
+
 def _floor_ms(micros: pa.Int64Array) -> pa.Int64Array:
     floored = np.floor_divide(micros.fill_null(0).to_numpy(zero_copy_only=False), 1000)
     return pa.array(floored, pa.int64(), mask=micros.is_null().to_numpy(zero_copy_only=False))
@@ -236,17 +268,6 @@ def _whole(column: pa.DoubleArray) -> pa.Int64Array:
 
 def _whole_decimal(value: Decimal | None) -> int | None:
     return int(value) if value is not None and abs(value) < _BOUND and value == int(value) else None
-
-
-def _asked(extract: Callable[[Any], Any], row: Any) -> int | None:
-    """Ask the bolt's timestamp function; what it cannot answer is an unusable timestamp of that row, not the end of
-    the query.
-    """
-    try:
-        value = extract(row)
-    except Exception:
-        return None
-    return value if type(value) is int and -_BOUND < value < _BOUND else None
 
 
 def _split(rows: pa.RecordBatch, tasks: np.ndarray[Any, Any], count: int) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,9 +29,11 @@ from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.manager import WindowManager
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, ConfigError, CorruptStateError
-from windowing.spark.codec import META_MAGIC, NAN, dumps, frame, loads, unframe
-from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, decode_table, with_order
+from windowing.spark.codec import META_MAGIC, dumps, frame, loads, unframe
+from windowing.spark.rows import NamedRows, Part, RowFormat
+from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, with_order
 from windowing.topology.bolts import WindowedBolt
+from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
 from windowing.topology.runner import BoltRunner
 
@@ -45,16 +46,6 @@ DEAD_LETTER_DDL = (
 )
 SIDE_STREAM = "late"
 _STATE_FORMAT = 1
-
-
-class Part(NamedTuple):
-    """Rows of one upstream Arrow batch for this task: an Arrow IPC stream of the input columns and `__ts`."""
-
-    stream: str
-    partition: int
-    sequence: int
-    now_ms: int
-    data: bytes
 
 
 class Control(NamedTuple):
@@ -83,6 +74,7 @@ class TaskStage:
 
     `columns`: the input columns in order. `streams`: the declared input streams; their order is part of the order of arrival.
     `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go (`late` if the bolt names none).
+    `format`: rows of another form than namedtuples of these columns. `settings`: what the bolt is told of its topology.
     """
 
     bolt: WindowedBolt
@@ -91,6 +83,8 @@ class TaskStage:
     order_by: tuple[str, ...] = ()
     tasks: int = 1
     late_stream: str = field(default=SIDE_STREAM)
+    format: RowFormat | None = None
+    settings: TopologyConfig = field(default_factory=TopologyConfig)
 
     def __post_init__(self) -> None:
         if self.bolt.config.on_error is OnError.FAIL:
@@ -98,6 +92,11 @@ class TaskStage:
                 f"bolt {self.bolt.name!r} says on_error='fail', which fails tuples back to an acker; a Spark query has none: "
                 "use 'raise', 'skip' or 'dead_letter'"
             )
+
+    @property
+    def rows(self) -> RowFormat:
+        """What the rows look like."""
+        return self.format or NamedRows(self.columns, self.streams, self.order_by)
 
     def turn(
         self,
@@ -107,9 +106,16 @@ class TaskStage:
         parts: Sequence[Part],
         controls: Sequence[Control],
         nonce: bytes | None = None,
+        state: Any = None,
+        txid: int = 0,
     ) -> TurnResult:
-        """Run the turn of `task` for one batch. Raises BoltError, CorruptStateError, and what the user's policies raise."""
-        return _Turn(self, task, metadata, load).run(parts, controls, nonce or os.urandom(8))
+        """Run the turn of `task` for one batch. Raises BoltError, CorruptStateError, and what the user's policies raise.
+
+        state: what a stateful bolt is handed; `txid` is what its hooks are told before that is written.
+        """
+        turn = _Turn(self, task, metadata, load)
+        turn.state, turn.txid = state, txid
+        return turn.run(parts, controls, nonce or os.urandom(8))
 
 
 class _Turn:
@@ -127,12 +133,14 @@ class _Turn:
         self.manager = self.executor.manager
         # Only the built-in windows number their tuples; other machines' snapshots name the rows they hold.
         self.numbered = self.manager if isinstance(self.manager, WindowManager) else None
-        self.row_type: Any = namedtuple("Row", stage.columns, rename=True)  # type: ignore[misc]
+        self.format = stage.rows
         self.rows: list[tuple[str, dict[str, Any]]] = []
         self.row_of: dict[int, Any] = {}
         self.number_of: dict[int, int] = {}
         self.next_number = 0
         self.failed = 0
+        self.state: Any = None
+        self.txid = 0
         self.stored = (
             _Stored.empty() if metadata is None else _Stored.of(unframe(META_MAGIC, metadata, self.what), self.what)
         )
@@ -140,48 +148,39 @@ class _Turn:
     # -- the turn ------------------------------------------------------------------------------------------------------
 
     def run(self, parts: Sequence[Part], controls: Sequence[Control], nonce: bytes) -> TurnResult:
-        table = self._table(parts)
+        table = self.format.arrived(parts) if parts else None
         chunks = ChunkStore(self.stored.chunks, self.load, self.what)
-        self._restore(chunks.read(None if table is None else _columns(table, self.stage).schema))
+        self._restore(chunks.read(None if table is None else self.format.kept(table).schema))
         before = self.executor.counts()
         self.executor.set_clock(max([part.now_ms for part in parts] + [control.now_ms for control in controls]))
         runner = BoltRunner(self.stage.bolt)
-        runner.open(TaskContext(self.stage.bolt.name, self.task, self.stage.tasks))
+        context = TaskContext(self.stage.bolt.name, self.task, self.stage.tasks, self.stage.settings)
+        runner.open(context, self.state)
         try:
             accepted = self._feed(table, runner)
             self._learn(controls)
             draining = any(control.kind == "drain" for control in controls)
             self._perform(self.executor.drain() if draining else self.executor.turn(), runner)
+            if self.state is not None:
+                runner.hook("pre_prepare", self.txid)
+                runner.hook("pre_commit", self.txid)
         finally:
             runner.close()
         return self._result(chunks, table, accepted, before, nonce)
-
-    def _table(self, parts: Sequence[Part]) -> pa.Table | None:
-        """Return the rows of the batch in order of arrival."""
-        if not parts:
-            return None
-        position = {stream: index for index, stream in enumerate(self.stage.streams)}
-        ordered = sorted(parts, key=lambda part: (position[part.stream], part.partition, part.sequence))
-        tables = [decode_table(part.data) for part in ordered]
-        streams = [pa.repeat(part.stream, table.num_rows) for part, table in zip(ordered, tables, strict=True)]
-        table = pa.concat_tables(tables).append_column("__stream", pa.chunked_array(streams, pa.string()))
-        if self.stage.order_by:
-            table = table.sort_by([(name, "ascending") for name in self.stage.order_by])
-        return table.combine_chunks()
 
     def _restore(self, held: pa.Table | None) -> None:
         if self.stored.executor is None:
             return
         if held is not None:
             numbers = held.column(SEQUENCE).to_pylist()
-            payloads = self._payloads(held)
+            payloads = self.format.payloads(held)
             self.row_of = dict(zip(numbers, payloads, strict=True))
             if self.numbered is None:
                 self.number_of = {id(payload): number for number, payload in self.row_of.items()}
         self.executor.restore(loads(self.stored.executor, self.what, self._row))
         self.next_number = self.stored.next_number
         if self.numbered is not None and held is not None:
-            keys = self._keys(held)
+            keys = self._keys(held, payloads)
             self.numbered.load(keys, numbers, held.column(TIMESTAMP).to_pylist(), payloads)
 
     def _row(self, number: int) -> Any:
@@ -196,7 +195,7 @@ class _Turn:
         """Offer the batch's rows; return the positions of those that were accepted."""
         if table is None:
             return np.empty(0, dtype=np.int64)
-        payloads = self._payloads(table)
+        payloads = self.format.payloads(table)
         if self.numbered is None:
             self.row_of.update(enumerate(payloads, self.next_number))
             self.number_of.update((id(payload), number) for number, payload in enumerate(payloads, self.next_number))
@@ -204,7 +203,7 @@ class _Turn:
         effects = self.executor.add_batch(
             payloads,
             table.column(TIMESTAMP).to_pylist() if self.config.event_time else None,
-            keys=self._keys(table),
+            keys=self._keys(table, payloads),
             trusted=True,
             tracked=False,
         )
@@ -233,8 +232,8 @@ class _Turn:
                 self.rows.append((stream, dict(zip(self.stage.bolt.outputs[stream].names, values, strict=True))))
         elif isinstance(effect, Late):
             for payload in effect.payloads:
-                row = dict(zip(self.stage.columns, payload, strict=True))
-                self.rows.append((self.stage.late_stream, row | {"reason": effect.reason.value}))
+                row = self.format.fields(payload) | {"reason": effect.reason.value}
+                self.rows.append((self.stage.late_stream, row))
 
     def _failed(self, window: TupleWindow, error: BoltError) -> None:
         self.failed += 1
@@ -285,10 +284,10 @@ class _Turn:
         clock = (
             None if self.config.event_time else pa.repeat(pa.scalar(self.executor.now_ms, pa.int64()), len(accepted))
         )
-        return with_order(_columns(chosen, self.stage), clock or chosen.column(TIMESTAMP), numbers)
+        return with_order(self.format.kept(chosen), clock or chosen.column(TIMESTAMP), numbers)
 
     def _named(self, value: Any, named: set[int]) -> int | None:
-        number = self.number_of.get(id(value)) if isinstance(value, self.row_type) else None
+        number = self.number_of.get(id(value)) if self.format.is_row(value) else None
         if number is not None:
             named.add(number)
         return number
@@ -305,17 +304,8 @@ class _Turn:
             metrics[name] = after[name] - before[name]
         return metrics
 
-    def _payloads(self, table: pa.Table) -> list[Any]:
-        columns = [table.column(name).to_pylist() for name in self.stage.columns]
-        if not columns:
-            return [self.row_type() for _ in range(table.num_rows)]
-        return list(map(self.row_type._make, zip(*columns, strict=True)))
-
-    def _keys(self, table: pa.Table) -> list[Any] | None:
-        if self.config.key is None:
-            return None
-        columns = [map(_one_nan, table.column(name).to_pylist()) for name in self.config.key]
-        return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
+    def _keys(self, table: pa.Table, payloads: list[Any]) -> list[Any] | None:
+        return None if self.config.key is None else self.format.keys(table, payloads, self.config.key)
 
 
 @dataclass(slots=True)
@@ -351,12 +341,3 @@ class _Stored:
             }
         )
         return len(head).to_bytes(8, "big") + head + (self.executor or b"")
-
-
-def _one_nan(value: Any) -> Any:
-    """Make every NaN the same object, so that NaN keys are one key, as they are in Spark."""
-    return NAN if value != value else value
-
-
-def _columns(table: pa.Table, stage: TaskStage) -> pa.Table:
-    return table.select(list(stage.columns))

@@ -78,8 +78,8 @@ class BoltRunner:
         self._instance: Any = None
         self._file = file_of(bolt.target, "execute" if bolt.is_class else None)
 
-    def open(self, context: Any = None) -> None:
-        """Make the instance and call its `prepare(context)`; for a function there is nothing to make."""
+    def open(self, context: Any = None, state: Any = None) -> None:
+        """Make the instance, call its `init_state(state)` if there is one to hand over, then its `prepare(context)`."""
         if self._call is not None:
             raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
         if not self._bolt.is_class:
@@ -87,6 +87,8 @@ class BoltRunner:
             return
         try:
             instance = self._bolt.target()
+            if state is not None:
+                instance.init_state(state)
             if getattr(instance, "prepare", None) is not None:
                 instance.prepare(context)
         except (Exception, SystemExit) as problem:
@@ -114,15 +116,23 @@ class BoltRunner:
                 raise
             return Outcome([], error)
 
+    def hook(self, method: str, *arguments: Any) -> None:
+        """Call a method of the instance that it may have, such as `pre_commit`; a function has none."""
+        self._call_if_there(self._instance, method, *arguments)
+
     def close(self) -> None:
         """Call the instance's `cleanup`, once; a runner that is not open stays as it is."""
         instance, self._instance, self._call = self._instance, None, None
-        if getattr(instance, "cleanup", None) is None:
+        self._call_if_there(instance, "cleanup")
+
+    def _call_if_there(self, instance: Any, method: str, *arguments: Any) -> None:
+        written = getattr(instance, method, None)
+        if written is None:
             return
         try:
-            instance.cleanup()
+            written(*arguments)
         except (Exception, SystemExit) as problem:
-            raise self._failure(problem, "in cleanup") from problem
+            raise self._failure(problem, f"in {method}") from problem
 
     def _check_open(self) -> None:
         if self._call is None:

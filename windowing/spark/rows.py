@@ -1,0 +1,105 @@
+"""What the rows of a windowed task look like: to the bolt, in the order of arrival, and in the stored chunks.
+
+    parts of a batch --arrived--> a table in order of arrival --payloads--> what windows hold
+                                       |
+                                       +--> columns of the chunks          (turn.py)
+
+NamedRows are those of `windowed(...)`: namedtuples of one set of columns. (A topology's are Tuples: tuple_rows.py.)
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from windowing.spark.codec import NAN
+from windowing.spark.state import decode_table
+
+__all__ = ["NamedRows", "Part", "RowFormat", "one_nan"]
+
+
+class Part(NamedTuple):
+    """Rows of one upstream Arrow batch for this task: an Arrow IPC stream of the input columns and `__ts`."""
+
+    stream: str
+    partition: int
+    sequence: int
+    now_ms: int
+    data: bytes
+
+
+class RowFormat(Protocol):
+    """What a turn asks about its rows; `table` has at least the columns that a chunk keeps."""
+
+    def arrived(self, parts: Sequence[Part]) -> pa.Table:
+        """Return the rows of a batch in order of arrival: the columns of the chunks, and `__ts`."""
+
+    def kept(self, table: pa.Table) -> pa.Table:
+        """Return the columns that a chunk keeps."""
+
+    def payloads(self, table: pa.Table) -> list[Any]:
+        """Return what the windows hold, for each row."""
+
+    def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
+        """Return the key= of each row."""
+
+    def is_row(self, value: Any) -> bool:
+        """Return whether a value can be one of the payloads."""
+
+    def fields(self, payload: Any) -> dict[str, Any]:
+        """Return a payload by field name, as it stands on the late stream."""
+
+
+class NamedRows:
+    """Namedtuples of these columns. `streams`: the input streams, whose order is part of the order of arrival; `order_by`:
+    columns that give it instead.
+    """
+
+    def __init__(self, columns: tuple[str, ...], streams: tuple[str, ...], order_by: tuple[str, ...] = ()) -> None:
+        self._columns, self._streams, self._order_by = columns, streams, order_by
+
+    @cached_property
+    def _type(self) -> Any:
+        return namedtuple("Row", self._columns, rename=True)
+
+    def arrived(self, parts: Sequence[Part]) -> pa.Table:
+        """Return the rows by (stream, partition, sequence, position), or by `order_by`."""
+        position = {stream: index for index, stream in enumerate(self._streams)}
+        ordered = sorted(parts, key=lambda part: (position[part.stream], part.partition, part.sequence))
+        table = pa.concat_tables([decode_table(part.data) for part in ordered])
+        if self._order_by:
+            table = table.sort_by([(name, "ascending") for name in self._order_by])
+        return table.combine_chunks()
+
+    def kept(self, table: pa.Table) -> pa.Table:
+        """Return the input columns."""
+        return table.select(list(self._columns))
+
+    def payloads(self, table: pa.Table) -> list[Any]:
+        """Return a namedtuple for each row."""
+        columns = [table.column(name).to_pylist() for name in self._columns]
+        if not columns:
+            return [self._type() for _ in range(table.num_rows)]
+        return list(map(self._type._make, zip(*columns, strict=True)))
+
+    def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
+        """Return the values of the key's columns."""
+        columns = [map(one_nan, table.column(name).to_pylist()) for name in names]
+        return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def is_row(self, value: Any) -> bool:
+        """Return whether a value is such a namedtuple."""
+        return isinstance(value, self._type)
+
+    def fields(self, payload: Any) -> dict[str, Any]:
+        """Return the columns by name."""
+        return dict(zip(self._columns, payload, strict=True))
+
+
+def one_nan(value: Any) -> Any:
+    """Make every NaN the same object, so that NaN keys are one key, as they are in Spark."""
+    return NAN if value != value else value
