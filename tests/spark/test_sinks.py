@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from windowing.errors import ConfigError, CorruptStateError
 from windowing.spark import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink
 from windowing.spark.hadoop import Folder
+from windowing.spark.owners import Owner, owner_of
+from windowing.spark.sinks import claim
 
 
 def frame(spark: SparkSession, *values: int, text: str | None = "x") -> DataFrame:
@@ -126,3 +128,103 @@ def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(spark: SparkSessi
     folder.delete("f.json")
     folder.delete("f.json")
     assert not folder.exists("f.json")
+
+
+def test_a_folder_belongs_to_one_stream_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    mine, other = str(tmp_path / "mine"), str(tmp_path / "other")
+    out = tmp_path / "out"
+    claim(spark, mine, {"default": ParquetSink(str(out))})
+    written = (out / "_owner.json").read_bytes()
+    claim(spark, mine, {"default": ParquetSink(f"{out}/")})
+    with pytest.raises(
+        ConfigError, match=r"holds the output of stream 'default' of query .*give this one a new output"
+    ):
+        claim(spark, other, {"default": ParquetSink(str(out))})
+    with pytest.raises(ConfigError, match="not of stream 'late'"):
+        claim(spark, mine, {"late": ParquetSink(str(out))})
+    assert (out / "_owner.json").read_bytes() == written
+    ParquetSink(str(out)).write(frame(spark, 1), 0)
+    assert found(ParquetSink(str(out)), spark) == [(1, "x", 0)]
+
+
+def test_an_output_folder_from_before_owners_goes_on_with_its_checkpoint_only(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    out, old = tmp_path / "out", tmp_path / "old"
+    sink = ParquetSink(str(out))
+    sink.write(frame(spark, 1), 0)
+    sink.write(frame(spark, 2), 3)
+    with pytest.raises(ConfigError, match=r"out holds batch 3, and stream 'default' of query \w+ has begun none"):
+        claim(spark, str(tmp_path / "new"), {"default": sink})
+    (old / "offsets").mkdir(parents=True)
+    (old / "offsets/2").write_text("v1\n{}")
+    with pytest.raises(ConfigError, match="has come to batch 2"):
+        claim(spark, str(old), {"default": sink})
+    assert not (out / "_owner.json").exists()
+    (old / "offsets/3").write_text("v1\n{}")
+    claim(spark, str(old), {"default": sink})
+    assert (out / "_owner.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "said"),
+    [
+        ("out", "out/", "writes to the folder"),
+        ("out", "./x/../out", "writes to the folder"),
+        ("out", "out/late", "inside the folder"),
+        ("out/a/b", "out", "inside the folder"),
+    ],
+)
+def test_two_streams_never_share_a_folder(spark: SparkSession, tmp_path: Path, one: str, two: str, said: str) -> None:
+    sinks = {"default": ParquetSink(f"{tmp_path}/{one}"), "late": FileSink(f"file:{tmp_path}/{two}", "json")}
+    with pytest.raises(ConfigError, match=said):
+        claim(spark, str(tmp_path / "checkpoint"), sinks)
+    assert list(tmp_path.iterdir()) == []
+    claim(spark, str(tmp_path / "checkpoint"), {"a": ParquetSink(f"{tmp_path}/ab"), "b": ParquetSink(f"{tmp_path}/a")})
+
+
+def test_a_memory_sink_is_of_one_stream_of_one_checkpoint_too(spark: SparkSession, tmp_path: Path) -> None:
+    sink = MemorySink()
+    with pytest.raises(ConfigError, match=r"of stream 'default' of query .* given to stream 'late'"):
+        claim(spark, str(tmp_path / "one"), {"default": sink, "late": sink})
+    claim(spark, str(tmp_path / "one"), {"default": sink})
+    with pytest.raises(ConfigError, match="make another"):
+        claim(spark, str(tmp_path / "two"), {"default": sink})
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{]", b"[]", b'{"format": 2, "query": "a", "stream": "b"}', b'{"format": 1}']
+)
+def test_a_damaged_owner_is_named_and_never_replaced(spark: SparkSession, tmp_path: Path, content: bytes) -> None:
+    out = Folder(spark, str(tmp_path / "out"))
+    out.write("_owner.json", content)
+    with pytest.raises(CorruptStateError, match=r"out/_owner\.json"):
+        ParquetSink(out.path).claim(spark, Owner("a", "b"))
+    assert out.read("_owner.json") == content
+    Folder(spark, str(tmp_path / "ck/windowing")).write("query.json", content)
+    with pytest.raises(CorruptStateError, match=r"windowing/query\.json"):
+        owner_of(spark, str(tmp_path / "ck"), "default")
+
+
+def test_a_second_run_on_an_old_output_folder_is_refused_before_anything_is_written(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    from windowing.core.measures import count
+    from windowing.topology.decorators import tumbling
+
+    @tumbling(count(2), timestamp="ts", late_stream="late", output="n long")
+    def pairs(window: Any) -> Any:
+        return len(window)
+
+    source = feed().add([{"k": "a", "ts": ts, "v": 0.0} for ts in (1, 2, 3)])
+    sinks = {"default": ParquetSink(str(tmp_path / "out/pairs")), "late": ParquetSink(str(tmp_path / "out/late"))}
+    run(pairs, source.read(), sinks=sinks)
+    source.add([{"k": "a", "ts": 4, "v": 0.0}])
+    run(pairs, source.read(), sinks=sinks)
+    kept = found(sinks["default"], spark)
+    with pytest.raises(ConfigError, match="give this one a new output folder"):
+        run(pairs, source.read(), checkpoint=str(tmp_path / "fresh"), sinks=sinks)
+    assert not (tmp_path / "fresh/offsets").exists()
+    assert found(sinks["default"], spark) == kept == [(2, 0), (2, 1)]
+    with pytest.raises(ConfigError, match="inside the folder"):
+        run(pairs, source.read(), sinks={**sinks, "late": ParquetSink(str(tmp_path / "out/pairs/late"))})

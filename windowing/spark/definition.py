@@ -23,11 +23,11 @@ from pyspark.sql import DataFrame, SparkSession
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, shown
 from windowing.spark.hadoop import Folder
 
-__all__ = ["FILE", "Definition", "describe", "keep", "pending_batch", "stored_tasks"]
+__all__ = ["FILE", "Definition", "describe", "keep", "last_batch", "pending_batch", "stored_tasks"]
 
 FILE = "definition.json"
 FORMAT = 1
-_ANEW = "start with a new checkpoint, or restore the old definition"
+_ANEW = "start with a new checkpoint and a new output folder, or restore the old definition"
 _PACKING = (
     "spark.sql.files.maxPartitionBytes",
     "spark.sql.files.openCostInBytes",
@@ -98,10 +98,13 @@ def stored_tasks(spark: SparkSession, checkpoint: str) -> int | None:
 
 def pending_batch(spark: SparkSession, checkpoint: str) -> int | None:
     """Return the batch that was begun and not committed, which the next start makes again; None when there is none."""
-    planned = _batches(Folder(spark, checkpoint) / "offsets")
-    done = _batches(Folder(spark, checkpoint) / "commits")
-    last = max(planned, default=None)
-    return last if last is not None and last not in done else None
+    last = last_batch(spark, checkpoint)
+    return last if last is not None and last not in _batches(Folder(spark, checkpoint) / "commits") else None
+
+
+def last_batch(spark: SparkSession, checkpoint: str) -> int | None:
+    """Return the last batch that was begun, None for none."""
+    return max(_batches(Folder(spark, checkpoint) / "offsets"), default=None)
 
 
 def _differences(stored: Definition, wanted: Definition) -> Iterator[str]:

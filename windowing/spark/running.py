@@ -26,7 +26,7 @@ from windowing.spark.failures import damaged_file, unwrapped
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import BatchMetrics, metrics_of
 from windowing.spark.output import Layout, metric_column
-from windowing.spark.sinks import Sink
+from windowing.spark.sinks import Sink, claim
 
 __all__ = ["BatchWriter", "Plan", "WindowedQuery"]
 
@@ -43,7 +43,7 @@ class BatchWriter:
     """What foreachBatch calls. `sinks` are those of the streams of `layout` that have one, in order."""
 
     def __init__(self, bolt: str, layout: Layout, sinks: Mapping[str, Sink], log_late: bool) -> None:
-        self._bolt, self._layout, self._sinks, self._log_late = bolt, layout, dict(sinks), log_late
+        self._bolt, self._layout, self.sinks, self._log_late = bolt, layout, dict(sinks), log_late
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
 
@@ -63,9 +63,9 @@ class BatchWriter:
 
     def _write(self, output: DataFrame, batch_id: int) -> None:
         late = F.sum(metric_column("late")).alias("late")
-        counts = output.agg(*[self._layout.count(stream) for stream in self._sinks], late).first()
+        counts = output.agg(*[self._layout.count(stream) for stream in self.sinks], late).first()
         assert counts is not None
-        for stream, sink in self._sinks.items():
+        for stream, sink in self.sinks.items():
             count = self._layout.counted(counts, stream)
             if count:
                 rows = self._layout.rows(output, stream)
@@ -135,8 +135,9 @@ class WindowedQuery:
 
     @classmethod
     def start(cls, plan: Plan, drain: bool) -> WindowedQuery:
-        """Check the checkpoint against the plan, start the query, and watch over it."""
+        """Check the checkpoint against the plan and the sinks against the checkpoint, start the query, and watch over it."""
         finish = _open(plan)
+        claim(plan.spark, plan.checkpoint, plan.writer.sinks)
         try:
             query = cls(plan, drain, finish)
         except Exception as error:
@@ -226,7 +227,8 @@ def _open(plan: Plan) -> bool:
     home = Folder(plan.spark, plan.checkpoint) / "windowing"
     if home.exists(DRAINED_FILE):
         raise DrainedCheckpointError(
-            f"checkpoint {plan.checkpoint} was drained: its last windows have fired and it is closed; start with a new checkpoint"
+            f"checkpoint {plan.checkpoint} was drained: its last windows have fired and it is closed; "
+            "start with a new checkpoint and a new output folder"
         )
     definition.keep(plan.spark, plan.checkpoint, plan.definition)
     folder = control.control_folder(plan.spark, plan.checkpoint)

@@ -1,12 +1,13 @@
 """Where streams go. Law: a sink is idempotent by batch id: writing a batch again leaves what writing it once leaves.
 
-Spark calls a sink again with the same batch id after a crash, so each one here keys what it writes by that id.
+Spark calls a sink again with the same batch id after a crash, so each one here keys what it writes by that id. So what
+a sink keeps is that of one stream and one checkpoint: others count their batches from 0 too (owners.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -14,17 +15,19 @@ from pyspark.sql.types import LongType, StructType
 
 from windowing.errors import ConfigError, CorruptStateError, shown
 from windowing.spark.hadoop import Folder, literal_path
+from windowing.spark.owners import BATCH, Owner, claim_folder, owner_of, refuse_shared
 
-__all__ = ["FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "Sink"]
+__all__ = ["FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "Sink", "claim"]
 
 _FORMATS = ("parquet", "json", "csv")
-_BATCH = "batch_id"
 _SCHEMA_FILE = "_schema.json"
 
 
 class Sink(Protocol):
-    """What takes the rows of one stream. A sink may have `skip(batch_id)` too: it is called for a batch without
-    rows.
+    """What takes the rows of one stream. It may have two methods more:
+
+    `skip(batch_id)`: called for a batch without rows. `claim(spark, owner)`: called at every start, before the first
+    batch; it raises ConfigError if what is there already is not the owner's (query, stream).
     """
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
@@ -35,6 +38,7 @@ class FileSink:
     """Files in one directory per batch, `<path>/batch_id=000000000012`, written anew when the batch is replayed.
 
     Spark puts `_SUCCESS` into a directory when it is whole; `read` looks at no other. `format` is parquet, json or csv.
+    The folder belongs to one stream of one checkpoint (`_owner.json`).
     """
 
     def __init__(self, path: str, format: str = "parquet") -> None:
@@ -48,6 +52,10 @@ class FileSink:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, {self.format!r})"
+
+    def claim(self, spark: SparkSession, owner: Owner) -> None:
+        """Refuse a folder that holds the output of another stream or query; else it is the owner's from now on."""
+        claim_folder(Folder(spark, self.path), owner)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write the batch's directory, in place of an older one. Cost: one Spark job."""
@@ -69,9 +77,7 @@ class FileSink:
     def committed(self, spark: SparkSession) -> list[int]:
         """Return the ids of the batches that are wholly written, ascending."""
         folder = Folder(spark, self.path)
-        whole = [
-            name for name in folder.names() if name.startswith(f"{_BATCH}=") and (folder / name).exists("_SUCCESS")
-        ]
+        whole = [name for name in folder.names() if name.startswith(f"{BATCH}=") and (folder / name).exists("_SUCCESS")]
         return sorted(int(name.partition("=")[2]) for name in whole)
 
     def read(self, spark: SparkSession, schema: StructType | None = None) -> DataFrame:
@@ -82,8 +88,8 @@ class FileSink:
         folder = Folder(spark, self.path)
         if schema is None:
             schema = self._written_schema(folder)
-        if not any(name.lower() == _BATCH for name in schema.names):
-            schema = StructType([*schema.fields]).add(_BATCH, LongType())
+        if not any(name.lower() == BATCH for name in schema.names):
+            schema = StructType([*schema.fields]).add(BATCH, LongType())
         paths = [literal_path(folder.of(_name(batch))) for batch in self.committed(spark)]
         if not paths:
             return spark.createDataFrame([], schema)
@@ -128,11 +134,20 @@ class MemorySink:
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Row]] = {}
+        self._owner: Owner | None = None
 
     @property
     def rows(self) -> list[Row]:
         """All rows, in the order of batches."""
         return [row for batch in sorted(self.batches) for row in self.batches[batch]]
+
+    def claim(self, spark: SparkSession, owner: Owner) -> None:
+        """Refuse a second stream or query: their batches have the same ids."""
+        if self._owner is not None and not self._owner.is_same(owner):
+            raise ConfigError(
+                f"a MemorySink of {self._owner.name} was given to {owner.name}; make another MemorySink()"
+            )
+        self._owner = owner
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Keep the batch, in place of an older attempt."""
@@ -151,8 +166,19 @@ class NoopSink:
         rows.write.format("noop").mode("overwrite").save()
 
 
+def claim(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Sink]) -> None:
+    """Make the sinks of a query, by stream, those of its checkpoint. Raises ConfigError where two share a folder, or one
+    holds the output of another query; nothing was written into any then. Cost: a few file look-ups for each.
+    """
+    refuse_shared({name: Folder(spark, sink.path).path for name, sink in sinks.items() if isinstance(sink, FileSink)})
+    for name, sink in sinks.items():
+        own: Callable[[SparkSession, Owner], None] | None = getattr(sink, "claim", None)
+        if own is not None:
+            own(spark, owner_of(spark, checkpoint, name))
+
+
 def _name(batch_id: int) -> str:
-    return f"{_BATCH}={batch_id:012d}"
+    return f"{BATCH}={batch_id:012d}"
 
 
 def _nullable(schema: StructType) -> StructType:

@@ -125,7 +125,7 @@ class ChunkStore:
             elif table.schema.field(index).type != field.type:
                 raise DefinitionChangedError(
                     f"{name} holds column {field.name!r} as {table.schema.field(index).type}, now it is {field.type}; "
-                    "start with a new checkpoint, or give the column its old type"
+                    "start with a new checkpoint and a new output folder, or give the column its old type"
                 )
             else:
                 arrays.append(table.column(index))
