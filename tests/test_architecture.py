@@ -70,7 +70,7 @@ IMPURE = words("""
 # The type timedelta is a value, not a clock: a person writes lengths in it. Nothing else of datetime comes in, but where values
 # are written and read: there date and datetime are values too.
 TIMEDELTA_PLACES = ("topology/", "core/measures.py")
-DATES_PLACE = "core/codec.py"
+DATES_PLACES = ("core/codec.py", "topology/values.py")
 
 UNSAFE = words("pickle _pickle cPickle marshal shelve cloudpickle dill joblib")
 UNSAFE_CALLS = words("eval exec __import__ os.system os.popen builtins.eval builtins.exec")
@@ -138,7 +138,7 @@ def why_not_standard(found: Import, path: str) -> str | None:
         return None
     if found.package != "datetime":
         return WHY_IMPURE
-    if path == DATES_PLACE and found.of_module == "datetime" and found.name != "datetime":
+    if path in DATES_PLACES and found.of_module == "datetime" and found.name != "datetime":
         return None
     is_timedelta = found.name == "datetime.timedelta" and found.of_module == "datetime"
     return None if is_timedelta and path.startswith(TIMEDELTA_PLACES) else WHY_TIMEDELTA
@@ -304,6 +304,7 @@ def test_the_checker_reports_what_is_planted(tmp_path: Path, path: str, text: st
         ("core/manager.py", "from . import queue\nfrom .queue import Buffer\nfrom ..errors import WindowingError"),
         ("core/measures.py", "from datetime import timedelta"),
         ("core/codec.py", "from datetime import date, datetime, timedelta"),
+        ("topology/values.py", "from datetime import UTC, date, datetime"),
         (
             "topology/decorators.py",
             "import warnings\nfrom datetime import timedelta\nfrom windowing.core import measures",

@@ -1,0 +1,167 @@
+"""FieldType: the type of a field as a tree, read from Spark's DDL and printed as Spark prints it.
+
+    "array<struct<x: long, y decimal(5, 2)>>"
+        array --of--> struct --x--> bigint
+                             --y--> decimal(5,2)          prints array<struct<x:bigint,y:decimal(5,2)>>
+
+Laws: every way of writing a type gives the same tree, so equal types compare equal; what `str` prints, `parse` reads back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from windowing.core.checks import checked_name, did_you_mean
+from windowing.errors import ConfigError, shown
+
+__all__ = ["FieldType", "cut", "named_types"]
+
+_SIMPLE = {
+    "string": "string",
+    "boolean": "boolean",
+    "byte": "tinyint",
+    "tinyint": "tinyint",
+    "short": "smallint",
+    "smallint": "smallint",
+    "int": "int",
+    "integer": "int",
+    "long": "bigint",
+    "bigint": "bigint",
+    "float": "float",
+    "real": "float",
+    "double": "double",
+    "date": "date",
+    "timestamp": "timestamp",
+    "binary": "binary",
+}
+_EXAMPLES = {"array": "array<string>", "map": "map<string, long>", "struct": "struct<x: long, y: double>"}
+_DECIMAL = re.compile(r"decimal(?:\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", re.IGNORECASE)
+_NESTED = re.compile(r"(array|map|struct)\s*<(.*)>", re.IGNORECASE | re.DOTALL)
+_NAMED = re.compile(r"\s*([^\s:]+)(?:\s*:\s*|\s+|\s*$)(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """A type: its kind in Spark's spelling, and what is inside.
+
+    `inner`: the element of an array, key and value of a map, the fields of a struct, which `names` names. `digits`: precision
+    and scale of a decimal.
+
+    >>> str(FieldType.parse("Map<string, array<LONG>>", "delays"))
+    'map<string,array<bigint>>'
+    >>> FieldType.parse("array<strng>", "carriers")
+    Traceback (most recent call last):
+    windowing.errors.ConfigError: [CONFIG] field 'carriers' has an unknown type 'strng'; did you mean 'string'?
+    """
+
+    kind: str
+    inner: tuple[FieldType, ...] = ()
+    names: tuple[str, ...] = ()
+    digits: tuple[int, int] = (0, 0)
+
+    @staticmethod
+    @cache
+    def parse(written: str, field: str = "value") -> FieldType:
+        """Return the type that `written` says; ConfigError names the `field`. Cost: O(len(written)), once."""
+        written = written.strip()
+        simple = _SIMPLE.get(written.lower())
+        if simple is not None:
+            return FieldType(simple)
+        decimal = _DECIMAL.fullmatch(written)
+        if decimal is not None:
+            return _decimal(int(decimal[1] or 10), int(decimal[2] or 0), written, field)
+        nested = _NESTED.fullmatch(written)
+        if nested is not None:
+            return _nested(nested[1].lower(), nested[2], written, field)
+        if written.lower() in _EXAMPLES:
+            raise ConfigError(f"field {field!r} is {written} of what? Write for example {_EXAMPLES[written.lower()]}")
+        raise ConfigError(
+            f"field {field!r} has an unknown type {shown(written)}; "
+            f"{did_you_mean(written, [*_SIMPLE, 'decimal', *_EXAMPLES])}"
+        )
+
+    def __str__(self) -> str:
+        if self.kind == "decimal":
+            return "decimal({},{})".format(*self.digits)
+        if self.kind == "struct":
+            fields = zip(self.names, self.inner, strict=True)
+            return f"struct<{','.join(f'{name}:{kind}' for name, kind in fields)}>"
+        return f"{self.kind}<{','.join(map(str, self.inner))}>" if self.inner else self.kind
+
+
+def _decimal(precision: int, scale: int, written: str, field: str) -> FieldType:
+    if not (1 <= precision <= 38 and scale <= precision):
+        raise ConfigError(
+            f"field {field!r} is {written}; a decimal has 1 to 38 digits, of which no more stand behind the point: "
+            "write decimal(18,2)"
+        )
+    return FieldType("decimal", digits=(precision, scale))
+
+
+def _nested(kind: str, inside: str, written: str, field: str) -> FieldType:
+    if not inside.strip():
+        raise ConfigError(f"field {field!r} is {written}, with nothing inside; write for example {_EXAMPLES[kind]}")
+    if kind == "struct":
+        fields = list(named_types(inside))
+        return FieldType(kind, tuple(each for _, each in fields), tuple(name for name, _ in fields))
+    parts = cut(inside)
+    if len(parts) != (2 if kind == "map" else 1):
+        raise ConfigError(
+            f"field {field!r} is {written}; {'a map has a key and a value' if kind == 'map' else 'an array has one type'}: "
+            f"write for example {_EXAMPLES[kind]}"
+        )
+    inner = tuple(FieldType.parse(part, field) for part in parts)
+    if kind == "map" and "map" in _kinds(inner[0]):
+        raise ConfigError(f"field {field!r} is {written}, but Spark takes no map as the key of a map; write a struct")
+    return FieldType(kind, inner)
+
+
+def _kinds(of: FieldType) -> Iterator[str]:
+    yield of.kind
+    for each in of.inner:
+        yield from _kinds(each)
+
+
+def named_types(text: str) -> Iterator[tuple[str, FieldType]]:
+    """Yield the fields of a text such as "origin string, flights: long", each name once (upper and lower case are one)."""
+    seen: set[str] = set()
+    for part in cut(text):
+        found = _NAMED.fullmatch(part)
+        if found is None:
+            raise ConfigError(
+                f"a field is missing beside a comma in {shown(text)}; leave out the comma or name the field"
+            )
+        name = checked_name(found[1], "a field's name")
+        if not found[2].strip():
+            raise ConfigError(
+                f"field {name!r} has no type in {shown(text)}; write a type behind the name: '{name} string'"
+            )
+        if name.lower() in seen:
+            raise ConfigError(
+                f"field {name!r} stands twice in {shown(text)} (upper and lower case are the same to Spark); "
+                "give each field a name of its own"
+            )
+        seen.add(name.lower())
+        yield name, FieldType.parse(" ".join(found[2].split()), name)
+
+
+def cut(text: str) -> list[str]:
+    """Return `text` cut at the commas that stand in no bracket."""
+    closing = {"<": ">", "(": ")"}
+    opened: list[str] = []
+    parts = [""]
+    for character in text:
+        if character in closing:
+            opened.append(closing[character])
+        elif character in (">", ")") and (not opened or opened.pop() != character):
+            raise ConfigError(f"the {character!r} in {shown(text)} closes nothing; balance the brackets of each type")
+        if character == "," and not opened:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if opened:
+        raise ConfigError(f"{shown(text)} lacks a {opened[-1]!r}; balance the brackets of each type")
+    return parts
