@@ -18,7 +18,7 @@ from windowing.core.executor import WindowedBoltExecutor
 from windowing.errors import BoltError, ConfigError, CorruptStateError
 from windowing.spark.codec import dumps, loads
 from windowing.spark.state import encode_table
-from windowing.spark.turn import DEAD_LETTERS, Control, Part, TaskStage, TurnResult
+from windowing.spark.turn import DEAD_LETTERS, SIDE_STREAM, Control, Part, TaskStage, TurnResult
 from windowing.topology.decorators import bolt_of, windowed_bolt
 
 OUTPUT = "key string, ends long, ids array<long>, fresh array<long>, gone array<long>, total double"
@@ -46,7 +46,8 @@ class Task:
     """One task with its store, as the stateful operator keeps it: nothing survives a turn but bytes."""
 
     def __init__(self, bolt: Any, order_by: tuple[str, ...] = ()) -> None:
-        self.stage = TaskStage(bolt, ("id", "ts", "key", "v"), order_by=order_by)
+        late = bolt.config.late_stream or SIDE_STREAM
+        self.stage = TaskStage(bolt, ("id", "ts", "key", "v"), order_by=order_by, late_stream=late)
         self.metadata: bytes | None = None
         self.chunks: dict[bytes, bytes] = {}
         self.written = 0

@@ -282,6 +282,20 @@ def test_a_stream_without_a_sink_is_refused_at_start_unless_discarded(
     assert ["1 late or unusable tuples" in record.getMessage() for record in caplog.records] == [True]
 
 
+def test_late_tuples_never_reach_a_declared_stream_that_happens_to_be_called_late(
+    feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    @tumbling(seconds(1), timestamp="ts", output={"default": "n long", "late": "k string, ts long"})
+    def punctual(window: Any, collector: Any) -> None:
+        collector.emit(len(window))
+        collector.emit(("own", window.end_timestamp), "late")
+
+    source = feed().add([{"k": "a", "ts": 9000, "v": 0.0}], [{"k": "b", "ts": 1, "v": 0.0}])
+    done = run(punctual, source.read(), drain=True)
+    assert done.rows("late") == [("own", 9000)]
+    assert sum(batch.late for batch in done.query.progress) == 1
+
+
 def test_a_global_window_sees_all_rows_and_more_tasks_than_one_are_refused(
     feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:

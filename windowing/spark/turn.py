@@ -44,7 +44,8 @@ DEAD_LETTERS = "dead_letters"
 DEAD_LETTER_DDL = (
     "bolt string, task int, window_start long, window_end long, window_key string, error string, tuples string"
 )
-SIDE_STREAM = "late"
+SIDE_STREAM = "(late)"
+"""Where side rows go if the bolt names no late stream: nobody can declare a stream of this name, so nobody reads them."""
 _STATE_FORMAT = 1
 
 
@@ -73,7 +74,7 @@ class TaskStage:
     """A windowed bolt as a stage of N tasks; built once by the driver, sent to the workers.
 
     `columns`: the input columns in order. `streams`: the declared input streams; their order is part of the order of arrival.
-    `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go (`late` if the bolt names none).
+    `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go.
     `format`: rows of another form than namedtuples of these columns. `settings`: what the bolt is told of its topology.
     """
 
