@@ -178,6 +178,21 @@ def test_an_offset_lies_within_the_slide_or_the_equal_one_is_named() -> None:
     refused("shifts the ends of a Duration slide", length=seconds(4), slide=Count(2), offset=seconds(1))
 
 
+def test_only_windows_of_tuples_that_need_not_all_be_looked_at_may_lie_on_disk() -> None:
+    option: dict[str, Any] = {"length": Count(5), "max_events_in_memory": 50_000}
+    assert WindowConfig.of(**option).max_events_in_memory == 50_000
+    assert WindowConfig.of(length=Count(5)).max_events_in_memory is None
+    for few in (999, 0, -1, True, 1e6, "many"):
+        refused("at least 1000", "50_000", length=Count(5), max_events_in_memory=few)
+    cannot = "max_events_in_memory=50000 cannot go with "
+    refused(cannot + "aggregate=", "leave out one", **option, aggregate=agg.count())
+    refused(cannot + "eviction=", **option, eviction=object)
+    refused(cannot + "trigger=", **option, trigger=object)
+    refused(cannot + "semantics='storm'", **option, semantics="storm")
+    refused(cannot + "on_error='fail'", **option, on_error="fail")
+    refused(cannot + "on_error=<OnError.DEAD_LETTER", **option, on_error=OnError.DEAD_LETTER)
+
+
 def test_an_unknown_option_is_answered_with_the_nearest_known_one() -> None:
     refused("unknown option 'lenght'", "did you mean 'length'?", lenght=Count(1))
     refused("unknown option 'late_strem'", "did you mean 'late_stream'?", length=Count(1), late_strem="x")

@@ -326,6 +326,7 @@ def test_a_definition_is_plain_data_in_two_parts() -> None:
             "key_ttl_ms": None,
             "on_error": "raise",
             "on_invalid": "late",
+            "max_events_in_memory": None,
         },
     }
 

@@ -16,13 +16,16 @@ from windowing.core.aggregate import is_aggregator
 from windowing.core.measures import Count, Duration, Measure, as_duration_ms, as_measure
 from windowing.errors import ConfigError, shown
 
-__all__ = ["DEFAULT_STREAM", "MAX_WINDOWS_PER_TUPLE", "checked_name", "did_you_mean"]
+__all__ = ["DEFAULT_STREAM", "MAX_WINDOWS_PER_TUPLE", "MIN_EVENTS_IN_MEMORY", "checked_name", "did_you_mean"]
 
 DEFAULT_STREAM = "default"
 """Where the rows of a bolt go that names no stream."""
 
 MAX_WINDOWS_PER_TUPLE = 10_000
 """A time window is refused when one tuple would be in more windows than this."""
+
+MIN_EVENTS_IN_MEMORY = 1_000
+"""Fewer tuples in memory than this make a window on disk read and write more pages than it is worth."""
 
 _Member = TypeVar("_Member", bound=Enum)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -327,3 +330,32 @@ def on_invalid(given: Mapping[str, Any]) -> str:
             "to the side stream, 'raise' stops there"
         )
     return str(choice)
+
+
+_NOT_IN_PAGES = {
+    "aggregate": "keeps partial results, so there are no tuples to put on disk",
+    "eviction": "looks at every tuple at every firing",
+    "trigger": "is asked about every tuple, one by one",
+    "semantics": "scans all tuples at every firing, as Storm's queue does",
+    "on_error": "needs the tuples of a failed window, all of them, in memory",
+}
+
+
+def max_events_in_memory(given: Mapping[str, Any], storm: bool, on_error: str) -> int | None:
+    """Return how many tuples of a task may lie in memory, None for all; of the options in the table some are in its way."""
+    if "max_events_in_memory" not in given:
+        return None
+    limit = given["max_events_in_memory"]
+    if type(limit) is not int or limit < MIN_EVENTS_IN_MEMORY:
+        raise ConfigError(
+            f"max_events_in_memory is a whole number of at least {MIN_EVENTS_IN_MEMORY}, got {shown(limit)}; "
+            "write 50_000, say; a window that fits into memory needs none"
+        )
+    asked = {**given, "semantics": "storm" if storm else None, "on_error": {"fail", "dead_letter"} & {on_error}}
+    for option, why in _NOT_IN_PAGES.items():
+        if asked.get(option):
+            value = shown(given[option])
+            raise ConfigError(
+                f"max_events_in_memory={limit} cannot go with {option}={value}, which {why}; leave out one"
+            )
+    return limit

@@ -87,6 +87,7 @@ class WindowOptions(TypedDict, total=False):
     aggregate: Mapping[str, Any] | Any | None
     eviction: Callable[[], Any] | None
     trigger: Callable[[], Any] | None
+    max_events_in_memory: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,8 @@ class WindowConfig:
     lateness: see Lateness. repeat, max_repeats: Storm's repeats of a Count/Duration window in a gap (always so in storm
     semantics). source: a field whose values have watermarks of their own. idle_timeout_ms, max_future_ms: see DESIGN
     terms in docs/semantics.md. key, key_ttl_ms: windows of each key. on_error: see OnError. on_invalid: "late" (side
-    stream) or "raise". eviction, trigger: factories of a user's own policies.
+    stream) or "raise". eviction, trigger: factories of a user's own policies. max_events_in_memory: how many tuples of a
+    task may lie in memory, the rest in pages on disk; None for all of them, see docs/persistent_windows.md.
     """
 
     length: Measure | None
@@ -123,6 +125,7 @@ class WindowConfig:
     aggregate: Mapping[str, Any] | Any | None = None
     eviction: Callable[[], Any] | None = None
     trigger: Callable[[], Any] | None = None
+    max_events_in_memory: int | None = None
 
     @property
     def event_time(self) -> bool:
@@ -173,6 +176,7 @@ def config_of(length: Any, slide: Any, options: Mapping[str, Any], *, stacklevel
             warnings.warn(gap, SkippedTuplesWarning, stacklevel=stacklevel)
     storm_repeats = semantics is Semantics.STORM and isinstance(held, Count) and isinstance(step, Duration)
     aggregate = given.get("aggregate")
+    on_error = checks.choice(OnError, given, "on_error", OnError.RAISE)
     return WindowConfig(
         length=held,
         slide=step,
@@ -189,10 +193,11 @@ def config_of(length: Any, slide: Any, options: Mapping[str, Any], *, stacklevel
         max_future_ms=checks.span(given, "max_future"),
         key=checks.key(given),
         key_ttl_ms=checks.key_ttl(given, held, step),
-        on_error=checks.choice(OnError, given, "on_error", OnError.RAISE),
+        on_error=on_error,
         on_invalid=checks.on_invalid(given),
         semantics=semantics,
         aggregate=dict(aggregate) if isinstance(aggregate, Mapping) else aggregate,
         eviction=given.get("eviction"),
         trigger=given.get("trigger"),
+        max_events_in_memory=checks.max_events_in_memory(given, semantics is Semantics.STORM, on_error.value),
     )

@@ -24,6 +24,7 @@ from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Effect, Late, LateReason
 from windowing.core.guard import no_effects
 from windowing.core.machines import Machine, machine_for
+from windowing.core.pages import PageStore
 from windowing.core.watermark import WaterMarkEventGenerator
 from windowing.errors import ConfigError, InvalidTimestampError, SnapshotError, shown
 
@@ -41,6 +42,7 @@ class WindowedBoltExecutor:
 
     `streams` are the declared input streams: the watermark waits for each of them. `component` names the bolt in errors.
     `sequenced` is for drivers that store tuples apart, `keep_tuples` for those that ack the tuples of aggregates.
+    `pages` is where a bolt with `max_events_in_memory` puts what is not in memory.
 
     >>> from windowing.core.measures import count
     >>> executor = WindowedBoltExecutor(WindowConfig.of(length=count(2), slide=count(2), timestamp="ts"))
@@ -59,11 +61,12 @@ class WindowedBoltExecutor:
         component: str = "bolt",
         sequenced: bool = False,
         keep_tuples: bool = False,
+        pages: PageStore | None = None,
     ) -> None:
         self.config = config
         self._event_time = config.event_time
         self.component = component
-        self.manager: Machine = machine_for(config, sequenced, keep_tuples)
+        self.manager: Machine = machine_for(config, sequenced, keep_tuples, pages)
         self.generator = WaterMarkEventGenerator(
             streams,
             config.lag_ms,

@@ -8,11 +8,14 @@ from typing import Any, Protocol
 from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Effect
 from windowing.core.manager import WindowManager
+from windowing.core.paged_manager import PagedWindowManager
+from windowing.core.pages import PageStore
 from windowing.core.panes import PaneManager
 from windowing.core.partials import Aggregation
 from windowing.core.policies import PolicyWindowManager
 from windowing.core.storm_machine import StormMachine
 from windowing.core.track import Tally
+from windowing.errors import ConfigError
 
 __all__ = ["Machine", "machine_for"]
 
@@ -56,22 +59,32 @@ class Machine(Protocol):
         """Assert what "correct" means."""
 
 
-def machine_for(config: WindowConfig, sequenced: bool = False, keep_tuples: bool = False) -> Machine:
+def machine_for(
+    config: WindowConfig, sequenced: bool = False, keep_tuples: bool = False, pages: PageStore | None = None
+) -> Machine:
     """Return a new machine for `config`, the first of the table that fits:
 
         semantics="storm"                                   StormMachine          Storm's policies, by arrival, its losses
         eviction= or trigger=                               PolicyWindowManager   a scan for each window
+        max_events_in_memory=                               PagedWindowManager    ranges over pages, most of them in `pages`
         aggregate=, both Durations or both Counts           PaneManager           partials, no tuples kept
         else, with or without aggregate=                    WindowManager         ranges over an ordered queue
 
     `sequenced` is for a driver that stores the tuples of a WindowManager itself, `keep_tuples` for one that has to know
-    which tuples an aggregating window holds, to ack them: then no panes.
+    which tuples an aggregating window holds, to ack them: then no panes. `pages` is where a PagedWindowManager puts its pages.
     """
     if config.semantics is Semantics.STORM:
         return StormMachine(config)
     fold = None if config.aggregate is None else Aggregation(config.aggregate).fold
     if config.eviction is not None or config.trigger is not None:
         return PolicyWindowManager(config, fold=fold)
+    if config.max_events_in_memory is not None:
+        if pages is None:
+            raise ConfigError(
+                f"max_events_in_memory={config.max_events_in_memory} needs a place for the pages that are not in memory; give "
+                "pages= a PageStore (windowing.runtime.pages.SqlitePages), or leave max_events_in_memory= out"
+            )
+        return PagedWindowManager(config, pages)
     if fold is not None and type(config.length) is type(config.slide) and not keep_tuples:
         return PaneManager(config)
     return WindowManager(config, sequenced=sequenced, fold=fold)

@@ -75,6 +75,7 @@ class WindowedBolt:
             "key_ttl_ms": config.key_ttl_ms,
             "on_error": config.on_error.value,
             "on_invalid": config.on_invalid,
+            "max_events_in_memory": config.max_events_in_memory,
         }
         return {"fixed": fixed, "free": free}
 

@@ -1,0 +1,353 @@
+"""PagedBuffer: the queue behind a window that is bigger than memory. Its tuples lie in pages, its windows are lazy.
+
+    position    0         1000      2000      3000    3400
+    pages       [  away  ][  away  ][resident][tail     |    staged
+                first, last, count of each are known       (fewer than a page, in memory)
+
+    settle      4 tuples behind the last: the tail grows; 2 before it: each goes into the one page that holds its time
+    get()       a sequence of positions; iterating it reads page after page, one at a time
+
+Laws
+- Everything that ListBuffer answers, in the same order: (timestamp, arrival), tuples that come into evicted pages included.
+- A search reads at most one page, and none whose ends answer it. Expiring whole pages reads none.
+- A sequence that was handed out is good until its lease ends: until the window's execute has returned, for expired tuples until
+  the next effect is taken. Then it raises, it never shows other tuples. Each iterator pins one page at a time.
+
+Source: Storm's `WindowState`, whose windows can only be iterated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise
+from operator import itemgetter
+from typing import Any, overload
+
+from windowing.core.pages import Page, PageCache, Rows
+from windowing.errors import StaleWindowError
+
+__all__ = ["Lease", "PagedBuffer", "PagedTuples"]
+
+Run = tuple[int, int]
+"""Positions [low, high)."""
+
+
+class Lease:
+    """How long the sequences of one window are good, and which pages its iterators have pinned."""
+
+    __slots__ = ("_cache", "_pinned", "ended")
+
+    def __init__(self, cache: PageCache) -> None:
+        self._cache = cache
+        self._pinned: list[Page] = []
+        self.ended = False
+
+    def pin(self, page: Page) -> Rows:
+        """Return the rows of a page, which stay until `unpin` or the end of the lease."""
+        rows = self._cache.pin(page)
+        self._pinned.append(page)
+        return rows
+
+    def unpin(self, page: Page) -> None:
+        """Let go of a page; ignored after the end of the lease."""
+        if not self.ended:
+            self._pinned.remove(page)
+            self._cache.unpin(page)
+
+    def end(self) -> None:
+        """Let go of everything; iterators that are left raise at their next page."""
+        self.ended = True
+        for page in self._pinned:
+            self._cache.unpin(page)
+        self._pinned.clear()
+
+
+class PagedTuples(Sequence[Any]):
+    """Tuples of a PagedBuffer by runs of positions: `len`, indices, slices and any number of iterations, a page at a time.
+
+    A slice without a step is lazy too. Raises StaleWindowError after the end of the lease; an iterator may give the rest of its
+    page before it does. Cost: an iteration reads each page once, an index at most one page.
+    """
+
+    __slots__ = ("_buffer", "_lease", "_runs", "_upto")
+
+    def __init__(self, buffer: PagedBuffer, runs: Iterable[Run], lease: Lease) -> None:
+        self._buffer = buffer
+        self._runs = [run for run in runs if run[0] < run[1]]
+        self._upto = list(accumulate(high - low for low, high in self._runs))
+        self._lease = lease
+
+    def __len__(self) -> int:
+        return self._upto[-1] if self._upto else 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self._buffer.read(self._runs, self._lease))
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return [self[each] for each in range(start, stop, step)]
+            return PagedTuples(self._buffer, self._between(start, stop), self._lease)
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError(f"tuple {index} of a window of {len(self)} tuples")
+        [run] = self._between(at, at + 1)
+        return next(chain.from_iterable(self._buffer.read([run], self._lease)))
+
+    def _between(self, start: int, stop: int) -> Iterator[Run]:
+        """Yield the runs of the items [start, stop)."""
+        number = bisect_right(self._upto, start)
+        while start < stop:
+            low, high = self._runs[number]
+            before = self._upto[number] - (high - low)
+            end = min(stop, self._upto[number])
+            yield low + start - before, low + end - before
+            start, number = end, number + 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str | bytes):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # equal to a list, so as little a key as a list
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tuples in pages>"
+
+
+class PagedBuffer:
+    """The Buffer of a window whose pages a PageCache holds; all keys of a task share the cache.
+
+    `page_tuples` is how many tuples a page is filled with; one that tuples come into out of order may grow to twice that, and
+    pages of a checkpoint stay as they are.
+    """
+
+    sequenced = True
+
+    def __init__(self, cache: PageCache, page_tuples: int) -> None:
+        self.base = 0
+        self.pages: list[Page] = []
+        self._cache = cache
+        self._page_tuples = page_tuples
+        self._starts: list[int] = []  # the position of each page's first tuple
+        self._lasts: list[int] = []  # the last timestamp of each page
+        self._end = 0
+        self._staged = Rows([], [], [])
+        self._lease = Lease(cache)
+
+    def __len__(self) -> int:
+        return self._end - self.base + len(self._staged.timestamps)
+
+    @property
+    def end(self) -> int:
+        return self._end
+
+    @property
+    def staged(self) -> Sequence[int]:
+        return self._staged.timestamps
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def stage(self, timestamps: Sequence[int], payloads: Sequence[Any], first_sequence: int) -> None:
+        self._staged.timestamps.extend(timestamps)
+        self._staged.payloads.extend(payloads)
+        self._staged.sequences.extend(range(first_sequence, first_sequence + len(timestamps)))
+
+    def stage_one(self, timestamp: int, payload: Any, sequence: int) -> None:
+        self._staged.timestamps.append(timestamp)
+        self._staged.payloads.append(payload)
+        self._staged.sequences.append(sequence)
+
+    def settle(self) -> None:
+        """Merge what is staged. Cost: that of the pages which tuples come into, the tail and those of tuples out of order."""
+        staged = self._staged
+        if not staged.timestamps:
+            return
+        self.lend()
+        self._staged = Rows([], [], [])
+        ordered = sorted(staged.timestamps)
+        if ordered != staged.timestamps:
+            # sorted() is stable, so equal timestamps keep their order of arrival.
+            pick = itemgetter(*sorted(range(len(ordered)), key=staged.timestamps.__getitem__))
+            staged = Rows(ordered, list(pick(staged.payloads)), list(pick(staged.sequences)))
+        behind = bisect_left(ordered, self._lasts[-1]) if self._lasts else 0
+        if behind:
+            self._insert(_part(staged, 0, behind))
+        self._append(staged, behind)
+
+    def _append(self, rows: Rows, at: int) -> None:
+        """Put the rows from the `at`-th on behind all others."""
+        while at < len(rows.timestamps):
+            room = self._page_tuples - self.pages[-1].count if self.pages else 0
+            if room > 0:
+                page, added = self.pages[-1], _part(rows, at, at + room)
+                self._cache.append(page, added)
+                self._lasts[-1] = page.last
+            else:
+                page, added = Page(), _part(rows, at, at + self._page_tuples)
+                self._cache.admit(page, added)
+                self._put(len(self.pages), page, self._end)
+            at += len(added.timestamps)
+            self._end = self._starts[-1] + page.count
+
+    def _insert(self, rows: Rows) -> None:
+        """Put rows, all before the last timestamp, into the pages that hold their times."""
+        first = bisect_right(self._lasts, rows.timestamps[0])
+        at, number = 0, first
+        while at < len(rows.timestamps):
+            number = bisect_right(self._lasts, rows.timestamps[at], number)
+            page = self.pages[number]
+            upto = bisect_left(rows.timestamps, page.last, at)
+            self._cache.merge(page, _part(rows, at, upto))
+            at = upto
+            self._split(number)
+        # All behind the first page has moved.
+        counts = (page.count for page in self.pages[first:])
+        starts = list(accumulate(counts, initial=self._starts[first]))
+        self._end = starts.pop()
+        self._starts[first:] = starts
+
+    def _split(self, number: int) -> None:
+        """Cut a page that holds more than twice what it should into pages that do not."""
+        page = self.pages[number]
+        if page.count <= 2 * self._page_tuples:
+            return
+        rest = self._cache.cut(page, self._page_tuples)
+        self._lasts[number] = page.last
+        for at in range(0, len(rest.timestamps), self._page_tuples):
+            number += 1
+            page = Page()
+            self._cache.admit(page, _part(rest, at, at + self._page_tuples))
+            self._put(number, page, 0)
+
+    def _put(self, number: int, page: Page, start: int) -> None:
+        self.pages.insert(number, page)
+        self._starts.insert(number, start)
+        self._lasts.insert(number, page.last)
+
+    def trim(self, position: int) -> None:
+        """Drop the pages that end before `position`. Cost: O(1) a page dropped, none is read."""
+        self.lend()
+        gone = len(self.pages) if position >= self._end else bisect_right(self._starts, position) - 1
+        if gone <= 0:
+            return
+        self._cache.discard(self.pages[:gone])
+        del self.pages[:gone], self._starts[:gone], self._lasts[:gone]
+        self.base = self._starts[0] if self.pages else self._end
+
+    # -- searching -------------------------------------------------------------------------------------------------------
+
+    def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
+        low, high = max(low, self.base), self._end if high is None else high
+        number = bisect_right(self._lasts, timestamp)
+        if number == len(self.pages):
+            return max(low, high)
+        page, start = self.pages[number], self._starts[number]
+        if timestamp < page.first or start >= high or start + page.count <= low:
+            found = start
+        else:
+            found = start + bisect_right(self._cache.rows(page).timestamps, timestamp)
+        return max(low, min(found, high))
+
+    def timestamp_at(self, position: int) -> int:
+        number = bisect_right(self._starts, position) - 1
+        page, at = self.pages[number], position - self._starts[number]
+        if at == 0:
+            return page.first
+        return page.last if at == page.count - 1 else self._cache.rows(page).timestamps[at]
+
+    # -- handing out -----------------------------------------------------------------------------------------------------
+
+    def lend(self) -> Lease:
+        """End what was handed out so far; return the lease of what is handed out from now on."""
+        self._lease.end()
+        self._lease = Lease(self._cache)
+        return self._lease
+
+    def slice(self, low: int, high: int, lease: Lease | None = None) -> PagedTuples:
+        return PagedTuples(self, [(low, high)], lease or self._lease)
+
+    def came_after(self, low: int, high: int, sequence: int, all_from: int) -> PagedTuples:
+        border = max(min(all_from, high), low)
+        return PagedTuples(self, [*self._picked(low, border, sequence, True), (border, high)], self._lease)
+
+    def came_before(self, low: int, high: int, sequence: int) -> PagedTuples:
+        return PagedTuples(self, self._picked(low, high, sequence, False), self._lease)
+
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        return sum(end - start for start, end in self._picked(low, high, sequence, True))
+
+    def _picked(self, low: int, high: int, sequence: int, after: bool) -> Iterator[Run]:
+        """Yield the runs of [low, high) that arrived at `sequence` or later (or before). Reads only pages that hold both."""
+        low = max(low, self.base)
+        while low < high:
+            number = bisect_right(self._starts, low) - 1
+            page, start = self.pages[number], self._starts[number]
+            end = min(start + page.count, high)
+            if page.newest < sequence or page.oldest >= sequence:
+                if (page.oldest >= sequence) is after:
+                    yield low, end
+            else:
+                numbers = self._cache.rows(page).sequences[low - start : end - start]
+                yield from _runs_of([(each >= sequence) is after for each in numbers], low)
+            low = end
+
+    def read(self, runs: Iterable[Run], lease: Lease) -> Iterator[list[Any]]:
+        """Yield the tuples of the runs as lists, one a page, each page pinned while its list is used."""
+        for low, high in runs:
+            while low < high:
+                if lease.ended or low < self.base:
+                    raise StaleWindowError(
+                        "the tuples of a window were read after its execute had returned, or expired ones after the next "
+                        "effect was taken; copy what you need while it runs: list(window.get())"
+                    )
+                number = bisect_right(self._starts, low) - 1
+                page, start = self.pages[number], self._starts[number]
+                end = min(start + page.count, high)
+                payloads = lease.pin(page).payloads
+                try:
+                    yield payloads if end - low == page.count else payloads[low - start : end - start]
+                finally:
+                    lease.unpin(page)
+                low = end
+
+    # -- storing ---------------------------------------------------------------------------------------------------------
+
+    def dump(self, position: int) -> dict[str, Any]:
+        """Return which pages hold what is not yet trimmed; they have been flushed. Cost: O(pages)."""
+        return {"start": self.base, "pages": [page.plain() for page in self.pages]}
+
+    def fill(self, data: dict[str, Any]) -> None:
+        """Become the buffer of a checkpoint. Cost: O(pages), none is read."""
+        self.base = data["start"]
+        self.pages = [Page.of(each) for each in data["pages"]]
+        starts = list(accumulate((page.count for page in self.pages), initial=self.base))
+        self._end = starts.pop()
+        self._starts = starts
+        self._lasts = [page.last for page in self.pages]
+
+    def check(self) -> None:
+        """Assert what "correct" means, without reading a page."""
+        for page in self.pages:
+            page.check()
+        # The pages are side by side, in order of time.
+        assert self._lasts == [page.last for page in self.pages]
+        assert [*self._starts, self._end] == list(accumulate((page.count for page in self.pages), initial=self.base))
+        assert all(one.last <= two.first for one, two in pairwise(self.pages))
+        assert len(set(map(len, self._staged))) == 1
+
+
+def _part(rows: Rows, start: int, stop: int) -> Rows:
+    return Rows(rows.timestamps[start:stop], rows.payloads[start:stop], rows.sequences[start:stop])
+
+
+def _runs_of(chosen: list[bool], first: int) -> Iterator[Run]:
+    """Yield the runs of True, the first item being position `first`."""
+    edges = [at for at, (one, two) in enumerate(pairwise([False, *chosen, False])) if one is not two]
+    return zip((first + at for at in edges[::2]), (first + at for at in edges[1::2]), strict=True)
