@@ -31,7 +31,8 @@ _NOTHING = ""  # in place of a field: an aggregator that asks for no value, coun
 
 
 class Aggregation:
-    """What `aggregate=` declares. Field access: a mapping's item, else an attribute; no field: the payload itself.
+    """What `aggregate=` declares. Field access: a mapping's or a record's item, else an attribute; no field: the payload
+    itself.
 
     >>> from windowing.core import aggregate as agg
     >>> both = Aggregation({"flights": agg.count(), "worst": agg.max("delay")})
@@ -109,4 +110,5 @@ def _column(field: str | None, payloads: Sequence[Any]) -> list[Any]:
 
 
 def _reader(kind: type, field: str) -> Callable[[Any], Any]:
-    return itemgetter(field) if issubclass(kind, Mapping) else attrgetter(field)
+    by_name = issubclass(kind, Mapping) or getattr(kind, "_by_name", False)
+    return itemgetter(field) if by_name else attrgetter(field)

@@ -105,6 +105,8 @@ class Tuple:
 
     __slots__ = ("__weakref__", "_ids", "_origin", "_values")
 
+    _by_name = True  # see Record
+
     def __init__(self, values: tuple[Any, ...], origin: Origin, ids: Mapping[int, int] = _NO_IDS) -> None:
         self._values = values
         self._origin = origin
