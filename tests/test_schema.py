@@ -17,8 +17,8 @@ _types = st.recursive(
     _simple,
     lambda inner: st.one_of(
         inner.map("array<{}>".format),
-        st.tuples(inner, inner).map(lambda kinds: f"map<{kinds[0]}, {kinds[1]}>"),
-        st.tuples(_names, inner, _names, inner).map(lambda parts: "struct<{}:{},{}:{}>".format(*parts)),
+        st.tuples(_simple, inner).map(lambda kinds: f"map<{kinds[0]}, {kinds[1]}>"),
+        st.tuples(_names, inner, inner).map(lambda parts: "struct<{0}:{1},{0}_ {2}>".format(*parts)),
     ),
     max_leaves=4,
 )
@@ -57,9 +57,18 @@ def test_every_simple_type_of_spark_is_known() -> None:
         assert Schema.parse(f"f {kind}").types == (kind,)
 
 
-def test_nested_types_are_kept_as_they_were_written() -> None:
-    schema = Schema.parse("a array<struct<x: int, y: decimal(5,2)>>, b map<string, array<int>>, c MAP<string,int>")
-    assert schema.types == ("array<struct<x: int, y: decimal(5,2)>>", "map<string, array<int>>", "map<string,int>")
+def test_nested_types_get_one_spelling_too() -> None:
+    schema = Schema.parse("a array<struct<x: INT, y decimal(5, 2)>>, b map<string, array<Long>>, c MAP<string,int>")
+    assert schema.types == (
+        "array<struct<x:int,y:decimal(5,2)>>",
+        "map<string,array<bigint>>",
+        "map<string,int>",
+    )
+    assert Schema.parse("a array<long>") == Schema.parse("a array< bigint >")
+
+
+def test_a_colon_may_stand_behind_a_name_as_in_spark() -> None:
+    assert Schema.parse("a: long, b : string,c:int") == Schema.parse("a long, b string, c int")
 
 
 @given(st.lists(st.tuples(_names, _types), min_size=1, max_size=5, unique_by=lambda field: field[0].lower()))
@@ -89,7 +98,15 @@ def test_a_wrong_field_is_named() -> None:
     refused("a array<int>>", "closes nothing")
     refused("a array<int", "lacks a '>'")
     refused("a array<int)", "closes nothing")
-    refused("a array<int> b array<int>", "unknown type")
+    refused("a array<int> b array<int>", "unknown type 'array<int> b array<int>'")
+    refused("a array<strng>", "field 'a' has an unknown type 'strng'", "did you mean 'string'?")
+    refused("a map<string>", "a map has a key and a value", "map<string, long>")
+    refused("a array<int, int>", "an array has one type")
+    refused("a map<map<int, int>, int>", "no map as the key of a map")
+    refused("a struct<x>", "field 'x' has no type")
+    refused("a struct<x: int, X: int>", "field 'X' stands twice")
+    refused("a struct<x: array<strng>>", "field 'x' has an unknown type 'strng'")
+    refused("1: long", "a field's name must be a name", "such as late_flights")
     refused("a decimal(39,2)", "1 to 38 digits")
     refused("a decimal(3,4)", "1 to 38 digits")
     refused("a-b string", "must be a name")

@@ -49,7 +49,7 @@ def checked_name(name: Any, what: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
             f"{what} must be a name of letters, digits and underscores that begins with no digit, at most 63 long, "
-            f"got {shown(name)}; write for example {what}='late_flights'"
+            f"got {shown(name)}; a name such as late_flights will do"
         )
     return name
 

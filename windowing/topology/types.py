@@ -74,7 +74,7 @@ class FieldType:
         if decimal is not None:
             return _decimal(int(decimal[1] or 10), int(decimal[2] or 0), written, field)
         nested = _NESTED.fullmatch(written)
-        if nested is not None:
+        if nested is not None and _one_bracket(nested[2]):
             return _nested(nested[1].lower(), nested[2], written, field)
         if written.lower() in _EXAMPLES:
             raise ConfigError(f"field {field!r} is {written} of what? Write for example {_EXAMPLES[written.lower()]}")
@@ -117,6 +117,16 @@ def _nested(kind: str, inside: str, written: str, field: str) -> FieldType:
     if kind == "map" and "map" in _kinds(inner[0]):
         raise ConfigError(f"field {field!r} is {written}, but Spark takes no map as the key of a map; write a struct")
     return FieldType(kind, inner)
+
+
+def _one_bracket(inside: str) -> bool:
+    """Return whether no bracket in `inside` closes one from before it: the text is not two types side by side."""
+    depth = 0
+    for character in inside:
+        depth += {"<": 1, ">": -1}.get(character, 0)
+        if depth < 0:
+            return False
+    return True
 
 
 def _kinds(of: FieldType) -> Iterator[str]:
