@@ -191,6 +191,11 @@ class SpoutPending:
             deadlines.append(self._flying.next_deadline_ms())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
+    @property
+    def waiting(self) -> int:
+        """How many failed messages wait for their back-off."""
+        return len(self._waiting)
+
     def __len__(self) -> int:
         """Return how many trees are in flight or wait for their retry."""
         return len(self._flying) + len(self._waiting)

@@ -70,7 +70,8 @@ class TopologyConfig:
 
     def to_storm(self) -> dict[str, Any]:
         """Return the config by Storm's keys, in the units of the keys; what is None by default, and here, is left out."""
-        written, defaults = {}, TopologyConfig()
+        written: dict[str, Any] = {}
+        defaults = TopologyConfig()
         for key in KEYS:
             value = getattr(self, key.attribute)
             if value is None and getattr(defaults, key.attribute) is not None:

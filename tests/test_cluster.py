@@ -1,0 +1,679 @@
+"""LocalCluster: a topology in one process. What is acked, failed, retried, timed out, anchored, ticked, drained, and when."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from windowing import count, millis, seconds, sliding, tumbling, windowed_bolt
+from windowing.acking.ledger import Reason
+from windowing.errors import BoltError, ConfigError, FailedException, ReportedFailedException, WindowingError
+from windowing.runtime.clock import VirtualClock
+from windowing.runtime.cluster import LocalCluster, run_topology
+from windowing.runtime.tasks import is_tick
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout
+from windowing.topology.marking import bolt, spout
+
+
+@spout(output="n long")
+def three():
+    yield from (1, 2, 3)
+
+
+@bolt(output="n long")
+def twice(tuple):
+    return tuple["n"] * 2
+
+
+def topology_of(*bolts, source=three, **settings):
+    """A chain: the spout "source", then each bolt, by shuffle grouping, as "bolt0", "bolt1", ..."""
+    builder = TopologyBuilder("test").configure(**settings)
+    builder.set_spout("source", source)
+    before = "source"
+    for index, declared in enumerate(bolts):
+        builder.set_bolt(f"bolt{index}", declared).shuffle_grouping(before)
+        before = f"bolt{index}"
+    return builder.build()
+
+
+def ran(*bolts, source=three, clock=None, batches=None, seed=None, **settings):
+    return run_topology(
+        topology_of(*bolts, source=source, **settings), batches, clock=clock or VirtualClock(), seed=seed
+    )
+
+
+class Recording(Spout):
+    """A spout of some messages that keeps what it hears; a failed message comes again at the next `next_tuple`."""
+
+    values = ("a", "b", "c")
+
+    def __init__(self):
+        self.heard = []
+        self.waiting = list(self.values)
+        self.life = []
+
+    def open(self, context, collector):
+        super().open(context, collector)
+        self.life.append("open")
+
+    def next_tuple(self):
+        if self.waiting:
+            value = self.waiting.pop(0)
+            self.collector.emit(value, message_id=value)
+
+    def ack(self, message_id):
+        self.heard.append(("ack", message_id))
+
+    def fail(self, message_id):
+        self.heard.append(("fail", message_id))
+        self.waiting.append(message_id)
+
+    def activate(self):
+        self.life.append("activate")
+
+    def deactivate(self):
+        self.life.append("deactivate")
+
+    def close(self):
+        self.life.append("close")
+
+
+def recording(**attributes):
+    """A spout class of its own whose instances are kept in `made`."""
+
+    @spout(output="v string")
+    class Kept(Recording):
+        made: ClassVar[list] = []
+
+        def __init__(self):
+            super().__init__()
+            self.made.append(self)
+
+    for name, value in attributes.items():
+        setattr(Kept, name, value)
+    return Kept
+
+
+class FailsAtFirst(BasicBolt):
+    """Fails each value so often before it lets it through."""
+
+    times = 1
+
+    def prepare(self, context):
+        self.seen = {}
+
+    def execute(self, tuple):
+        value = tuple[0]
+        self.seen[value] = self.seen.get(value, 0) + 1
+        if self.seen[value] <= self.times:
+            raise FailedException(f"not yet: {value}")
+        return value
+
+
+@bolt(output="v string")
+class Once(FailsAtFirst):
+    pass
+
+
+@bolt(output="v string")
+class Always(FailsAtFirst):
+    times = 1_000_000
+
+
+# -- tuples flow ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_function_yields_flows_through_the_bolts_and_each_message_is_acked():
+    result = ran(twice, twice)
+    assert (result["bolt1"], result.acked, result.failures) == ([(4,), (8,), (12,)], 3, 0)
+
+
+@pytest.mark.parametrize("ackers", [0, 1, 3])
+def test_with_any_number_of_ackers_a_spout_hears_of_each_message_once(ackers):
+    kept = recording()
+    assert ran(twice_text, source=kept, acker_executors=ackers).acked == 3
+    assert sorted(kept.made[0].heard) == [("ack", "a"), ("ack", "b"), ("ack", "c")]
+
+
+@bolt(output="v string")
+def twice_text(tuple):
+    return tuple["v"] * 2
+
+
+def test_without_an_acker_a_message_is_acked_when_it_is_emitted_whatever_becomes_of_it():
+    kept = recording()
+    result = ran(Always, source=kept, acker_executors=0)
+    assert (result.acked, result.failures, len(kept.made[0].heard)) == (3, 0, 3)
+
+
+def test_all_tasks_of_an_all_grouping_get_a_tuple_and_it_is_acked_when_all_have_acked():
+    seen = []
+
+    @bolt()
+    class Seeing(BasicBolt):
+        def prepare(self, context):
+            self.task = context.task
+
+        def execute(self, tuple):
+            seen.append((self.task, tuple["n"]))
+
+    builder = TopologyBuilder()
+    builder.set_spout("source", three)
+    builder.set_bolt("all", Seeing, 3).all_grouping("source")
+    result = run_topology(builder.build(), clock=VirtualClock())
+    assert sorted(seen) == [(task, n) for task in range(3) for n in (1, 2, 3)]
+    assert result.acked == 3
+
+
+def test_a_direct_stream_goes_where_its_emitter_says():
+    seen = []
+
+    @bolt(output={"default": "n long", "to": "n long"}, direct="to")
+    def route(tuple, collector):
+        collector.emit_direct(tuple["n"] % 2, tuple["n"], stream="to")
+
+    @bolt()
+    class Seeing(BasicBolt):
+        def prepare(self, context):
+            self.task = context.task
+
+        def execute(self, tuple):
+            seen.append((self.task, tuple["n"]))
+
+    builder = TopologyBuilder()
+    builder.set_spout("source", three)
+    builder.set_bolt("route", route).shuffle_grouping("source")
+    builder.set_bolt("see", Seeing, 2).direct_grouping("route", "to")
+    assert run_topology(builder.build(), clock=VirtualClock()).acked == 3
+    assert sorted(seen) == [(0, 2), (1, 1), (1, 3)]
+
+
+def test_a_bolt_of_its_own_acks_may_anchor_to_several_tuples_and_hold_them():
+    @bolt(output="total long")
+    class Pairs(Bolt):
+        def prepare(self, context, collector):
+            super().prepare(context, collector)
+            self.held = []
+
+        def execute(self, tuple):
+            self.held.append(tuple)
+            if len(self.held) == 2:
+                total = sum(one["n"] for one in self.held)
+                self.collector.emit(total, anchors=self.held)
+                for one in self.held:
+                    self.collector.ack(one)
+                self.held = []
+
+    @bolt(output="total long")
+    class FailsFirst(FailsAtFirst):
+        pass
+
+    @spout(output="n long")
+    def four():
+        yield from (1, 2, 3, 4)
+
+    result = ran(Pairs, FailsFirst, source=four)
+    # The first pair fails, so do both messages; each of the four fails once, comes again in pairs, and is acked.
+    assert (result.acked, result.failures) == (4, 4)
+    assert result["bolt1"] == [(3,), (7,)]
+
+
+def test_acking_twice_is_an_error_that_names_the_bolt():
+    @bolt()
+    class Twice(Bolt):
+        def execute(self, tuple):
+            self.collector.ack(tuple)
+            self.collector.ack(tuple)
+
+    with pytest.raises(BoltError, match=r"bolt 'bolt0' failed on .*acked or failed twice"):
+        ran(Twice)
+
+
+# -- failing -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_message_comes_again_after_the_back_off():
+    clock = VirtualClock()
+    kept = recording()
+    result = ran(Once, source=kept, clock=clock, retry_delay=seconds(7))
+    assert result["bolt0"] == [("a",), ("b",), ("c",)]
+    assert kept.made[0].heard[:3] == [("fail", "a"), ("fail", "b"), ("fail", "c")]
+    assert sorted(kept.made[0].heard[3:]) == [("ack", "a"), ("ack", "b"), ("ack", "c")]
+    assert (result.acked, result.failures, clock.now_ms()) == (3, 3, 7000)
+
+
+def test_the_driver_emits_failed_rows_of_a_function_again_by_itself():
+    @bolt(output="n long")
+    class Odd(FailsAtFirst):
+        pass
+
+    result = ran(Odd)
+    assert (result["bolt0"], result.acked, result.failures) == ([(1,), (2,), (3,)], 3, 3)
+
+
+def test_a_message_that_fails_too_often_is_a_dead_letter_that_names_where_it_was_last_seen():
+    kept = recording(values=("a",))
+    result = ran(twice_text, Always, source=kept, max_attempts=3)
+    (letter,) = result.dead_letters
+    assert (letter.spout, letter.message_id, letter.values, letter.attempts) == ("source", "a", ("a",), 3)
+    assert (letter.reason, letter.seen) == (Reason.FAILED, "bolt1")
+    assert (result.acked, result.failures) == (0, 3)
+    # Done with: a spout that deletes on ack may delete it.
+    assert kept.made[0].heard == [("fail", "a"), ("fail", "a"), ("ack", "a")]
+
+
+def test_a_spout_with_give_up_is_told_of_a_dead_letter_by_that():
+    kept = recording(values=("a",), give_up=lambda self, message_id: self.heard.append(("given up", message_id)))
+    ran(Always, source=kept, max_attempts=1)
+    assert kept.made[0].heard == [("given up", "a")]
+
+
+def test_a_tree_that_nobody_acks_times_out_exactly_then():
+    clock = VirtualClock()
+
+    @bolt()
+    class Forgetful(Bolt):
+        def execute(self, tuple):
+            return None
+
+    kept = recording(values=("a",))
+    result = ran(
+        Forgetful, source=kept, clock=clock, message_timeout=seconds(5), max_attempts=2, retry_delay=seconds(1)
+    )
+    assert [letter.reason for letter in result.dead_letters] == [Reason.TIMEOUT]
+    assert clock.now_ms() == 5000 + 1000 + 5000
+
+
+def test_reset_timeout_begins_the_timeout_anew():
+    clock = VirtualClock()
+
+    @bolt()
+    class Slow(Bolt):
+        def execute(self, tuple):
+            if is_tick(tuple):
+                for one in self.held:
+                    self.collector.reset_timeout(one)
+                self.ticks += 1
+                if self.ticks == 4:
+                    for one in self.held:
+                        self.collector.ack(one)
+            else:
+                self.held.append(tuple)
+
+        def prepare(self, context, collector):
+            super().prepare(context, collector)
+            self.held, self.ticks = [], 0
+
+    result = ran(Slow, clock=clock, message_timeout=seconds(5), tick_tuple_freq=seconds(3))
+    assert (result.acked, result.failures, clock.now_ms()) == (3, 0, 12_000)
+
+
+def test_a_reported_failure_is_kept_and_fails_the_tuple():
+    @bolt()
+    def reporting(tuple):
+        raise ReportedFailedException("bad day")
+
+    result = ran(reporting, max_attempts=1)
+    assert [(error.component, str(error.error)) for error in result.errors] == [("bolt0", "[REPORTED] bad day")] * 3
+    assert len(result.dead_letters) == 3
+
+
+def test_any_other_error_ends_the_cluster_names_the_bolt_and_cleans_up():
+    life = []
+
+    @bolt()
+    class Breaking(BasicBolt):
+        def execute(self, tuple):
+            return 1 / 0
+
+        def cleanup(self):
+            life.append("cleanup")
+
+    with LocalCluster(topology_of(Breaking), clock=VirtualClock()) as cluster:
+        with pytest.raises(BoltError, match=r"bolt 'bolt0' failed on Tuple\(source:default\[0\].*ZeroDivisionError"):
+            cluster.run()
+        assert life == ["cleanup"]
+        with pytest.raises(WindowingError, match="the cluster of topology 'test' is over: it ended with BoltError"):
+            cluster.step()
+
+
+def test_an_error_of_a_spout_names_it():
+    @spout(output="n long")
+    def breaking():
+        yield 1
+        raise OSError("gone")
+
+    with pytest.raises(
+        BoltError, match=r"spout 'source' failed in next_tuple: OSError: gone \(.*test_cluster.py:\d+\)"
+    ):
+        ran(twice, source=breaking)
+
+
+# -- spouts --------------------------------------------------------------------------------------------------------------
+
+
+def test_values_come_back_with_ack_and_fail_where_the_spout_takes_them():
+    heard = []
+
+    def ack(self, message_id, values):
+        heard.append(("ack", message_id, values))
+
+    def fail(self, message_id, values):
+        heard.append(("fail", message_id, values))
+        self.waiting.append(message_id)
+
+    @spout(output="v string")
+    class Valued(Recording):
+        values = ("a",)
+
+    Valued.ack, Valued.fail = ack, fail
+    valued = spout(output="v string")(type("Valued2", (Recording,), {"values": ("a",), "ack": ack, "fail": fail}))
+    ran(Once, source=valued)
+    assert heard == [("fail", "a", ("a",)), ("ack", "a", ("a",))]
+
+
+def test_max_spout_pending_limits_what_is_in_flight():
+    most = []
+
+    @bolt()
+    class Holding(Bolt):
+        """Acks what it holds at each tick."""
+
+        def prepare(self, context, collector):
+            super().prepare(context, collector)
+            self.held = []
+
+        def execute(self, tuple):
+            if not is_tick(tuple):
+                self.held.append(tuple)
+                most.append(len(self.held))
+                return
+            for one in self.held:
+                self.collector.ack(one)
+            self.held = []
+
+    @spout(output="n long")
+    def many():
+        yield from range(20)
+
+    result = ran(Holding, source=many, max_spout_pending=4, tick_tuple_freq=millis(10))
+    assert (result.acked, max(most)) == (20, 4)
+
+
+def test_a_spout_is_opened_paused_resumed_and_closed():
+    kept = recording()
+    with LocalCluster(topology_of(twice_text, source=kept), clock=VirtualClock()) as cluster:
+        cluster.deactivate()
+        cluster.run_for(seconds(1))
+        assert cluster.result.acked == 0
+        cluster.activate()
+        cluster.run_for(seconds(1))
+        assert cluster.result.acked == 3
+    assert kept.made[0].life == ["open", "deactivate", "activate", "close"]
+
+
+def test_run_for_gives_a_spout_that_waits_its_time():
+    clock = VirtualClock()
+
+    @spout(output="at long")
+    def beating(collector):
+        if clock.now_ms() % 250 == 0 and beats[-1:] != [clock.now_ms()]:
+            beats.append(clock.now_ms())
+            collector.emit(clock.now_ms(), message_id=clock.now_ms())
+
+    beats: list[int] = []
+    with LocalCluster(topology_of(source=beating), clock=clock) as cluster:
+        cluster.run_for(seconds(1))
+    assert (beats, clock.now_ms()) == ([0, 250, 500, 750], 1000)
+
+
+def test_ticks_may_come_more_often_than_each_second():
+    ticks = []
+
+    @bolt()
+    def ticking(tuple):
+        if is_tick(tuple):
+            ticks.append(tuple["secs"])
+
+    with LocalCluster(topology_of(ticking, tick_tuple_freq=millis(200)), clock=VirtualClock()) as cluster:
+        cluster.run_for(seconds(1))
+    assert ticks == [0.2] * 4
+
+
+# -- windows -------------------------------------------------------------------------------------------------------------
+
+
+@tumbling(count(2), output="total long")
+def pair_sum(window):
+    return sum(row["n"] for row in window)
+
+
+def test_tuples_of_a_window_are_acked_when_they_expire_and_the_rest_when_it_is_drained():
+    topology = topology_of(pair_sum)
+    with LocalCluster(topology, clock=VirtualClock()) as cluster:
+        cluster.run_for(seconds(1))
+        assert (cluster.result["bolt0"], cluster.result.acked, cluster.pending) == ([(3,)], 2, 1)
+        cluster.run()
+        assert (cluster.result["bolt0"], cluster.result.acked, cluster.pending) == ([(3,), (3,)], 3, 0)
+
+
+def test_a_sliding_window_holds_its_tuples_back_until_no_window_can_hold_them():
+    @sliding(count(3), count(1), output="n long")
+    def sizes(window):
+        return len(window)
+
+    with LocalCluster(topology_of(sizes), clock=VirtualClock()) as cluster:
+        cluster.run_for(seconds(1))
+        assert (cluster.result["bolt0"], cluster.result.acked) == ([(1,), (2,), (3,)], 1)
+
+
+def test_what_a_window_emits_is_anchored_to_all_its_tuples():
+    @bolt(output="total long")
+    class OnceLong(FailsAtFirst):
+        pass
+
+    result = ran(pair_sum, OnceLong, batches=None)
+    # The window [1, 2] fails behind the window: both messages fail, and come again as a window of their own.
+    assert result.failures >= 3
+    assert result.acked == 3
+    assert (3,) in result["bolt1"]
+
+
+def test_late_tuples_are_emitted_anchored_and_acked():
+    @tumbling(seconds(10), timestamp="at", late_stream="late", output="n long")
+    def sizes(window):
+        return len(window)
+
+    @bolt(output="at long, reason string")
+    class LateOnce(BasicBolt):
+        def prepare(self, context):
+            self.failed = False
+
+        def execute(self, tuple):
+            if not self.failed:
+                self.failed = True
+                raise FailedException("the late one")
+            return tuple["at"], tuple["reason"]
+
+    builder = TopologyBuilder()
+    builder.set_spout("source", InputSpout("at long"))
+    builder.set_bolt("sizes", sizes).shuffle_grouping("source")
+    builder.set_bolt("late", LateOnce).shuffle_grouping("sizes", "late")
+    result = run_topology(builder.build(), {"source": [[(1_000,), (25_000,)], [(2_000,)]]}, clock=VirtualClock())
+    # Its tree failed behind the late stream, so its message came again, and was late again.
+    assert (result["late"], result.failures, result.acked) == ([(2_000, "late")], 1, 3)
+    assert result["sizes"] == [(1,), (1,)]
+    assert result.late == {("sizes", "late"): 2}
+
+
+@pytest.mark.parametrize(
+    ("on_error", "acked", "dead", "windows", "errors"),
+    [("fail", 2, 2, 0, 1), ("skip", 4, 0, 0, 1), ("dead_letter", 4, 0, 1, 0)],
+)
+def test_an_error_in_a_window_follows_on_error(on_error, acked, dead, windows, errors):
+    @windowed_bolt(length=count(2), slide=count(2), on_error=on_error, output="total long")
+    def fragile(window):
+        total = sum(row["n"] for row in window)
+        if total == 3:
+            raise ValueError("three")
+        return total
+
+    @spout(output="n long")
+    def four():
+        yield from (1, 2, 3, 4)
+
+    result = ran(fragile, source=four, max_attempts=1)
+    assert (result["bolt0"], result.acked) == ([(7,)], acked)
+    assert (len(result.dead_letters), len(result.dead_windows), len(result.errors)) == (dead, windows, errors)
+    if windows:
+        assert result.dead_windows[0].tuples == [{"n": 1}, {"n": 2}]
+
+
+def test_the_default_raises_and_names_bolt_and_window_but_a_failed_exception_fails_the_tuples():
+    @tumbling(count(3), output="n long")
+    def breaking(window):
+        raise ValueError("no")
+
+    @tumbling(count(3), output="n long")
+    def failing(window):
+        raise FailedException("later")
+
+    with pytest.raises(BoltError, match=r"bolt 'bolt0' failed on TupleWindow\(end=.*ValueError: no"):
+        ran(breaking)
+    result = ran(failing, max_attempts=2)
+    assert (len(result.dead_letters), result.failures, result.acked) == (3, 6, 0)
+
+
+def test_a_tuple_that_failed_in_one_window_stays_in_the_next_and_is_not_acked_later():
+    seen = []
+
+    @sliding(count(2), count(1), on_error="fail", output="n long")
+    def second_fails(window):
+        values = [row["n"] for row in window]
+        seen.append(values)
+        if values == [1, 2]:
+            raise ValueError("no")
+        return len(values)
+
+    result = ran(second_fails, max_attempts=1)
+    assert seen == [[1], [1, 2], [2, 3]]
+    assert ([letter.values for letter in result.dead_letters], result.acked) == ([(1,), (2,)], 1)
+
+
+def test_windows_by_the_clock_fire_when_they_are_due():
+    clock = VirtualClock(100)
+
+    @tumbling(seconds(1), output="n long")
+    def sizes(window):
+        return len(window)
+
+    with LocalCluster(topology_of(sizes), clock=clock) as cluster:
+        cluster.run_for(millis(900))
+        assert cluster.result["bolt0"] == []
+        cluster.run_for(millis(10))
+        assert (cluster.result["bolt0"], cluster.result.acked) == ([(3,)], 3)
+
+
+def test_windows_over_event_time_make_a_turn_at_every_watermark_interval():
+    @spout(output="at long")
+    def events():
+        yield from (1_000, 2_000, 12_000)
+
+    @tumbling(seconds(10), timestamp="at", watermark_interval=millis(500), output="n long")
+    def sizes(window):
+        return len(window)
+
+    with LocalCluster(topology_of(sizes, source=events), clock=VirtualClock()) as cluster:
+        cluster.run_for(millis(499))
+        assert cluster.result["bolt0"] == []
+        cluster.run_for(millis(2))
+        assert (cluster.result["bolt0"], cluster.result.acked) == ([(2,)], 2)
+
+
+def test_two_windows_in_a_row_in_batches_and_the_drain_reaches_the_second_through_the_first():
+    @tumbling(seconds(10), timestamp="at", output="end long, n long")
+    def first(window):
+        return window.end_timestamp, len(window)
+
+    @tumbling(seconds(30), timestamp="end", output="end long, n long")
+    def second(window):
+        return window.end_timestamp, sum(row["n"] for row in window)
+
+    rows = [[(1_000,), (9_000,)], [(15_000,), (29_000,)], [(41_000,)]]
+    builder = TopologyBuilder().configure(message_timeout=seconds(100))
+    builder.set_spout("source", InputSpout("at long"))
+    builder.set_bolt("first", first).shuffle_grouping("source")
+    builder.set_bolt("second", second).shuffle_grouping("first")
+    result = run_topology(builder.build(), {"source": rows}, clock=VirtualClock(), outputs=["first", "second"])
+    assert result["first"] == [(10_000, 2), (20_000, 1), (30_000, 1), (50_000, 1)]
+    assert (result["second"], result.acked) == ([(30_000, 4), (60_000, 1)], 5)
+
+
+def test_a_join_of_two_streams_waits_for_both_watermarks():
+    @tumbling(seconds(10), timestamp="at", output="left long, right long")
+    def joined(window):
+        sides = [row.source_component for row in window]
+        return sides.count("left"), sides.count("right")
+
+    builder = TopologyBuilder()
+    builder.set_spout("left", InputSpout("at long"))
+    builder.set_spout("right", InputSpout("at long"))
+    builder.set_bolt("join", joined).global_grouping("left").global_grouping("right")
+    with LocalCluster(
+        builder.build(), batches={"left": [[(1_000,), (15_000,)], []], "right": [[], [(2_000,), (16_000,)]]}
+    ) as cluster:
+        cluster.run_batch({"left": [(1_000,), (15_000,)]})
+        assert cluster.result["join"] == []
+        cluster.run_batch({"right": [(2_000,), (16_000,)]})
+        assert cluster.result["join"] == [(1, 1)]
+
+
+def test_an_aggregate_acks_its_tuples_on_expiry_too():
+    from windowing.core import aggregate as agg
+
+    @tumbling(seconds(10), timestamp="at", aggregate=agg.count(), output="n long")
+    def counted(window):
+        return window.aggregate
+
+    with LocalCluster(
+        topology_of(counted, source=InputSpout("at long")), batches={"source": []}, clock=VirtualClock()
+    ) as cluster:
+        cluster.run_batch({"source": [(1_000,), (2_000,), (11_000,)]})
+        assert (cluster.result["bolt0"], cluster.result.acked, cluster.pending) == ([(2,)], 2, 1)
+
+
+# -- the loop ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_the_same_seed_gives_the_same_run_and_every_seed_acks_everything(seed):
+    @spout(output="n long")
+    def many():
+        yield from range(50)
+
+    def run():
+        builder = TopologyBuilder().configure(retry_delay=millis(10), acker_executors=2)
+        builder.set_spout("source", many)
+        builder.set_bolt("twice", twice, 3).shuffle_grouping("source")
+        builder.set_bolt("pairs", pair_sum, 2).fields_grouping("twice", "n")
+        return run_topology(builder.build(), clock=VirtualClock(), seed=seed)
+
+    first, second = run(), run()
+    assert first["pairs"] == second["pairs"]
+    assert (first.acked, first.failures, sum(n for (n,) in first["pairs"])) == (50, 0, 2450)
+
+
+def test_mistakes_in_what_a_cluster_is_given_are_sentences():
+    topology = topology_of(twice, source=InputSpout("n long"))
+    with pytest.raises(ConfigError, match=r"'sources', which is no InputSpout .* did you mean 'source'"):
+        LocalCluster(topology, batches={"sources": []})
+    with pytest.raises(ConfigError, match=r"write outputs=\['bolt0'\]"):
+        LocalCluster(topology, outputs="bolt0")
+    with pytest.raises(ConfigError, match="there is no stream 'bolt1' to keep; did you mean 'bolt0'"):
+        LocalCluster(topology, outputs=["bolt1"])
+    with pytest.raises(BoltError, match="stream 'default' has 1 field"):
+        run_topology(topology, {"source": [[(1, 2)]]})
+    with pytest.raises(KeyError, match="is no output of this run"):
+        run_topology(topology, {"source": [[(1,)]]})["source"]

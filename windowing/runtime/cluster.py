@@ -1,0 +1,288 @@
+"""LocalCluster: runs a topology in one process, in one loop, the same way every time.
+
+    round   hear the clock; each task once, in topological order: spouts emit, bolts take what lies in their inboxes, ackers last
+    batch   the rows of the inputs; rounds until nothing moves; then each windowed bolt makes its turn, in topological order
+    run     the batches, or rounds until nothing moves; then the windows are drained, in topological order; then whatever was
+            emitted is acked, or has failed for the last time
+
+Laws
+- The same topology, input, seed and clock give the same run, whatever the machine does.
+- With a VirtualClock nothing waits: when nothing moves, the clock is set to the next deadline.
+- An error of a component ends the cluster; nothing goes on with half of it.
+
+Source: Storm's `LocalCluster`; the loop is ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from windowing.core.checks import did_you_mean
+from windowing.core.measures import Duration, as_duration_ms
+from windowing.errors import BoltError, ConfigError, WindowingError, shown
+from windowing.runtime.clock import Clock, SystemClock, VirtualClock
+from windowing.runtime.crew import Crew, crew_of
+from windowing.runtime.hub import ClusterResult, Hub, output_name
+from windowing.runtime.spouts import InputSource
+from windowing.topology.marking import ComponentKind
+from windowing.topology.plan import Topology
+
+__all__ = ["LocalCluster", "run_topology"]
+
+Batches = Mapping[str, Sequence[Iterable[Any]]]
+"""For each InputSpout the rows of each batch: tuples, or dicts by name."""
+
+
+class LocalCluster:
+    """A topology at work. A context manager: leaving it closes spouts and bolts.
+
+    batches: the rows of every InputSpout, batch by batch; then turns of windows over event time come at the ends of batches.
+    clock: the system's if left out. seed: None does every step in its order; a number chooses the order of steps by chance,
+    the same for the same number, to find what depends on it. outputs: the streams to keep, as "count" or "count.late"; those
+    that nobody reads if left out.
+
+    >>> from windowing.topology.builder import TopologyBuilder
+    >>> from windowing.topology.components import InputSpout
+    >>> from windowing.topology.marking import bolt
+    >>> @bolt(output="word string")
+    ... def split(tuple):
+    ...     return tuple["sentence"].split()
+    >>> builder = TopologyBuilder("words")
+    >>> _ = builder.set_spout("sentences", InputSpout("sentence string"))
+    >>> _ = builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
+    >>> with LocalCluster(builder.build(), batches={"sentences": [[("the cow",)], [("jumped",)]]}) as cluster:
+    ...     result = cluster.run()
+    >>> result["split"], result.acked
+    ([('the',), ('cow',), ('jumped',)], 2)
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        batches: Batches | None = None,
+        clock: Clock | None = None,
+        seed: int | None = None,
+        outputs: Sequence[str] | None = None,
+    ) -> None:
+        self.topology = topology
+        self.clock: Clock = clock or SystemClock()
+        self._batches = _checked_batches(topology, batches)
+        self._hub = Hub(seed or 0, topology.config.acker_executors)
+        self._hub.now_ms = self.clock.now_ms()
+        self._hub.result.outputs = {name: [] for name in _outputs(topology, outputs)}
+        self._crew: Crew = crew_of(topology, self._hub, by_hand=batches is not None)
+        self._shuffled = seed is not None
+        self._opened = False
+        self._over: str | None = None
+
+    @property
+    def result(self) -> ClusterResult:
+        """What came of the run so far."""
+        return self._hub.result
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def run(self) -> ClusterResult:
+        """Run until the input is over and everything that was emitted is acked or given up; drain the windows meanwhile.
+
+        A spout of `next_tuple` is taken to be over when it emits nothing; for one that waits use `run_for`. Raises BoltError.
+        """
+        for batch in range(max(map(len, self._batches.values()), default=0)):
+            self.run_batch({spout: rows[batch] for spout, rows in self._batches.items() if batch < len(rows)})
+        self._settle()
+        while not self._dry() and self._pass_time():
+            self._settle()
+        self.drain()
+        while self.pending and self._pass_time():
+            self._busy()
+        return self.result
+
+    def run_batch(self, rows: Mapping[str, Iterable[Any]]) -> None:
+        """Let rows arrive, run until nothing moves and nothing that failed waits, then let every window make its turn."""
+        self._begin()
+        for spout, some in rows.items():
+            self._feed(spout, some)
+        self._settle()
+        for task in self._crew.windowed:
+            self._guarded(task.turn)
+            self._settle()
+
+    def run_for(self, span: Duration | timedelta) -> ClusterResult:
+        """Run for this long by the clock, and leave everything as it is then."""
+        self._begin()
+        end_ms = self.clock.now_ms() + as_duration_ms(span, "span")
+        while self.clock.now_ms() < end_ms:
+            if not self.step():
+                self._pass_time(end_ms)
+        return self.result
+
+    def step(self) -> bool:
+        """Make one round; return whether anything moved."""
+        self._begin()
+        return bool(self._guarded(self._round))
+
+    def drain(self) -> None:
+        """End the input: fire the last windows too, each after what the windows before it emitted has arrived."""
+        self._begin()
+        self._busy()
+        for task in self._crew.windowed:
+            self._guarded(task.drain)
+            self._settle()
+
+    @property
+    def pending(self) -> int:
+        """How many messages of spouts are in flight, or wait to be emitted again."""
+        return sum(len(task.pending) for task in self._crew.spouts)
+
+    def activate(self) -> None:
+        """Let the spouts go on."""
+        self._begin()
+        for task in self._crew.spouts:
+            self._guarded(task.activate)
+
+    def deactivate(self) -> None:
+        """Ask the spouts for no more tuples; what is in flight goes on."""
+        self._begin()
+        for task in self._crew.spouts:
+            self._guarded(task.deactivate)
+
+    def close(self) -> None:
+        """Close spouts and bolts, once; nothing is drained."""
+        if self._over is None:
+            self._over = "it was closed"
+            for task in self._crew.tasks if self._opened else ():
+                task.close()
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._over is not None:
+            raise WindowingError(
+                f"the cluster of topology {self.topology.name!r} is over: {self._over}; make another LocalCluster"
+            )
+        if not self._opened:
+            self._opened = True
+            for task in reversed(self._crew.tasks):  # whoever reads is ready before whoever emits
+                self._guarded(task.open)
+
+    def _round(self) -> bool:
+        hub = self._hub
+        now_ms = self.clock.now_ms()
+        if now_ms > hub.now_ms:
+            hub.now_ms = now_ms
+        tasks = self._crew.tasks
+        for task in tasks:
+            deadline_ms = task.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= hub.now_ms:
+                task.tick()
+        if not self._shuffled:
+            return sum(task.step(None) for task in tasks) > 0
+        order = hub.random.sample(tasks, len(tasks))
+        return sum(task.step(hub.random.randint(1, 4)) for task in order) > 0
+
+    def _busy(self) -> None:
+        """Make rounds until nothing moves."""
+        self._begin()
+        while self._guarded(self._round):
+            pass
+
+    def _settle(self) -> None:
+        """Make rounds until nothing moves and no failed message waits to be emitted again."""
+        self._busy()
+        while self._retrying() and self._pass_time():
+            self._busy()
+
+    def _retrying(self) -> bool:
+        return any(task.pending.waiting for task in self._crew.spouts)
+
+    def _dry(self) -> bool:
+        return all(task.dry for task in self._crew.spouts)
+
+    def _pass_time(self, end_ms: int | None = None) -> bool:
+        """Let the clock go on to the next deadline; False if there is none."""
+        deadlines = [ms for task in self._crew.tasks if (ms := task.next_deadline_ms()) is not None]
+        if not all(task.source.over for task in self._crew.spouts):
+            deadlines.append(self._hub.now_ms + max(1, self.topology.config.sleep_spout_wait_ms))
+        if end_ms is not None:
+            deadlines.append(end_ms)
+        if not deadlines:
+            return False
+        now_ms = self.clock.now_ms()
+        until_ms = max(now_ms, min(deadlines))
+        if isinstance(self.clock, VirtualClock):
+            self.clock.set(until_ms)
+        else:
+            time.sleep((until_ms - now_ms) / 1000)
+        return True
+
+    def _feed(self, spout: str, rows: Iterable[Any]) -> None:
+        sources = [task.source for task in self._crew.spouts if task.context.component == spout]
+        inputs = [source for source in sources if isinstance(source, InputSource)]
+        if not inputs:
+            raise ConfigError(f"{shown(spout)} is no InputSpout of topology {self.topology.name!r}; feed one that is")
+        rows = list(rows)
+        for index, source in enumerate(inputs):
+            source.feed(rows[index :: len(inputs)])
+
+    def _guarded(self, call: Any) -> Any:
+        """Call; whatever comes out of it ends the cluster, and every component is told."""
+        try:
+            return call()
+        except BaseException as problem:
+            self._over = f"it ended with {type(problem).__name__}"
+            for task in self._crew.tasks:
+                with suppress(BoltError):  # what came first is what went wrong
+                    task.close()
+            raise
+
+
+def run_topology(
+    topology: Topology,
+    batches: Batches | None = None,
+    *,
+    clock: Clock | None = None,
+    seed: int | None = None,
+    outputs: Sequence[str] | None = None,
+) -> ClusterResult:
+    """Run a topology from its first tuple to its last ack, and return everything that came of it. See LocalCluster."""
+    with LocalCluster(topology, batches=batches, clock=clock, seed=seed, outputs=outputs) as cluster:
+        return cluster.run()
+
+
+def _outputs(topology: Topology, names: Sequence[str] | None) -> list[str]:
+    declared = {
+        output_name(component.id, stream): bool(topology.readers(component.id, stream))
+        for component in topology.components.values()
+        for stream in component.outputs
+    }
+    if names is None:
+        return [name for name, is_read in declared.items() if not is_read]
+    if isinstance(names, str):
+        raise ConfigError(f"outputs is a list of names, got the text {names!r}; write outputs=[{names!r}]")
+    for name in names:
+        if name not in declared:
+            raise ConfigError(f"there is no stream {shown(name)} to keep; {did_you_mean(str(name), declared)}")
+    return list(names)
+
+
+def _checked_batches(topology: Topology, batches: Batches | None) -> dict[str, list[Iterable[Any]]]:
+    inputs = [spout.id for spout in topology.spouts if spout.kind is ComponentKind.INPUT]
+    given = {} if batches is None else dict(batches)
+    for spout in given:
+        if spout not in inputs:
+            raise ConfigError(
+                f"batches has rows for {shown(spout)}, which is no InputSpout of topology {topology.name!r}; "
+                f"{did_you_mean(str(spout), inputs) if inputs else 'it has none'}"
+            )
+    return {spout: list(rows) for spout, rows in given.items()}

@@ -1,0 +1,356 @@
+"""SpoutTask: asks a source for tuples, keeps what is in flight, and tells the source what became of it.
+
+    Source                next_tuple                       ack / fail of a message id
+      RowsSource          the next row of a function        the driver emits a failed row again
+      FunctionSource      calls a function of (collector)   the same
+      ObjectSource        calls next_tuple of an object     calls its ack and fail, with the values where it takes them
+      InputSource         the next row that was fed         the driver emits a failed row again
+
+Laws: a message that failed is asked for again after its back-off, `max_attempts` times in all; then it is a dead letter, and
+the source is told by `give_up`, or `ack` where it has none: it is done with. No acker: acked when it is emitted.
+Source: Storm's `SpoutExecutor`; the limit and what comes after it are ours (Kafka's spout for Storm acks such messages too).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from windowing.acking.ledger import Acked, Failed
+from windowing.acking.pending import DeadLetter, Done, Retry, SpoutPending
+from windowing.core.checks import DEFAULT_STREAM
+from windowing.errors import BoltError
+from windowing.runtime.hub import INIT, DeadMessage, Hub, Outbox, ReportedError
+from windowing.runtime.tasks import Task
+from windowing.topology.blame import blame, file_of
+from windowing.topology.bolts import CallStyle
+from windowing.topology.calls import Outlet
+from windowing.topology.context import TaskContext
+from windowing.topology.marking import ComponentKind, Declaration
+from windowing.topology.plan import Component
+from windowing.topology.rows import row_of, rows_of
+
+__all__ = ["InputSource", "SpoutCollector", "SpoutTask"]
+
+_BURST = 100
+
+
+class Source(Protocol):
+    """What a spout task asks for tuples."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will come any more, except what failed."""
+
+    def next_tuple(self) -> None:
+        """Emit some tuples to the collector, or none."""
+
+    def ack(self, message_id: Any, values: tuple[Any, ...]) -> None:
+        """Hear that a message is done."""
+
+    def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
+        """Hear that a message failed and may be emitted again; return False to let the driver do it."""
+
+    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> None:
+        """Hear that a message failed for the last time and is a dead letter."""
+
+
+class _Silent:
+    """A source that has nothing to do with what becomes of its tuples."""
+
+    def ack(self, message_id: Any, values: tuple[Any, ...]) -> None:
+        return None
+
+    def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
+        return False
+
+    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> None:
+        return None
+
+
+class RowsSource(_Silent):
+    """The rows that a function returns or yields, one for each `next_tuple`; their numbers are the message ids."""
+
+    def __init__(self, rows: Iterator[tuple[Any, ...]], collector: SpoutCollector) -> None:
+        self.over = False
+        self._rows = rows
+        self._collector = collector
+        self._number = 0
+
+    def next_tuple(self) -> None:
+        row = next(self._rows, None)
+        if row is None:
+            self.over = True
+            return
+        self._collector.emit(row, message_id=self._number)
+        self._number += 1
+
+
+class InputSource(_Silent):
+    """Rows that the cluster is handed; over unless there are some."""
+
+    def __init__(self, component: Component, collector: SpoutCollector) -> None:
+        self._schema = component.outputs[DEFAULT_STREAM].schema
+        self._rows: deque[tuple[Any, ...]] = deque()
+        self._collector = collector
+        self._number = 0
+
+    @property
+    def over(self) -> bool:
+        return not self._rows
+
+    def feed(self, rows: Iterable[Any]) -> None:
+        """Take more rows: tuples, or dicts by name."""
+        self._rows.extend(row_of(row, self._schema, DEFAULT_STREAM) for row in rows)
+
+    def next_tuple(self) -> None:
+        self._collector.emit(self._rows.popleft(), message_id=self._number)
+        self._number += 1
+
+
+class FunctionSource(_Silent):
+    """A function of (collector), called for each `next_tuple`."""
+
+    over = False
+
+    def __init__(self, function: Callable[[Any], Any], collector: SpoutCollector) -> None:
+        self._function = function
+        self._collector = collector
+
+    def next_tuple(self) -> None:
+        self._function(self._collector)
+
+
+class ObjectSource:
+    """An instance of a spout class. `values_back` names which of its "ack" and "fail" take the values too."""
+
+    over = False
+
+    def __init__(self, instance: Any, values_back: frozenset[str]) -> None:
+        self.next_tuple = instance.next_tuple
+        self._instance = instance
+        self._values_back = values_back
+
+    def ack(self, message_id: Any, values: tuple[Any, ...]) -> None:
+        self._call("ack", message_id, values)
+
+    def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
+        return self._call("fail", message_id, values)
+
+    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> None:
+        give_up = getattr(self._instance, "give_up", None)
+        if give_up is None:
+            self.ack(message_id, values)
+        else:
+            give_up(message_id)
+
+    def _call(self, method: str, message_id: Any, values: tuple[Any, ...]) -> bool:
+        call = getattr(self._instance, method, None)
+        if call is None:
+            return False
+        call(message_id, values) if method in self._values_back else call(message_id)
+        return True
+
+
+class SpoutTask(Task):
+    """One task of a spout. `pending` has its limit and its retries; `acking` is False where there is no acker."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        context: TaskContext,
+        id: int,
+        inbox: deque[Any],
+        outbox: Outbox,
+        component: Component,
+        pending: SpoutPending,
+    ) -> None:
+        super().__init__(hub, context, id, inbox)
+        self.pending = pending
+        self.active = True
+        self.dry = False
+        self.source: Source = _NEVER
+        self._acking = bool(hub.ackers)
+        self._outbox = outbox
+        self._outlet = Outlet(component.outputs)
+        self._component = component
+        self._instance: Any = None
+        self._emissions = 0
+        self._at_once: list[tuple[Any, tuple[Any, ...]]] = []
+        target = component.declaration.target
+        self._file = (
+            None if target is None else file_of(target, "next_tuple" if component.declaration.is_class else None)
+        )
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        declaration = self._component.declaration
+        collector = SpoutCollector(self)
+        if declaration.kind is ComponentKind.INPUT:
+            self.source = InputSource(self._component, collector)
+        elif declaration.is_class:
+            self._instance = self._guarded("when it was made", _target(declaration))
+            if getattr(self._instance, "open", None) is not None:
+                self._guarded("in open", self._instance.open, self.context, collector)
+            self.source = ObjectSource(self._instance, declaration.values_back)
+        elif declaration.style is CallStyle.ROWS:
+            schema = declaration.outputs[DEFAULT_STREAM]
+            returned = self._guarded("when it was called", _target(declaration))
+            self.source = RowsSource(rows_of(returned, schema, DEFAULT_STREAM), collector)
+        else:
+            self.source = FunctionSource(_target(declaration), collector)
+
+    def activate(self) -> None:
+        """Go on."""
+        self.active = True
+        self._hook("activate")
+
+    def deactivate(self) -> None:
+        """Ask for no more tuples until `activate`; what is in flight goes on."""
+        self.active = False
+        self._hook("deactivate")
+
+    def close(self) -> None:
+        self._hook("close")
+        self._instance = None
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def step(self, limit: int | None) -> bool:
+        """Hear what the ackers say, then ask the source for tuples while there is room and it has some."""
+        moved = super().step(limit)
+        before = self._emissions
+        self.dry = True
+        if self.active:
+            self._ask(_BURST if limit is None else limit)
+        return moved or self._emissions > before
+
+    def _ask(self, times: int) -> None:
+        """Ask the source for tuples, so many times at most; `dry` says whether it had none."""
+        for _ in range(times):
+            self.dry = False
+            if not self.pending.has_room:
+                return
+            before = self._emissions
+            if not self.source.over:
+                self._guarded("in next_tuple", self.source.next_tuple)
+            if self._at_once:
+                self._ack_at_once()
+            if self._emissions == before:
+                self.dry = True
+                return
+
+    def handle(self, message: Acked | Failed) -> None:
+        now_ms = self.hub.now_ms
+        if isinstance(message, Acked):
+            self._perform(self.pending.acked(message.root, now_ms))
+        else:
+            self.hub.result.failures += 1
+            self._perform(self.pending.failed(message.root, now_ms, message.reason, message.seen))
+
+    def tick(self) -> None:
+        self._perform(self.pending.tick(self.hub.now_ms))
+
+    def next_deadline_ms(self) -> int | None:
+        return self.pending.next_deadline_ms()
+
+    def emit(self, values: Any, stream: str, message_id: Any, task: int | None) -> Sequence[int]:
+        """Check a row, send it, and track it if it has a message id; return the ids of the tasks it went to."""
+        checked = self._outlet.checked(values, stream, task is not None)
+        self._emissions += 1
+        return self._send(checked, stream, message_id, task)
+
+    def report_error(self, error: BaseException) -> None:
+        """Keep an error for whoever looks at the result."""
+        self.hub.result.errors.append(ReportedError(self.context.component, self.context.task, error))
+
+    # -- what becomes of messages ----------------------------------------------------------------------------------------
+
+    def _send(self, values: tuple[Any, ...], stream: str, message_id: Any, task: int | None) -> Sequence[int]:
+        if message_id is None:
+            return self._outbox.send(stream, values, (), task)
+        if not self._acking:
+            ids = self._outbox.send(stream, values, (), task)
+            self._at_once.append((message_id, values))
+            return ids
+        hub, root = self.hub, self.hub.edge()
+        xor, ids = self._outbox.send_root(stream, values, root, task)
+        self.pending.emitted(root, message_id, hub.now_ms, (values, stream, task))
+        hub.tell(root, (INIT, root, xor, self.id))
+        return ids
+
+    def _ack_at_once(self) -> None:
+        emitted, self._at_once = self._at_once, []
+        for message_id, values in emitted:
+            self.hub.result.acked += 1
+            self._guarded("in ack", self.source.ack, message_id, values)
+
+    def _perform(self, effects: Iterator[Done | Retry | DeadLetter]) -> None:
+        for effect in effects:
+            values, stream, task = effect.payload
+            if isinstance(effect, Done):
+                self.hub.result.acked += 1
+                self._guarded("in ack", self.source.ack, effect.message_id, values)
+            elif isinstance(effect, Retry):
+                if not self._guarded("in fail", self.source.fail, effect.message_id, values):
+                    self._send(values, stream, effect.message_id, task)
+            else:
+                letter = (effect.message_id, values, stream, effect.attempts, effect.reason, effect.seen)
+                self.hub.result.dead_letters.append(DeadMessage(self.context.component, *letter))
+                self._guarded("in give_up", self.source.give_up, effect.message_id, values)
+
+    def _hook(self, method: str) -> None:
+        written = getattr(self._instance, method, None)
+        if written is not None:
+            self._guarded(f"in {method}", written)
+
+    def _guarded(self, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except BoltError as problem:
+            raise self._blame(problem, where) from problem.__cause__
+        except (Exception, SystemExit) as problem:
+            raise self._blame(problem, where) from problem
+
+    def _blame(self, problem: BaseException, where: str) -> BoltError:
+        return blame(f"spout {self.context.component!r}", problem, where, self._file, (__file__,))
+
+
+class SpoutCollector:
+    """What a spout emits to. Source: Storm's `SpoutOutputCollector`."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: SpoutTask) -> None:
+        self._task = task
+
+    def emit(self, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> Sequence[int]:
+        """Emit one row; with a message id it is tracked. Returns the ids of the tasks that it goes to."""
+        return self._task.emit(values, stream, message_id, None)
+
+    def emit_direct(self, task: int, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
+        """Emit one row to the task of this index, on a stream that is declared direct."""
+        self._task.emit(values, stream, message_id, task)
+
+    def report_error(self, error: BaseException) -> None:
+        """Keep an error for whoever looks at the result."""
+        self._task.report_error(error)
+
+
+def _target(declaration: Declaration) -> Callable[..., Any]:
+    assert declaration.target is not None
+    return declaration.target
+
+
+class _Never(_Silent):
+    """What a spout has before it is opened."""
+
+    over = True
+
+    def next_tuple(self) -> None:
+        return None
+
+
+_NEVER: Source = _Never()

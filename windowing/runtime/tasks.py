@@ -1,0 +1,243 @@
+"""The tasks of a cluster that acknowledge: what is common to all, ackers, and bolts that are no windowed ones.
+
+    Task        open -> step, step, ... (what lies in the inbox) + tick (what time has brought) -> close
+      SpoutTask        spouts.py
+      AckerTask        the ledger of a part of the roots
+      BoltTask         basic bolts: acked when execute returns, failed by a FailedException
+        RichBoltTask   bolts that ack by themselves
+      WindowedBoltTask windowed.py
+
+Law: a task does something only in `open`, `step`, `tick`, `drain`, `close`, all called by the loop; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from windowing.acking.acker import Acker
+from windowing.acking.anchors import Anchors
+from windowing.acking.ledger import Acked, Failed
+from windowing.core.checks import DEFAULT_STREAM
+from windowing.errors import ConfigError, FailedException, ReportedFailedException, shown
+from windowing.runtime.hub import ACK, FAIL, INIT, Delivery, Hub, Outbox, ReportedError
+from windowing.topology.calls import BoltCaller
+from windowing.topology.context import TaskContext
+from windowing.topology.plan import Component
+from windowing.topology.tuples import Fields, Origin, Tuple
+
+__all__ = ["SYSTEM", "TICK", "AckerTask", "BoltCollector", "BoltTask", "RichBoltTask", "Task", "is_tick", "unsettled"]
+
+SYSTEM, TICK = "__system", "__tick"
+"""The component and the stream that tick tuples come from."""
+
+_TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
+
+
+def is_tick(tuple: Tuple) -> bool:
+    """Whether a tuple is a tick, made by the clock every `topology.tick.tuple.freq.secs`. Source: `TupleUtils.isTick`."""
+    return tuple.source_component == SYSTEM and tuple.source_stream == TICK
+
+
+class Task:
+    """One task of one component. `id` is unique in the topology, `context.task` counts within the component."""
+
+    def __init__(self, hub: Hub, context: TaskContext, id: int, inbox: deque[Any]) -> None:
+        self.hub = hub
+        self.context = context
+        self.id = id
+        self.inbox = inbox
+
+    def open(self) -> None:
+        """Begin, before the first step."""
+
+    def step(self, limit: int | None) -> bool:
+        """Handle at most `limit` messages of the inbox (None: all that are there now); return whether there were any."""
+        inbox = self.inbox
+        count = len(inbox) if limit is None else min(limit, len(inbox))
+        for _ in range(count):
+            self.handle(inbox.popleft())
+        return count > 0
+
+    def handle(self, message: Any) -> None:
+        """Handle one message."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Do what is due by the hub's time."""
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `tick` has something to do, None if nothing is waited for."""
+        return None
+
+    def close(self) -> None:
+        """End."""
+
+
+class AckerTask(Task):
+    """One acker; `spouts` are the inboxes of the spout tasks by their ids."""
+
+    def __init__(self, hub: Hub, context: TaskContext, id: int, inbox: deque[Any], acker: Acker) -> None:
+        super().__init__(hub, context, id, inbox)
+        self.acker = acker
+        self.spouts: dict[int, deque[Any]] = {}
+
+    def handle(self, message: Any) -> None:
+        kind, acker, now_ms = message[0], self.acker, self.hub.now_ms
+        effects: Iterable[Acked | Failed]
+        if kind == ACK:
+            effects = acker.ack(message[1], message[2], now_ms, message[3])
+        elif kind == INIT:
+            effects = acker.init(message[1], message[2], message[3], now_ms)
+        elif kind == FAIL:
+            effects = acker.fail(message[1], now_ms, message[2])
+        else:
+            effects = acker.reset_timeout(message[1], now_ms)
+        self._tell(effects)
+
+    def tick(self) -> None:
+        self.step(None)  # what was acked in time is not failed because the loop was slow
+        self._tell(self.acker.tick(self.hub.now_ms))
+
+    def next_deadline_ms(self) -> int | None:
+        return self.acker.next_deadline_ms()
+
+    def _tell(self, effects: Iterable[Acked | Failed]) -> None:
+        for effect in effects:
+            self.spouts[effect.task].append(effect)
+
+
+class BoltTask(Task):
+    """A bolt whose tuples are acked by the driver; it gets ticks where it asks for them."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        context: TaskContext,
+        id: int,
+        inbox: deque[Any],
+        outbox: Outbox,
+        component: Component,
+        tick_ms: int | None,
+    ) -> None:
+        super().__init__(hub, context, id, inbox)
+        self.outbox = outbox
+        self.caller = BoltCaller(component)
+        self._tick_ms = tick_ms
+        self._next_tick_ms: int | None = None
+
+    def open(self) -> None:
+        self.caller.open(self.context, self.collector())
+        if self._tick_ms is not None:
+            self._next_tick_ms = self.hub.now_ms + self._tick_ms
+
+    def collector(self) -> Any:
+        """Return what the bolt is prepared with; nothing, for its emits are collected at each call."""
+        return None
+
+    def handle(self, message: Delivery) -> None:
+        emitted = self.attempt(message)
+        if emitted is None:
+            return
+        anchors = () if message._anchors is None else (message._anchors,)
+        for row in emitted:
+            self.outbox.send(row.stream, row.values, anchors, row.task)
+        self.hub.ack(message._anchors, self.context.component)
+
+    def attempt(self, message: Delivery) -> Any:
+        """Call the bolt; return what it emitted, None if it failed the tuple."""
+        try:
+            return self.caller.execute(message)
+        except FailedException as problem:
+            if isinstance(problem, ReportedFailedException):
+                self.report_error(problem)
+            if message._anchors is not None and not message._anchors.settled:
+                self.hub.fail(message._anchors, self.context.component)
+            return None
+
+    def report_error(self, error: BaseException) -> None:
+        """Keep an error for whoever looks at the result."""
+        self.hub.result.errors.append(ReportedError(self.context.component, self.context.task, error))
+
+    def tick(self) -> None:
+        """Put a tick into the inbox if one is due; several that are overdue are one."""
+        if self._next_tick_ms is not None and self.hub.now_ms >= self._next_tick_ms:
+            assert self._tick_ms is not None
+            self.inbox.append(Delivery((self._tick_ms / 1000,), _TICK_ORIGIN, None))
+            behind_ms = self.hub.now_ms - self._next_tick_ms
+            self._next_tick_ms += self._tick_ms * (1 + behind_ms // self._tick_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        return self._next_tick_ms
+
+    def close(self) -> None:
+        self.caller.close()
+
+
+class RichBoltTask(BoltTask):
+    """A bolt that anchors, acks and fails by itself."""
+
+    def collector(self) -> BoltCollector:
+        return BoltCollector(self)
+
+    def handle(self, message: Delivery) -> None:
+        self.attempt(message)
+
+
+class BoltCollector:
+    """What a Bolt emits to and acks by. Source: Storm's `OutputCollector`."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: RichBoltTask) -> None:
+        self._task = task
+
+    def emit(
+        self, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
+    ) -> Sequence[int]:
+        """Emit one row anchored to these tuples; returns the ids of the tasks that it goes to."""
+        checked = self._task.caller.outlet.checked(values, stream, False)
+        return self._task.outbox.send(stream, checked, _anchors_of(anchors))
+
+    def emit_direct(
+        self, task: int, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
+    ) -> None:
+        """Emit one row to the task of this index, on a stream that is declared direct."""
+        checked = self._task.caller.outlet.checked(values, stream, True)
+        self._task.outbox.send(stream, checked, _anchors_of(anchors), task)
+
+    def ack(self, tuple: Tuple) -> None:
+        """Say that the tuple is done with; AckError if it was acked or failed before."""
+        self._task.hub.ack(_delivered(tuple)._anchors, self._task.context.component)
+
+    def fail(self, tuple: Tuple) -> None:
+        """Let the trees of the tuple fail; AckError if it was acked or failed before."""
+        self._task.hub.fail(_delivered(tuple)._anchors, self._task.context.component)
+
+    def reset_timeout(self, tuple: Tuple) -> None:
+        """Give the trees of the tuple a whole timeout from now on."""
+        self._task.hub.reset_timeout(_delivered(tuple)._anchors)
+
+    def report_error(self, error: BaseException) -> None:
+        """Keep an error for whoever looks at the result."""
+        self._task.report_error(error)
+
+
+def _delivered(tuple: Tuple) -> Delivery:
+    if not isinstance(tuple, Delivery):
+        raise ConfigError(
+            f"what is acked, failed or anchored to is a tuple that execute was handed, got {shown(tuple)}"
+        )
+    return tuple
+
+
+def _anchors_of(tuples: Tuple | Iterable[Tuple]) -> list[Anchors]:
+    given: Iterator[Tuple] = iter((tuples,) if isinstance(tuples, Tuple) else tuples)
+    found = (_delivered(tuple)._anchors for tuple in given)
+    return [anchors for anchors in found if anchors is not None]
+
+
+def unsettled(tuples: Iterable[Any]) -> list[Anchors]:
+    """Return the anchors of those tuples that were neither acked nor failed; a new tuple can be anchored to them."""
+    return [t._anchors for t in tuples if t._anchors is not None and not t._anchors.settled]
