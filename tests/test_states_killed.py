@@ -1,0 +1,153 @@
+"""A process is killed in the middle of a prepare or a commit: the file holds what was before or what comes after, no mixture."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windowing.runtime.states import SqliteStateProvider
+
+TASKS = 2
+KEYS = 10
+
+
+def expected(txid: int) -> dict[str, str]:
+    """Return what a state holds as of a txid: every value is new with each, and one key is gone."""
+    return {f"key-{n}": f"value-{txid}-{n}" for n in range(KEYS) if n != txid % KEYS} if txid >= 0 else {}
+
+
+def last_txid(provider: SqliteStateProvider) -> int:
+    record = provider.record("checkpoint")
+    return -1 if record is None else int(record)
+
+
+def work(path: Path, checkpoints: int, watch: Callable[[SqliteStateProvider], None] = lambda provider: None) -> None:
+    """Go on from what the file holds, with as many checkpoints."""
+    provider = SqliteStateProvider(path, "words")
+    watch(provider)
+    states = [provider.state("count", task) for task in range(TASKS)]
+    first = 1 + last_txid(provider)
+    for txid in range(first, first + checkpoints):
+        for state in states:
+            for key, value in expected(txid).items():
+                state.put(key, value)
+            state.delete(f"key-{txid % KEYS}")
+            state.prepare_commit(txid)
+        provider.save_record("checkpoint", txid)
+        for state in states:
+            state.commit(txid)
+    provider.close()
+
+
+def recover(path: Path) -> int:
+    """Check that the file holds one txid whole, or the next one prepared; finish or undo it; return the txid."""
+    with SqliteStateProvider(path, "words") as provider:
+        record = last_txid(provider)
+        for task in range(TASKS):
+            state = provider.state("count", task)
+            committed, prepared = state.committed_txid, state.store.prepared_txid
+            assert (committed, prepared) in {(record, None), (record, record + 1), (record - 1, record)}
+            assert dict(state.items()) == expected(committed if prepared is None else prepared)
+            if prepared == record:
+                state.commit(record)
+            else:
+                state.rollback()
+            assert dict(state.items()) == expected(record)
+        return record
+
+
+def in_a_child(job: Callable[[], None], after: Callable[[int], None] = lambda pid: None) -> int:
+    """Run the job in a process of its own and return how that ended: 0, or minus the signal."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            job()
+            code = 0
+        finally:
+            os._exit(code)
+    after(pid)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def killed_at_statement(number: int) -> Callable[[SqliteStateProvider], None]:
+    """Return what makes a process kill itself before its n-th SQL statement."""
+    left = [number]
+
+    def kill(_: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return lambda provider: provider.file._db.set_trace_callback(kill)
+
+
+def kill_at_every_statement(path: Path, every: int) -> int:
+    for kills, number in enumerate(range(1, 10_000, every)):
+        code = in_a_child(lambda n=number: work(path, 2, killed_at_statement(n)))  # type: ignore[misc]
+        recover(path)
+        if code == 0:
+            return kills
+        assert code == -signal.SIGKILL
+    raise AssertionError("the job does not end")
+
+
+def kill_at_random_times(path: Path, kills: int, seed: int) -> int:
+    """Kill that often; return up to which txid the children came in spite of it."""
+    chance, txid = random.Random(seed), -1
+    for _ in range(kills):
+        opened, told = os.pipe()
+
+        def soon(pid: int, opened: int = opened) -> None:
+            os.read(opened, 1)
+            time.sleep(chance.uniform(0, 0.03))
+            os.kill(pid, signal.SIGKILL)
+
+        def job(told: int = told) -> None:
+            work(path, 10_000, lambda provider: None if os.write(told, b".") else None)
+
+        assert in_a_child(job, soon) == -signal.SIGKILL
+        os.close(opened)
+        os.close(told)
+        found = recover(path)
+        assert found >= txid, "what was committed is gone"
+        txid = found
+    return txid
+
+
+def test_a_process_killed_at_a_statement_leaves_one_state_or_the_next(tmp_path: Path) -> None:
+    assert kill_at_every_statement(tmp_path / "state.db", every=9) > 10
+
+
+def test_a_process_killed_at_any_time_leaves_one_state_or_the_next(tmp_path: Path) -> None:
+    assert kill_at_random_times(tmp_path / "state.db", kills=20, seed=1) > 0
+
+
+def test_a_process_killed_while_it_makes_the_file_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+    for number, delay_ms in enumerate([0, 1, 2, 3, 5, 8]):
+        path = tmp_path / str(number) / "state.db"
+
+        def soon(pid: int, delay_ms: int = delay_ms) -> None:
+            time.sleep(delay_ms / 1000)
+            os.kill(pid, signal.SIGKILL)
+
+        in_a_child(lambda path=path: work(path, 1), soon)  # type: ignore[misc]
+        recover(path)
+
+
+@pytest.mark.crash
+def test_a_process_killed_at_each_statement_leaves_one_state_or_the_next(tmp_path: Path) -> None:
+    assert kill_at_every_statement(tmp_path / "state.db", every=1) > 100
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", range(5))
+def test_a_thousand_kills_at_any_time_leave_one_state_or_the_next(tmp_path: Path, seed: int) -> None:
+    assert kill_at_random_times(tmp_path / "state.db", kills=200, seed=seed) > 50
