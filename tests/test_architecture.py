@@ -47,7 +47,7 @@ RINGS = {
     "errors": pure(),
     "core": pure("errors", "sortedcontainers"),
     "acking": pure("errors"),
-    "transactions": pure("errors"),
+    "transactions": pure("errors core"),
     "topology": pure("errors core", "xxhash"),
     "__init__": pure(PURE_RINGS),
     "columnar": driver("errors core", "pyarrow numpy"),
