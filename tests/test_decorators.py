@@ -220,6 +220,18 @@ def test_a_bolt_says_what_it_emits() -> None:
     refused(lambda: windowed_bolt(Count(3), output={"slow": "n int"})(plain), "add 'default' to output")
 
 
+def test_the_stream_of_dead_letters_is_no_stream_of_the_bolt_s_own() -> None:
+    own: list[dict[str, Any]] = [
+        {"output": {"default": "n int", "Dead_Letters": "n int"}},
+        {"output": "n int", "timestamp": "ts", "late_stream": "dead_letters"},
+    ]
+    for options in own:
+        refused(
+            lambda options=options: windowed_bolt(Count(3), on_error="dead_letter", **options), "give that one another"
+        )
+        windowed_bolt(Count(3), on_error="skip", **options)
+
+
 def test_a_function_with_a_collector_needs_no_default_stream() -> None:
     def collects(window: TupleWindow, collector: Any) -> None: ...
 

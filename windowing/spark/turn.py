@@ -32,15 +32,13 @@ from windowing.errors import BoltError, ConfigError, CorruptStateError
 from windowing.spark.codec import META_MAGIC, dumps, frame, loads, unframe
 from windowing.spark.rows import NamedRows, Part, RowFormat
 from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, with_order
-from windowing.topology.bolts import WindowedBolt
+from windowing.topology.bolts import DEAD_LETTERS, WindowedBolt
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
 from windowing.topology.runner import BoltRunner
 
 __all__ = ["DEAD_LETTERS", "DEAD_LETTER_DDL", "Control", "Part", "TaskStage", "TurnResult"]
 
-DEAD_LETTERS = "dead_letters"
-"""The stream of windows on which the bolt failed, where it says `on_error="dead_letter"`."""
 DEAD_LETTER_DDL = (
     "bolt string, task int, window_start long, window_end long, window_key string, error string, tuples string"
 )

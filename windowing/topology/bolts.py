@@ -14,7 +14,10 @@ from windowing.core.config import WindowConfig
 from windowing.core.measures import Count, Measure
 from windowing.topology.schema import Schema
 
-__all__ = ["CallStyle", "WindowedBolt", "title_of"]
+__all__ = ["DEAD_LETTERS", "CallStyle", "WindowedBolt", "title_of"]
+
+DEAD_LETTERS = "dead_letters"
+"""The stream of windows on which the bolt failed, where it says `on_error="dead_letter"`."""
 
 
 class CallStyle(Enum):

@@ -17,10 +17,10 @@ from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 
 from windowing.core.checks import DEFAULT_STREAM, checked_name
-from windowing.core.config import WindowConfig, WindowOptions, config_of
+from windowing.core.config import OnError, WindowConfig, WindowOptions, config_of
 from windowing.core.measures import Count, Duration
 from windowing.errors import ConfigError, shown
-from windowing.topology.bolts import CallStyle, WindowedBolt, title_of
+from windowing.topology.bolts import DEAD_LETTERS, CallStyle, WindowedBolt, title_of
 from windowing.topology.schema import Schema, declare_streams
 
 __all__ = ["bolt_of", "sliding", "tumbling", "windowed_bolt"]
@@ -191,12 +191,23 @@ def _outputs(output: _Output | None, config: WindowConfig) -> Mapping[str, Schem
         )
     outputs = declare_streams(output)
     late = config.late_stream
+    if config.on_error is OnError.DEAD_LETTER:
+        _refuse_dead_letters((*outputs, *(() if late is None else (late,))))
     if late is not None and late.lower() in [stream.lower() for stream in outputs]:
         raise ConfigError(
             f"late_stream={late!r} is also a stream of output, but late tuples keep their own fields; "
             "give the late stream another name, or take it out of output"
         )
     return outputs
+
+
+def _refuse_dead_letters(streams: tuple[str, ...]) -> None:
+    taken = [stream for stream in streams if stream.lower() == DEAD_LETTERS]
+    if taken:
+        raise ConfigError(
+            f"on_error='dead_letter' sends the windows that fail to the stream {DEAD_LETTERS!r}, and the bolt has a stream "
+            f"{taken[0]!r} of its own; give that one another name"
+        )
 
 
 def _name(target: Any, name: str | None) -> str:
