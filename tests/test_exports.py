@@ -28,7 +28,7 @@ PUBLIC = words("""
 RUNTIME = words("Clock DeadLetter LateRow LocalResult LocalRun SystemClock VirtualClock run_local")
 SPARK = words("""
     BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink Sink WindowedQuery WindowedStream
-    require_session session windowed
+    require_session session submit windowed
 """)
 ALIASES = {"Effect"}
 """A union of classes: it is documented where its members are."""

@@ -2,6 +2,7 @@
 
 session()            a Spark session with all that windowed bolts need
 windowed(bolt, df)   a bolt on streaming DataFrames: its streams, or one query with a sink per stream
+submit(topology)     a topology as one query
 """
 
 from windowing.spark.metrics import BatchMetrics, MetricsListener
@@ -9,6 +10,7 @@ from windowing.spark.query import WindowedStream, windowed
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session, session
 from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, Sink
+from windowing.spark.submit import submit
 
 __all__ = [
     "BatchMetrics",
@@ -23,5 +25,6 @@ __all__ = [
     "WindowedStream",
     "require_session",
     "session",
+    "submit",
     "windowed",
 ]

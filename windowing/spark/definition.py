@@ -21,9 +21,20 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, shown
+from windowing.spark import topology_definition
 from windowing.spark.hadoop import Folder
 
-__all__ = ["FILE", "Definition", "describe", "keep", "last_batch", "pending_batch", "stored_tasks"]
+__all__ = [
+    "FILE",
+    "Definition",
+    "describe",
+    "frame",
+    "keep",
+    "last_batch",
+    "pending_batch",
+    "stored_partitions",
+    "stored_tasks",
+]
 
 FILE = "definition.json"
 FORMAT = 1
@@ -47,13 +58,21 @@ def describe(
 ) -> Definition:
     """Return the definition of a query as plain JSON data; `bolt` is `WindowedBolt.definition()`."""
     return {
-        "format": FORMAT,
-        "library": _library(),
+        **frame(spark),
         "bolt": dict(bolt),
         "tasks": tasks,
         "grouping": grouping if isinstance(grouping, str) else list(grouping),
         "order_by": list(order_by),
         "inputs": {name: _columns(rows) for name, rows in sorted(inputs.items())},
+    }
+
+
+def frame(spark: SparkSession) -> Definition:
+    """Return what every definition has: its format, and how rows are packed, which a replay has to repeat."""
+    return {
+        "format": FORMAT,
+        "library": _library(),
+        "order_by": [],
         "packing": {name: spark.conf.get(name, None) for name in _PACKING}
         | {"parallelism": spark.sparkContext.defaultParallelism},
     }
@@ -90,10 +109,22 @@ def stored_tasks(spark: SparkSession, checkpoint: str) -> int | None:
     if not folder.exists(FILE):
         return None
     try:
-        tasks = _parsed(folder.read(FILE), folder.of(FILE))["tasks"]
+        tasks = _parsed(folder.read(FILE), folder.of(FILE)).get("tasks")
     except CheckpointError:
         return None
     return tasks if isinstance(tasks, int) and tasks > 0 else None
+
+
+def stored_partitions(spark: SparkSession, checkpoint: str) -> int | None:
+    """Return the number of partitions that a topology's checkpoint was written with; None as for `stored_tasks`."""
+    folder = Folder(spark, checkpoint) / "windowing"
+    if not folder.exists(FILE):
+        return None
+    try:
+        partitions = _parsed(folder.read(FILE), folder.of(FILE)).get("topology", {}).get("partitions")
+    except CheckpointError:
+        return None
+    return partitions if isinstance(partitions, int) and partitions > 0 else None
 
 
 def pending_batch(spark: SparkSession, checkpoint: str) -> int | None:
@@ -108,6 +139,19 @@ def last_batch(spark: SparkSession, checkpoint: str) -> int | None:
 
 
 def _differences(stored: Definition, wanted: Definition) -> Iterator[str]:
+    if ("topology" in stored) != ("topology" in wanted):
+        yield f"it was written by {_writer(stored)}, not by {_writer(wanted)}"
+    elif "topology" in stored:
+        yield from topology_definition.differences(stored["topology"], wanted["topology"])
+    else:
+        yield from _bolt_differences(stored, wanted)
+
+
+def _writer(found: Definition) -> str:
+    return "a topology" if "topology" in found else "a windowed bolt"
+
+
+def _bolt_differences(stored: Definition, wanted: Definition) -> Iterator[str]:
     old, new = stored["bolt"]["fixed"], wanted["bolt"]["fixed"]
     for name in [*old, *(name for name in new if name not in old)]:
         if _plain(old.get(name)) != _plain(new.get(name)):
@@ -160,8 +204,7 @@ def _parsed(content: bytes, path: str) -> Definition:
     try:
         stored = json.loads(content)
         known = stored["format"] == FORMAT
-        shape = known and isinstance(stored["bolt"]["fixed"], dict) and isinstance(stored["inputs"], dict)
-        complete = not known or (shape and all(name in stored for name in ("tasks", "grouping", "order_by", "packing")))
+        complete = not known or (_is_whole(stored) and all(name in stored for name in ("order_by", "packing")))
     except (ValueError, KeyError, TypeError) as problem:
         raise CorruptStateError(
             f"{path} is no definition of a windowing query ({shown(str(problem))}); put back a copy"
@@ -174,6 +217,13 @@ def _parsed(content: bytes, path: str) -> Definition:
     if not complete:
         raise CorruptStateError(f"{path} is an incomplete definition of a windowing query; put back a copy")
     return dict(stored)
+
+
+def _is_whole(stored: Definition) -> bool:
+    if "topology" in stored:
+        return topology_definition.is_whole(stored["topology"])
+    shape = isinstance(stored["bolt"]["fixed"], dict) and isinstance(stored["inputs"], dict)
+    return shape and all(name in stored for name in ("tasks", "grouping"))
 
 
 def _check_logs(checkpoint: Folder) -> None:

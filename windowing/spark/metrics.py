@@ -24,7 +24,7 @@ from pyspark.sql.streaming.listener import (
 
 from windowing.spark.output import metric_column
 
-__all__ = ["BatchMetrics", "MetricsListener", "metric_columns", "metrics_of", "observed"]
+__all__ = ["BatchMetrics", "MetricsListener", "metric_columns", "metrics_of", "observed", "wire_metric_columns"]
 
 _OBSERVATION = "windowing"
 _SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed")
@@ -79,9 +79,24 @@ def metric_columns() -> list[Column]:
     ]
 
 
-def observed(output: DataFrame) -> DataFrame:
+def wire_metric_columns() -> list[Column]:
+    """Return the aggregates over the wire of a topology that make a BatchMetrics, summed over its bolts."""
+
+    def told(name: str) -> Column:
+        return F.when((F.col("kind") == "metric") & (F.col("source") == name), F.col("value"))
+
+    return [
+        *[F.sum(told(name)).alias(name) for name in _SUMS],
+        F.min(told("watermark")).alias("watermark"),
+        F.count(told("watermark")).alias("watermarks"),
+        F.max(told("now")).alias("now"),
+        F.count(told("now")).alias("turns"),
+    ]
+
+
+def observed(output: DataFrame, columns: list[Column] | None = None) -> DataFrame:
     """Return the operator's output with its metrics under observation. Cost: a few additions per row, no job."""
-    return output.observe(_OBSERVATION, *metric_columns())
+    return output.observe(_OBSERVATION, *(columns or metric_columns()))
 
 
 def metrics_of(progress: StreamingQueryProgress) -> BatchMetrics | None:

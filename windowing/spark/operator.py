@@ -21,7 +21,7 @@ from windowing.spark.failures import marked
 from windowing.spark.output import Encoder, Layout
 from windowing.spark.turn import Control, Part, TaskStage, TurnResult
 
-__all__ = ["TaskProcessor", "evaluated"]
+__all__ = ["TaskProcessor", "batch_id", "evaluated"]
 
 _KEY_DDL, _VALUE_DDL = "id binary", "data binary"
 _BATCH_PROPERTY = "streaming.sql.batchId"
@@ -50,7 +50,7 @@ class TaskProcessor(StatefulProcessor):
             metadata = None if stored is None else bytes(stored[0])
             result = self._stage.turn(task, metadata, self._load, parts, controls)
             table = self._encoder.table(result.rows, {**result.metrics, "now": _clock(parts, controls)})
-            batch = _batch_id()
+            batch = batch_id()
             failpoints.hit("before_state_write", batch)
             self._write(result)
             failpoints.hit("after_state_write", batch)
@@ -100,7 +100,8 @@ def _clock(parts: list[Part], controls: list[Control]) -> int:
     return max([*(part.now_ms for part in parts), *(control.now_ms for control in controls)])
 
 
-def _batch_id() -> int:
+def batch_id() -> int:
+    """Return Spark's number of the batch that this worker works on, -1 outside of one."""
     context = TaskContext.get()
     number = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
     return int(number) if number is not None else -1

@@ -62,6 +62,10 @@ class Layout:
         """Return what the aggregate of `count` has found."""
         return int(counts[f"_count{self._number(stream)}"])
 
+    def late(self) -> Column:
+        """Return the aggregate that counts the late tuples."""
+        return F.sum(metric_column("late"))
+
     def _number(self, stream: str) -> int:
         return list(self.streams).index(stream)
 

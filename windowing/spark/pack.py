@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody spells it
 from pyspark.sql.types import DataType, MapType
 
+from windowing.core.config import Semantics, WindowConfig
 from windowing.errors import ConfigError
 from windowing.spark.failures import marked
 
@@ -38,6 +39,7 @@ __all__ = [
     "Packer",
     "asked",
     "largest_of",
+    "max_future_ms",
     "packed",
     "raise_largest",
     "task_column",
@@ -50,6 +52,7 @@ PACKED = (
     "source string, value bigint, data binary"
 )
 _BOUND = 2**62
+_MAX_FUTURE_MS = 86_400_000
 _SCHEMA = pa.schema(
     [
         ("label", pa.int64()),
@@ -118,9 +121,7 @@ class Packer:
             return timestamps_of(rows.column(self.timestamp))
         row_type = namedtuple("Row", rows.schema.names, rename=True)  # type: ignore[misc]
         columns = [column.to_pylist() for column in rows.columns]
-        return pa.array(
-            [asked(self.timestamp, row_type(*values)) for values in zip(*columns, strict=True)], pa.int64()
-        )
+        return pa.array([asked(self.timestamp, row_type(*values)) for values in zip(*columns, strict=True)], pa.int64())
 
     def _raise_largest(
         self, largest: dict[str | None, int], stamps: pa.Int64Array, rows: pa.RecordBatch, now: int
@@ -253,6 +254,15 @@ def asked(extract: Callable[[Any], Any], row: Any) -> int | None:
     except Exception:
         return None
     return value if type(value) is int and -_BOUND < value < _BOUND else None
+
+
+def max_future_ms(config: WindowConfig) -> int | None:
+    """Return how far ahead of the batch's clock a tuple may be: one day where the bolt says nothing, no bound in
+    Storm's semantics.
+    """
+    if config.max_future_ms is None and config.semantics is Semantics.LOSSLESS:
+        return _MAX_FUTURE_MS
+    return config.max_future_ms
 
 
 def _floor_ms(micros: pa.Int64Array) -> pa.Int64Array:

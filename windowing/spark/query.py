@@ -21,14 +21,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from windowing.core.checks import DEFAULT_STREAM
-from windowing.core.config import OnError, Semantics, WindowConfig
+from windowing.core.config import OnError, WindowConfig
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics, operator, pack
 from windowing.spark.hadoop import literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.output import Layout
-from windowing.spark.running import BatchWriter, Plan, WindowedQuery
+from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
 from windowing.spark.turn import DEAD_LETTERS, SIDE_STREAM, TaskStage
@@ -37,7 +37,6 @@ from windowing.topology.decorators import bolt_of
 
 __all__ = ["WindowedStream", "windowed"]
 
-MAX_FUTURE_MS = 86_400_000
 REASON = "reason"
 _DEAD_LETTER = (
     "bolt string, task int, window_start bigint, window_end bigint, window_key string, error string, tuples string"
@@ -152,7 +151,7 @@ class WindowedStream:
             output=lambda folder: metrics.observed(self._output(tasks, folder)),
             writer=self._writer(known, discard),
             partitions=tasks,
-            trigger=_trigger(trigger, drain),
+            trigger=trigger_options(trigger, drain),
             query_name=query_name,
         )
         return WindowedQuery.start(plan, drain)
@@ -161,7 +160,7 @@ class WindowedStream:
         """Build the plan up to the operator's output; each call makes a plan of its own."""
         labels = task_labels(self._spark, tasks, tasks)
         config = self.bolt.config
-        ahead = _max_future(config)
+        ahead = pack.max_future_ms(config)
         parts = []
         for name, rows in self._inputs.items():
             packer = pack.Packer(name, tuple(rows.columns), labels, config.timestamp, config.source, ahead)
@@ -352,32 +351,6 @@ def _struct(ddl: str) -> StructType:
     parsed = StructType.fromDDL(ddl)
     assert isinstance(parsed, StructType)
     return parsed
-
-
-def _trigger(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]:
-    if trigger == "available_now":
-        return {"availableNow": True}
-    if isinstance(trigger, timedelta):
-        trigger = Duration(ms=int(trigger / timedelta(milliseconds=1)))
-    if not isinstance(trigger, Duration) or trigger.ms <= 0:
-        raise ConfigError(
-            f'trigger is "available_now" or a positive interval, got {shown(trigger)}; for example seconds(10)'
-        )
-    if drain:
-        raise ConfigError(
-            "drain=True belongs to the end of the input; stop the query, then start it once more with "
-            'trigger="available_now", drain=True'
-        )
-    return {"processingTime": f"{trigger.ms} milliseconds"}
-
-
-def _max_future(config: WindowConfig) -> int | None:
-    """Return how far ahead of the batch's clock a tuple may be: one day where the bolt says nothing, no bound in
-    Storm's semantics.
-    """
-    if config.max_future_ms is None and config.semantics is Semantics.LOSSLESS:
-        return MAX_FUTURE_MS
-    return config.max_future_ms
 
 
 def _quoted(name: str) -> str:

@@ -14,21 +14,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, Protocol
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from windowing.errors import CheckpointError, DrainedCheckpointError
+from windowing.core.measures import Duration
+from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, shown
 from windowing.spark import control, definition, failpoints
 from windowing.spark.failures import damaged_file, unwrapped
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import BatchMetrics, metrics_of
-from windowing.spark.output import Layout, metric_column
 from windowing.spark.sinks import Sink, claim
 
-__all__ = ["BatchWriter", "Plan", "WindowedQuery"]
+__all__ = ["BatchWriter", "Plan", "WindowedQuery", "trigger_options"]
 
 DRAINED_FILE = "drained.json"
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -39,10 +39,26 @@ _log = logging.getLogger("windowing.spark")
 _starting = threading.Lock()
 
 
+class Streams(Protocol):
+    """How the output of a batch holds the rows of several streams."""
+
+    def count(self, stream: str) -> Column:
+        """Return the aggregate that counts the rows of a stream."""
+
+    def counted(self, counts: Any, stream: str) -> int:
+        """Return what the aggregate of `count` has found."""
+
+    def late(self) -> Column:
+        """Return the aggregate that counts what is late, of the bolts whose late tuples go nowhere."""
+
+    def rows(self, output: DataFrame, stream: str) -> DataFrame:
+        """Return the rows of one stream."""
+
+
 class BatchWriter:
     """What foreachBatch calls. `sinks` are those of the streams of `layout` that have one, in order."""
 
-    def __init__(self, bolt: str, layout: Layout, sinks: Mapping[str, Sink], log_late: bool) -> None:
+    def __init__(self, bolt: str, layout: Streams, sinks: Mapping[str, Sink], log_late: bool) -> None:
         self._bolt, self._layout, self.sinks, self._log_late = bolt, layout, dict(sinks), log_late
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
@@ -62,7 +78,7 @@ class BatchWriter:
             raise
 
     def _write(self, output: DataFrame, batch_id: int) -> None:
-        late = F.sum(metric_column("late")).alias("late")
+        late = self._layout.late().alias("late")
         counts = output.agg(*[self._layout.count(stream) for stream in self.sinks], late).first()
         assert counts is not None
         for stream, sink in self.sinks.items():
@@ -119,6 +135,24 @@ class Plan:
             finally:
                 self.spark.conf.set(_PARTITIONS, str(before))
         return started
+
+
+def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]:
+    """Return what Spark calls a trigger: the input at hand, or an interval. Raises ConfigError."""
+    if trigger == "available_now":
+        return {"availableNow": True}
+    if isinstance(trigger, timedelta):
+        trigger = Duration(ms=int(trigger / timedelta(milliseconds=1)))
+    if not isinstance(trigger, Duration) or trigger.ms <= 0:
+        raise ConfigError(
+            f'trigger is "available_now" or a positive interval, got {shown(trigger)}; for example seconds(10)'
+        )
+    if drain:
+        raise ConfigError(
+            "drain=True belongs to the end of the input; stop the query, then start it once more with "
+            'trigger="available_now", drain=True'
+        )
+    return {"processingTime": f"{trigger.ms} milliseconds"}
 
 
 class WindowedQuery:

@@ -1,0 +1,228 @@
+"""The flow behind one sender: what it emits runs through the fused bolts and is packed for where it goes.
+
+    emit(component, task, row) --> queue of a fused task --run--> emit ...
+                               --> packet for a place             (by the reader's grouping)
+                               --> packet for a sink
+    take() --> rows of the wire     finish() --> the largest timestamps, for every task of each reader
+
+A sender is an upstream partition of level 0, or a place. Laws: fused bolts run in the order of the plan, task by task, each
+queue first in, first out, as LocalCluster runs them; so a sender's rows and their order depend on its input alone. A
+grouping's round robin begins anew with each sender and batch, at the sender's own number.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from windowing.spark.output import arrow_column
+from windowing.spark.pack import TIMESTAMP, asked, largest_of, raise_largest, timestamps_of
+from windowing.spark.state import encode_table
+from windowing.spark.tasks import BoltTask, Letter
+from windowing.spark.turn import DEAD_LETTERS
+from windowing.spark.wire import PLACES, POSITION, TASK, Row, stream_name
+from windowing.spark.wiring import Origins, Wiring
+from windowing.topology.calls import Emitted
+from windowing.topology.context import TaskContext
+from windowing.topology.groupings import Chooser, direct_task
+from windowing.topology.tuples import Tuple
+
+__all__ = ["Flow"]
+
+_PACKET_ROWS = 50_000
+
+
+class _Route(NamedTuple):
+    """One reader of a stream of a task: `first` is its first place, None if it is fused."""
+
+    reader: str
+    first: int | None
+    tasks: int
+    choose: Chooser | None
+    state: list[int]
+
+
+class _Packet(NamedTuple):
+    values: list[tuple[Any, ...]]
+    tasks: list[int]
+    positions: list[int]
+
+    def part(self, start: int, end: int) -> _Packet:
+        return _Packet(self.values[start:end], self.tasks[start:end], self.positions[start:end])
+
+
+class Flow:
+    """All that one sender sends in one batch. `seed` is where its round robins begin, beside the emitting task."""
+
+    def __init__(self, wiring: Wiring, sender: int, now: int, origins: Origins) -> None:
+        self._wiring, self._sender, self.now, self._origins = wiring, sender, now, origins
+        self._seed = sender if sender < PLACES else 0
+        stages = wiring.stages
+        self._fused = [name for name in stages.topology.order if not stages.placed(name)]
+        self._routes: dict[tuple[str, int, str], list[_Route]] = {}
+        self._tasks: dict[tuple[str, int], BoltTask] = {}
+        self._queues: dict[str, dict[int, list[Tuple]]] = defaultdict(lambda: defaultdict(list))
+        self._packets: dict[tuple[int, str, str], _Packet] = {}
+        self._out: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
+        self._largest: dict[tuple[str, str], dict[str | None, int]] = defaultdict(dict)
+        self._position = self._sequence = 0
+
+    def emit(self, component: str, task: int, row: Emitted) -> None:
+        """Send one row of a task to all who read it. Raises GroupingError where a grouping cannot choose."""
+        stream, values, _ = row
+        if stream_name(component, stream) in self._wiring.sinks:
+            self._out.setdefault((component, stream), []).append(values)
+        routes = self._routes.get((component, task, stream))
+        if routes is None:
+            routes = self._routes[component, task, stream] = self._routes_of(component, task, stream)
+        self._position += 1
+        for route in routes:
+            for target in self._chosen(route, row):
+                if route.first is None:
+                    tuple = Tuple(values, self._origins(component, task, stream))
+                    self._queues[route.reader][target].append(tuple)
+                    continue
+                key = (route.first + target, component, stream)
+                packet = self._packets.get(key)
+                if packet is None:
+                    packet = self._packets[key] = _Packet([], [], [])
+                packet.values.append(values)
+                packet.tasks.append(task)
+                packet.positions.append(self._position)
+
+    def letter(self, component: str, letter: Letter) -> None:
+        """Send a dead letter of a component to its sink."""
+        self._out.setdefault((component, DEAD_LETTERS), []).append(tuple(letter.values()))
+
+    def run(self) -> None:
+        """Run what is queued through the fused bolts. Raises BoltError."""
+        for name in self._fused:
+            queues = self._queues.pop(name, None)
+            for task in sorted(queues or ()):
+                assert queues is not None
+                self._task(name, task).take(queues[task])
+
+    def take(self) -> list[Row]:
+        """Return what is packed so far as rows of the wire."""
+        rows: list[Row] = []
+        for (place, component, stream), packet in sorted(self._packets.items()):
+            for start in range(0, len(packet.values), _PACKET_ROWS):
+                part = packet.part(start, start + _PACKET_ROWS)
+                data = encode_table(self._table(place, component, stream, part))
+                rows.append(self._row(place, "rows", stream_name(component, stream), data=data))
+        for (component, stream), values in sorted(self._out.items()):
+            for start in range(0, len(values), _PACKET_ROWS):
+                part_values = values[start : start + _PACKET_ROWS]
+                data = encode_table(pa.table(self._columns(component, stream, part_values)))
+                rows.append(self._row(-1, "out", stream_name(component, stream), len(part_values), data))
+        self._packets.clear()
+        self._out.clear()
+        return rows
+
+    def finish(self) -> list[Row]:
+        """Close the fused tasks; return their last rows, and what every reader has to know of the sender's timestamps."""
+        self.run()
+        for running in self._tasks.values():
+            running.close()
+        rows = self.take()
+        for (reader, stream), largest in sorted(self._largest.items()):
+            first = self._wiring.stages.first_place(reader)
+            for place in range(first, first + self._wiring.component(reader).parallelism):
+                for source in sorted(largest, key=lambda each: (each is not None, each or "")):
+                    rows.append(self._row(place, "max", stream, largest[source], None, source))
+        for (name, _), running in sorted(self._tasks.items()):
+            rows += self.metrics(name, {"failed": running.failed})
+        return rows
+
+    def metrics(self, component: str, values: dict[str, int | None]) -> list[Row]:
+        """Return numbers of a component as rows of the wire."""
+        told = {name: value for name, value in values.items() if value is not None and (value or name in _STATES)}
+        return [self._row(-1, "metric", component, value, None, name) for name, value in told.items()]
+
+    # -- how a row finds its way ---------------------------------------------------------------------------------------
+
+    def _routes_of(self, component: str, task: int, stream: str) -> list[_Route]:
+        stages = self._wiring.stages
+        output = stages.topology.components[component].outputs.get(stream)
+        routes = []
+        for reader, grouping in stages.topology.readers(component, stream):
+            assert output is not None
+            first = stages.first_place(reader.id) if stages.placed(reader.id) else None
+            choose = None if output.direct else grouping.targets(reader.parallelism, output.schema)
+            state = [] if choose is None else choose.start(task + self._seed)
+            routes.append(_Route(reader.id, first, reader.parallelism, choose, state))
+        return routes
+
+    def _chosen(self, route: _Route, row: Emitted) -> Sequence[int]:
+        if route.choose is None:
+            return (direct_task(row.task, route.tasks),)
+        return route.choose(row.values, route.state)
+
+    def _task(self, name: str, task: int) -> BoltTask:
+        if (name, task) not in self._tasks:
+            component = self._wiring.component(name)
+            context = TaskContext(name, task, component.parallelism, self._wiring.stages.topology.config)
+            self._tasks[name, task] = BoltTask(
+                component,
+                context,
+                self._wiring.retry,
+                lambda row: self.emit(name, task, row),
+                (lambda letter: self.letter(name, letter)) if self._wiring.letters(name) else None,
+            )
+        return self._tasks[name, task]
+
+    # -- packing -------------------------------------------------------------------------------------------------------
+
+    def _table(self, place: int, component: str, stream: str, packet: _Packet) -> pa.Table:
+        columns = self._columns(component, stream, packet.values)
+        stamps = self._stamps(place, component, stream, packet, columns)
+        return pa.table(
+            {
+                **columns,
+                TASK: pa.array(packet.tasks, pa.int32()),
+                POSITION: pa.array(packet.positions, pa.int64()),
+                TIMESTAMP: stamps,
+            }
+        )
+
+    def _columns(self, component: str, stream: str, values: Sequence[tuple[Any, ...]]) -> dict[str, pa.Array]:
+        schema = self._wiring.schemas[stream_name(component, stream)]
+        by_field = zip(schema, zip(*values, strict=True), strict=True)
+        return {field.name: arrow_column(component, stream, field, column) for field, column in by_field}
+
+    def _stamps(
+        self, place: int, component: str, stream: str, packet: _Packet, columns: dict[str, pa.Array]
+    ) -> pa.Int64Array:
+        """Return the timestamps that the reader's windows give these tuples, and keep the largest for its other tasks."""
+        reader = self._wiring.stages.places[place].component
+        window = self._wiring.windows.get(reader)
+        count = len(packet.values)
+        if window is None or not window.config.event_time:
+            return pa.repeat(pa.scalar(self.now, pa.int64()), count)
+        timestamp = window.config.timestamp
+        if isinstance(timestamp, str):
+            stamps = timestamps_of(columns[timestamp])
+        else:
+            assert timestamp is not None
+            tuples = (
+                Tuple(values, self._origins(component, task, stream))
+                for values, task in zip(packet.values, packet.tasks, strict=True)
+            )
+            stamps = pa.array([asked(timestamp, each) for each in tuples], pa.int64())
+        source = None if window.config.source is None else columns[window.config.source]
+        found = largest_of(stamps, source, self.now, window.config.max_future_ms)
+        raise_largest(self._largest[reader, stream_name(component, stream)], found)
+        return stamps
+
+    def _row(
+        self, target: int, kind: str, stream: str, value: int = 0, data: bytes | None = None, source: str | None = None
+    ) -> Row:
+        self._sequence += 1
+        return Row(target, kind, stream, self._sender, self._sequence, self.now, source, value, data)
+
+
+_STATES = ("watermark", "now")
+"""Numbers that mean something when they are 0; of the others 0 is left out."""

@@ -1,0 +1,145 @@
+"""The levels of a topology on Spark: what `mapInArrow` and `transformWithState` run, and how rows get from one to the next.
+
+    a spout's DataFrame --SpoutStage--> rows of the wire --label, LevelProcessor--> rows --label, LevelProcessor--> rows
+                                                              one grouping key per place
+
+A row for another level, or for a sink, is given the key of some place of this level and handed on as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from windowing.spark import failpoints
+from windowing.spark.failures import marked
+from windowing.spark.flow import Flow
+from windowing.spark.operator import batch_id
+from windowing.spark.pack import NOW
+from windowing.spark.place import PlaceResult, PlaceTurn, Stored
+from windowing.spark.wire import WIRE, frames_of, record_batch, rows_of
+from windowing.spark.wiring import Origins, Wiring
+from windowing.topology.calls import Emitted
+from windowing.topology.stages import Place
+
+__all__ = ["LevelProcessor", "SpoutStage", "emitted", "processed"]
+
+_KEY_DDL, _VALUE_DDL = "id binary", "data binary"
+
+
+class SpoutStage:
+    """What runs on each partition of the rows of one stream of a spout; its rows leave packed for where they go."""
+
+    def __init__(self, wiring: Wiring, spout: str, stream: str) -> None:
+        self._wiring, self._spout, self._stream = wiring, spout, stream
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield rows of the wire for each batch, then what the partition has to say at its end."""
+        context = TaskContext.get()
+        with marked():
+            yield from self.pack(batches, 0 if context is None else context.partitionId())
+
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
+        """Do the work of `__call__` for the upstream partition of this number."""
+        task = partition % self._wiring.component(self._spout).parallelism
+        flow: Flow | None = None
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if flow is None:
+                flow = Flow(self._wiring, partition, batch.column(NOW)[0].as_py(), Origins(self._wiring))
+            columns = [column.to_pylist() for column in batch.drop_columns([NOW]).columns]
+            for values in zip(*columns, strict=True):
+                flow.emit(self._spout, task, Emitted(self._stream, values))
+            flow.run()
+            yield record_batch(flow.take())
+        if flow is not None:
+            yield record_batch(flow.finish())
+
+
+class LevelProcessor(StatefulProcessor):
+    """What transformWithState runs for each place of a level; `labels[i]` is the grouping key of the i-th."""
+
+    def __init__(self, wiring: Wiring, level: int, labels: Sequence[int]) -> None:
+        self._wiring = wiring
+        self._places: dict[int, Place] = dict(zip(labels, wiring.stages.on_level(level), strict=True))
+        self._turns: dict[int, PlaceTurn] = {}
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Name the state variables; called on the driver too, once, so nothing else happens here."""
+        self._metadata = handle.getValueState("metadata", _VALUE_DDL)
+        self._chunks = handle.getMapState("chunks", _KEY_DDL, _VALUE_DDL)
+        self._values = handle.getMapState("values", _KEY_DDL, _VALUE_DDL)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        """Make the turn of one place, and hand on what is meant for others."""
+        with marked():
+            place = self._places[int(key[0])]
+            taken = rows_of(rows)
+            own = [row for row in taken if row.target == place.number]
+            others = [row for row in taken if row.target != place.number]
+            batch = batch_id()
+            result = self._turn(place).run(own, self._stored(), batch)
+            failpoints.hit("before_state_write", batch)
+            self._write(result)
+            failpoints.hit("after_state_write", batch)
+            failpoints.hit("kill_worker", batch)
+            return frames_of([*others, *result.rows])
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+    def _turn(self, place: Place) -> PlaceTurn:
+        if place.number not in self._turns:
+            self._turns[place.number] = PlaceTurn(self._wiring, place)
+        return self._turns[place.number]
+
+    def _stored(self) -> Stored:
+        metadata = self._metadata.get()
+        return Stored(
+            None if metadata is None else bytes(metadata[0]),
+            lambda key: _value_of(self._chunks, key),
+            lambda key: _value_of(self._values, key),
+        )
+
+    def _write(self, result: PlaceResult) -> None:
+        for state, puts, drops in (
+            (self._chunks, result.puts, result.drops),
+            (self._values, result.value_puts, result.value_drops),
+        ):
+            for key in drops:
+                state.removeKey((key,))
+            for key, data in puts.items():
+                state.updateValue((key,), (data,))
+        if result.metadata is not None:
+            self._metadata.update((result.metadata,))
+
+
+def emitted(rows: DataFrame, stage: SpoutStage) -> DataFrame:
+    """Return the packed rows of a spout's DataFrame, whose columns are those of the stream, in order."""
+    columns = [F.col(f"`{name}`").alias(f"c{number}") for number, name in enumerate(rows.columns)]
+    now = F.unix_millis(F.current_timestamp()).alias(NOW)
+    return rows.select(*columns, now).mapInArrow(stage, WIRE)
+
+
+def processed(rows: DataFrame, wiring: Wiring, level: int, labels: Sequence[int]) -> DataFrame:
+    """Return what a level makes of the rows of the wire; `labels` are the grouping keys of its places."""
+    places = wiring.stages.on_level(level)
+    first = places[0].number
+    keys = F.array(*[F.lit(label).cast("bigint") for label in labels])
+    anyone = F.pmod(F.col("sender") + F.col("sequence"), F.lit(len(places)))
+    label = F.coalesce(F.get(keys, (F.col("target") - first).cast("int")), F.get(keys, anyone))
+    processor = LevelProcessor(wiring, level, labels)
+    labelled = rows.withColumn("label", label)
+    return labelled.groupBy("label").transformWithStateInPandas(processor, WIRE, "Append", "None")
+
+
+def _value_of(state: Any, key: bytes) -> bytes | None:
+    found = state.getValue((key,))
+    return None if found is None else bytes(found[0])

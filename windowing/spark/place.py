@@ -1,0 +1,149 @@
+"""One turn of a place: a task of a placed bolt takes its tuples of a batch and sends on what comes of them.
+
+    state + rows of the wire --> windows: TaskStage.turn (turn.py) --+
+                             --> any other bolt: BoltTask -----------+--> Flow --> rows of the wire, changes of the state
+
+A pure function of (state, rows): the same on Spark and in tests, however often it runs. Nothing is written before all of it
+is computed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from windowing.spark.flow import Flow
+from windowing.spark.rows import Part
+from windowing.spark.tasks import BoltTask
+from windowing.spark.tuple_rows import TupleRows
+from windowing.spark.turn import DEAD_LETTERS, SIDE_STREAM, Control, TaskStage
+from windowing.spark.values import TaskValues
+from windowing.spark.wire import PLACES, Row, stream_name
+from windowing.spark.wiring import Origins, Wiring
+from windowing.topology.calls import Emitted
+from windowing.topology.context import TaskContext
+from windowing.topology.stages import Place
+
+__all__ = ["PlaceResult", "PlaceTurn", "Stored"]
+
+Load = Callable[[bytes], bytes | None]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the store has of a place: its metadata, and how to read a chunk and a value by key."""
+
+    metadata: bytes | None
+    chunk: Load
+    value: Load
+
+
+@dataclass
+class PlaceResult:
+    """What a turn did: rows of the wire, new metadata (None: as it was), and the changes of chunks and values by key."""
+
+    rows: list[Row] = field(default_factory=list)
+    metadata: bytes | None = None
+    puts: dict[bytes, bytes] = field(default_factory=dict)
+    drops: list[bytes] = field(default_factory=list)
+    value_puts: dict[bytes, bytes] = field(default_factory=dict)
+    value_drops: list[bytes] = field(default_factory=list)
+
+
+class PlaceTurn:
+    """The turns of a place; it keeps nothing between them. `batch` is Spark's number of the batch."""
+
+    def __init__(self, wiring: Wiring, place: Place) -> None:
+        self._wiring, self._place = wiring, place
+        self._component = wiring.component(place.component)
+        self._format = TupleRows(wiring, place.component)
+        self._what = f"state of bolt {place.component!r}, task {place.task}"
+        settings = wiring.stages.topology.config
+        self._context = TaskContext(place.component, place.task, self._component.parallelism, settings)
+        self._window = None if self._component.window is None else self._stage()
+
+    def run(self, rows: Sequence[Row], stored: Stored, batch: int, nonce: bytes | None = None) -> PlaceResult:
+        """Take the rows that are meant for this place, in any order. Raises BoltError, CorruptStateError, GroupingError."""
+        if not rows:
+            return PlaceResult()
+        now = max(row.now for row in rows)
+        flow = Flow(self._wiring, PLACES + self._place.number, now, Origins(self._wiring))
+        parts = [
+            Part(row.stream, row.sender, row.sequence, row.now, row.data or b"") for row in rows if row.kind == "rows"
+        ]
+        if self._window is None:
+            result = self._bolt_turn(flow, parts, stored, batch)
+        else:
+            result = self._window_turn(self._window, flow, rows, parts, stored, batch, nonce or os.urandom(8))
+        flow.run()
+        result.rows[:0] = flow.take()
+        result.rows += flow.finish()
+        return result
+
+    def _stage(self) -> TaskStage:
+        window = self._wiring.windows[self._place.component]
+        return TaskStage(
+            bolt=window,
+            columns=(),
+            streams=tuple(stream_name(found.component, found.stream) for found in self._component.inputs),
+            tasks=self._component.parallelism,
+            late_stream=window.config.late_stream or SIDE_STREAM,
+            format=self._format,
+            settings=self._context.config,
+        )
+
+    def _window_turn(
+        self,
+        stage: TaskStage,
+        flow: Flow,
+        rows: Sequence[Row],
+        parts: list[Part],
+        stored: Stored,
+        batch: int,
+        nonce: bytes,
+    ) -> PlaceResult:
+        controls = [
+            Control(row.kind, row.stream, row.source, row.value if row.kind == "max" else None, row.now)
+            for row in sorted(rows, key=_told)
+            if row.kind != "rows"
+        ]
+        values = TaskValues(stored.value, self._what) if self._component.stateful else None
+        turn = stage.turn(self._place.task, stored.metadata, stored.chunk, parts, controls, nonce, values, batch + 1)
+        name, task = self._place.component, self._place.task
+        for stream, columns in turn.rows:
+            if stream == DEAD_LETTERS:
+                flow.letter(name, columns)
+            elif stream in self._component.outputs:
+                flow.emit(name, task, Emitted(stream, tuple(columns.values())))
+        told = flow.metrics(name, {**turn.metrics, "now": flow.now})
+        result = PlaceResult(told, turn.metadata, turn.puts, turn.drops)
+        if values is not None:
+            result.value_puts, result.value_drops = values.puts, values.drops
+        return result
+
+    def _bolt_turn(self, flow: Flow, parts: list[Part], stored: Stored, batch: int) -> PlaceResult:
+        name, task = self._place.component, self._place.task
+        if not parts:
+            return PlaceResult()
+        values = TaskValues(stored.value, self._what) if self._component.stateful else None
+        running = BoltTask(
+            self._component,
+            self._context,
+            self._wiring.retry,
+            lambda row: flow.emit(name, task, row),
+            (lambda letter: flow.letter(name, letter)) if self._wiring.letters(name) else None,
+            values,
+        )
+        running.take(self._format.payloads(self._format.arrived(parts)))
+        if values is not None:
+            running.commit(batch + 1)
+        running.close()
+        result = PlaceResult(flow.metrics(name, {"tuples": running.taken, "failed": running.failed}))
+        if values is not None:
+            result.value_puts, result.value_drops = values.puts, values.drops
+        return result
+
+
+def _told(row: Row) -> tuple[object, ...]:
+    return row.kind, row.stream, row.source is not None, row.source or "", row.sender

@@ -1,0 +1,198 @@
+"""submit(): a topology as ONE Spark query, evaluated level by level (windowing/topology/stages.py).
+
+DataFrames of the spouts --> mapInArrow: fused bolts, packing --+
+control files, ticks -------------------------------------------+--> groupBy(place) --> transformWithState: level 1
+                                                                ...  groupBy(place) --> transformWithState: level 2
+                                                                      |
+     persist, one aggregate, then each stream to its sink <-----------+  one chain: what branches and joins is tagged rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from windowing.acking.retry import RetryPolicy
+from windowing.core.checks import DEFAULT_STREAM, did_you_mean
+from windowing.core.measures import Duration
+from windowing.errors import ConfigError, shown
+from windowing.spark import control, definition, metrics
+from windowing.spark.hadoop import literal_path
+from windowing.spark.labels import task_labels
+from windowing.spark.level import SpoutStage, emitted, processed
+from windowing.spark.outlets import Outlets, outlet_names, sinks_of, unread_late
+from windowing.spark.place import PlaceTurn
+from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
+from windowing.spark.session import require_session
+from windowing.spark.sinks import Sink
+from windowing.spark.topology_definition import described
+from windowing.spark.wiring import Wiring, wired
+from windowing.topology.marking import ComponentKind
+from windowing.topology.plan import Component, Topology
+from windowing.topology.stages import stages_of
+
+__all__ = ["Sources", "submit"]
+
+Sources = Mapping[str, DataFrame | Mapping[str, DataFrame]]
+_RETRY = RetryPolicy(max_attempts=3, first_ms=100, cap_ms=1_000)
+
+
+def submit(
+    topology: Topology,
+    spark: SparkSession,
+    *,
+    sources: Sources,
+    sinks: Mapping[str, Sink],
+    checkpoint: str,
+    trigger: str | Duration | timedelta = "available_now",
+    drain: bool = False,
+    discard: Sequence[str] = (),
+    retry: RetryPolicy = _RETRY,
+    partitions: int | None = None,
+    query_name: str | None = None,
+) -> WindowedQuery:
+    """Start a topology as ONE query; every bolt is evaluated once per batch, whatever branches and joins.
+
+    sources: a streaming DataFrame for each InputSpout, with the columns that it declares; for one with several streams a
+        mapping of streams to DataFrames.
+    sinks: by "component" or "component.stream". A stream that nobody reads needs a sink or stands in `discard`; one that is
+        read may have a sink too. "component.dead_letters" takes the tuples that a bolt has failed for good: without it
+        they end the query.
+    retry: how often, and after which waits, a tuple that failed is handed to its bolt again, within its batch.
+    partitions: how many shuffle partitions the levels have; fixed for the life of a checkpoint. Left out: what the checkpoint
+        has, and for a new one as many as the largest level has tasks, but no more than cores.
+    trigger, drain, query_name: as for `windowed(...).start`.
+
+    Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first
+    batch.
+    """
+    require_session(spark)
+    discarded = tuple(discard)
+    known = sinks_of(topology, sinks, discarded)
+    names = outlet_names(topology)
+    stages = stages_of(topology)
+    wiring = wired(stages, frozenset(names[name][0] for name in known), retry)
+    _require_runnable(wiring)
+    inputs = _inputs(topology, sources)
+    width = _partitions(spark, checkpoint, wiring, partitions)
+    unread = unread_late(topology, sinks, discarded)
+    outlets = Outlets({name: names[name] for name in known}, unread)
+    plan = Plan(
+        spark=spark,
+        checkpoint=str(checkpoint),
+        definition={**definition.frame(spark), "topology": described(wiring, width)},
+        output=lambda folder: metrics.observed(
+            _chain(spark, wiring, inputs, width, folder), metrics.wire_metric_columns()
+        ),
+        writer=BatchWriter(topology.name, outlets, known, log_late=bool(unread)),
+        partitions=width,
+        trigger=trigger_options(trigger, drain),
+        query_name=query_name,
+    )
+    return WindowedQuery.start(plan, drain)
+
+
+def _chain(
+    spark: SparkSession, wiring: Wiring, inputs: Mapping[tuple[str, str], DataFrame], partitions: int, folder: str
+) -> DataFrame:
+    """Return the wire behind the last level; each call makes a plan of its own."""
+    parts = [emitted(rows, SpoutStage(wiring, spout, stream)) for (spout, stream), rows in inputs.items()]
+    places = tuple(place.number for place in wiring.stages.places) or (-1,)
+    parts.append(_told(control.control_rows(spark, literal_path(folder), places)))
+    if any(control.needs_ticks(bolt.config) for bolt in wiring.windows.values()):
+        parts.append(_told(control.tick_rows(spark, places)))
+    rows = reduce(DataFrame.unionByName, parts)
+    for level in range(1, wiring.stages.last + 1):
+        labels = task_labels(spark, len(wiring.stages.on_level(level)), partitions)
+        rows = processed(rows, wiring, level, labels)
+    return rows
+
+
+def _told(packed: DataFrame) -> DataFrame:
+    """Return control rows as rows of the wire: every place is told, whatever its level."""
+    return packed.select(
+        F.col("label").alias("target"),
+        "kind",
+        "stream",
+        F.col("partition").alias("sender"),
+        "sequence",
+        "now",
+        "source",
+        "value",
+        "data",
+    )
+
+
+def _partitions(spark: SparkSession, checkpoint: str, wiring: Wiring, asked: int | None) -> int:
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
+        raise ConfigError(f"partitions is a number of at least 1, got {shown(asked)}; leave it out for the default")
+    widest = max((len(wiring.stages.on_level(level)) for level in range(1, wiring.stages.last + 1)), default=1)
+    cores = int(spark.sparkContext.defaultParallelism)
+    return asked or definition.stored_partitions(spark, str(checkpoint)) or min(widest, cores)
+
+
+def _require_runnable(wiring: Wiring) -> None:
+    """Refuse what has no meaning on Spark, by name."""
+    topology = wiring.stages.topology
+    for component in topology.bolts:
+        if topology.setting(component.id, "tick_tuple_freq_ms") is not None:
+            raise ConfigError(
+                f"bolt {component.id!r} asks for tick tuples, which a Spark query does not send: a bolt is called when it has "
+                "tuples. Use windows over the clock, or run it on LocalCluster"
+            )
+    for place in wiring.stages.places:
+        PlaceTurn(wiring, place)  # refuses what its windows cannot do here
+
+
+def _inputs(topology: Topology, sources: Sources) -> dict[tuple[str, str], DataFrame]:
+    """Return the DataFrame of each stream of each spout, in the order of the plan, with the declared columns."""
+    spouts = {spout.id: spout for spout in topology.spouts}
+    for name in sources:
+        if name not in spouts:
+            raise ConfigError(f"sources names {shown(name)}, which is no spout; {did_you_mean(str(name), spouts)}")
+    found = {}
+    for spout in topology.spouts:
+        if spout.kind is not ComponentKind.INPUT:
+            raise ConfigError(
+                f"spout {spout.id!r} is Python code that cannot be asked for a batch again; on Spark a source has to be "
+                "replayable: declare an InputSpout and give a streaming DataFrame in sources="
+            )
+        if spout.id not in sources:
+            raise ConfigError(f"spout {spout.id!r} has no source; give sources={{{spout.id!r}: spark.readStream...}}")
+        given = sources[spout.id]
+        streams: Mapping[str, DataFrame] = given if isinstance(given, Mapping) else {DEFAULT_STREAM: given}
+        for stream in spout.outputs:
+            if stream not in streams:
+                raise ConfigError(
+                    f"spout {spout.id!r} has a stream {stream!r} without a source; give a mapping of its streams to DataFrames"
+                )
+        for stream, rows in streams.items():
+            found[spout.id, stream] = _selected(spout, stream, rows)
+    return found
+
+
+def _selected(spout: Component, stream: str, rows: Any) -> DataFrame:
+    what = f"the source of spout {spout.id!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
+    if stream not in spout.outputs:
+        raise ConfigError(f"{what} is for no stream of it; {did_you_mean(stream, spout.outputs)}")
+    if not isinstance(rows, DataFrame) or not rows.isStreaming:
+        raise ConfigError(f"{what} is a streaming DataFrame, got {shown(rows)}; read it with spark.readStream")
+    schema = spout.outputs[stream].schema
+    wanted = StructType.fromDDL(schema.ddl)
+    assert isinstance(wanted, StructType)
+    types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    for field in wanted.fields:
+        kind = types.get(field.name)
+        if kind != field.dataType.simpleString():
+            given = "no such column" if kind is None else f"it as {kind}"
+            raise ConfigError(
+                f"{what} declares {field.name!r} as {field.dataType.simpleString()}, the DataFrame has {given}; "
+                "bring it there with select, withColumn or cast"
+            )
+    return rows.select(*[F.col(f"`{name}`") for name in schema.names])

@@ -1,0 +1,116 @@
+"""The rows of a windowed task in a topology: Tuples of one or several streams, each with its own fields.
+
+    __in   __task   0.word   0.at   1.word   1.price         __in: which subscription; __task: the emitting task
+    0      2        "cow"    17
+    1      0                        "cow"    3.5
+
+One wide table for the stored chunks; a subscription's columns are null in the rows of the others. Order of arrival: the
+component in the order of the plan, its task, the sender, the position in what that has emitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowing.spark.pack import TIMESTAMP
+from windowing.spark.rows import Part, one_nan
+from windowing.spark.state import decode_table
+from windowing.spark.wire import POSITION, TASK, stream_name
+from windowing.spark.wiring import Origins, Wiring
+from windowing.topology.tuples import Tuple
+
+__all__ = ["TupleRows"]
+
+_INPUT = "__in"
+_SENDER = "__sender"
+_RANK = "__rank"
+_ORDER = (_RANK, TASK, _SENDER, POSITION)
+
+
+class TupleRows:
+    """What a placed bolt's tuples look like. Cost: a Tuple for each row, columns at the speed of Arrow."""
+
+    def __init__(self, wiring: Wiring, component: str) -> None:
+        self._wiring = wiring
+        self._inputs = wiring.component(component).inputs
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [stream_name(found.component, found.stream) for found in self._inputs]
+
+    @cached_property
+    def _origins(self) -> Origins:
+        return Origins(self._wiring)
+
+    @cached_property
+    def _columns(self) -> list[list[str]]:
+        """The names of the columns of each subscription in the wide table."""
+        schemas = [self._wiring.schemas[name] for name in self._names]
+        return [[f"{number}.{field.name}" for field in schema] for number, schema in enumerate(schemas)]
+
+    def arrived(self, parts: Sequence[Part]) -> pa.Table:
+        """Return the rows of all parts in order of arrival."""
+        tables = [self._wide(part) for part in parts]
+        table = pa.concat_tables(tables, promote_options="default")
+        return table.sort_by([(name, "ascending") for name in _ORDER]).combine_chunks()
+
+    def kept(self, table: pa.Table) -> pa.Table:
+        """Return the columns of all subscriptions, those without a row of this table too."""
+        count = table.num_rows
+        columns = {_INPUT: table.column(_INPUT), TASK: table.column(TASK)}
+        for names, stream in zip(self._columns, self._names, strict=True):
+            for name, field in zip(names, self._wiring.schemas[stream], strict=True):
+                there = name in table.schema.names
+                columns[name] = table.column(name) if there else pa.nulls(count, field.type)
+        return pa.table(columns)
+
+    def payloads(self, table: pa.Table) -> list[Any]:
+        """Return a Tuple for each row."""
+        made: list[Any] = [None] * table.num_rows
+        inputs = table.column(_INPUT)
+        for number, found in enumerate(self._inputs):
+            places = np.flatnonzero(pc.equal(inputs, number).to_numpy(zero_copy_only=False))
+            if not len(places):
+                continue
+            mine = table if len(places) == table.num_rows else table.take(pa.array(places))
+            tasks = mine.column(TASK).to_pylist()
+            columns = [mine.column(name).to_pylist() for name in self._columns[number]]
+            rows = zip(*columns, strict=True)
+            for place, task, values in zip(places.tolist(), tasks, rows, strict=True):
+                made[place] = Tuple(values, self._origins(found.component, task, found.stream))
+        return made
+
+    def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
+        """Return the key's fields of each tuple."""
+        if len(names) == 1:
+            return [one_nan(payload[names[0]]) for payload in payloads]
+        return [tuple(one_nan(payload[name]) for name in names) for payload in payloads]
+
+    def is_row(self, value: Any) -> bool:
+        """Return whether a value is a Tuple."""
+        return isinstance(value, Tuple)
+
+    def fields(self, payload: Any) -> dict[str, Any]:
+        """Return a tuple's values by name."""
+        found: dict[str, Any] = payload.as_dict()
+        return found
+
+    def _wide(self, part: Part) -> pa.Table:
+        number = self._names.index(part.stream)
+        table = decode_table(part.data)
+        rank = self._wiring.stages.topology.order.index(self._inputs[number].component)
+        count = table.num_rows
+        columns = {_INPUT: pa.repeat(pa.scalar(number, pa.int32()), count), TASK: table.column(TASK)}
+        for name, field in zip(self._columns[number], self._wiring.schemas[part.stream], strict=True):
+            columns[name] = table.column(field.name)
+        columns[TIMESTAMP] = table.column(TIMESTAMP)
+        columns[_RANK] = pa.repeat(pa.scalar(rank, pa.int32()), count)
+        columns[_SENDER] = pa.repeat(pa.scalar(part.partition, pa.int32()), count)
+        columns[POSITION] = table.column(POSITION)
+        return pa.table(columns)

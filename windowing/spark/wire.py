@@ -1,0 +1,132 @@
+"""The wire: how tuples of a topology travel between levels, as few rows of Arrow bytes.
+
+    target   kind    stream          value                   data
+    7        rows    split:default   -                       tuples for place 7, of this component's stream
+    7        max     split:default   largest timestamp       -            (for each source= value of the reader)
+    7        tick, drain             -                       -
+    -1       out     count:late      how many                rows of a stream for its sink
+    -1       metric  count           a number                -            (source: its name)
+
+`sender` is who sent the row: an upstream partition of level 0, or a place (from `PLACES` on). Tuples on their way to a place
+have the columns of their stream, `__task` (which task of the component emitted it), `__pos` (their position in what the sender
+has emitted in this batch) and `__ts` (the timestamp by which the reader's windows know them). A row that is meant for a later
+level goes through the levels between as it is. Law: (component in the order of the plan, its task, sender, position) is a total
+order of a place's tuples of one batch, the same however the rows come: the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+__all__ = [
+    "PLACES",
+    "POSITION",
+    "TASK",
+    "WIRE",
+    "Row",
+    "frames_of",
+    "in_order",
+    "record_batch",
+    "rows_of",
+    "stream_name",
+]
+
+WIRE = (
+    "target bigint, kind string, stream string, sender int, sequence int, now bigint, "
+    "source string, value bigint, data binary"
+)
+PLACES = 1 << 20
+"""The sender number of place 0; upstream partitions are below."""
+TASK, POSITION = "__task", "__pos"
+_SCHEMA = pa.schema(
+    [
+        ("target", pa.int64()),
+        ("kind", pa.string()),
+        ("stream", pa.string()),
+        ("sender", pa.int32()),
+        ("sequence", pa.int32()),
+        ("now", pa.int64()),
+        ("source", pa.string()),
+        ("value", pa.int64()),
+        ("data", pa.binary()),
+    ]
+)
+_FRAME_BYTES = 64 << 20
+
+
+class Row(NamedTuple):
+    """One row of the wire; the module's docstring has the kinds."""
+
+    target: int
+    kind: str
+    stream: str
+    sender: int
+    sequence: int
+    now: int
+    source: str | None
+    value: int
+    data: bytes | None
+
+
+def stream_name(component: str, stream: str) -> str:
+    """Return how a stream of a component is called on the wire, and by the watermark of who reads it."""
+    return f"{component}:{stream}"
+
+
+def record_batch(rows: Iterable[Row]) -> pa.RecordBatch:
+    """Return rows as `mapInArrow` hands them on."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def frames_of(rows: Sequence[Row]) -> Iterator[pd.DataFrame]:
+    """Yield rows as the pandas frames that a stateful operator hands on, each of about 64 MiB at most."""
+    start, size = 0, 0
+    for number, row in enumerate(rows):
+        size += len(row.data or b"")
+        if size >= _FRAME_BYTES:
+            yield _frame(rows[start : number + 1])
+            start, size = number + 1, 0
+    yield _frame(rows[start:])
+
+
+def rows_of(frames: Iterable[Any]) -> list[Row]:
+    """Return the rows of the pandas frames that a stateful operator is handed, in order."""
+    return in_order(_row(found) for frame in frames for found in frame.itertuples(index=False))
+
+
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    """Return rows in the one order that does not depend on how a shuffle has delivered them."""
+    return sorted(rows, key=_place)
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row.target, row.kind, row.stream, row.sender, row.sequence, row.source is not None, row.source or ""
+
+
+def _row(found: Any) -> Row:
+    source = found.source if isinstance(found.source, str) else None
+    data = bytes(found.data) if isinstance(found.data, bytes | bytearray | memoryview) else None
+    return Row(
+        int(found.target),
+        str(found.kind),
+        str(found.stream),
+        int(found.sender),
+        int(found.sequence),
+        int(found.now),
+        source,
+        int(found.value),
+        data,
+    )
+
+
+def _frame(rows: Sequence[Row]) -> pd.DataFrame:
+    batch = record_batch(rows)
+    return pd.DataFrame(
+        {name: pd.Series(pd.arrays.ArrowExtensionArray(batch.column(name))) for name in batch.schema.names}
+    )
