@@ -5,7 +5,8 @@
 
 Times and numbers are differences. Rows of scalars, which is what windows mostly hold, are one flat list of cells: they cost no
 Python call a value. `kind` says what they were: "scalars", "rows" (tuples of one width), "records" (dicts with the same keys),
-"tuples" (topology Tuples, with a table of where they came from), "typed" (anything else that the core's codec knows).
+"named" (namedtuples, which come back as Records: read by attribute, name or position), "tuples" (topology
+Tuples, with a table of where they came from), "typed" (anything else that the core's codec knows).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 
 from windowing.core.codec import dumps, frame, loads, unframe
 from windowing.core.pages import Rows
-from windowing.errors import CorruptStateError
+from windowing.errors import CorruptStateError, shown
+from windowing.topology.records import Record, record_type
 from windowing.topology.tuples import Fields, Origin, Tuple
 
 __all__ = ["PAGE_MAGIC", "decode_page", "encode_page"]
@@ -78,6 +80,8 @@ def _payload_columns(payloads: list[Any]) -> tuple[Columns, bytes]:
         return {"kind": "records", "names": list(payloads[0]), "cells": cells}, b""
     if all(issubclass(kind, Tuple) for kind in kinds):
         return _tuple_columns(payloads)
+    if any(hasattr(kind, "_fields") for kind in kinds):
+        return _named_columns(payloads)
     return {"kind": "typed"}, dumps(payloads)
 
 
@@ -109,6 +113,22 @@ def _tuple_columns(tuples: list[Tuple]) -> tuple[Columns, bytes]:
     return {"kind": "tuples", "table": list(numbers), "origins": origins, "values": values}, typed
 
 
+def _named_columns(rows: list[Any]) -> tuple[Columns, bytes]:
+    """Return namedtuples: the names of each, by number, and their values."""
+    numbers: dict[tuple[str, ...], int] = {}
+    named = []
+    for row in rows:
+        names = row._positions if isinstance(row, Record) else getattr(row, "_fields", None)
+        if names is None:
+            raise TypeError(
+                f"a window holds rows with names and one without: {shown(row)}; emit rows of one kind to a bolt with "
+                "max_events_in_memory"
+            )
+        named.append(numbers.setdefault(tuple(names), len(numbers)))
+    values, typed = _payload_columns(list(map(tuple, rows)))
+    return {"kind": "named", "table": list(numbers), "named": named, "values": values}, typed
+
+
 def _payloads(columns: Columns, typed: bytes, what: str) -> list[Any]:
     match columns["kind"]:
         case "scalars":
@@ -118,6 +138,10 @@ def _payloads(columns: Columns, typed: bytes, what: str) -> list[Any]:
         case "records":
             names = columns["names"]
             return [dict(zip(names, row, strict=True)) for row in _by_width(columns["cells"], len(names))]
+        case "named":
+            makers = [record_type(tuple(names))._make for names in columns["table"]]
+            values = _payloads(columns["values"], typed, what)
+            return [makers[number](row) for row, number in zip(values, columns["named"], strict=True)]
         case "tuples":
             table = [
                 Origin(component, task, Fields(fields), stream) for component, task, stream, fields in columns["table"]

@@ -124,7 +124,7 @@ class SqlitePages:
 
     def read(self, page_id: int) -> Rows:
         with self._blame(f"page {page_id} cannot be read"):
-            row = self._db.execute("SELECT body FROM page WHERE id = ?", (page_id,)).fetchone()
+            row = self._db.execute("SELECT CAST(body AS BLOB) FROM page WHERE id = ?", (page_id,)).fetchone()
         if row is None:
             raise CorruptStateError(
                 f"{self._page(page_id)} is missing; restore the file from a copy, nothing was reset"
@@ -179,7 +179,7 @@ class SqlitePages:
     def committed(self) -> tuple[int, Any] | None:
         """Return (txid, manifest) of the committed checkpoint, None before the first. Raises CorruptStateError for damage."""
         with self._blame("its checkpoint cannot be read"):
-            row = self._db.execute("SELECT txid, body FROM checkpoint WHERE committed").fetchone()
+            row = self._db.execute("SELECT txid, CAST(body AS BLOB) FROM checkpoint WHERE committed").fetchone()
         if row is None:
             return None
         what = f"{self.path}: checkpoint {row[0]}"

@@ -1,0 +1,451 @@
+"""PersistentWindowedBoltExecutor: windows on disk, checkpoints, restarts; with what Storm's test of that name asks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from windowing.core.config import WindowConfig
+from windowing.core.events import Activation, Expired, Late
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.core.measures import Duration, count, millis, seconds
+from windowing.core.paged_manager import PagedWindowManager
+from windowing.core.persistent import HeldAcks, PersistentWindowedBoltExecutor
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, SnapshotError
+from windowing.runtime.pages import MemoryPages, SqlitePages
+from windowing.testing._replay_lossless import LosslessReplay, config_of
+from windowing.testing.histories import by_op
+from windowing.testing.models import LosslessModel
+from windowing.testing.strategies import cases
+
+
+def config(**declared: Any) -> WindowConfig:
+    return WindowConfig.of(
+        **{"length": count(10), "slide": count(5), "timestamp": "ts", "max_events_in_memory": 1000} | declared
+    )
+
+
+def started(store: Any = None, manifest: Any = None, **declared: Any) -> PersistentWindowedBoltExecutor:
+    executor = PersistentWindowedBoltExecutor(config(**declared), store or MemoryPages())
+    executor.restore(manifest)
+    return executor
+
+
+def windows(effects: Any) -> list[list[Any]]:
+    return [list(effect.window.get()) for effect in effects if isinstance(effect, Activation)]
+
+
+class Driver:
+    """A task in a topology with checkpoints: what it was given is acked when the checkpoint that holds it is committed."""
+
+    def __init__(self, store: Any, **declared: Any) -> None:
+        self.store = store
+        self.executor = PersistentWindowedBoltExecutor(config(**declared), store)
+        self.held: HeldAcks[Any] = HeldAcks()
+        self.committed: Any = None
+        self.windows: list[Any] = []
+        self.late: list[Any] = []
+        self.acked: list[Any] = []
+        self.failed: list[Any] = []
+
+    def init_state(self) -> None:
+        self.executor.restore(self.committed)
+
+    def execute(self, payload: Any, timestamp: int, **ids: Any) -> None:
+        self.perform(self.executor.add(payload, timestamp, **ids))
+        self.held.hold(payload)
+
+    def perform(self, effects: Any) -> None:
+        for effect in effects:
+            if isinstance(effect, Activation):
+                self.windows.append(list(effect.window.get()))
+            elif isinstance(effect, Late):
+                self.late += effect.payloads
+
+    def turn(self) -> None:
+        self.perform(self.executor.turn())
+
+    def prepare(self) -> None:
+        self.prepared = json.loads(json.dumps(self.executor.prepare()))
+        self.held.prepare()
+
+    def commit(self) -> None:
+        self.committed = self.prepared
+        self.executor.committed()
+        self.acked += self.held.commit()
+
+    def rollback(self) -> None:
+        self.executor.restore(self.committed)
+        self.failed += self.held.rollback()
+
+
+# -- Storm's own tests -------------------------------------------------------------------------------------------------
+
+
+def test_a_tuple_is_acked_once_when_its_checkpoint_is_committed():  # testExecuteTuple
+    driver = Driver(MemoryPages())
+    driver.init_state()
+    driver.execute("a", 1)
+    driver.turn()
+    assert driver.acked == []
+    driver.prepare()
+    driver.execute("b", 2)
+    assert driver.acked == []
+    driver.commit()
+    assert driver.acked == ["a"]
+    driver.prepare()
+    driver.commit()
+    assert (driver.acked, len(driver.held)) == (["a", "b"], 0)
+
+
+def test_a_late_tuple_goes_to_the_late_stream_and_is_acked_once():  # testExecuteLatetuple
+    driver = Driver(MemoryPages(), length=millis(10), slide=millis(10))
+    driver.init_state()
+    driver.execute("a", 20)
+    driver.turn()
+    driver.execute("late", 5)
+    assert driver.late == ["late"]
+    driver.prepare()
+    driver.commit()
+    assert driver.acked == ["a", "late"]
+
+
+def test_a_window_can_be_iterated_three_times_and_its_partitions_are_saved():  # testActivation
+    store = MemoryPages()
+    executor = started(store, length=count(5), slide=count(5))
+    list(executor.add_batch(list("abcde"), [1, 2, 3, 4, 5]))
+    [activation] = [effect for effect in executor.turn() if isinstance(effect, Activation)]
+    assert activation.window.end_timestamp == 5
+    executor = started(store, length=count(5), slide=count(5))
+    list(executor.add_batch(list("abcde"), [1, 2, 3, 4, 5]))
+    for effect in executor.turn():
+        if isinstance(effect, Activation):
+            for _ in range(3):
+                assert list(effect.window) == list("abcde")
+            assert list(effect.window.get_new()) == list("abcde")  # Storm refuses
+            assert list(effect.window.get_expired()) == []
+    manifest = executor.prepare()
+    [track] = manifest["executor"]["manager"]["tracks"]
+    assert [page[1] for page in track["pages"]] == [5]
+    assert (track["horizon"], track["mark"]) == (5, 5)
+    assert manifest["executor"]["generator"]["watermark"] == 5
+
+
+def test_a_window_of_20_000_tuples_with_a_tenth_in_memory_is_delivered_whole():  # testCacheEviction
+    executor = started(length=count(20_000), slide=count(5_000), max_events_in_memory=10_000)
+    tuples = list(range(20_000))
+    seen = []
+    for start in range(0, 20_000, 500):
+        list(executor.add_batch(tuples[start : start + 500], tuples[start : start + 500]))
+        for effect in executor.turn():
+            if isinstance(effect, Activation):
+                seen.append([list(effect.window), list(effect.window.get_new())])
+    assert seen == [[tuples[:end], tuples[end - 5_000 : end]] for end in (5_000, 10_000, 15_000, 20_000)]
+    cache = executor.pages.cache
+    evicted = sum(page.rows is None for track in executor.pages._tracks.values() for page in track.buffer.pages)
+    assert evicted >= 10
+    assert cache.peak <= 10_000
+    executor.check()
+
+
+def test_a_rollback_before_the_first_state_leaves_a_new_window():  # testRollbackBeforeInit
+    driver = Driver(MemoryPages())
+    with pytest.raises(CheckpointError, match=r"before its state; call restore\(manifest\)"):
+        driver.execute("a", 1)
+    with pytest.raises(CheckpointError, match="before its state"):
+        driver.turn()
+    with pytest.raises(CheckpointError, match="before its state"):
+        driver.prepare()
+    driver.rollback()
+    driver.execute("a", 1)
+    assert driver.executor.counts()["in"] == 1
+
+
+def test_a_rollback_takes_back_what_came_since_the_commit_and_fails_it():  # testRollbackAfterInit
+    store = MemoryPages()
+    driver = Driver(store, length=count(4), slide=count(2))
+    driver.init_state()
+    for n in (1, 2, 3):
+        driver.execute(n, n)
+    driver.turn()
+    driver.prepare()
+    driver.commit()
+    named = set(store.ids())
+    for n in (4, 5, 6):
+        driver.execute(n, n)
+    driver.turn()
+    driver.prepare()
+    driver.execute(7, 7)
+    driver.rollback()
+    assert set(store.ids()) == named
+    assert (driver.acked, driver.failed) == ([1, 2, 3], [4, 5, 6, 7])
+    driver.windows.clear()
+    for n in (4, 5, 6):
+        driver.execute(n, n)
+    driver.turn()
+    assert driver.windows == [[1, 2, 3, 4], [3, 4, 5, 6]]
+    driver.executor.check()
+
+
+# -- what Storm forgets ------------------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_a_tuple_is_as_late_as_before():
+    store = MemoryPages()
+    executor = started(store, length=seconds(1), slide=seconds(1), lag=Duration(10), late_stream="late")
+    list(executor.add("a", 5_000))
+    list(executor.turn())
+    manifest = executor.prepare()
+    executor.committed()
+    again = started(store, manifest, length=seconds(1), slide=seconds(1), lag=Duration(10), late_stream="late")
+    assert again.watermark == 4_990
+    [late] = again.add("b", 4_989)
+    assert isinstance(late, Late)
+    assert again.counts() == {**executor.counts(), "in": 2, "late": 1}
+
+
+def test_new_and_expired_go_on_after_a_restart():
+    store = MemoryPages()
+    executor = started(store, length=count(4), slide=count(2))
+    list(executor.add_batch([1, 2, 3, 4], [1, 2, 3, 4]))
+    assert windows(executor.turn()) == [[1, 2], [1, 2, 3, 4]]
+    manifest = executor.prepare()
+    again = started(store, manifest, length=count(4), slide=count(2))
+    list(again.add_batch([5, 6], [5, 6]))
+    for effect in again.turn():
+        if isinstance(effect, Activation):
+            window = effect.window
+            assert [list(window), list(window.get_new()), list(window.get_expired())] == [[3, 4, 5, 6], [5, 6], [1, 2]]
+        elif isinstance(effect, Expired):
+            assert list(effect.get() or ()) == [3, 4]
+
+
+# -- duplicates --------------------------------------------------------------------------------------------------------
+
+
+def feed(executor: Any, ids: Any, channel: str = "a") -> None:
+    for n in ids:
+        list(executor.add(f"{channel}{n}", n, channel=channel, message_id=n))
+
+
+def shown(executor: Any) -> list[Any]:
+    return [each for window in windows(executor.drain()) for each in window]
+
+
+def test_what_a_checkpoint_holds_is_skipped_when_it_is_sent_again_after_a_restart():
+    store = MemoryPages()
+    executor = started(store, length=count(100), slide=count(100))
+    feed(executor, range(1, 6))
+    feed(executor, range(1, 3), "b")
+    manifest = json.loads(json.dumps(executor.prepare()))
+    executor.committed()
+    again = started(store, manifest, length=count(100), slide=count(100))
+    feed(again, range(2, 8))
+    feed(again, range(1, 4), "b")
+    feed(again, range(1, 2), "c")
+    assert again.duplicates == 6
+    assert sorted(shown(again)) == sorted(["a1", "a2", "a3", "a4", "a5", "a6", "a7", "b1", "b2", "b3", "c1"])
+
+
+def test_in_a_batch_duplicates_are_skipped_as_one_by_one():
+    store = MemoryPages()
+    executor = started(store, length=millis(10), slide=millis(10))
+    feed(executor, range(1, 6))
+    list(executor.turn())
+    manifest = executor.prepare()
+    again = started(store, manifest, length=millis(10), slide=millis(10))
+    effects = again.add_batch(
+        list("efgh"), [5, 6, 3, 8], stream=["default"] * 4, channels=["a", "a", "b", "a"], message_ids=[5, 6, 1, 8]
+    )
+    assert [(at, effect.payloads) for at, effect in effects] == [(2, ["g"])]
+    assert (again.duplicates, shown(again)) == (1, ["a1", "a2", "a3", "a4", "a5", "f", "h"])
+
+
+def test_what_is_sent_again_once_the_channel_has_gone_on_was_lost_on_the_way_and_is_taken():
+    executor = started()
+    feed(executor, (1, 2, 4, 3))
+    assert (executor.duplicates, executor.counts()["in"]) == (0, 4)
+    manifest = executor.prepare()
+    again = started(executor.pages.cache.store, manifest)
+    feed(again, (4, 5, 3))
+    assert (again.duplicates, again.counts()["in"]) == (1, 6)
+
+
+def test_without_message_ids_what_is_sent_again_is_there_twice():
+    executor = started()
+    list(executor.add("a", 1))
+    again = started(executor.pages.cache.store, executor.prepare())
+    list(again.add("a", 1))
+    assert shown(again) == ["a", "a"]
+
+
+def test_a_message_id_is_a_whole_number():
+    for wrong in ("7", 7.0, True):
+        with pytest.raises(ConfigError, match="a whole number that rises on each channel"):
+            list(started().add("a", 1, message_id=wrong))
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_a_bolt_that_declares_no_limit_is_refused():
+    with pytest.raises(ConfigError, match="declare max_events_in_memory=50_000"):
+        PersistentWindowedBoltExecutor(WindowConfig.of(length=count(5)), MemoryPages())
+    with pytest.raises(ConfigError, match="give pages= a PageStore"):
+        WindowedBoltExecutor(config())
+
+
+def test_a_manifest_of_another_window_is_refused_and_no_page_is_lost():
+    store = MemoryPages()
+    executor = started(store)
+    list(executor.add_batch([1, 2], [1, 2]))
+    manifest = executor.prepare()
+    held = store.ids()
+    with pytest.raises(DefinitionChangedError, match=r"length=\{'count': 10\}, now it is \{'count': 11\}"):
+        started(store, manifest, length=count(11))
+    with pytest.raises(DefinitionChangedError, match=r"slide=\{'count': 5\}, now it is \{'ms': 5\}"):
+        started(store, manifest, slide=millis(5))
+    for wrong in ({}, [], {"machine": "WindowedBoltExecutor"}):
+        with pytest.raises(SnapshotError, match="a manifest of `prepare` was wanted"):
+            started(store, wrong)
+    with pytest.raises(SnapshotError, match="format 7"):
+        started(store, {**manifest, "format": 7})
+    assert store.ids() == held
+    assert started(store, manifest, max_events_in_memory=5000, lag=seconds(1)).counts()["in"] == 2
+
+
+def test_a_damaged_page_is_named_when_it_is_read(tmp_path):
+    with SqlitePages(tmp_path / "count-0.pages") as store:
+        executor = started(store, length=count(5000), slide=count(5000))
+        list(executor.add_batch(list(range(5000)), list(range(5000))))
+        store._db.execute("UPDATE page SET body = zeroblob(100) WHERE id = 3")
+        with pytest.raises(CorruptStateError, match=r"count-0.pages: page 3 is not ours.*nothing was reset"):
+            windows(executor.turn())
+
+
+# -- executor, store and checkpoints, in any order -----------------------------------------------------------------------
+
+EITHER: dict[str, Any] = dict.fromkeys(
+    ("event_time", "keyed", "key_ttl", "offset", "lateness", "repeat", "idle", "future", "source")
+)
+DELTAS = st.sampled_from([0, 1, -1, 2, 5, -3, 10, -10, 30])
+
+
+class PersistentReplay(LosslessReplay):
+    def __init__(self, case: dict[str, Any], sizes: tuple[int, int]) -> None:
+        self.sizes = sizes
+        self.store = MemoryPages()
+        self.first = True
+        super().__init__(case, config_of(case, max_events_in_memory=1000))
+
+    def build(self) -> PersistentWindowedBoltExecutor:
+        executor = PersistentWindowedBoltExecutor(self.config, self.store, self.streams)
+        page_tuples, max_events = self.sizes
+        executor.manager = PagedWindowManager(self.config, self.store, max_events=max_events, page_tuples=page_tuples)
+        if self.first:
+            executor.restore(None)
+        self.first = False
+        return executor
+
+    def _events(self, index: int, effect: Any) -> Any:
+        for event in super()._events(index, effect):
+            yield [*event[:2], list(event[2])] if event[1] == "expire" else event
+
+
+class CheckpointsBesideModel(RuleBasedStateMachine):
+    """Tuples, turns, prepares, commits, rollbacks and crashes. The model is a run that never stops: after a loss it is fed anew
+    what the source would send again, all that came after the checkpoint."""
+
+    @initialize(
+        case=cases(mix=None, max_steps=0, drains=False, **EITHER), sizes=st.tuples(st.integers(1, 3), st.integers(1, 8))
+    )
+    def declare(self, case: dict[str, Any], sizes: tuple[int, int]) -> None:
+        self.case = {**case, "ops": []}
+        self.run = PersistentReplay(self.case, sizes)
+        self.ops: list[list[Any]] = []
+        self.ids = 0
+        self.front = self.clock = case["clock_start_ms"]
+        self.committed: tuple[Any, int] = (None, 0)
+        self.prepared: tuple[Any, int] | None = None
+
+    @rule(deltas=st.lists(st.tuples(DELTAS, st.sampled_from("abc"), st.integers(0, 2)), min_size=1, max_size=6))
+    def add(self, deltas: list[tuple[int, str, int]]) -> None:
+        self.apply([self.tuple_op(*each) for each in deltas])
+
+    @rule()
+    def turn(self) -> None:
+        self.apply([["watermark"] if self.case["event_time"] else ["tick"]])
+
+    @rule(delta=st.sampled_from([1, 2, 7, 30]))
+    def move_the_clock(self, delta: int) -> None:
+        self.clock += delta
+        self.apply([["clock", self.clock]])
+
+    @rule()
+    @precondition(lambda self: self.ids > 8)
+    def drain(self) -> None:
+        self.apply([["drain"]])
+
+    @rule()
+    def prepare(self) -> None:
+        self.prepared = (json.dumps(self.run.executor.prepare()), len(self.ops))
+
+    @rule()
+    @precondition(lambda self: self.prepared)
+    def commit(self) -> None:
+        self.committed, self.prepared = self.prepared, None
+        self.run.executor.committed()
+
+    @rule(killed=st.booleans(), after_prepare=st.booleans())
+    def lose_everything_since_a_checkpoint(self, killed: bool, after_prepare: bool) -> None:
+        """A rollback, in the same process or a new one; or the coordinator says that what was prepared counts."""
+        if after_prepare and self.prepared:
+            self.committed = self.prepared
+        self.prepared = None
+        saved, at = self.committed
+        if killed:
+            self.run.executor = self.run.build()
+        self.run.executor.restore(None if saved is None else json.loads(saved))
+        if saved is None:
+            self.run.executor.set_clock(self.case["clock_start_ms"])
+            if self.case["event_time"]:
+                list(self.run.executor.turn())
+        again, self.ops = self.ops[at:], self.ops[:at]
+        for op in again:
+            self.apply([op])
+
+    @invariant()
+    def everything_is_in_order(self) -> None:
+        if hasattr(self, "run"):
+            self.run.executor.check()
+
+    def tuple_op(self, delta: int, key: str, source: int) -> list[Any]:
+        self.ids += 1
+        options = {"key": key} if self.case.get("keyed") else {}
+        event_time = self.case["event_time"]
+        if self.case.get("source"):
+            options["source"] = source % 2
+        if event_time is None:
+            return ["add", self.ids, *([options] if options else [])]
+        timestamp = self.front + delta
+        self.front = max(self.front, timestamp)
+        name = event_time["streams"][source % len(event_time["streams"])]
+        return ["tuple", name, self.ids, timestamp, *([options] if options else [])]
+
+    def apply(self, ops: list[list[Any]]) -> None:
+        first = len(self.ops)
+        self.ops += ops
+        model = LosslessModel(self.case)
+        for index, op in enumerate(self.ops):
+            model.apply(index, op)
+        expected = by_op(event for event in model.events if event[0] >= first)
+        assert by_op(self.run.feed(first, ops)) == expected
+
+
+TestCheckpointsBesideModel = CheckpointsBesideModel.TestCase
+TestCheckpointsBesideModel.settings = settings(stateful_step_count=30)

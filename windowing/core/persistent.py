@@ -1,0 +1,287 @@
+"""PersistentWindowedBoltExecutor: a window on disk that survives its process, by checkpoints.
+
+    restore(None)        add, turn ...        m = prepare()      the driver makes m durable       committed()
+    |--------------------------------------------|--------------------------|--------------------------|
+    a first start                       pages of m are durable      a restart: restore(m)     older pages are deleted
+
+Laws
+- After `restore(m)` the machine is what it was when `prepare` returned m: windows, watermark, counts, pages. (Storm forgets the
+  watermark: after a restart it accepts tuples that were late before.)
+- A prepare costs the pages that changed. Nothing that the last committed manifest names is deleted before the next is committed.
+- With message ids that rise on each channel, a tuple that the checkpoint holds and that is sent again after a restart is skipped;
+  without them it is in the windows twice.
+
+A tuple is acked when a checkpoint that holds it is committed (HeldAcks), not when it expires: a window on disk outlives every
+message timeout. So what a bolt emits is not anchored, and a window that fired after the last commit fires again after a crash.
+
+Source: Storm's `PersistentWindowedBoltExecutor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from windowing.core.config import WindowConfig
+from windowing.core.events import Effect
+from windowing.core.executor import DEFAULT_STREAM, WindowedBoltExecutor
+from windowing.core.guard import no_effects
+from windowing.core.measures import Count, Measure
+from windowing.core.paged_manager import PagedWindowManager
+from windowing.core.pages import PageStore
+from windowing.core.track import key_of
+from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError, SnapshotError, shown
+
+__all__ = ["HeldAcks", "PersistentWindowedBoltExecutor"]
+
+MANIFEST_FORMAT = 1
+DEFAULT_CHANNEL = ""
+
+T = TypeVar("T")
+
+
+class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
+    """A WindowedBoltExecutor whose tuples lie in `store`, for a bolt with `max_events_in_memory`.
+
+    A channel is whatever ids rise on: an upstream task and its stream, a partition. `duplicates` counts what was skipped. Call
+    `restore` before anything else: with the manifest of the committed checkpoint, or None.
+    """
+
+    def __init__(
+        self,
+        config: WindowConfig,
+        store: PageStore,
+        streams: Sequence[str] = (DEFAULT_STREAM,),
+        component: str = "bolt",
+    ) -> None:
+        if config.max_events_in_memory is None:
+            raise ConfigError(
+                f"bolt {component!r} keeps its windows in memory; declare max_events_in_memory=50_000 to have them on disk"
+            )
+        super().__init__(config, streams, component, pages=store)
+        self.duplicates = 0
+        self._begun = False
+        self._message_ids: dict[Any, int] = {}
+        self._recovering: dict[Any, int] = {}
+        self._new = super().snapshot()
+
+    @property
+    def pages(self) -> PagedWindowManager:
+        """The manager, with the figures of its cache."""
+        assert isinstance(self.manager, PagedWindowManager)
+        return self.manager
+
+    # -- tuples ----------------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        payload: Any,
+        timestamp: Any = None,
+        *,
+        stream: str = DEFAULT_STREAM,
+        key: Any = None,
+        source: Any = None,
+        channel: Any = DEFAULT_CHANNEL,
+        message_id: int | None = None,
+    ) -> Iterator[Effect]:
+        """Offer one tuple; nothing happens if the checkpoint that was restored holds it already, by its id."""
+        self._check_begun()
+        if message_id is not None and self._is_duplicate(channel, message_id):
+            self.duplicates += 1
+            return no_effects()
+        return super().add(payload, timestamp, stream=stream, key=key, source=source)
+
+    def add_batch(
+        self,
+        payloads: Sequence[Any],
+        timestamps: Sequence[Any] | None = None,
+        *,
+        stream: str | Sequence[str] = DEFAULT_STREAM,
+        keys: Sequence[Any] | None = None,
+        sources: Sequence[Any] | None = None,
+        trusted: bool = False,
+        tracked: bool = True,
+        channels: Sequence[Any] | None = None,
+        message_ids: Sequence[int] | None = None,
+    ) -> Iterator[tuple[int, Effect]]:
+        """Offer tuples in arrival order; exactly what one `add` for each gives."""
+        self._check_begun()
+        kept = None if message_ids is None else self._fresh(message_ids, channels)
+        if kept is None or len(kept) == len(payloads):
+            return super().add_batch(
+                payloads, timestamps, stream=stream, keys=keys, sources=sources, trusted=trusted, tracked=tracked
+            )
+        effects = super().add_batch(
+            [payloads[at] for at in kept],
+            _chosen(timestamps, kept),
+            stream=stream if isinstance(stream, str) else [stream[at] for at in kept],
+            keys=_chosen(keys, kept),
+            sources=_chosen(sources, kept),
+            trusted=trusted,
+            tracked=tracked,
+        )
+        return ((kept[at], effect) for at, effect in effects)
+
+    def _fresh(self, message_ids: Sequence[int], channels: Sequence[Any] | None) -> list[int]:
+        """Return the positions of what is no duplicate."""
+        kept = []
+        for at, message_id in enumerate(message_ids):
+            channel = DEFAULT_CHANNEL if channels is None else channels[at]
+            if self._is_duplicate(channel, message_id):
+                self.duplicates += 1
+            else:
+                kept.append(at)
+        return kept
+
+    def _is_duplicate(self, channel: Any, message_id: int) -> bool:
+        """Take note of an id, and return whether the checkpoint that was restored holds it.
+
+        Only until the channel shows a greater one: what is sent again later was lost on the way, not in this task.
+        """
+        if type(message_id) is not int:
+            raise ConfigError(
+                f"bolt {self.component!r}: the message id is {shown(message_id)}, wanted a whole number that rises on each "
+                "channel (an offset, say); name another field, or leave message_id= out"
+            )
+        held = self._recovering.get(channel)
+        if held is not None:
+            if message_id <= held:
+                return True
+            del self._recovering[channel]
+        largest = self._message_ids.get(channel)
+        if largest is None or message_id > largest:
+            self._message_ids[channel] = message_id
+        return False
+
+    # -- turns -----------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> Iterator[Effect]:
+        self._check_begun()
+        return super().turn()
+
+    def drain(self) -> Iterator[Effect]:
+        self._check_begun()
+        return super().drain()
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> dict[str, Any]:
+        """Make all pages durable; return the manifest, plain data to be kept with the checkpoint.
+
+        Between two entries only. Cost: the tuples that came since the last one, and six numbers for each page there is.
+        """
+        self._check_begun()
+        return {
+            "format": MANIFEST_FORMAT,
+            "machine": "PersistentWindowedBoltExecutor",
+            "window": _definition(self.config),
+            "executor": self.snapshot(),
+            "message_ids": [[channel, message_id] for channel, message_id in self._message_ids.items()],
+            "duplicates": self.duplicates,
+        }
+
+    def committed(self) -> None:
+        """Take note that the manifest of the last `prepare` is committed: pages that only older ones name are deleted."""
+        self.pages.committed()
+
+    def restore(self, data: dict[str, Any] | None) -> None:
+        """Become the executor of a manifest, a new one with None; pages that it does not name are deleted.
+
+        Raises SnapshotError for what is no manifest, DefinitionChangedError for one of another window (nothing is deleted then),
+        CorruptStateError if a page is missing.
+        """
+        self._begun = False
+        if data is None:
+            super().restore(self._new)
+            message_ids: list[Any] = []
+            self.duplicates = 0
+        else:
+            self._refuse_foreign(data)
+            super().restore(data["executor"])
+            message_ids = data["message_ids"]
+            self.duplicates = data["duplicates"]
+        self._message_ids = {key_of(channel): message_id for channel, message_id in message_ids}
+        self._recovering = dict(self._message_ids)
+        self._begun = True
+
+    def _refuse_foreign(self, data: Any) -> None:
+        if not isinstance(data, dict) or data.get("machine") != "PersistentWindowedBoltExecutor":
+            raise SnapshotError(f"bolt {self.component!r}: a manifest of `prepare` was wanted, got {shown(data)}")
+        if data.get("format") != MANIFEST_FORMAT:
+            raise SnapshotError(
+                f"bolt {self.component!r}: the manifest has format {shown(data.get('format'))}, this library reads "
+                f"{MANIFEST_FORMAT}; use the version that wrote it"
+            )
+        now = _definition(self.config)
+        changed = [name for name in now if data["window"].get(name) != now[name]]
+        if changed:
+            name = changed[0]
+            raise DefinitionChangedError(
+                f"bolt {self.component!r}: the checkpoint was written with {name}={shown(data['window'].get(name))}, now it is "
+                f"{shown(now[name])}; give it its old value, or start with a new state"
+            )
+
+    def _check_begun(self) -> None:
+        if not self._begun:
+            raise CheckpointError(
+                f"bolt {self.component!r} was given a tuple, a turn or a checkpoint before its state; call restore(manifest) "
+                "first, restore(None) at a first start"
+            )
+
+
+class HeldAcks(Generic[T]):
+    """What is acked when the checkpoint that holds it is committed. Source: the ack tracking of Storm's `StatefulBoltExecutor`.
+
+    >>> acks = HeldAcks()
+    >>> acks.hold("a"), acks.prepare(), acks.hold("b"), acks.commit(), acks.rollback()
+    (None, None, None, ['a'], ['b'])
+    """
+
+    def __init__(self) -> None:
+        self._since: list[T] = []
+        self._prepared: list[T] = []
+
+    def __len__(self) -> int:
+        return len(self._since) + len(self._prepared)
+
+    def hold(self, tuple: T) -> None:
+        """Keep a tuple that was added, skipped or sent to the side stream."""
+        self._since.append(tuple)
+
+    def prepare(self) -> None:
+        """Take note that a checkpoint holds what came so far."""
+        self._prepared += self._since
+        self._since = []
+
+    def commit(self) -> list[T]:
+        """Return what is to be acked now: all that was there at the last `prepare`."""
+        done, self._prepared = self._prepared, []
+        return done
+
+    def rollback(self) -> list[T]:
+        """Return what is to be failed: no committed checkpoint holds it."""
+        lost, self._prepared, self._since = self._prepared + self._since, [], []
+        return lost
+
+
+def _chosen(column: Sequence[Any] | None, kept: list[int]) -> list[Any] | None:
+    return None if column is None else [column[at] for at in kept]
+
+
+def _definition(config: WindowConfig) -> dict[str, Any]:
+    """Return what of the definition the stored windows depend on."""
+    return {
+        "length": _measure(config.length),
+        "slide": _measure(config.slide),
+        "event_time": config.event_time,
+        "offset_ms": config.offset_ms,
+        "lateness": config.lateness.value,
+        "repeat": config.repeat,
+        "key": None if config.key is None else list(config.key),
+    }
+
+
+def _measure(measure: Measure | None) -> dict[str, int] | None:
+    if measure is None:
+        return None
+    return {"count": measure.value} if isinstance(measure, Count) else {"ms": measure.ms}
