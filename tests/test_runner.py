@@ -8,6 +8,7 @@ from collections import deque, namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from windowing.core.measures import Count
@@ -57,7 +58,10 @@ def test_a_tuple_or_a_dict_is_one_row() -> None:
 
 
 def test_a_tuple_of_tuples_is_one_row_when_it_fits() -> None:
-    assert rows((("JFK", 1), ("LGA", 2))) == [(("JFK", 1), ("LGA", 2))]
+    pair = "x string, y int"
+    assert rows((("JFK", 1), ("LGA", 2)), f"a struct<{pair}>, b struct<{pair}>") == [
+        ({"x": "JFK", "y": 1}, {"x": "LGA", "y": 2})
+    ]
     wrong((("JFK", 1), ("LGA", 2), ("EWR", 3)), "got 3 values", "return a list for several")
 
 
@@ -90,6 +94,36 @@ def test_a_row_that_does_not_fit_its_stream_says_what_was_wanted_and_got() -> No
     wrong({"Origin": "JFK", "n": 3}, fields, "without origin and with 'Origin' too")
     wrong([("JFK", 3), None], fields, "got None as a row", "(None,)")
     wrong({("JFK", 3)}, "a set, whose order changes", "sorted(...)")
+
+
+def test_a_value_is_given_as_its_declared_type_holds_it() -> None:
+    got = rows([("JFK", 3.0), (None, np.int64(2)), ("LGA", True + 1)])
+    assert got == [("JFK", 3), (None, 2), ("LGA", 2)]
+    assert [type(n) for _, n in got] == [int, int, int]
+
+
+def test_a_value_of_another_type_names_field_type_and_value() -> None:
+    declared = "field 'n' of stream 'default' is declared bigint"
+    wrong(("JFK", "text"), declared, "got 'text', wanted a whole number", "change the declaration")
+    wrong(("JFK", 1.5), declared, "got 1.5, wanted a whole number")
+    wrong({"origin": "JFK", "n": True}, declared, "got True")
+    wrong(([1, 1.5],), "declared array<int>", "got 1.5, wanted a whole number", output="n array<int>")
+
+
+def test_a_value_of_another_type_follows_on_error_and_names_the_window() -> None:
+    def collects(window: TupleWindow, collector: Collector) -> None:
+        collector.emit(("JFK", 1))
+        collector.emit(("JFK", "text"))
+
+    def returns(window: TupleWindow) -> Any:
+        return "JFK", "text"
+
+    for target, line in ((collects, 2), (returns, 0)):
+        outcome = runner_of(target, on_error="skip").attempt(window_of(1))
+        assert outcome.emissions == []
+        place = f"({__file__}:{target.__code__.co_firstlineno + line})"
+        for word in ("bolt 'count'", "TupleWindow(start=10, end=20", "got 'text'", place):
+            assert word in str(outcome.error)
 
 
 def test_an_awaitable_is_refused() -> None:

@@ -5,24 +5,32 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 from windowing.errors import BoltError
 from windowing.topology.rows import RowError, row_of
 
-__all__ = ["blame", "file_of", "printable"]
+__all__ = ["blame", "file_of", "home_of", "printable"]
 
 _OURS = (row_of.__code__.co_filename, __file__)
 
 
-def blame(who: str, problem: BaseException, where: str, file: str | None, ours: tuple[str, ...] = ()) -> BoltError:
+def blame(
+    who: str,
+    problem: BaseException,
+    where: str,
+    file: str | None,
+    ours: tuple[str, ...] = (),
+    home: str | None = None,
+) -> BoltError:
     """Return the error of a component that raised `problem`; raise it `from` the problem, which stays its cause.
 
     who: kind and name, such as "bolt 'count'". where: "in prepare", "on <the window>". file: where the user's code stands,
-    as `file_of` says. ours: files of the library that are on the way.
+    as `file_of` says. ours: files of the library that are on the way. home: what to name where no line of the user's was
+    running, for a row that was returned, as `home_of` says.
     """
-    line = _user_line(problem.__traceback__, file, (*_OURS, *ours))
+    line = _user_line(problem.__traceback__, file, (*_OURS, *ours)) or home
     at = f" ({line})" if line else ""
     if isinstance(problem, RowError):
         return BoltError(f"{who} emitted a wrong row {where}: {problem.args[0]}{at}")
@@ -31,6 +39,17 @@ def blame(who: str, problem: BaseException, where: str, file: str | None, ours: 
 
 def file_of(target: Callable[..., Any], method: str | None = None) -> str | None:
     """Return the file that the user's code stands in, as its frames name it; `method` is what a class is called by."""
+    code = _code_of(target, method)
+    return None if code is None else str(code.co_filename)
+
+
+def home_of(target: Callable[..., Any], method: str | None = None) -> str | None:
+    """Return file:line of where the user's function, or method, begins."""
+    code = _code_of(target, method)
+    return None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _code_of(target: Callable[..., Any], method: str | None) -> CodeType | None:
     written: Any = target
     while isinstance(written, functools.partial):
         written = written.func
@@ -41,7 +60,7 @@ def file_of(target: Callable[..., Any], method: str | None = None) -> str | None
     if not inspect.isroutine(written):
         written = type(written).__call__ if callable(written) else None
     code = getattr(inspect.unwrap(written), "__code__", None) if written is not None else None
-    return None if code is None else str(code.co_filename)
+    return code if isinstance(code, CodeType) else None
 
 
 def printable(text: str, limit: int = 500) -> str:
