@@ -260,3 +260,14 @@ def test_a_time_window_that_puts_a_tuple_into_too_many_windows_is_refused() -> N
     assert WindowConfig.of(length=seconds(10), slide=Duration(1)).slide == Duration(1)
     refused("10001 windows", "longer slide", length=Duration(10_001), slide=Duration(1))
     refused("10001 windows", length=Duration(20_001), slide=Duration(2))
+
+
+def test_message_ids_are_for_windows_that_can_be_filled_again() -> None:
+    config = WindowConfig.of(length=Count(5), message_id="id", recovery_timeout=seconds(3))
+    assert (config.message_id, config.recovery_timeout_ms) == ("id", 3_000)
+    refused("needs message_id=", "recovery_timeout", length=Count(5), recovery_timeout=seconds(3))
+    refused("is the name of a field", "message_id", length=Count(5), message_id=7)
+    cannot = "message_id='id' cannot go with "
+    refused(cannot, "leave out one", length=Count(5), message_id="id", semantics="storm")
+    refused(cannot, "leave out one", length=Count(5), message_id="id", eviction=lambda: None)
+    refused(cannot, "leave out one", length=Count(5), message_id="id", max_events_in_memory=50_000)

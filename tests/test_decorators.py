@@ -16,6 +16,7 @@ from windowing.core.measures import Count, minutes, seconds
 from windowing.core.windows import ListContent, TupleWindow
 from windowing.errors import ConfigError
 from windowing.topology import CallStyle, Schema, WindowedBolt, bolt_of, sliding, tumbling, windowed_bolt
+from windowing.topology.marking import declaration_of
 
 three: Callable[[Any], Any] = tumbling(Count(3), output="n long")
 
@@ -339,6 +340,8 @@ def test_a_definition_is_plain_data_in_two_parts() -> None:
             "on_error": "raise",
             "on_invalid": "late",
             "max_events_in_memory": None,
+            "message_id": None,
+            "recovery_timeout_ms": 30_000,
         },
     }
 
@@ -359,3 +362,12 @@ def test_a_bolt_is_frozen() -> None:
     with pytest.raises(AttributeError):
         bolt_of(at_the_top).name = "other"  # type: ignore[misc]
     assert isinstance(bolt_of(at_the_top), WindowedBolt)
+
+
+def test_a_message_id_is_for_bolts_with_a_state() -> None:
+    @windowed_bolt(length=Count(2), message_id="id", output="n long")
+    def stateless(window: TupleWindow) -> int:
+        return len(window)
+
+    with pytest.raises(ConfigError, match="has no init_state"):
+        declaration_of(stateless)

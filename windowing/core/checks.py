@@ -359,3 +359,29 @@ def max_events_in_memory(given: Mapping[str, Any], storm: bool, on_error: str) -
                 f"max_events_in_memory={limit} cannot go with {option}={value}, which {why}; leave out one"
             )
     return limit
+
+
+_NOT_IN_RECOVERY = {
+    "eviction": "whose memory of tuples is its own",
+    "trigger": "whose memory of tuples is its own",
+    "semantics": "whose windows depend on when its queue was scanned",
+    "max_events_in_memory": "whose tuples are on disk and come back from there",
+}
+
+
+def message_id(given: Mapping[str, Any], storm: bool) -> None:
+    """Raise for options of recovery that stand alone, and for windows that cannot be filled again by message ids."""
+    if "message_id" not in given:
+        if "recovery_timeout" in given:
+            raise ConfigError(
+                f"recovery_timeout={shown(given['recovery_timeout'])} needs message_id=: it says how long a stateful bolt "
+                "waits for its tuples to come again; add message_id='field', or leave it out"
+            )
+        return
+    asked = {**given, "semantics": "storm" if storm else None}
+    for option, why in _NOT_IN_RECOVERY.items():
+        if asked.get(option) is not None:
+            raise ConfigError(
+                f"message_id={shown(given['message_id'])} cannot go with {option}={shown(given[option])}, {why}; "
+                "leave out one"
+            )

@@ -88,6 +88,8 @@ class WindowOptions(TypedDict, total=False):
     eviction: Callable[[], Any] | None
     trigger: Callable[[], Any] | None
     max_events_in_memory: int | None
+    message_id: str | None
+    recovery_timeout: Duration | Timedelta | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,9 @@ class WindowConfig:
     semantics). source: a field whose values have watermarks of their own. idle_timeout_ms, max_future_ms: see DESIGN
     terms in docs/semantics.md. key, key_ttl_ms: windows of each key. on_error: see OnError. on_invalid: "late" (side
     stream) or "raise". eviction, trigger: factories of a user's own policies. max_events_in_memory: how many tuples of a
-    task may lie in memory, the rest in pages on disk; None for all of them, see docs/persistent_windows.md.
+    task may lie in memory, the rest in pages on disk; None for all of them, see docs/persistent_windows.md. message_id,
+    recovery_timeout_ms: the field by which a stateful bolt knows tuples again after a restart, and how long it waits for
+    the next of them, see docs/state.md.
     """
 
     length: Measure | None
@@ -126,6 +130,8 @@ class WindowConfig:
     eviction: Callable[[], Any] | None = None
     trigger: Callable[[], Any] | None = None
     max_events_in_memory: int | None = None
+    message_id: str | None = None
+    recovery_timeout_ms: int = 30_000
 
     @property
     def event_time(self) -> bool:
@@ -177,6 +183,7 @@ def config_of(length: Any, slide: Any, options: Mapping[str, Any], *, stacklevel
     storm_repeats = semantics is Semantics.STORM and isinstance(held, Count) and isinstance(step, Duration)
     aggregate = given.get("aggregate")
     on_error = checks.choice(OnError, given, "on_error", OnError.RAISE)
+    checks.message_id(given, semantics is Semantics.STORM)
     return WindowConfig(
         length=held,
         slide=step,
@@ -200,4 +207,6 @@ def config_of(length: Any, slide: Any, options: Mapping[str, Any], *, stacklevel
         eviction=given.get("eviction"),
         trigger=given.get("trigger"),
         max_events_in_memory=checks.max_events_in_memory(given, semantics is Semantics.STORM, on_error.value),
+        message_id=checks.field(given, "message_id"),
+        recovery_timeout_ms=checks.span(given, "recovery_timeout", positive=True) or 30_000,
     )

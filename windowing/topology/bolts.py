@@ -79,6 +79,8 @@ class WindowedBolt:
             "on_error": config.on_error.value,
             "on_invalid": config.on_invalid,
             "max_events_in_memory": config.max_events_in_memory,
+            "message_id": config.message_id,
+            "recovery_timeout_ms": config.recovery_timeout_ms,
         }
         return {"fixed": fixed, "free": free}
 
