@@ -208,6 +208,18 @@ def test_order_by_makes_the_order_of_arrival_independent_of_the_partitions() -> 
     assert outputs == [[[0, 1], [2, 3]]] * 2
 
 
+def test_ties_in_order_by_are_broken_by_what_the_rows_are() -> None:
+    rows = rows_of([(5, "a"), (5, "b"), (5, "a"), (5, "b")], 0)
+    outputs = []
+    for split in ([0, 1], [0, 2], [3]):
+        task = Task(bolt_with(length=count(2), slide=count(2), timestamp="ts"), order_by=("ts",))
+        halves = [[row for row in rows if (row["id"] in split) == first] for first in (True, False)]
+        parts = [Part("default", at, 0, 0, encode_table(table_of(half))) for at, half in enumerate(halves)]
+        result = task.stage.turn(0, None, task.chunks.get, parts, [Control("drain", "default", None, None, 0)])
+        outputs.append([row["ids"] for _, row in result.rows])
+    assert outputs == [[[0, 1], [2, 3]]] * 3
+
+
 def test_late_and_invalid_rows_go_to_the_side_stream_with_their_reason() -> None:
     task = Task(bolt_with(length=millis(10), slide=millis(10), timestamp="ts"))
     task.run(rows_of([(25, "a")], 0))

@@ -159,6 +159,37 @@ def test_a_replay_needs_the_same_parallelism_unless_order_by_says_the_order(
     keep(spark, str(tmp_path / "plain"), define())
 
 
+@pytest.mark.parametrize("options", [{"order_by": ("ts",)}, {"grouping": "shuffle"}])
+def test_a_replay_needs_the_same_columns_where_they_decide_the_order_or_the_task(
+    spark: SparkSession, tmp_path: Path, define: Define, options: dict[str, Any]
+) -> None:
+    keep(spark, str(tmp_path), define(**options))
+    log(tmp_path, "offsets", 0)
+    for schema in (SCHEMA + ", w int", "v double, ts long, k string not null"):
+        with pytest.raises(CheckpointError, match=r"batch 0 .*columns of input stream 'default' were"):
+            keep(spark, str(tmp_path), define(schema=schema, **options))
+    keep(spark, str(tmp_path), define(**options))
+    log(tmp_path, "commits", 0)
+    keep(spark, str(tmp_path), define(schema=SCHEMA + ", w int", **options))
+
+
+def test_a_batch_that_an_older_version_began_by_order_by_is_left_to_it(
+    spark: SparkSession, tmp_path: Path, define: Define
+) -> None:
+    old = define(order_by=("ts",)) | {"library": "0.0"}
+    del old["ties"]
+    path = tmp_path / "windowing/definition.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(old))
+    log(tmp_path, "offsets", 0)
+    with pytest.raises(CheckpointError, match=r"batch 0 .*version '0\.0' of the library began it"):
+        keep(spark, str(tmp_path), define(order_by=("ts",)))
+    assert json.loads(path.read_bytes()) == old
+    log(tmp_path, "commits", 0)
+    keep(spark, str(tmp_path), define(order_by=("ts",)))
+    assert json.loads(path.read_bytes())["ties"] == "columns"
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

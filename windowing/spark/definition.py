@@ -6,7 +6,9 @@ first batch.
     a column left out, of another type, not nullable  refused
     lag, late stream, on_error, ... ("free" parts)    taken over
     a new nullable column, a new library version      taken over
-    parallelism, with a batch left half done          refused without order_by: the replay would see another order
+    order_by, with a batch left half done             refused: the replay would see another order
+    parallelism, with a batch left half done          refused without order_by
+    columns, with a batch left half done              refused with order_by (they decide ties) and with "shuffle"
 
 Law: what is refused is refused before anything is written; a file that is no definition is an error and never replaced.
 """
@@ -63,6 +65,7 @@ def describe(
         "tasks": tasks,
         "grouping": grouping if isinstance(grouping, str) else list(grouping),
         "order_by": list(order_by),
+        "ties": "columns",  # how rows of equal order_by columns arrive: arrival.py
         "inputs": {name: _columns(rows) for name, rows in sorted(inputs.items())},
     }
 
@@ -180,24 +183,34 @@ def _column_differences(stream: str, stored: list[list[Any]], wanted: list[list[
 
 
 def _refuse_other_order(spark: SparkSession, checkpoint: str, stored: Definition, wanted: Definition) -> None:
-    if wanted["order_by"] == stored["order_by"] and (wanted["order_by"] or wanted["packing"] == stored["packing"]):
-        return
-    batch = pending_batch(spark, checkpoint)
-    if batch is None:
-        return
-    if wanted["order_by"] != stored["order_by"]:
-        what = f"order_by was {_said(stored['order_by'])}, now {_said(wanted['order_by'])}"
-    else:
-        changed = [name for name in wanted["packing"] if wanted["packing"][name] != stored["packing"].get(name)]
-        what = "; ".join(
-            f"{name} was {stored['packing'].get(name)}, now {wanted['packing'][name]}, and without order_by rows would arrive in "
-            "another order"
-            for name in changed[:1]
+    what = next(_other_order(stored, wanted), None)
+    batch = None if what is None else pending_batch(spark, checkpoint)
+    if batch is not None:
+        raise CheckpointError(
+            f"checkpoint {checkpoint}: batch {batch} was left half done and has to be made again exactly, but {what}; "
+            "start once as before to finish it"
         )
-    raise CheckpointError(
-        f"checkpoint {checkpoint}: batch {batch} was left half done and has to be made again exactly, but {what}; "
-        "start once as before to finish it"
-    )
+
+
+def _other_order(stored: Definition, wanted: Definition) -> Iterator[str]:
+    """Yield what would bring the rows of one batch in another order, or to other tasks."""
+    order = wanted["order_by"]
+    if order != stored["order_by"]:
+        yield f"order_by was {_said(stored['order_by'])}, now {_said(order)}"
+    elif order and stored.get("ties") != wanted["ties"]:
+        yield (
+            f"version {shown(stored.get('library'))} of the library began it, which left rows of equal order_by columns in the "
+            "order of their partitions"
+        )
+    for name in [] if order else wanted["packing"]:
+        if wanted["packing"][name] != stored["packing"].get(name):
+            was, now = stored["packing"].get(name), wanted["packing"][name]
+            yield f"{name} was {was}, now {now}, and without order_by rows would arrive in another order"
+    if order or wanted.get("grouping") == "shuffle":
+        for stream, columns in wanted.get("inputs", {}).items():
+            was, now = ([name for name, *_ in each] for each in (stored["inputs"][stream], columns))
+            if was != now:
+                yield f"the columns of input stream {stream!r} were {_said(was)}, now {_said(now)}"
 
 
 def _parsed(content: bytes, path: str) -> Definition:

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 
+from windowing.spark.arrival import in_order
 from windowing.spark.codec import NAN
 from windowing.spark.state import decode_table
 
@@ -56,7 +58,7 @@ class RowFormat(Protocol):
 
 class NamedRows:
     """Namedtuples of these columns. `streams`: the input streams, whose order is part of the order of arrival; `order_by`:
-    columns that give it instead.
+    columns that give it instead (arrival.py).
     """
 
     def __init__(self, columns: tuple[str, ...], streams: tuple[str, ...], order_by: tuple[str, ...] = ()) -> None:
@@ -70,9 +72,13 @@ class NamedRows:
         """Return the rows by (stream, partition, sequence, position), or by `order_by`."""
         position = {stream: index for index, stream in enumerate(self._streams)}
         ordered = sorted(parts, key=lambda part: (position[part.stream], part.partition, part.sequence))
-        table = pa.concat_tables([decode_table(part.data) for part in ordered])
+        tables = [decode_table(part.data) for part in ordered]
+        table = pa.concat_tables(tables)
         if self._order_by:
-            table = table.sort_by([(name, "ascending") for name in self._order_by])
+            streams = [
+                np.full(part.num_rows, position[each.stream]) for each, part in zip(ordered, tables, strict=True)
+            ]
+            table = in_order(table, self._order_by, self._columns, pa.array(np.concatenate(streams)))
         return table.combine_chunks()
 
     def kept(self, table: pa.Table) -> pa.Table:
