@@ -270,4 +270,4 @@ def test_message_ids_are_for_windows_that_can_be_filled_again() -> None:
     cannot = "message_id='id' cannot go with "
     refused(cannot, "leave out one", length=Count(5), message_id="id", semantics="storm")
     refused(cannot, "leave out one", length=Count(5), message_id="id", eviction=lambda: None)
-    refused(cannot, "leave out one", length=Count(5), message_id="id", max_events_in_memory=50_000)
+    assert WindowConfig.of(length=Count(5), message_id="id", max_events_in_memory=50_000).message_id == "id"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +16,19 @@ from windowing.core.events import Activation, Expired, Late
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.measures import Duration, count, millis, seconds
 from windowing.core.paged_manager import PagedWindowManager
-from windowing.core.persistent import HeldAcks, PersistentWindowedBoltExecutor
+from windowing.core.persistent import PersistentWindowedBoltExecutor
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, SnapshotError
+from windowing.runtime.local import LocalRun
 from windowing.runtime.pages import MemoryPages, SqlitePages
+from windowing.runtime.persistent import PersistentWindow
 from windowing.testing._replay_lossless import LosslessReplay, config_of
 from windowing.testing.histories import by_op
 from windowing.testing.models import LosslessModel
 from windowing.testing.strategies import cases
+from windowing.topology.decorators import sliding
+from windowing.transactions.checkpoint import Action, Checkpoint
+from windowing.transactions.state import NEVER
+from windowing.transactions.stateful import Ack, Commit, Execute, Fail, Init, Prepare, Rollback, StatefulBoltExecutor
 
 
 def config(**declared: Any) -> WindowConfig:
@@ -40,79 +47,92 @@ def windows(effects: Any) -> list[list[Any]]:
     return [list(effect.window.get()) for effect in effects if isinstance(effect, Activation)]
 
 
-class Driver:
-    """A task in a topology with checkpoints: what it was given is acked when the checkpoint that holds it is committed."""
+class Task:
+    """A task in a topology with checkpoints: it performs what StatefulBoltExecutor says, on a PersistentWindow."""
 
-    def __init__(self, store: Any, **declared: Any) -> None:
-        self.store = store
-        self.executor = PersistentWindowedBoltExecutor(config(**declared), store)
-        self.held: HeldAcks[Any] = HeldAcks()
-        self.committed: Any = None
+    def __init__(self, path: Path | None = None, **declared: Any) -> None:
+        self.window = PersistentWindow(config(**declared), path)
+        self.machine = StatefulBoltExecutor()
+        self.txid = self.window.committed_txid
         self.windows: list[Any] = []
         self.late: list[Any] = []
         self.acked: list[Any] = []
         self.failed: list[Any] = []
 
-    def init_state(self) -> None:
-        self.executor.restore(self.committed)
+    def execute(self, payload: Any, timestamp: int) -> None:
+        self.do(self.machine.execute((payload, timestamp)))
 
-    def execute(self, payload: Any, timestamp: int, **ids: Any) -> None:
-        self.perform(self.executor.add(payload, timestamp, **ids))
-        self.held.hold(payload)
+    def turn(self) -> None:
+        self.show(self.window.executor.turn())
 
-    def perform(self, effects: Any) -> None:
+    def checkpoint(self, action: Action) -> list[str]:
+        self.txid += action is Action.PREPARE
+        done = self.do(self.machine.checkpoint(Checkpoint(1, self.txid, action)))
+        self.txid -= action is Action.ROLLBACK
+        return done
+
+    def do(self, effects: Any) -> list[str]:
+        """Perform effects; return their names."""
+        names = []
+        for effect in effects:
+            names.append(type(effect).__name__)
+            match effect:
+                case Execute(row):
+                    self.show(self.window.executor.add(*row))
+                    self.machine.acked(row)
+                case Init(txid):
+                    self.window.init(txid)
+                case Prepare(txid):
+                    self.window.prepare_commit(txid)
+                case Commit(txid):
+                    self.window.commit(txid)
+                case Rollback():
+                    self.window.rollback()
+                case Ack(rows):
+                    self.acked += [payload for payload, _ in rows]
+                case Fail(rows):
+                    self.failed += [payload for payload, _ in rows]
+        self.machine.check()
+        return names
+
+    def show(self, effects: Any) -> None:
         for effect in effects:
             if isinstance(effect, Activation):
                 self.windows.append(list(effect.window.get()))
             elif isinstance(effect, Late):
                 self.late += effect.payloads
 
-    def turn(self) -> None:
-        self.perform(self.executor.turn())
-
-    def prepare(self) -> None:
-        self.prepared = json.loads(json.dumps(self.executor.prepare()))
-        self.held.prepare()
-
-    def commit(self) -> None:
-        self.committed = self.prepared
-        self.executor.committed()
-        self.acked += self.held.commit()
-
-    def rollback(self) -> None:
-        self.executor.restore(self.committed)
-        self.failed += self.held.rollback()
-
 
 # -- Storm's own tests -------------------------------------------------------------------------------------------------
 
 
 def test_a_tuple_is_acked_once_when_its_checkpoint_is_committed():  # testExecuteTuple
-    driver = Driver(MemoryPages())
-    driver.init_state()
-    driver.execute("a", 1)
-    driver.turn()
-    assert driver.acked == []
-    driver.prepare()
-    driver.execute("b", 2)
-    assert driver.acked == []
-    driver.commit()
-    assert driver.acked == ["a"]
-    driver.prepare()
-    driver.commit()
-    assert (driver.acked, len(driver.held)) == (["a", "b"], 0)
+    task = Task()
+    task.checkpoint(Action.INITSTATE)
+    task.execute("a", 1)
+    task.turn()
+    assert task.acked == []
+    task.checkpoint(Action.PREPARE)
+    task.execute("b", 2)
+    assert task.acked == []
+    task.checkpoint(Action.COMMIT)
+    task.checkpoint(Action.COMMIT)
+    assert task.acked == ["a"]
+    task.checkpoint(Action.PREPARE)
+    task.checkpoint(Action.COMMIT)
+    assert (task.acked, task.machine.held) == (["a", "b"], 0)
 
 
 def test_a_late_tuple_goes_to_the_late_stream_and_is_acked_once():  # testExecuteLatetuple
-    driver = Driver(MemoryPages(), length=millis(10), slide=millis(10))
-    driver.init_state()
-    driver.execute("a", 20)
-    driver.turn()
-    driver.execute("late", 5)
-    assert driver.late == ["late"]
-    driver.prepare()
-    driver.commit()
-    assert driver.acked == ["a", "late"]
+    task = Task(length=millis(10), slide=millis(10))
+    task.checkpoint(Action.INITSTATE)
+    task.execute("a", 20)
+    task.turn()
+    task.execute("late", 5)
+    assert task.late == ["late"]
+    task.checkpoint(Action.PREPARE)
+    task.checkpoint(Action.COMMIT)
+    assert task.acked == ["a", "late"]
 
 
 def test_a_window_can_be_iterated_three_times_and_its_partitions_are_saved():  # testActivation
@@ -154,42 +174,67 @@ def test_a_window_of_20_000_tuples_with_a_tenth_in_memory_is_delivered_whole(): 
 
 
 def test_a_rollback_before_the_first_state_leaves_a_new_window():  # testRollbackBeforeInit
-    driver = Driver(MemoryPages())
+    task = Task()
     with pytest.raises(CheckpointError, match=r"before its state; call restore\(manifest\)"):
-        driver.execute("a", 1)
+        list(task.window.executor.add("a", 1))
     with pytest.raises(CheckpointError, match="before its state"):
-        driver.turn()
+        task.turn()
     with pytest.raises(CheckpointError, match="before its state"):
-        driver.prepare()
-    driver.rollback()
-    driver.execute("a", 1)
-    assert driver.executor.counts()["in"] == 1
+        task.window.prepare_commit(0)
+    task.execute("a", 1)
+    assert task.checkpoint(Action.PREPARE) == ["Refuse"]
+    assert task.checkpoint(Action.ROLLBACK) == ["Rollback", "PassOn"]
+    assert task.checkpoint(Action.INITSTATE) == ["Init", "Execute", "PassOn"]
+    assert task.window.executor.counts()["in"] == 1
 
 
 def test_a_rollback_takes_back_what_came_since_the_commit_and_fails_it():  # testRollbackAfterInit
-    store = MemoryPages()
-    driver = Driver(store, length=count(4), slide=count(2))
-    driver.init_state()
+    task = Task(length=count(4), slide=count(2))
+    task.checkpoint(Action.INITSTATE)
     for n in (1, 2, 3):
-        driver.execute(n, n)
-    driver.turn()
-    driver.prepare()
-    driver.commit()
-    named = set(store.ids())
+        task.execute(n, n)
+    task.turn()
+    task.checkpoint(Action.PREPARE)
+    task.checkpoint(Action.COMMIT)
+    named = task.window.pages.ids()
     for n in (4, 5, 6):
-        driver.execute(n, n)
-    driver.turn()
-    driver.prepare()
-    driver.execute(7, 7)
-    driver.rollback()
-    assert set(store.ids()) == named
-    assert (driver.acked, driver.failed) == ([1, 2, 3], [4, 5, 6, 7])
-    driver.windows.clear()
+        task.execute(n, n)
+    task.turn()
+    task.checkpoint(Action.PREPARE)
+    task.execute(7, 7)
+    task.checkpoint(Action.ROLLBACK)
+    assert task.window.pages.ids() == named
+    assert (task.acked, task.failed) == ([1, 2, 3], [4, 5, 6, 7])
+    task.windows.clear()
     for n in (4, 5, 6):
-        driver.execute(n, n)
-    driver.turn()
-    assert driver.windows == [[1, 2, 3, 4], [3, 4, 5, 6]]
-    driver.executor.check()
+        task.execute(n, n)
+    task.turn()
+    assert task.windows == [[1, 2, 3, 4], [3, 4, 5, 6]]
+    task.window.executor.check()
+
+
+def test_a_restart_goes_on_from_the_committed_checkpoint_or_does_the_prepared_one_to_its_end(tmp_path):
+    with Task(tmp_path / "count-0").window as window:
+        window.init(NEVER)
+        list(window.executor.add("a", 1))
+        window.prepare_commit(0)
+        window.commit(0)
+        list(window.executor.add("b", 2))
+        window.prepare_commit(1)
+    with Task(tmp_path / "count-0").window as window:
+        assert window.committed_txid == 0
+        window.rollback()
+        window.init(0)
+        assert window.executor.counts()["in"] == 1
+        list(window.executor.add_batch(["b", "c"], [2, 3]))
+        window.prepare_commit(1)
+    with Task(tmp_path / "count-0").window as window:
+        window.commit(1)
+        window.commit(1)
+        window.init(1)
+        assert window.executor.counts()["in"] == 3
+        with pytest.raises(CheckpointError, match=r"count-0 holds checkpoint 1, the coordinator goes on from 7"):
+            window.init(7)
 
 
 # -- what Storm forgets ------------------------------------------------------------------------------------------------
@@ -326,6 +371,31 @@ def test_a_damaged_page_is_named_when_it_is_read(tmp_path):
         store._db.execute("UPDATE page SET body = zeroblob(100) WHERE id = 3")
         with pytest.raises(CorruptStateError, match=r"count-0.pages: page 3 is not ours.*nothing was reset"):
             windows(executor.turn())
+
+
+def test_a_local_run_keeps_what_does_not_fit_in_a_temporary_file():
+    @sliding(
+        count(3000), count(1000), timestamp="at", output="total long, new long, gone long", max_events_in_memory=1000
+    )
+    def total(window: Any) -> Any:
+        parts = window.get(), window.get_new(), window.get_expired()
+        return tuple(sum(row["n"] for row in part) for part in parts)
+
+    run = LocalRun(total)
+    run.feed({"n": n, "at": n} for n in range(5000))
+    emitted = [values for _, values in run.turn()]
+    ends = range(1000, 6000, 1000)
+    assert emitted == [
+        (
+            sum(range(max(end - 3000, 0), end)),
+            sum(range(end - 1000, end)),
+            sum(range(max(end - 4000, 0), max(end - 3000, 0))),
+        )
+        for end in ends
+    ]
+    assert run.result.acked == 3000
+    assert run.executor.manager.cache.peak <= 1000
+    run.close()
 
 
 # -- executor, store and checkpoints, in any order -----------------------------------------------------------------------

@@ -365,7 +365,6 @@ _NOT_IN_RECOVERY = {
     "eviction": "whose memory of tuples is its own",
     "trigger": "whose memory of tuples is its own",
     "semantics": "whose windows depend on when its queue was scanned",
-    "max_events_in_memory": "whose tuples are on disk and come back from there",
 }
 
 

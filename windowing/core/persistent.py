@@ -11,8 +11,9 @@ Laws
 - With message ids that rise on each channel, a tuple that the checkpoint holds and that is sent again after a restart is skipped;
   without them it is in the windows twice.
 
-A tuple is acked when a checkpoint that holds it is committed (HeldAcks), not when it expires: a window on disk outlives every
-message timeout. So what a bolt emits is not anchored, and a window that fired after the last commit fires again after a crash.
+A tuple is acked when a checkpoint that holds it is committed (`StatefulBoltExecutor` sees to it), not when it expires: a window
+on disk outlives every message timeout. So what a bolt emits is not anchored, and a window that fired after the last commit fires
+again after a crash.
 
 Source: Storm's `PersistentWindowedBoltExecutor`.
 """
@@ -20,7 +21,7 @@ Source: Storm's `PersistentWindowedBoltExecutor`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from windowing.core.config import WindowConfig
 from windowing.core.events import Effect
@@ -32,12 +33,10 @@ from windowing.core.pages import PageStore
 from windowing.core.track import key_of
 from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError, SnapshotError, shown
 
-__all__ = ["HeldAcks", "PersistentWindowedBoltExecutor"]
+__all__ = ["PersistentWindowedBoltExecutor"]
 
 MANIFEST_FORMAT = 1
 DEFAULT_CHANNEL = ""
-
-T = TypeVar("T")
 
 
 class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
@@ -227,41 +226,6 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
                 f"bolt {self.component!r} was given a tuple, a turn or a checkpoint before its state; call restore(manifest) "
                 "first, restore(None) at a first start"
             )
-
-
-class HeldAcks(Generic[T]):
-    """What is acked when the checkpoint that holds it is committed. Source: the ack tracking of Storm's `StatefulBoltExecutor`.
-
-    >>> acks = HeldAcks()
-    >>> acks.hold("a"), acks.prepare(), acks.hold("b"), acks.commit(), acks.rollback()
-    (None, None, None, ['a'], ['b'])
-    """
-
-    def __init__(self) -> None:
-        self._since: list[T] = []
-        self._prepared: list[T] = []
-
-    def __len__(self) -> int:
-        return len(self._since) + len(self._prepared)
-
-    def hold(self, tuple: T) -> None:
-        """Keep a tuple that was added, skipped or sent to the side stream."""
-        self._since.append(tuple)
-
-    def prepare(self) -> None:
-        """Take note that a checkpoint holds what came so far."""
-        self._prepared += self._since
-        self._since = []
-
-    def commit(self) -> list[T]:
-        """Return what is to be acked now: all that was there at the last `prepare`."""
-        done, self._prepared = self._prepared, []
-        return done
-
-    def rollback(self) -> list[T]:
-        """Return what is to be failed: no committed checkpoint holds it."""
-        lost, self._prepared, self._since = self._prepared + self._since, [], []
-        return lost
 
 
 def _chosen(column: Sequence[Any] | None, kept: list[int]) -> list[Any] | None:

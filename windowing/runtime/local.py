@@ -24,6 +24,7 @@ from windowing.core.measures import Duration
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, ConfigError, WindowingError, shown
 from windowing.runtime.clock import Clock, SystemClock
+from windowing.runtime.pages import SqlitePages
 from windowing.runtime.rows import fresh, key_of, source_of, timestamp_ms
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.context import TaskContext
@@ -103,7 +104,8 @@ class LocalRun:
     def __init__(self, bolt: Any, *, streams: Sequence[str] = (DEFAULT_STREAM,), clock: Clock | None = None) -> None:
         self.bolt: WindowedBolt = bolt_of(bolt)
         self.streams = _named(streams)
-        self.executor = WindowedBoltExecutor(self.bolt.config, self.streams, self.bolt.name)
+        self._pages = None if self.bolt.config.max_events_in_memory is None else SqlitePages()
+        self.executor = WindowedBoltExecutor(self.bolt.config, self.streams, self.bolt.name, pages=self._pages)
         self.clock: Clock = clock or SystemClock()
         self.result = LocalResult({stream: [] for stream in self.bolt.outputs})
         self._runner = BoltRunner(self.bolt)
@@ -165,6 +167,8 @@ class LocalRun:
     def close(self) -> None:
         """End the run without firing anything, and call the bolt's `cleanup`. Idempotent."""
         self._over = self._over or "it was closed"
+        if self._pages is not None:
+            self._pages.close()
         self._runner.close()
 
     def next_deadline_ms(self) -> int | None:

@@ -69,8 +69,9 @@ class MemoryPages:
 class SqlitePages:
     """A PageStore in a SQLite file, with the manifests of one task's checkpoints. Close it, or use it in a `with`.
 
-    `path` is made if it is not there. Raises CheckpointError if another process has the file or it cannot be written,
-    CorruptStateError for damage. Cost: a page is one row; a sync of the disk every 64 pages and at each flush.
+    `path` is made if it is not there; without one it is a temporary file, gone with the object. Raises CheckpointError if another
+    process has the file or it cannot be written, CorruptStateError for damage. Cost: a page is one row; a sync of the disk every
+    64 pages and at each flush.
 
     >>> import tempfile, os
     >>> with tempfile.TemporaryDirectory() as folder, SqlitePages(os.path.join(folder, "count-0.pages")) as pages:
@@ -80,11 +81,11 @@ class SqlitePages:
     ([{'n': 1}], (1, {'pages': [0]}))
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.name = "a temporary file" if path is None else str(path)
         self._uncommitted = 0
         with self._blame("it cannot be opened"):
-            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=1.0)
+            self._db = sqlite3.connect("" if path is None else path, isolation_level=None, timeout=1.0)
         try:
             with self._blame("it cannot be opened"):
                 # One process a file: the lock is taken by the first transaction and kept until the file is closed.
@@ -155,14 +156,14 @@ class SqlitePages:
             try:
                 self._db.execute("INSERT INTO checkpoint VALUES (?, 0, ?)", (txid, body))
             except sqlite3.IntegrityError:
-                raise CheckpointError(f"{self.path}: checkpoint {txid} is committed; prepare a later one") from None
+                raise CheckpointError(f"{self.name}: checkpoint {txid} is committed; prepare a later one") from None
         self.flush()
 
     def commit(self, txid: int) -> None:
         """Make the manifest that was prepared the one that counts, and forget all others; durable on return, idempotent."""
         if not any(held == txid for held, _ in self._checkpoints()):
             raise CheckpointError(
-                f"{self.path}: checkpoint {txid} was never prepared, there is {self._checkpoints()}; roll back to what is "
+                f"{self.name}: checkpoint {txid} was never prepared, there is {self._checkpoints()}; roll back to what is "
                 "committed, or restore the file from a copy"
             )
         with self._blame(f"checkpoint {txid} cannot be committed"):
@@ -182,7 +183,7 @@ class SqlitePages:
             row = self._db.execute("SELECT txid, CAST(body AS BLOB) FROM checkpoint WHERE committed").fetchone()
         if row is None:
             return None
-        what = f"{self.path}: checkpoint {row[0]}"
+        what = f"{self.name}: checkpoint {row[0]}"
         txid, manifest = loads(unframe(META_MAGIC, row[1], what), what)
         if txid != row[0]:
             raise CorruptStateError(f"{what} holds checkpoint {txid} instead; restore from a copy, nothing was reset")
@@ -195,7 +196,7 @@ class SqlitePages:
     # -- errors ----------------------------------------------------------------------------------------------------------
 
     def _page(self, page_id: int) -> str:
-        return f"{self.path}: page {page_id}"
+        return f"{self.name}: page {page_id}"
 
     @contextmanager
     def _blame(self, what: str) -> Iterator[None]:
@@ -205,10 +206,10 @@ class SqlitePages:
             hint = (
                 "it is in use by another process: one task has one file" if "locked" in str(problem) else str(problem)
             )
-            raise CheckpointError(f"{self.path}: {what}: {hint}; nothing was reset") from problem
+            raise CheckpointError(f"{self.name}: {what}: {hint}; nothing was reset") from problem
         except sqlite3.DatabaseError as problem:
             raise CorruptStateError(
-                f"{self.path}: {what}: {problem}; restore the file from a copy, nothing was reset"
+                f"{self.name}: {what}: {problem}; restore the file from a copy, nothing was reset"
             ) from problem
 
 

@@ -192,10 +192,11 @@ def _made_by(of_class: type[Any], make: Callable[[], Any]) -> Declaration:
 
 def _windowed(window: WindowedBolt) -> Declaration:
     stateful = window.is_class and callable(getattr(window.target, "init_state", None))
-    if window.config.message_id is not None and not stateful:
+    kept = stateful or window.config.max_events_in_memory is not None
+    if window.config.message_id is not None and not kept:
         raise ConfigError(
             f"message_id={window.config.message_id!r} is for bolts with a state, and {window.name!r} has no "
-            "init_state(self, state); write one, or leave out message_id="
+            "init_state(self, state); write one, keep its window on disk (max_events_in_memory=), or leave out message_id="
         )
     if stateful and isinstance(window.target, type):
         _check_methods(window.target, window.name, (("init_state", ("state",)), *_STATE_METHODS))
