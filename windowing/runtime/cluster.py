@@ -75,7 +75,7 @@ class LocalCluster:
         self._hub = Hub(seed or 0, topology.config.acker_executors)
         self._hub.now_ms = self.clock.now_ms()
         self._hub.result.outputs = {name: [] for name in _outputs(topology, outputs)}
-        self._crew: Crew = crew_of(topology, self._hub, by_hand=batches is not None)
+        self.crew: Crew = crew_of(topology, self._hub, by_hand=batches is not None)
         self._shuffled = seed is not None
         self._opened = False
         self._over: str | None = None
@@ -114,7 +114,7 @@ class LocalCluster:
         for spout, some in rows.items():
             self._feed(spout, some)
         self._settle()
-        for task in self._crew.windowed:
+        for task in self.crew.windowed:
             self._guarded(task.turn)
             self._settle()
 
@@ -136,32 +136,32 @@ class LocalCluster:
         """End the input: fire the last windows too, each after what the windows before it emitted has arrived."""
         self._begin()
         self._busy()
-        for task in self._crew.windowed:
+        for task in self.crew.windowed:
             self._guarded(task.drain)
             self._settle()
 
     @property
     def pending(self) -> int:
         """How many messages of spouts are in flight, or wait to be emitted again."""
-        return sum(len(task.pending) for task in self._crew.spouts)
+        return sum(len(task.pending) for task in self.crew.spouts)
 
     def activate(self) -> None:
         """Let the spouts go on."""
         self._begin()
-        for task in self._crew.spouts:
+        for task in self.crew.spouts:
             self._guarded(task.activate)
 
     def deactivate(self) -> None:
         """Ask the spouts for no more tuples; what is in flight goes on."""
         self._begin()
-        for task in self._crew.spouts:
+        for task in self.crew.spouts:
             self._guarded(task.deactivate)
 
     def close(self) -> None:
         """Close spouts and bolts, once; nothing is drained."""
         if self._over is None:
             self._over = "it was closed"
-            for task in self._crew.tasks if self._opened else ():
+            for task in self.crew.tasks if self._opened else ():
                 task.close()
 
     # -- the loop ------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class LocalCluster:
             )
         if not self._opened:
             self._opened = True
-            for task in reversed(self._crew.tasks):  # whoever reads is ready before whoever emits
+            for task in reversed(self.crew.tasks):  # whoever reads is ready before whoever emits
                 self._guarded(task.open)
 
     def _round(self) -> bool:
@@ -181,7 +181,7 @@ class LocalCluster:
         now_ms = self.clock.now_ms()
         if now_ms > hub.now_ms:
             hub.now_ms = now_ms
-        tasks = self._crew.tasks
+        tasks = self.crew.tasks
         for task in tasks:
             deadline_ms = task.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= hub.now_ms:
@@ -204,15 +204,15 @@ class LocalCluster:
             self._busy()
 
     def _retrying(self) -> bool:
-        return any(task.pending.waiting for task in self._crew.spouts)
+        return any(task.pending.waiting for task in self.crew.spouts)
 
     def _dry(self) -> bool:
-        return all(task.dry for task in self._crew.spouts)
+        return all(task.dry for task in self.crew.spouts)
 
     def _pass_time(self, end_ms: int | None = None) -> bool:
         """Let the clock go on to the next deadline; False if there is none."""
-        deadlines = [ms for task in self._crew.tasks if (ms := task.next_deadline_ms()) is not None]
-        if not all(task.source.over for task in self._crew.spouts):
+        deadlines = [ms for task in self.crew.tasks if (ms := task.next_deadline_ms()) is not None]
+        if not all(task.source.over for task in self.crew.spouts):
             deadlines.append(self._hub.now_ms + max(1, self.topology.config.sleep_spout_wait_ms))
         if end_ms is not None:
             deadlines.append(end_ms)
@@ -227,7 +227,7 @@ class LocalCluster:
         return True
 
     def _feed(self, spout: str, rows: Iterable[Any]) -> None:
-        sources = [task.source for task in self._crew.spouts if task.context.component == spout]
+        sources = [task.source for task in self.crew.spouts if task.context.component == spout]
         inputs = [source for source in sources if isinstance(source, InputSource)]
         if not inputs:
             raise ConfigError(f"{shown(spout)} is no InputSpout of topology {self.topology.name!r}; feed one that is")
@@ -241,7 +241,7 @@ class LocalCluster:
             return call()
         except BaseException as problem:
             self._over = f"it ended with {type(problem).__name__}"
-            for task in self._crew.tasks:
+            for task in self.crew.tasks:
                 with suppress(BoltError):  # what came first is what went wrong
                     task.close()
             raise

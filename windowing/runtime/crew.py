@@ -31,6 +31,7 @@ class Crew:
     tasks: list[Task]
     spouts: list[SpoutTask]
     windowed: list[WindowedBoltTask]
+    ackers: list[AckerTask]
 
 
 def crew_of(topology: Topology, hub: Hub, by_hand: bool) -> Crew:
@@ -46,7 +47,7 @@ def crew_of(topology: Topology, hub: Hub, by_hand: bool) -> Crew:
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
     ackers = _ackers(topology.config, hub, len(tasks), spouts)
     windowed = [task for task in tasks if isinstance(task, WindowedBoltTask)]
-    return Crew([*tasks, *ackers], spouts, windowed)
+    return Crew([*tasks, *ackers], spouts, windowed, ackers)
 
 
 def _task(

@@ -1,0 +1,260 @@
+"""Whatever a topology does, and in whatever order, each tree is acked or fails once, and no tuple is lost on the way.
+
+Random topologies run step by step under a Watch, with a model beside them that knows what has to come out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from windowing import count, millis, seconds, windowed_bolt
+from windowing.errors import FailedException
+from windowing.runtime.clock import VirtualClock
+from windowing.runtime.cluster import LocalCluster
+from windowing.testing.invariants import Watch, check_counts, check_ids
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout
+from windowing.topology.marking import bolt, spout
+
+FATES = st.sampled_from(["pass", "double", "drop", "fail once", "fail always", "hold", "forget once"])
+
+
+def make_bolt(fate: str):
+    """A bolt that does with each number what the fate says; "hold" keeps tuples until it has three."""
+    if fate in ("hold", "forget once"):
+
+        @bolt(output="n long")
+        class Holding(Bolt):
+            def prepare(self, context, collector):
+                super().prepare(context, collector)
+                self.held = []
+                self.seen = set()
+
+            def execute(self, tuple):
+                if fate == "forget once":
+                    if tuple["n"] in self.seen:
+                        self.collector.emit(tuple["n"], anchors=tuple)
+                        self.collector.ack(tuple)
+                    self.seen.add(tuple["n"])
+                    return
+                self.held.append(tuple)
+                if len(self.held) == 3:
+                    self.collector.emit(sum(one["n"] for one in self.held), anchors=self.held)
+                    for one in self.held:
+                        self.collector.ack(one)
+                    self.held = []
+
+        return Holding
+
+    @bolt(output="n long")
+    class Basic(BasicBolt):
+        def prepare(self, context):
+            self.seen = Counter()
+
+        def execute(self, tuple):
+            n = tuple["n"]
+            self.seen[n] += 1
+            if fate == "fail always" or (fate == "fail once" and self.seen[n] == 1):
+                raise FailedException(str(n))
+            return {"pass": [n], "double": [n, n], "drop": [], "fail once": [n], "fail always": []}[fate]
+
+    return Basic
+
+
+@st.composite
+def plans(draw):
+    """Layers of bolts; each reads one or two of the layer before it, by a grouping."""
+    layers = []
+    for _ in range(draw(st.integers(1, 3))):
+        layers.append(draw(st.lists(FATES, min_size=1, max_size=2)))
+    return {
+        "layers": layers,
+        "window": draw(st.sampled_from([None, (3, 3), (3, 1), (2, 3)])),
+        "on_error": draw(st.sampled_from(["skip", "fail", "dead_letter"])),
+        "groupings": draw(st.lists(st.sampled_from(["shuffle", "fields", "all", "global"]), min_size=12, max_size=12)),
+        "tasks": draw(st.lists(st.integers(1, 3), min_size=8, max_size=8)),
+        "ackers": draw(st.integers(1, 3)),
+        "rotation": draw(st.sampled_from([None, 3])),
+        "messages": draw(st.integers(0, 12)),
+        "seed": draw(st.one_of(st.none(), st.integers(0, 2**32))),
+    }
+
+
+def topology_of(plan):
+    groupings, tasks = iter(plan["groupings"]), iter(plan["tasks"])
+    builder = TopologyBuilder().configure(
+        max_attempts=3, retry_delay=millis(20), message_timeout=seconds(1), acker_executors=plan["ackers"]
+    )
+    builder.configure(acker_rotation=plan["rotation"])
+    builder.set_spout("source", InputSpout("n long"), next(tasks))
+    before = ["source"]
+    for depth, layer in enumerate(plan["layers"]):
+        ids = [f"bolt{depth}_{index}" for index in range(len(layer))]
+        for index, (id, fate) in enumerate(zip(ids, layer, strict=True)):
+            declarer = builder.set_bolt(id, make_bolt(fate), next(tasks))
+            for component in before if index == 0 else before[:1]:
+                read(declarer, next(groupings), component)
+        before = ids
+    if plan["window"] is not None:
+        length, slide = plan["window"]
+
+        @windowed_bolt(length=count(length), slide=count(slide), on_error=plan["on_error"], output="n long")
+        def window_sum(window):
+            total = sum(row["n"] for row in window)
+            if total % 5 == 4:
+                raise ValueError(str(total))
+            return total
+
+        builder.set_bolt("window", window_sum).global_grouping(before[0])
+    return builder.build()
+
+
+def read(declarer, grouping, component):
+    if grouping == "fields":
+        declarer.fields_grouping(component, "n")
+    else:
+        getattr(declarer, f"{grouping}_grouping")(component)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@settings(deadline=None)
+@given(plans())
+def test_every_message_is_acked_or_a_dead_letter_and_no_tuple_is_left(plan):
+    messages = plan["messages"]
+    rows = [(n,) for n in range(messages)]
+    with LocalCluster(
+        topology_of(plan),
+        batches={"source": [rows[: messages // 2], rows[messages // 2 :]]},
+        clock=VirtualClock(),
+        seed=plan["seed"],
+    ) as cluster:
+        watch = Watch(cluster)
+        cluster.run_batch({"source": rows[: messages // 2]})
+        watch.check()
+        cluster.run_batch({"source": rows[messages // 2 :]})
+        watch.check()
+        cluster.drain()
+        watch.check()
+        for _ in range(10_000):
+            if not cluster.pending:
+                break
+            cluster.run_for(millis(100))
+            watch.check()
+        watch.finish(messages)
+
+
+class ClusterMachine(RuleBasedStateMachine):
+    """A spout that is fed by hand, bolts that fail at will, a window; the model is a set of what is due and what was heard."""
+
+    @initialize(seed=st.one_of(st.none(), st.integers(0, 1000)), ackers=st.integers(1, 2))
+    def begin(self, seed, ackers):
+        machine = self
+        self.queue: list[int] = []
+        self.emitted = 0
+        self.acked: set[int] = set()
+        self.given_up: set[int] = set()
+        self.failing: set[int] = set()
+        self.windows: list[list[int]] = []
+
+        @spout(output="n long")
+        class Queue(Spout):
+            def next_tuple(self):
+                if machine.queue:
+                    n = machine.queue.pop(0)
+                    self.collector.emit(n, message_id=n)
+
+            def ack(self, message_id):
+                assert message_id not in machine.acked | machine.given_up
+                machine.acked.add(message_id)
+
+            def fail(self, message_id):
+                assert message_id not in machine.acked | machine.given_up
+                machine.queue.append(message_id)
+
+            def give_up(self, message_id):
+                assert message_id not in machine.acked | machine.given_up
+                machine.given_up.add(message_id)
+
+        @bolt(output="n long")
+        def failing(tuple):
+            if tuple["n"] in machine.failing:
+                raise FailedException(str(tuple["n"]))
+            return tuple["n"]
+
+        @windowed_bolt(length=count(4), slide=count(2), output="n long")
+        def window(window):
+            machine.windows.append([row["n"] for row in window])
+            return len(window)
+
+        builder = TopologyBuilder().configure(max_attempts=2, retry_delay=millis(50), message_timeout=seconds(2))
+        builder.configure(acker_executors=ackers)
+        builder.set_spout("source", Queue)
+        builder.set_bolt("failing", failing, 2).fields_grouping("source", "n")
+        builder.set_bolt("window", window).global_grouping("failing")
+        self.cluster = LocalCluster(builder.build(), clock=VirtualClock(), seed=seed)
+        self.watch = Watch(self.cluster)
+
+    @rule(many=st.integers(1, 5))
+    def feed(self, many):
+        self.queue += range(self.emitted, self.emitted + many)
+        self.emitted += many
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.emitted)
+    def let_fail(self, data):
+        self.failing.add(data.draw(st.integers(0, self.emitted - 1)))
+
+    @rule()
+    def mend(self):
+        self.failing.clear()
+
+    @rule(rounds=st.integers(1, 4))
+    def step(self, rounds):
+        for _ in range(rounds):
+            self.cluster.step()
+
+    @rule(ms=st.integers(1, 1500))
+    def pass_time(self, ms):
+        self.cluster.run_for(millis(ms))
+
+    @invariant()
+    def nothing_is_wrong(self):
+        if hasattr(self, "watch"):
+            self.watch.check()
+            # Only what the last window no longer holds may have been acked: the last two of each window stay.
+            for window in self.windows[-1:]:
+                later = set(window[-2:]) - {n for earlier in self.windows[:-1] for n in earlier}
+                assert not later & self.acked
+
+    def teardown(self):
+        if not hasattr(self, "watch"):
+            return
+        self.failing.clear()
+        self.cluster.run()
+        self.watch.finish(self.emitted)
+        assert self.acked | self.given_up == set(range(self.emitted))
+        assert set(range(self.emitted)) - self.given_up <= {n for window in self.windows for n in window}
+        self.cluster.close()
+
+
+ClusterMachine.TestCase.settings = settings(deadline=None, stateful_step_count=20)
+test_a_cluster_driven_by_chance_keeps_its_promises = ClusterMachine.TestCase
+
+
+def test_the_checks_find_what_is_wrong():
+    good = {"in": 3, "shown": 2, "pending": 0, "late": 1, "skipped": 0, "expired": 2}
+    check_counts(good, over=True)
+    for wrong in ({"in": 4}, {"shown": 1}, {"shown": 3, "late": 1}, {"skipped": -1, "shown": 3}, {"expired": 3}):
+        with pytest.raises(AssertionError):
+            check_counts(good | wrong)
+    with pytest.raises(AssertionError, match="never let go"):
+        check_counts(good | {"expired": 1}, over=True)
+    with pytest.raises(AssertionError, match=r"no fate: \['3'\]"):
+        check_ids([1, 2, 3], shown=[1, 2])
+    with pytest.raises(AssertionError, match=r"too many: {1: \['shown', 'late'\]}"):
+        check_ids([1, 2], shown=[1, 2], late=[1])

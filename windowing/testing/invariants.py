@@ -1,0 +1,144 @@
+"""Invariants: what holds in every run, whatever fails, checked from outside; one module for every kind of test.
+
+| name            | invariant                                                                        | checked by                 |
+|-----------------|----------------------------------------------------------------------------------|----------------------------|
+| nothing lost    | in == shown + pending + on the side stream + skipped, as numbers and by tuple    | `check_counts`, `check_ids` |
+| acked xor failed | each tree hears one of both, once; an ack only when none of its tuples is left   | `Watch`                    |
+| no silent drop  | whatever is on no stream is counted: late, skipped, a dead letter, or an error    | `check_counts`, `Watch`    |
+
+All raise AssertionError with what was found. `Watch` looks at a LocalCluster as it runs; the others take plain data, so that a
+Spark job's metrics and outputs are checked by the same lines.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any
+
+from windowing.acking.ledger import Acked, Failed
+from windowing.runtime.cluster import LocalCluster
+from windowing.runtime.hub import Delivery
+from windowing.runtime.spouts import SpoutTask
+from windowing.runtime.tasks import BoltTask
+from windowing.runtime.windowed import WindowedBoltTask
+
+__all__ = ["Watch", "check_counts", "check_ids"]
+
+
+def check_counts(counts: Mapping[str, int], over: bool = False) -> None:
+    """Assert that the counts of one bolt leave no tuple out; `over`: the input has ended, so nothing is pending.
+
+    `counts` has in, shown, pending, late, skipped, and may have expired, as executors and the metrics of a query give them.
+
+    >>> check_counts({"in": 5, "shown": 2, "pending": 1, "late": 1, "skipped": 1})
+    """
+    accounted = counts["shown"] + counts["pending"] + counts["late"] + counts["skipped"]
+    assert counts["in"] == accounted, f"{counts['in'] - accounted} of {counts['in']} tuples are nowhere: {dict(counts)}"
+    assert min(counts.values()) >= 0, f"a count is below zero: {dict(counts)}"
+    if "expired" in counts:
+        accepted = counts["in"] - counts["late"]
+        assert counts["expired"] <= accepted, f"more tuples expired than were accepted: {dict(counts)}"
+        assert not over or counts["expired"] == accepted, f"tuples were never let go: {dict(counts)}"
+    assert not over or counts["pending"] == 0, f"{counts['pending']} tuples are pending at the end: {dict(counts)}"
+
+
+def check_ids(
+    fed: Iterable[Hashable],
+    shown: Iterable[Hashable],
+    late: Iterable[Hashable] = (),
+    skipped: Iterable[Hashable] = (),
+    pending: Iterable[Hashable] = (),
+) -> None:
+    """Assert that each tuple that was fed, known by an id of its own, has exactly one fate; `shown` may repeat ids.
+
+    >>> check_ids(fed=[1, 2, 3], shown=[1, 1, 2], late=[3])
+    """
+    fates = [("shown", set(shown)), ("late", list(late)), ("skipped", list(skipped)), ("pending", list(pending))]
+    found = Counter(id for _, ids in fates for id in ids)
+    wanted = Counter(fed)
+    assert max(wanted.values(), default=1) == 1, "ids of tuples that were fed repeat; give each its own"
+    lost, made = wanted - found, found - wanted
+    where = {id: [name for name, ids in fates if id in ids] for id in [*lost, *made][:10]}
+    assert found == wanted, f"tuples with no fate: {sorted(map(repr, lost))[:10]}; with too many: {where}"
+
+
+class Watch:
+    """Watches what the spouts of a cluster hear. Make it before the first step; `check` after any step, `finish` at the end.
+
+    It knows of trees only what anybody can see: the messages to the spouts, and which tuples still lie in an inbox or a window.
+    Tuples that a bolt keeps for itself are seen only if the bolt's attribute `held` has them. Cost of `check`: O(tuples).
+    """
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self.heard: dict[int, Acked | Failed] = {}
+        for spout in cluster.crew.spouts:
+            self._listen(spout)
+
+    def _listen(self, spout: SpoutTask) -> None:
+        handle = spout.handle
+
+        def heard(message: Acked | Failed) -> None:
+            assert message.root not in self.heard, f"a tree hears twice: {self.heard[message.root]}, then {message}"
+            self.heard[message.root] = message
+            if isinstance(message, Acked):
+                left = [one for one in self._unsettled() if message.root in one.get_message_id()]
+                assert not left, f"acked while tuples of its tree are left: {left[:3]}"
+            handle(message)
+
+        spout.handle = heard  # type: ignore[method-assign]
+
+    def check(self) -> None:
+        """Assert what holds between any two steps."""
+        result = self._cluster.result
+        for counts in result.counts.values():
+            check_counts(counts)
+        acked = sum(isinstance(message, Acked) for message in self.heard.values())
+        assert acked == result.acked, f"{acked} trees were acked, the result says {result.acked}"
+        assert len(self.heard) - acked == result.failures, (
+            f"{len(self.heard) - acked} failed, it says {result.failures}"
+        )
+        for acker in self._cluster.crew.ackers:
+            acker.acker.check()
+        for spout in self._cluster.crew.spouts:
+            spout.pending.check()
+        left = {root for one in self._unsettled() for root in one.get_message_id()}
+        early = [root for root in left if isinstance(self.heard.get(root), Acked)]
+        assert not early, f"tuples of acked trees are left: {early[:3]}"
+
+    def finish(self, messages: int) -> None:
+        """Assert what holds when a run is over: each of `messages` was acked or is a dead letter, and nothing is held."""
+        self.check()
+        result = self._cluster.result
+        done = result.acked + len(result.dead_letters)
+        assert done == messages, f"{messages} messages, {result.acked} acked, {len(result.dead_letters)} dead letters"
+        assert self._cluster.pending == 0, f"{self._cluster.pending} messages are in flight"
+        for counts in result.counts.values():
+            check_counts(counts, over=True)
+        heard = self.heard
+        left = [one for one in self._unsettled() if not all(root in heard for root in one.get_message_id())]
+        assert not left, f"tuples that nobody settled, of trees that nobody heard of: {left[:3]}"
+
+    def _unsettled(self) -> Iterator[Delivery]:
+        for task in self._cluster.crew.tasks:
+            held: list[Any] = [list(task.inbox)]
+            if isinstance(task, WindowedBoltTask):
+                held.append(task.executor.snapshot())
+            elif isinstance(task, BoltTask):
+                held.append(getattr(task.caller.instance, "held", []))
+            for one in _deliveries(held):
+                if one._anchors is not None and not one._anchors.settled:
+                    yield one
+
+
+def _deliveries(data: Any) -> Iterator[Delivery]:
+    """Yield every tuple in plain data, once for each place it is in."""
+    if isinstance(data, Delivery):
+        yield data
+    elif isinstance(data, Mapping):
+        for item in data.values():
+            yield from _deliveries(item)
+    elif isinstance(data, list | tuple):
+        for item in data:
+            yield from _deliveries(item)
