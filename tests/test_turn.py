@@ -261,6 +261,11 @@ def test_failing_tuples_back_needs_an_acker() -> None:
         Task(bolt_with(length=count(1), slide=count(1), timestamp="ts", on_error="fail"))
 
 
+def test_a_limit_of_tuples_in_memory_is_refused_where_it_could_not_be_kept() -> None:
+    with pytest.raises(ConfigError, match="max_events_in_memory=5000, but on Spark a turn has all live tuples"):
+        Task(bolt_with(length=count(1), slide=count(1), timestamp="ts", max_events_in_memory=5000))
+
+
 def test_every_damage_to_stored_bytes_is_an_error_that_names_the_task() -> None:
     task = Task(bolt_with(length=millis(50), slide=millis(10), timestamp="ts"))
     task.run(rows_of([(at, "a") for at in range(40)], 0))

@@ -91,6 +91,11 @@ class TaskStage:
                 f"bolt {self.bolt.name!r} says on_error='fail', which fails tuples back to an acker; a Spark query has none: "
                 "use 'raise', 'skip' or 'dead_letter'"
             )
+        if self.bolt.config.max_events_in_memory is not None:
+            raise ConfigError(
+                f"bolt {self.bolt.name!r} says max_events_in_memory={self.bolt.config.max_events_in_memory}, but on Spark a turn "
+                "has all live tuples of its task in memory, and Spark's state store keeps them; leave it out and use more tasks"
+            )
 
     @property
     def rows(self) -> RowFormat:
