@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from windowing.core import aggregate as agg
 from windowing.core.measures import count, millis, seconds
 from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError, DrainedCheckpointError
 from windowing.spark import MemorySink, MetricsListener, ParquetSink, windowed
@@ -335,6 +336,21 @@ def test_a_column_that_the_input_lacks_is_refused_by_name(feed: Callable[..., An
     bolt = summed if option in ("timestamp", "key") else threes
     with pytest.raises(ConfigError, match=rf"{option} of bolt '{bolt.__name__}' names column"):
         windowed(bolt, source, **options)
+
+
+def test_a_field_that_aggregate_reads_and_the_input_lacks_is_refused_at_once(feed: Callable[..., Any]) -> None:
+    for aggregate in (agg.sum("nosuch"), {"n": agg.count(), "worst": agg.max("nosuch")}):
+        declared = tumbling(count(3), timestamp="ts", output="n long", name="sums", aggregate=aggregate)(lambda w: 1)
+        with pytest.raises(
+            ConfigError, match=r"aggregate of bolt 'sums' names column 'nosuch', the input has k, ts, v"
+        ):
+            windowed(declared, feed(name=f"in{id(aggregate)}").read())
+
+
+@pytest.mark.parametrize("kind", ["array<long>", "map<string,long>", "struct<a:long>"])
+def test_a_nested_key_is_refused_at_once(feed: Callable[..., Any], kind: str) -> None:
+    with pytest.raises(ConfigError, match=r"key of bolt 'summed' names column 'k', which is .*column of plain values"):
+        windowed(summed, feed(f"k {kind}, ts long, v double").read())
 
 
 def test_what_is_no_streaming_dataframe_is_refused(spark: SparkSession) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
+from windowing.core.aggregate import field_of
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.config import OnError, WindowConfig
 from windowing.core.measures import Duration
@@ -304,6 +305,7 @@ def _require_columns(
         "timestamp": (config.timestamp,) if isinstance(config.timestamp, str) else (),
         "source": (config.source,) if config.source is not None else (),
         "key": config.key or (),
+        "aggregate": _aggregated(config),
         "grouping": grouping if isinstance(grouping, tuple) else (),
         "order_by": order,
     }
@@ -320,10 +322,17 @@ def _require_columns(
         )
 
 
+def _aggregated(config: WindowConfig) -> tuple[str, ...]:
+    """Return the fields that aggregate= reads."""
+    declared = config.aggregate
+    parts = [] if declared is None else list(declared.values()) if isinstance(declared, Mapping) else [declared]
+    return tuple(field for field in map(field_of, parts) if field is not None)
+
+
 def _require_plain(bolt: WindowedBolt, rows: StructType, order: tuple[str, ...]) -> None:
-    """Refuse nested columns where values are compared or become names of sources."""
+    """Refuse nested columns where values are compared, kept apart by windows, or become names of sources."""
     source = () if bolt.config.source is None else (bolt.config.source,)
-    for option, names in (("source", source), ("order_by", order)):
+    for option, names in (("source", source), ("key", bolt.config.key or ()), ("order_by", order)):
         for name in names:
             kind = rows[name].dataType
             if isinstance(kind, ArrayType | MapType | StructType):
