@@ -22,7 +22,7 @@ from typing import Any
 
 from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Effect, Late, LateReason
-from windowing.core.guard import no_effects
+from windowing.core.guard import no_effects, one_for_each
 from windowing.core.machines import Machine, machine_for
 from windowing.core.pages import PageStore
 from windowing.core.watermark import WaterMarkEventGenerator
@@ -102,9 +102,11 @@ class WindowedBoltExecutor:
     ) -> Iterator[Effect]:
         """Offer one tuple; `timestamp` in milliseconds on event time, nothing on processing time (the clock is taken).
 
-        Raises InvalidTimestampError for an unusable timestamp if the bolt says `on_invalid="raise"`. Cost: O(1).
+        Raises InvalidTimestampError for an unusable timestamp if the bolt says `on_invalid="raise"`, and ConfigError for a
+        stream that was not declared; nothing has changed then. Cost: O(1).
         """
         if self.closed:
+            self.manager.enter()
             return self._to_side([payload], [timestamp], LateReason.CLOSED)
         if not self._event_time:
             return self.manager.add(payload, self._clock(), key)
@@ -112,6 +114,7 @@ class WindowedBoltExecutor:
         if reason is None:
             self.generator.track(stream, timestamp, source, self._now)
             return self.manager.add(payload, timestamp, key)
+        self.manager.enter()
         if reason is LateReason.LATE:
             self.generator.track(stream, timestamp, source, self._now)
         return self._to_side([payload], [timestamp], reason)
@@ -130,9 +133,12 @@ class WindowedBoltExecutor:
         """Offer tuples in arrival order; effects come with the position of the tuple that caused them.
 
         Exactly what one `add` for each gives. `stream` is one name or one for each tuple. `trusted` promises that every
-        timestamp is an int or None; `tracked=False` leaves the watermark to `track` (Spark's control rows). Cost: two passes
-        at C speed over the timestamps if all are on time.
+        timestamp is an int or None; `tracked=False` leaves the watermark to `track` (Spark's control rows). Raises ConfigError
+        for a column of another length. Cost: two passes at C speed over the timestamps if all are on time.
         """
+        streams = None if isinstance(stream, str) else stream
+        one_for_each(payloads, timestamps=timestamps, keys=keys, sources=sources, streams=streams)
+        self.manager.enter()
         if not payloads:
             return no_effects()
         if self.closed:
@@ -140,9 +146,13 @@ class WindowedBoltExecutor:
             return _at(0, self._to_side(payloads, timestamps or nothing, LateReason.CLOSED))
         if not self._event_time:
             return self.manager.add_batch(payloads, [self._clock()] * len(payloads), keys)
-        assert timestamps is not None, "event time needs timestamps"
+        if timestamps is None:
+            raise ConfigError(
+                f"bolt {self.component!r} runs on event time, but its tuples came without timestamps; give one for each"
+            )
         judged = None if self._all_on_time(timestamps, trusted) else self._judge_all(timestamps)
         if tracked:
+            self.generator.refuse_undeclared([stream] if isinstance(stream, str) else set(stream))
             self._track_batch(timestamps, stream, sources, judged)
         if not judged:
             return self.manager.add_batch(payloads, timestamps, keys)
@@ -156,6 +166,7 @@ class WindowedBoltExecutor:
 
     def turn(self) -> Iterator[Effect]:
         """Make a watermark turn (on processing time a tick): raise W if possible and fire what falls due."""
+        self.manager.enter()
         if self.closed:
             return no_effects()
         if not self._event_time:

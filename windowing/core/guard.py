@@ -13,16 +13,16 @@ moment its Activation is taken until the next effect is asked for, the iterator 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sized
 from enum import Enum
 from itertools import chain
 from typing import Any, TypeVar
 
 from windowing.core.events import Activation
 from windowing.core.windows import TupleWindow
-from windowing.errors import MachineSpentError
+from windowing.errors import ConfigError, MachineSpentError
 
-__all__ = ["Guard", "no_effects"]
+__all__ = ["Guard", "no_effects", "one_for_each"]
 
 T = TypeVar("T")
 
@@ -41,6 +41,15 @@ _NOTHING: Iterator[Any] = iter(())
 def no_effects() -> Iterator[Any]:
     """Return an iterator of nothing, for an entry that knows it has no effects; it is always the same one."""
     return _NOTHING
+
+
+def one_for_each(payloads: Sized, **columns: Sized | None) -> None:
+    """Raise ConfigError for a column of a batch that has not one value for each tuple. Cost: O(1)."""
+    for name, column in columns.items():
+        if column is not None and len(column) != len(payloads):
+            raise ConfigError(
+                f"add_batch() got {len(payloads)} tuples and {len(column)} {name}; give one for each tuple"
+            )
 
 
 class Guard:

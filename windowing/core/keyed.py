@@ -14,53 +14,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import chain
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from sortedcontainers import SortedList
 
 from windowing.core.config import Lateness, WindowConfig
 from windowing.core.events import Activation, Effect, Expired
-from windowing.core.guard import Guard, no_effects
-from windowing.core.mixes import CountCount, DurationCount, Firing, Mix, Track, mix_of
-from windowing.core.track import Tally
+from windowing.core.guard import Guard, no_effects, one_for_each
+from windowing.core.mixes import CountCount, DurationCount, Firing, Mix, mix_of
+from windowing.core.track import KeyTrack, Tally
 from windowing.core.windows import TupleWindow
 from windowing.errors import SnapshotError, WindowingError
 
-__all__ = ["KeyTrack", "KeyedMachine"]
+__all__ = ["KeyedMachine"]
 
 SNAPSHOT_FORMAT = 1
-
-
-class KeyTrack(Track, Protocol):
-    """What is kept of one key, or of a whole task without keys."""
-
-    key: Any
-    ordinal: int
-    """The how-manieth key it is, by first arrival."""
-    newest: int | None
-    """The largest timestamp, once settled."""
-    deadline: int | None
-    """The watermark at which it is to be looked at, as noted among the wake-ups."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether every tuple has expired."""
-
-    def settle(self, by_window: bool) -> None:
-        """Bring new tuples in order."""
-
-    def expire(self, horizon: int, tally: Tally) -> int:
-        """Let all tuples before `horizon` expire; return the position of the first that did."""
-
-    def trim(self) -> None:
-        """Free what is needed no more; called at the end of a turn."""
-
-    def snapshot(self, events: bool) -> dict[str, Any]:
-        """Return the track as plain data."""
-
-    def check(self) -> None:
-        """Assert what "correct" means."""
-
 
 T = TypeVar("T", bound=KeyTrack)
 
@@ -112,13 +80,17 @@ class KeyedMachine(ABC, Generic[T]):
     # -- entries -------------------------------------------------------------------------------------------------------
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
-        """Accept one tuple. Cost: O(1) on event time; on processing time what falls due with it."""
+        """Accept one tuple that is not late. Cost: O(1) on event time; on processing time what falls due with it."""
         self._open()
-        track = self._tracks.get(key)
-        if track is None:
-            track = self._new_track(key)
-        self._touched[key] = track
-        track.buffer.stage_one(timestamp, payload, self._sequence)
+        try:
+            track = self._tracks.get(key)
+            if track is None:
+                track = self._new_track(key)
+            self._touched[key] = track
+            track.buffer.stage_one(timestamp, payload, self._sequence)
+        except BaseException:
+            self._guard.fail()
+            raise
         self._sequence += 1
         self.tally.accepted += 1
         if self._stepping is None:
@@ -128,18 +100,23 @@ class KeyedMachine(ABC, Generic[T]):
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
-        """Accept tuples in arrival order; effects come with the position of the tuple that caused them.
+        """Accept tuples that are not late in arrival order; effects come with the position of the tuple that caused them.
 
         Exactly what one `add` for each gives. Cost: list slices and one merge, no work per tuple without keys.
         """
         self._open()
+        one_for_each(payloads, timestamps=timestamps, keys=keys)
         if not timestamps:
             return no_effects()
         touched: list[tuple[T, Sequence[int] | None]]
-        if keys is None:
-            touched = [(self._stage(None, payloads, timestamps, self._sequence), None)]
-        else:
-            touched = self._stage_by_key(payloads, timestamps, keys)
+        try:
+            if keys is None:
+                touched = [(self._stage(None, payloads, timestamps, self._sequence), None)]
+            else:
+                touched = self._stage_by_key(payloads, timestamps, keys)
+        except BaseException:
+            self._guard.fail()
+            raise
         self._sequence += len(timestamps)
         self.tally.accepted += len(timestamps)
         if self._stepping is None:
@@ -319,6 +296,10 @@ class KeyedMachine(ABC, Generic[T]):
 
     # -- for drivers -----------------------------------------------------------------------------------------------------
 
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed."""
+        self._guard.enter()
+
     def late_below(self) -> int | None:
         """Return the bound below which a timestamp is late, None while nothing is."""
         return self._mix.late_below(self.watermark)
@@ -334,7 +315,7 @@ class KeyedMachine(ABC, Generic[T]):
         return self._wakeups[0][0] if self._wakeups else None
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine as plain data; without `events`, all but the tuples (a driver stores those by `export`)."""
+        """Return the machine as plain data; without `events`, all but the tuples (a driver stores those by `held_since`)."""
         self._guard.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
@@ -376,7 +357,7 @@ class KeyedMachine(ABC, Generic[T]):
         assert tally.shown + tally.skipped >= tally.expired
         for key, track in self._tracks.items():
             track.check()
-            assert track.key == key
+            assert track.key is key or track.key == key  # NaN is not equal to itself
         # A queue that is not looked at in the next turn either waits for its deadline or has nothing to wait for.
         waiting = set(self._wakeups)
         assert waiting == {(t.deadline, t.ordinal) for t in self._tracks.values() if t.deadline is not None}

@@ -46,6 +46,9 @@ class Machine(Protocol):
     def drain(self) -> Iterator[Effect]:
         """Fire what is left and close."""
 
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed: the machine is free, and has not failed."""
+
     def late_below(self) -> int | None:
         """Return the bound below which a timestamp is late, None while nothing is."""
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from windowing.core.config import Lateness, WindowConfig
 from windowing.core.events import Activation, Effect, Expired
-from windowing.core.guard import Guard, no_effects
+from windowing.core.guard import Guard, no_effects, one_for_each
 from windowing.core.measures import Duration
 from windowing.core.mixes import mix_of
 from windowing.core.policy_track import Fired, PolicyTrack
@@ -85,7 +85,11 @@ class PolicyWindowManager:
         self._open()
         if not self.config.event_time:
             return self._guard.run(self._enter(payload, timestamp, key))
-        self._track(key).wait(payload, timestamp)
+        try:
+            self._track(key).wait(payload, timestamp)
+        except BaseException:
+            self._guard.fail()
+            raise
         self.tally.accepted += 1
         return no_effects()
 
@@ -94,10 +98,15 @@ class PolicyWindowManager:
     ) -> Iterator[tuple[int, Effect]]:
         """Accept tuples in arrival order; exactly what one `add` for each gives."""
         self._open()
+        one_for_each(payloads, timestamps=timestamps, keys=keys)
         if not self.config.event_time:
             return self._guard.run(self._enter_all(payloads, timestamps, keys), positions=True)
-        for at, payload in enumerate(payloads):
-            self._track(None if keys is None else keys[at]).wait(payload, timestamps[at])
+        try:
+            for at, payload in enumerate(payloads):
+                self._track(None if keys is None else keys[at]).wait(payload, timestamps[at])
+        except BaseException:
+            self._guard.fail()
+            raise
         self.tally.accepted += len(payloads)
         return no_effects()
 
@@ -198,6 +207,10 @@ class PolicyWindowManager:
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed."""
+        self._guard.enter()
+
     def late_below(self) -> int | None:
         """Return the bound below which a timestamp is late: W; of two Durations with a slide of ours, as built in."""
         return self.watermark if self._declared is None else self._declared.late_below(self.watermark)
@@ -233,7 +246,7 @@ class PolicyWindowManager:
         """Assert what "correct" means, for every key."""
         for key, track in self._tracks.items():
             track.check()
-            assert track.key == key
+            assert track.key is key or track.key == key  # NaN is not equal to itself
         # A tuple that was neither shown nor passed over waits, or lives and was never shown.
         assert self.tally.pending == sum(track.never_shown for track in self._tracks.values())
         assert self.tally.shown + self.tally.skipped >= self.tally.expired

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NoReturn
 
 from windowing.core.events import Activation, Effect, Event, Expired, WaterMarkEvent
 from windowing.core.eviction import Action, EvictionContext, EvictionPolicy
-from windowing.core.guard import Guard
+from windowing.core.guard import Guard, one_for_each
 from windowing.core.measures import Duration
 from windowing.core.trigger import TriggerPolicy
 from windowing.core.windows import ListContent, TupleWindow, WindowContent
@@ -64,16 +64,17 @@ class StormWindowManager:
 
     # -- entries -----------------------------------------------------------------------------------------------------
 
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed."""
+        self._guard.enter()
+
     def add(self, payload: Any, timestamp_ms: int) -> Iterator[Effect]:
         """Add a tuple; in processing time `timestamp_ms` is the clock."""
         return self._guard.run(self._enter(Event(payload, timestamp_ms)))
 
     def add_batch(self, payloads: Sequence[Any], timestamps: Sequence[int]) -> Iterator[tuple[int, Effect]]:
         """Add tuples one after the other; return each effect with the position of the tuple that caused it."""
-        if len(payloads) != len(timestamps):
-            raise ConfigError(
-                f"add_batch() got {len(payloads)} tuples and {len(timestamps)} timestamps; give one for each tuple"
-            )
+        one_for_each(payloads, timestamps=timestamps)
         return self._guard.run(self._enter_all(payloads, timestamps), positions=True)
 
     def advance(self, watermark_ms: int) -> Iterator[Effect]:

@@ -171,6 +171,11 @@ class StormMachine:
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed."""
+        self._guard.enter()
+        self._manager.enter()
+
     def late_below(self) -> int | None:
         """Return W: a tuple below it is late."""
         return self._watermark

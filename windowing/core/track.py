@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from windowing.core.mixes import Firing
+from windowing.core.mixes import Firing, Track
 from windowing.core.queue import TupleBuffer
 from windowing.core.windows import TupleWindow
 
-__all__ = ["Fold", "RangeContent", "Tally", "WindowTrack", "key_of"]
+__all__ = ["Fold", "KeyTrack", "RangeContent", "Tally", "WindowTrack", "key_of"]
 
 _DETACH_OVER = 1024
 
@@ -105,6 +105,37 @@ class RangeContent:
         if self._fold is None:
             raise TypeError("this bolt declares no aggregate=; use window.get(), or declare aggregate=agg.count()")
         return self._fold(self.current())
+
+
+class KeyTrack(Track, Protocol):
+    """What is kept of one key, or of a whole task without keys."""
+
+    key: Any
+    ordinal: int
+    """The how-manieth key it is, by first arrival."""
+    newest: int | None
+    """The largest timestamp, once settled."""
+    deadline: int | None
+    """The watermark at which it is to be looked at, as noted among the wake-ups."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether every tuple has expired."""
+
+    def settle(self, by_window: bool) -> None:
+        """Bring new tuples in order."""
+
+    def expire(self, horizon: int, tally: Tally) -> int:
+        """Let all tuples before `horizon` expire; return the position of the first that did."""
+
+    def trim(self) -> None:
+        """Free what is needed no more; called at the end of a turn."""
+
+    def snapshot(self, events: bool) -> dict[str, Any]:
+        """Return the track as plain data."""
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
 
 
 class WindowTrack:

@@ -13,7 +13,7 @@ reads a clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from windowing.core.config import Semantics
@@ -104,6 +104,21 @@ class WaterMarkEventGenerator:
                 mark.last_seen_ms = now_ms
         return self._watermark is None or timestamp_ms >= self._watermark
 
+    def learn(self, other: WaterMarkEventGenerator) -> None:
+        """Take note of what another one of the same streams has seen: that of a task of the same bolt, say."""
+        for (stream, source), mark in other._marks.items():
+            self.track(stream, mark.largest_ms, source, mark.last_seen_ms)
+
+    def refuse_undeclared(self, streams: Iterable[str]) -> None:
+        """Raise ConfigError for a stream that was not declared."""
+        for stream in streams:
+            if stream not in self._streams:
+                declared = ", ".join(map(shown, self._streams))
+                raise ConfigError(
+                    f"a tuple came on stream {shown(stream)}, which is not declared; the declared streams are {declared}; "
+                    "declare it as an input of the bolt"
+                )
+
     def is_future(self, timestamp_ms: int, now_ms: int) -> bool:
         """Return whether a tuple is too far ahead of the clock: it goes to the late stream and is not tracked."""
         return self._max_future_ms is not None and timestamp_ms > now_ms + self._max_future_ms
@@ -122,12 +137,7 @@ class WaterMarkEventGenerator:
         return self._watermark
 
     def _first(self, key: tuple[str, Source], timestamp_ms: int) -> _Mark:
-        if key[0] not in self._streams:
-            declared = ", ".join(shown(stream) for stream in self._streams)
-            raise ConfigError(
-                f"a tuple came on stream {shown(key[0])}, which is not declared; the declared streams are {declared}; "
-                "declare it as an input of the bolt"
-            )
+        self.refuse_undeclared([key[0]])
         self._unseen.discard(key[0])
         mark = self._marks[key] = _Mark(timestamp_ms, None)
         return mark

@@ -11,9 +11,10 @@ result and ends the run. One task sees all rows; a bolt with `key=` has the wind
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from windowing.core.checks import DEFAULT_STREAM
@@ -141,8 +142,8 @@ class LocalRun:
         sources = None if config.source is None else [source_of(row, config.source) for row in arrived]
         self._wake()
         emitted = self._turn() if self._is_due() else []
-        effects = self.executor.add_batch(arrived, timestamps, stream=stream, keys=keys, sources=sources)
-        return emitted + self._perform(effects, positions=True)
+        add_batch = partial(self.executor.add_batch, arrived, timestamps, stream=stream, keys=keys, sources=sources)
+        return emitted + self._perform(lambda: (effect for _, effect in add_batch()))
 
     def turn(self) -> list[Emission]:
         """Make a watermark turn (over the clock: a tick of it) and return what the bolt emitted."""
@@ -160,7 +161,7 @@ class LocalRun:
         Rows that are fed afterwards are late, with the reason `closed`.
         """
         self._wake()
-        emitted = self._perform(self.executor.drain())
+        emitted = self._perform(self.executor.drain)
         self._runner.close()
         return emitted
 
@@ -194,7 +195,7 @@ class LocalRun:
 
     def _turn(self) -> list[Emission]:
         self._turned_ms = self.clock.now_ms()
-        return self._perform(self.executor.turn())
+        return self._perform(self.executor.turn)
 
     def _rings(self) -> int | None:
         """Return how often Storm's timer rings, which fires whatever is due or not; None where there is no such timer."""
@@ -210,13 +211,13 @@ class LocalRun:
         deadline, now = self.next_deadline_ms(), self.executor.now_ms
         return deadline is not None and now is not None and now >= deadline
 
-    def _perform(self, effects: Iterator[Any], positions: bool = False) -> list[Emission]:
-        """Perform the effects of one step; only then does the result change."""
+    def _perform(self, step: Callable[[], Iterator[Effect]]) -> list[Emission]:
+        """Make one step and perform its effects; only then does the result change."""
         done = LocalResult({})
         emitted: list[Emission] = []
         try:
-            for item in effects:
-                self._perform_one(item[1] if positions else item, done, emitted)
+            for effect in step():
+                self._perform_one(effect, done, emitted)
         except BaseException as problem:
             self._over = f"it ended with {type(problem).__name__}"
             with suppress(BoltError):  # what came first is what went wrong
