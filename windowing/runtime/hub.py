@@ -127,14 +127,15 @@ def output_name(component: str, stream: str) -> str:
 
 
 class Hub:
-    """The time as of this round, the ids, the inboxes of the ackers, and the result."""
+    """The time as of this round, the ids, the inboxes of the ackers, the windowed tasks by component, and the result."""
 
-    __slots__ = ("_bits", "ackers", "now_ms", "random", "result")
+    __slots__ = ("_bits", "ackers", "now_ms", "random", "result", "windowed")
 
     def __init__(self, seed: int, ackers: int) -> None:
         self.random = random.Random(seed)
         self._bits = self.random.getrandbits
         self.ackers: list[deque[Any]] = [deque() for _ in range(ackers)]
+        self.windowed: dict[str, list[Any]] = {}
         self.now_ms = 0
         self.result = ClusterResult()
 

@@ -60,6 +60,7 @@ class WindowedBoltTask(Task):
         self._outbox = outbox
         self._runner = BoltRunner(self.bolt)
         self._names: dict[Origin, str] = {}
+        hub.windowed.setdefault(component.id, []).append(self)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -87,7 +88,12 @@ class WindowedBoltTask(Task):
             self.turn()
 
     def turn(self) -> None:
-        """Make a watermark turn (over the clock: a tick of it)."""
+        """Make a watermark turn (over the clock: a tick of it). By hand the bolt's tasks have one watermark, as on Spark:
+        what one of them was handed holds for all.
+        """
+        if self._by_hand:
+            for other in self.hub.windowed[self.context.component]:
+                self.executor.generator.learn(other.executor.generator)
         self.executor.set_clock(self.hub.now_ms)
         self.timer.turned(self.hub.now_ms)
         self._perform(self.executor.turn())

@@ -13,7 +13,7 @@ grouping's round robin begins anew with each sender and batch, at the sender's o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -23,8 +23,8 @@ from windowing.spark.pack import TIMESTAMP, asked, largest_of, raise_largest, ti
 from windowing.spark.state import encode_table
 from windowing.spark.tasks import BoltTask, Letter
 from windowing.spark.turn import DEAD_LETTERS
-from windowing.spark.wire import PLACES, POSITION, TASK, Row, stream_name
-from windowing.spark.wiring import Origins, Wiring
+from windowing.spark.wire import PHASE, PLACES, POSITION, TASK, Row, stream_name
+from windowing.spark.wiring import Arrival, Origins, Wiring
 from windowing.topology.calls import Emitted
 from windowing.topology.context import TaskContext
 from windowing.topology.groupings import Chooser, direct_task
@@ -48,10 +48,12 @@ class _Route(NamedTuple):
 class _Packet(NamedTuple):
     values: list[tuple[Any, ...]]
     tasks: list[int]
+    phases: list[int]
     positions: list[int]
 
     def part(self, start: int, end: int) -> _Packet:
-        return _Packet(self.values[start:end], self.tasks[start:end], self.positions[start:end])
+        cut = slice(start, end)
+        return _Packet(self.values[cut], self.tasks[cut], self.phases[cut], self.positions[cut])
 
 
 class Flow:
@@ -64,11 +66,12 @@ class Flow:
         self._fused = [name for name in stages.topology.order if not stages.placed(name)]
         self._routes: dict[tuple[str, int, str], list[_Route]] = {}
         self._tasks: dict[tuple[str, int], BoltTask] = {}
-        self._queues: dict[str, dict[int, list[Tuple]]] = defaultdict(lambda: defaultdict(list))
+        self._queues: dict[str, dict[int, list[Arrival]]] = defaultdict(lambda: defaultdict(list))
         self._packets: dict[tuple[int, str, str], _Packet] = {}
         self._out: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
         self._largest: dict[tuple[str, str], dict[str | None, int]] = defaultdict(dict)
         self._position = self._sequence = 0
+        self.phase = 0
 
     def emit(self, component: str, task: int, row: Emitted) -> None:
         """Send one row of a task to all who read it. Raises GroupingError where a grouping cannot choose."""
@@ -82,15 +85,16 @@ class Flow:
         for route in routes:
             for target in self._chosen(route, row):
                 if route.first is None:
-                    tuple = Tuple(values, self._origins(component, task, stream))
-                    self._queues[route.reader][target].append(tuple)
+                    arrival = Arrival(values, self._origins(component, task, stream), self.phase)
+                    self._queues[route.reader][target].append(arrival)
                     continue
                 key = (route.first + target, component, stream)
                 packet = self._packets.get(key)
                 if packet is None:
-                    packet = self._packets[key] = _Packet([], [], [])
+                    packet = self._packets[key] = _Packet([], [], [], [])
                 packet.values.append(values)
                 packet.tasks.append(task)
+                packet.phases.append(self.phase)
                 packet.positions.append(self._position)
 
     def letter(self, component: str, letter: Letter) -> None:
@@ -103,7 +107,13 @@ class Flow:
             queues = self._queues.pop(name, None)
             for task in sorted(queues or ()):
                 assert queues is not None
-                self._task(name, task).take(queues[task])
+                self._task(name, task).take(self.in_phases(queues[task]))
+
+    def in_phases(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
+        """Yield tuples phase by phase; what is emitted meanwhile is of the phase of the one that was yielded last."""
+        for arrival in sorted(arrivals, key=lambda each: each.phase):
+            self.phase = arrival.phase
+            yield arrival
 
     def take(self) -> list[Row]:
         """Return what is packed so far as rows of the wire."""
@@ -183,6 +193,7 @@ class Flow:
             {
                 **columns,
                 TASK: pa.array(packet.tasks, pa.int32()),
+                PHASE: pa.array(packet.phases, pa.int32()),
                 POSITION: pa.array(packet.positions, pa.int64()),
                 TIMESTAMP: stamps,
             }

@@ -54,7 +54,7 @@ class SpoutStage:
                 continue
             if flow is None:
                 flow = Flow(self._wiring, partition, batch.column(NOW)[0].as_py(), Origins(self._wiring))
-            columns = [column.to_pylist() for column in batch.drop_columns([NOW]).columns]
+            columns = [column.to_pylist(maps_as_pydicts="strict") for column in batch.drop_columns([NOW]).columns]
             for values in zip(*columns, strict=True):
                 flow.emit(self._spout, task, Emitted(self._stream, values))
             flow.run()

@@ -111,7 +111,10 @@ class PlaceTurn:
         values = TaskValues(stored.value, self._what) if self._component.stateful else None
         turn = stage.turn(self._place.task, stored.metadata, stored.chunk, parts, controls, nonce, values, batch + 1)
         name, task = self._place.component, self._place.task
+        late = iter(turn.late)
         for stream, columns in turn.rows:
+            # A late tuple is sent on as it arrives, all else by the turn.
+            flow.phase = next(late).phase if stream == stage.late_stream else self._wiring.phases[name, task]
             if stream == DEAD_LETTERS:
                 flow.letter(name, columns)
             elif stream in self._component.outputs:
@@ -135,7 +138,7 @@ class PlaceTurn:
             (lambda letter: flow.letter(name, letter)) if self._wiring.letters(name) else None,
             values,
         )
-        running.take(self._format.payloads(self._format.arrived(parts)))
+        running.take(flow.in_phases(self._format.payloads(self._format.arrived(parts))))
         if values is not None:
             running.commit(batch + 1)
         running.close()

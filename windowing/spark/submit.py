@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
@@ -40,7 +39,6 @@ from windowing.topology.stages import stages_of
 __all__ = ["Sources", "submit"]
 
 Sources = Mapping[str, DataFrame | Mapping[str, DataFrame]]
-_RETRY = RetryPolicy(max_attempts=3, first_ms=100, cap_ms=1_000)
 
 
 def submit(
@@ -53,7 +51,6 @@ def submit(
     trigger: str | Duration | timedelta = "available_now",
     drain: bool = False,
     discard: Sequence[str] = (),
-    retry: RetryPolicy = _RETRY,
     partitions: int | None = None,
     query_name: str | None = None,
 ) -> WindowedQuery:
@@ -62,9 +59,8 @@ def submit(
     sources: a streaming DataFrame for each InputSpout, with the columns that it declares; for one with several streams a
         mapping of streams to DataFrames.
     sinks: by "component" or "component.stream". A stream that nobody reads needs a sink or stands in `discard`; one that is
-        read may have a sink too. "component.dead_letters" takes the tuples that a bolt has failed for good: without it
-        they end the query.
-    retry: how often, and after which waits, a tuple that failed is handed to its bolt again, within its batch.
+        read may have a sink too. "component.dead_letters" takes the tuples that a bolt has failed as often as the topology's
+        `windowing.max.attempts` says: without it they end the query.
     partitions: how many shuffle partitions the levels have; fixed for the life of a checkpoint. Left out: what the checkpoint
         has, and for a new one as many as the largest level has tasks, but no more than cores.
     trigger, drain, query_name: as for `windowed(...).start`.
@@ -77,7 +73,7 @@ def submit(
     known = sinks_of(topology, sinks, discarded)
     names = outlet_names(topology)
     stages = stages_of(topology)
-    wiring = wired(stages, frozenset(names[name][0] for name in known), retry)
+    wiring = wired(stages, frozenset(names[name][0] for name in known))
     _require_runnable(wiring)
     inputs = _inputs(topology, sources)
     width = _partitions(spark, checkpoint, wiring, partitions)

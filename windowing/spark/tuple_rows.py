@@ -5,7 +5,7 @@
     1      0                        "cow"    3.5
 
 One wide table for the stored chunks; a subscription's columns are null in the rows of the others. Order of arrival: the
-component in the order of the plan, its task, the sender, the position in what that has emitted.
+phase, the component in the order of the plan, its task, the sender, the position in what that has emitted (wire.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from windowing.spark.pack import TIMESTAMP
 from windowing.spark.rows import Part, one_nan
 from windowing.spark.state import decode_table
-from windowing.spark.wire import POSITION, TASK, stream_name
-from windowing.spark.wiring import Origins, Wiring
+from windowing.spark.wire import PHASE, POSITION, TASK, stream_name
+from windowing.spark.wiring import Arrival, Origins, Wiring
 from windowing.topology.tuples import Tuple
 
 __all__ = ["TupleRows"]
@@ -30,7 +30,7 @@ __all__ = ["TupleRows"]
 _INPUT = "__in"
 _SENDER = "__sender"
 _RANK = "__rank"
-_ORDER = (_RANK, TASK, _SENDER, POSITION)
+_ORDER = (PHASE, _RANK, TASK, _SENDER, POSITION)
 
 
 class TupleRows:
@@ -71,7 +71,7 @@ class TupleRows:
         return pa.table(columns)
 
     def payloads(self, table: pa.Table) -> list[Any]:
-        """Return a Tuple for each row."""
+        """Return a Tuple for each row, which knows its phase if it arrived in this batch."""
         made: list[Any] = [None] * table.num_rows
         inputs = table.column(_INPUT)
         for number, found in enumerate(self._inputs):
@@ -80,10 +80,11 @@ class TupleRows:
                 continue
             mine = table if len(places) == table.num_rows else table.take(pa.array(places))
             tasks = mine.column(TASK).to_pylist()
-            columns = [mine.column(name).to_pylist() for name in self._columns[number]]
+            columns = [mine.column(name).to_pylist(maps_as_pydicts="strict") for name in self._columns[number]]
+            phases = mine.column(PHASE).to_pylist() if PHASE in mine.schema.names else [0] * len(places)
             rows = zip(*columns, strict=True)
-            for place, task, values in zip(places.tolist(), tasks, rows, strict=True):
-                made[place] = Tuple(values, self._origins(found.component, task, found.stream))
+            for place, task, phase, values in zip(places.tolist(), tasks, phases, rows, strict=True):
+                made[place] = Arrival(values, self._origins(found.component, task, found.stream), phase)
         return made
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
@@ -109,6 +110,7 @@ class TupleRows:
         columns = {_INPUT: pa.repeat(pa.scalar(number, pa.int32()), count), TASK: table.column(TASK)}
         for name, field in zip(self._columns[number], self._wiring.schemas[part.stream], strict=True):
             columns[name] = table.column(field.name)
+        columns[PHASE] = table.column(PHASE)
         columns[TIMESTAMP] = table.column(TIMESTAMP)
         columns[_RANK] = pa.repeat(pa.scalar(rank, pa.int32()), count)
         columns[_SENDER] = pa.repeat(pa.scalar(part.partition, pa.int32()), count)

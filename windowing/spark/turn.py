@@ -58,13 +58,17 @@ class Control(NamedTuple):
 
 
 class TurnResult(NamedTuple):
-    """What a turn did; `rows` are (stream, columns) in output order, `puts` and `drops` the changes of chunks by key."""
+    """What a turn did; `rows` are (stream, columns) in output order, `puts` and `drops` the changes of chunks by key.
+
+    late: the payload of each row on the late stream, in order.
+    """
 
     metadata: bytes
     rows: list[tuple[str, dict[str, Any]]]
     puts: dict[bytes, bytes]
     drops: list[bytes]
     metrics: dict[str, int | None]
+    late: list[Any]
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,7 @@ class _Turn:
         self.number_of: dict[int, int] = {}
         self.next_number = 0
         self.failed = 0
+        self.late: list[Any] = []
         self.state: Any = None
         self.txid = 0
         self.stored = (
@@ -238,6 +243,7 @@ class _Turn:
             for payload in effect.payloads:
                 row = self.format.fields(payload) | {"reason": effect.reason.value}
                 self.rows.append((self.stage.late_stream, row))
+                self.late.append(payload)
 
     def _failed(self, window: TupleWindow, error: BoltError) -> None:
         self.failed += 1
@@ -276,9 +282,8 @@ class _Turn:
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
         written = chunks.write(self._fresh(table, accepted, numbers), held, self.stored.next_id, nonce)
         stored = _Stored(state, written, self.stored.next_id + 1, self.next_number)
-        return TurnResult(
-            frame(META_MAGIC, stored.body()), self.rows, chunks.puts, chunks.drops, self._metrics(table, before)
-        )
+        kept, told = frame(META_MAGIC, stored.body()), self._metrics(table, before)
+        return TurnResult(kept, self.rows, chunks.puts, chunks.drops, told, self.late)
 
     def _fresh(self, table: pa.Table | None, accepted: np.ndarray[Any, Any], numbers: Any) -> pa.Table | None:
         """Return the accepted rows as chunks hold them; on processing time their timestamp is the clock."""

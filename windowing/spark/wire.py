@@ -8,10 +8,13 @@
     -1       metric  count           a number                -            (source: its name)
 
 `sender` is who sent the row: an upstream partition of level 0, or a place (from `PLACES` on). Tuples on their way to a place
-have the columns of their stream, `__task` (which task of the component emitted it), `__pos` (their position in what the sender
-has emitted in this batch) and `__ts` (the timestamp by which the reader's windows know them). A row that is meant for a later
-level goes through the levels between as it is. Law: (component in the order of the plan, its task, sender, position) is a total
-order of a place's tuples of one batch, the same however the rows come: the order of arrival.
+have the columns of their stream, `__phase`, `__task` (which task of the component emitted it), `__pos` (their position in what
+the sender has emitted in this batch) and `__ts` (the timestamp by which the reader's windows know them). A row that is meant
+for a later level goes through the levels between as it is.
+
+Order of arrival at a place: `__phase`, then component in the order of the plan, its task, sender, position. Phase 0 is what comes
+of the input without a window; phase n what the turn of the n-th windowed task has led to. Law: this is a total order of a
+place's tuples of one batch, the same however the rows come, and the order in which LocalCluster has them.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import pandas as pd
 import pyarrow as pa
 
 __all__ = [
+    "PHASE",
     "PLACES",
     "POSITION",
     "TASK",
@@ -41,7 +45,7 @@ WIRE = (
 )
 PLACES = 1 << 20
 """The sender number of place 0; upstream partitions are below."""
-TASK, POSITION = "__task", "__pos"
+TASK, POSITION, PHASE = "__task", "__pos", "__phase"
 _SCHEMA = pa.schema(
     [
         ("target", pa.int64()),

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from windowing.acking.retry import RetryPolicy
+from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.pack import max_future_ms
 from windowing.spark.turn import DEAD_LETTER_DDL, DEAD_LETTERS
 from windowing.spark.wire import stream_name
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.plan import Component
+from windowing.topology.schema import Schema
 from windowing.topology.stages import Stages
-from windowing.topology.tuples import Fields, Origin
+from windowing.topology.tuples import Fields, Origin, Tuple
 
-__all__ = ["Origins", "Wiring", "wired"]
+__all__ = ["Arrival", "Origins", "Wiring", "wired"]
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,30 @@ class Wiring:
         """Return a component by its id."""
         return self.stages.topology.components[name]
 
+    @cached_property
+    def phases(self) -> Mapping[tuple[str, int], int]:
+        """The phase of each windowed task, from 1, in the order of the plan."""
+        tasks = [
+            (name, task)
+            for name in self.stages.topology.order
+            if name in self.windows
+            for task in range(self.component(name).parallelism)
+        ]
+        return {task: phase for phase, task in enumerate(tasks, start=1)}
+
     def letters(self, component: str) -> bool:
         """Return whether a component's dead letters have a sink."""
         return stream_name(component, DEAD_LETTERS) in self.sinks
+
+
+class Arrival(Tuple):
+    """A Tuple that arrived in this batch, with its phase (wire.py)."""
+
+    __slots__ = ("phase",)
+
+    def __init__(self, values: tuple[Any, ...], origin: Origin, phase: int = 0) -> None:
+        super().__init__(values, origin)
+        self.phase = phase
 
 
 class Origins:
@@ -51,34 +74,29 @@ class Origins:
 
     def __init__(self, wiring: Wiring) -> None:
         self._topology = wiring.stages.topology
-        self._ids = self._topology.task_ids
         self._known: dict[tuple[str, int, str], Origin] = {}
 
     def __call__(self, component: str, task: int, stream: str) -> Origin:
         key = (component, task, stream)
         if key not in self._known:
             fields = Fields(self._topology.components[component].outputs[stream].schema.names)
-            self._known[key] = Origin(component, self._ids[component][task], fields, stream)
+            self._known[key] = Origin(component, task, fields, stream)
         return self._known[key]
 
 
-def wired(stages: Stages, sinks: frozenset[str], retry: RetryPolicy) -> Wiring:
-    """Return the wiring of a plan. Cost: every schema is parsed once, in the JVM."""
+def wired(stages: Stages, sinks: frozenset[str] = frozenset()) -> Wiring:
+    """Return the wiring of a plan whose streams of these names have a sink."""
+    settings = stages.topology.config
+    retry = RetryPolicy(settings.max_attempts, settings.retry_delay_ms, cap_ms=settings.retry_delay_max_ms)
     schemas: dict[str, pa.Schema] = {}
     windows: dict[str, WindowedBolt] = {}
     for name, component in stages.topology.components.items():
         for stream, output in component.outputs.items():
-            schemas[stream_name(name, stream)] = _arrow(output.schema.ddl)
+            schemas[stream_name(name, stream)] = arrow_schema(output.schema)
         if not component.is_spout:
-            schemas[stream_name(name, DEAD_LETTERS)] = _arrow(DEAD_LETTER_DDL)
+            schemas[stream_name(name, DEAD_LETTERS)] = arrow_schema(Schema.parse(DEAD_LETTER_DDL))
         if component.window is not None:
             config = component.window.config
             bounded = replace(config, max_future_ms=max_future_ms(config)) if config.event_time else config
             windows[name] = replace(component.window, name=name, config=bounded)
     return Wiring(stages, schemas, sinks, retry, windows)
-
-
-def _arrow(ddl: str) -> pa.Schema:
-    parsed = StructType.fromDDL(ddl)
-    assert isinstance(parsed, StructType)
-    return to_arrow_schema(parsed, timezone="UTC")

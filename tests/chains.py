@@ -1,0 +1,136 @@
+"""A topology run as Spark runs it, level by level, in one process and without a JVM: what the fast tests compare."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from windowing.runtime.clock import VirtualClock
+from windowing.runtime.cluster import LocalCluster
+from windowing.spark.level import SpoutStage
+from windowing.spark.outlets import outlet_names
+from windowing.spark.pack import NOW
+from windowing.spark.place import PlaceTurn, Stored
+from windowing.spark.state import decode_table
+from windowing.spark.wire import Row, frames_of, rows_of
+from windowing.spark.wiring import wired
+from windowing.topology.plan import Topology
+from windowing.topology.stages import stages_of
+
+Rows = Sequence[tuple[Any, ...]]
+Outputs = list[dict[str, list[tuple[Any, ...]]]]
+"""For each batch the rows of each stream that has any, by sink name."""
+
+
+class Chain:
+    """Batches through the stages of `submit`. Rows of a batch go through every level in an order drawn by `seed`: a shuffle
+    promises none.
+    """
+
+    def __init__(self, topology: Topology, partitions: int = 1, seed: int = 0) -> None:
+        self.topology = topology
+        self.names = outlet_names(topology)
+        self.wiring = wired(stages_of(topology), frozenset(name for name, _ in self.names.values()))
+        self.partitions = partitions
+        self.chance = random.Random(seed)
+        self.metadata: dict[int, bytes] = {}
+        self.chunks: dict[int, dict[bytes, bytes]] = defaultdict(dict)
+        self.values: dict[int, dict[bytes, bytes]] = defaultdict(dict)
+        self.turns = [PlaceTurn(self.wiring, place) for place in self.wiring.stages.places]
+        self.batch = 0
+
+    def run(self, rows: Mapping[str, Rows], drain: bool = False) -> dict[str, list[tuple[Any, ...]]]:
+        """Run one batch; return what came out, by sink name."""
+        wire = self._emitted(rows)
+        if drain:
+            wire += [
+                Row(place.number, "drain", "", 0, 0, self.batch, None, 0, None) for place in self.wiring.stages.places
+            ]
+        for level in range(1, self.wiring.stages.last + 1):
+            wire = self._level(level, wire)
+        self.batch += 1
+        return self._out(wire)
+
+    def _emitted(self, rows: Mapping[str, Rows]) -> list[Row]:
+        wire: list[Row] = []
+        first = 0
+        for spout in self.topology.spouts:
+            given = list(rows.get(spout.id, ()))
+            stage = SpoutStage(self.wiring, spout.id, "default")
+            schema = self.wiring.schemas[f"{spout.id}:default"]
+            size = -(-len(given) // self.partitions) or 1
+            for partition in range(self.partitions):
+                part = given[partition * size : (partition + 1) * size]
+                columns = list(zip(*part, strict=True)) or [()] * len(schema)
+                arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+                batch = pa.RecordBatch.from_arrays(
+                    [*arrays, pa.repeat(pa.scalar(self.batch, pa.int64()), len(part))],
+                    names=[*(f"c{number}" for number in range(len(schema))), NOW],
+                )
+                for sent in stage.pack(iter([batch]), first + partition):
+                    wire += rows_of([sent.to_pandas()])
+            first += self.partitions
+        return wire
+
+    def _level(self, level: int, wire: list[Row]) -> list[Row]:
+        mine = [place.number for place in self.wiring.stages.on_level(level)]
+        sent = [row for row in wire if row.target not in mine]
+        for number in mine:
+            own = [row for row in wire if row.target == number]
+            self.chance.shuffle(own)
+            stored = Stored(self.metadata.get(number), self.chunks[number].get, self.values[number].get)
+            result = self.turns[number].run(own, stored, self.batch)
+            for kept, puts, drops in (
+                (self.chunks[number], result.puts, result.drops),
+                (self.values[number], result.value_puts, result.value_drops),
+            ):
+                for key in drops:
+                    del kept[key]
+                kept.update(puts)
+            if result.metadata is not None:
+                self.metadata[number] = result.metadata
+            sent += rows_of(frames_of(result.rows))
+        return sent
+
+    def _out(self, wire: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
+        found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        by_wire = {on_wire: name for name, (on_wire, _) in self.names.items()}
+        for row in wire:
+            if row.kind == "out":
+                table = decode_table(row.data or b"")
+                assert table.num_rows == row.value
+                found[by_wire[row.stream]] += [tuple(each.values()) for each in table.to_pylist()]
+        return dict(found)
+
+
+def chained(topology: Topology, batches: Mapping[str, Sequence[Rows]], partitions: int = 1, seed: int = 0) -> Outputs:
+    """Return what each batch gives, and the drain after them."""
+    chain = Chain(topology, partitions, seed)
+    count = max(map(len, batches.values()))
+    outputs = [chain.run({name: rows[number] for name, rows in batches.items()}) for number in range(count)]
+    return [*outputs, chain.run({}, drain=True)]
+
+
+def clustered(topology: Topology, batches: Mapping[str, Sequence[Rows]], drain: bool = True) -> Outputs:
+    """Return what LocalCluster gives for each batch, and for the drain."""
+    names = [name for name in outlet_names(topology) if not name.endswith(".dead_letters")]
+    outputs: Outputs = []
+    with LocalCluster(topology, batches=batches, clock=VirtualClock(), outputs=names) as cluster:
+        seen = dict.fromkeys(names, 0)
+
+        def collect() -> None:
+            found = {name: cluster.result.outputs[name][seen[name] :] for name in names}
+            outputs.append({name: rows for name, rows in found.items() if rows})
+            seen.update({name: len(cluster.result.outputs[name]) for name in names})
+
+        for number in range(max(map(len, batches.values()))):
+            cluster.run_batch({name: rows[number] for name, rows in batches.items()})
+            collect()
+        if drain:
+            cluster.drain()
+            collect()
+    return outputs
