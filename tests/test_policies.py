@@ -397,7 +397,9 @@ def test_a_scan_that_answers_no_action_is_an_error_that_names_the_policy():
 
     manager = PolicyWindowManager(WindowConfig.of(eviction=Wrong, timestamp="ts"))
     manager.add("a", 1)
-    with pytest.raises(WindowingError, match=r"Wrong.evict returned True; return one of Action"):
+    with pytest.raises(
+        WindowingError, match=r"Wrong.evict returned True on the window that ends at 1; return one of Action"
+    ):
         list(manager.advance(1))
 
 

@@ -25,7 +25,9 @@ __all__ = [
     "SnapshotError",
     "StaleWindowError",
     "WindowingError",
+    "printable",
     "shown",
+    "told",
 ]
 
 
@@ -39,6 +41,25 @@ def shown(value: Any, limit: int = 200) -> str:
     """
     text = ascii(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def printable(text: str, limit: int = 500) -> str:
+    """Return `text` on one line: what cannot be printed as \\x.. escapes, at most `limit` characters."""
+    text = text if len(text) <= limit else text[: limit - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def told(problem: BaseException) -> str:
+    """Return what `problem` says, on one line behind its name.
+
+    >>> told(KeyError("k")), told(ValueError())
+    ("KeyError: 'k'", 'ValueError')
+    """
+    try:
+        message = str(problem)
+    except Exception:
+        message = "(its message cannot be made)"
+    return f"{type(problem).__name__}: {printable(message)}" if message else type(problem).__name__
 
 
 class WindowingError(Exception):

@@ -66,7 +66,7 @@ class WindowedBoltExecutor:
         self.config = config
         self._event_time = config.event_time
         self.component = component
-        self.manager: Machine = machine_for(config, sequenced, keep_tuples, pages)
+        self.manager: Machine = machine_for(config, sequenced, keep_tuples, pages, component)
         self.generator = WaterMarkEventGenerator(
             streams,
             config.lag_ms,

@@ -63,7 +63,11 @@ class Machine(Protocol):
 
 
 def machine_for(
-    config: WindowConfig, sequenced: bool = False, keep_tuples: bool = False, pages: PageStore | None = None
+    config: WindowConfig,
+    sequenced: bool = False,
+    keep_tuples: bool = False,
+    pages: PageStore | None = None,
+    component: str = "bolt",
 ) -> Machine:
     """Return a new machine for `config`, the first of the table that fits:
 
@@ -75,12 +79,13 @@ def machine_for(
 
     `sequenced` is for a driver that stores the tuples of a WindowManager itself, `keep_tuples` for one that has to know
     which tuples an aggregating window holds, to ack them: then no panes. `pages` is where a PagedWindowManager puts its pages.
+    `component` names the bolt in errors.
     """
     if config.semantics is Semantics.STORM:
-        return StormMachine(config)
-    fold = None if config.aggregate is None else Aggregation(config.aggregate).fold
+        return StormMachine(config, component=component)
+    fold = None if config.aggregate is None else Aggregation(config.aggregate, component).fold
     if config.eviction is not None or config.trigger is not None:
-        return PolicyWindowManager(config, fold=fold)
+        return PolicyWindowManager(config, fold=fold, component=component)
     if config.max_events_in_memory is not None:
         if pages is None:
             raise ConfigError(
@@ -89,5 +94,5 @@ def machine_for(
             )
         return PagedWindowManager(config, pages)
     if fold is not None and type(config.length) is type(config.slide) and not keep_tuples:
-        return PaneManager(config)
+        return PaneManager(config, component)
     return WindowManager(config, sequenced=sequenced, fold=fold)

@@ -116,10 +116,10 @@ class PaneManager(KeyedMachine[PaneTrack]):
 
     kind = "PaneManager"
 
-    def __init__(self, config: WindowConfig) -> None:
+    def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
         super().__init__(config)
         assert config.aggregate is not None
-        self._aggregation = Aggregation(config.aggregate)
+        self._aggregation = Aggregation(config.aggregate, component)
         self._empty()
 
     def _empty(self) -> Panes:

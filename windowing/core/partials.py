@@ -19,7 +19,8 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from windowing.core.aggregate import Aggregator, Counted, add_many, field_of, spec_of
-from windowing.errors import ConfigError, shown
+from windowing.core.faults import fault
+from windowing.errors import BoltError, ConfigError, shown
 
 __all__ = ["Aggregation", "Partial", "plain"]
 
@@ -40,9 +41,10 @@ class Aggregation:
     {'flights': 2, 'worst': 5}
     """
 
-    __slots__ = ("_columns", "_fields", "_names", "_parts", "spec")
+    __slots__ = ("_columns", "_component", "_fields", "_names", "_parts", "spec")
 
-    def __init__(self, aggregate: Mapping[str, Aggregator] | Aggregator) -> None:
+    def __init__(self, aggregate: Mapping[str, Aggregator] | Aggregator, component: str = "bolt") -> None:
+        self._component = component
         self.spec = spec_of(aggregate)
         self._names = list(aggregate) if isinstance(aggregate, Mapping) else None
         self._parts: list[Aggregator] = list(aggregate.values()) if isinstance(aggregate, Mapping) else [aggregate]
@@ -62,14 +64,28 @@ class Aggregation:
     def add(self, partial: Partial, value: Any) -> None:
         """Add one value to a partial, in place."""
         single = len(self._fields) == 1
-        for at, part in enumerate(self._parts):
-            partial[at] = part.add(partial[at], value if single else value[self._columns[at]])
+        at = 0
+        try:
+            for at, part in enumerate(self._parts):
+                partial[at] = part.add(partial[at], value if single else value[self._columns[at]])
+        except Exception as problem:
+            raise self._fault(at, shown(value), problem) from problem
 
     def add_many(self, partial: Partial, values: Sequence[Any]) -> None:
         """Add values in order to a partial, in place: the same as one `add` for each."""
         columns = [values] if len(self._fields) == 1 else list(zip(*values, strict=True))
-        for at, part in enumerate(self._parts):
-            partial[at] = add_many(part, partial[at], columns[self._columns[at]])
+        at = 0
+        try:
+            for at, part in enumerate(self._parts):
+                partial[at] = add_many(part, partial[at], columns[self._columns[at]])
+        except Exception as problem:
+            raise self._fault(at, f"{len(values)} values", problem) from problem
+
+    def _fault(self, at: int, given: str, problem: Exception) -> BoltError:
+        name = "" if self._names is None else f" {self._names[at]!r}"
+        field = field_of(self._parts[at])
+        of = "" if field is None else f" of field {field!r}"
+        return fault(self._component, f"its aggregate{name}{of}, given {given}", problem)
 
     def result(self, partials: Iterable[Partial]) -> Any:
         """Return what the bolt sees of all partials together, oldest first: a value, or a dict of them by name."""

@@ -41,7 +41,8 @@ Fold = Callable[[list[Any]], Any]
 class PolicyWindowManager:
     """The windows of one task whose `eviction=` or `trigger=` (or both) is the user's own; the other half is lossless.
 
-    `fold` makes `window.aggregate` from the list of a window's tuples. Snapshots hold `get_state()` of the policies of each key.
+    `fold` makes `window.aggregate` from the list of a window's tuples; `component` names the bolt
+    in errors. Snapshots hold `get_state()` of the policies of each key.
 
     >>> from windowing.core.eviction import EvictionContext
     >>> from windowing.core.measures import seconds
@@ -58,13 +59,14 @@ class PolicyWindowManager:
 
     kind = "PolicyWindowManager"
 
-    def __init__(self, config: WindowConfig, *, fold: Fold | None = None) -> None:
+    def __init__(self, config: WindowConfig, *, fold: Fold | None = None, component: str = "bolt") -> None:
         if config.lateness is Lateness.WINDOW:
             raise ConfigError(
                 "lateness='window' asks which windows can still hold a tuple, which a policy of your own cannot say; "
                 "leave out lateness="
             )
         self.config = config
+        self._component = component
         self.tally = Tally()
         self.watermark: int | None = None
         self.closed = False
@@ -192,7 +194,7 @@ class PolicyWindowManager:
     def _track(self, key: Any) -> PolicyTrack:
         track = self._tracks.get(key)
         if track is None:
-            track = self._tracks[key] = PolicyTrack(self.config, key, self._ordinal, self.watermark)
+            track = self._tracks[key] = PolicyTrack(self.config, key, self._ordinal, self.watermark, self._component)
             self._ordinal += 1
         return track
 
@@ -238,7 +240,7 @@ class PolicyWindowManager:
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._ordinal = data["ordinal"]
         self.tally.restore(data["tally"])
-        tracks = [PolicyTrack.restored(self.config, each) for each in data["tracks"]]
+        tracks = [PolicyTrack.restored(self.config, each, self._component) for each in data["tracks"]]
         self._tracks = {track.key: track for track in tracks}
         self._guard.reset()
 

@@ -10,7 +10,7 @@ event is gone once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import takewhile
 from operator import attrgetter
@@ -21,9 +21,10 @@ from sortedcontainers import SortedKeyList
 from windowing.core.config import WindowConfig
 from windowing.core.events import Event, WaterMarkEvent
 from windowing.core.eviction import Action, EvictionContext
+from windowing.core.faults import fault
 from windowing.core.lossless import CountSlide, TimeSlide, length_of, slide_of
 from windowing.core.track import key_of
-from windowing.errors import RepeatLimitError, WindowingError, shown
+from windowing.errors import BoltError, RepeatLimitError, WindowingError, shown
 
 __all__ = ["Fired", "PolicyTrack"]
 
@@ -46,11 +47,13 @@ class PolicyTrack:
     """
 
     __slots__ = (
+        "_component",
         "_eviction",
         "_gone",
         "_last",
         "_live",
         "_max_repeats",
+        "_reference",
         "_repeats",
         "_trigger",
         "key",
@@ -59,7 +62,9 @@ class PolicyTrack:
         "waiting",
     )
 
-    def __init__(self, config: WindowConfig, key: Any, ordinal: int, watermark: int | None) -> None:
+    def __init__(
+        self, config: WindowConfig, key: Any, ordinal: int, watermark: int | None, component: str = "bolt"
+    ) -> None:
         self.key = key
         self.ordinal = ordinal
         self.waiting: SortedKeyList[Event, int] = SortedKeyList(key=attrgetter("timestamp"))
@@ -69,11 +74,13 @@ class PolicyTrack:
         self._gone: dict[Event, bool] = {}
         self._repeats = 0
         self._max_repeats = config.max_repeats
-        self._eviction: Any = length_of(config) if config.eviction is None else config.eviction()
-        self._trigger: Any = slide_of(config) if config.trigger is None else config.trigger()
+        self._component = component
+        self._reference: int | None = None
+        self._eviction: Any = length_of(config) if config.eviction is None else self._made("eviction", config.eviction)
+        self._trigger: Any = slide_of(config) if config.trigger is None else self._made("trigger", config.trigger)
         if isinstance(self._trigger, TimeSlide):
             self._trigger.passed = watermark
-        _ask(self._trigger, "start")
+        self._ask(self._trigger, "start")
 
     @property
     def newest(self) -> int | None:
@@ -129,7 +136,7 @@ class PolicyTrack:
     def tick(self, now_ms: int) -> Iterator[Fired]:
         """Yield what a tick of the clock fires."""
         self._repeats = 0
-        yield from self._fire_each(_ask(self._trigger, "tick", now_ms))
+        yield from self._fire_each(self._ask(self._trigger, "tick", now_ms))
         yield from self._due()
 
     def finish(self, watermark: int | None) -> Iterator[Fired]:
@@ -153,24 +160,24 @@ class PolicyTrack:
         self.newest_numbered = event.timestamp
         self._live[event] = False
         self._repeats = 0
-        _ask(self._eviction, "track", event)
-        yield from self._fire_each(self._trigger.track(event), self._live)
+        self._ask(self._eviction, "track", event)
+        yield from self._fire_each(self._ask(self._trigger, "track", event), self._live)
 
     def _reach(self, watermark: int, until: int | None) -> Iterator[Fired]:
         """Tell the policies of `watermark`, the trigger of `until` (None: nothing); fire what that makes due."""
-        _ask(self._eviction, "track", WaterMarkEvent(watermark))
+        self._ask(self._eviction, "track", WaterMarkEvent(watermark))
         if until is not None:
-            yield from self._fire_each(self._trigger.track(WaterMarkEvent(until)))
+            yield from self._fire_each(self._ask(self._trigger, "track", WaterMarkEvent(until)))
             yield from self._due()
 
     def _due(self) -> Iterator[Fired]:
-        while (context := _ask(self._trigger, "due", self)) is not None:
+        while (context := self._ask(self._trigger, "due", self)) is not None:
             yield from self._fire(context, self._until(context.reference_time))
 
     def _fire_each(
         self, contexts: Iterable[EvictionContext] | None, offered: Iterable[Event] | None = None
     ) -> Iterator[Fired]:
-        for context in contexts or ():
+        for context in self._each(contexts):
             yield from self._fire(context, self._until(context.reference_time) if offered is None else offered)
 
     def _fire_rest(self, newest: int) -> Iterator[Fired]:
@@ -186,6 +193,7 @@ class PolicyTrack:
     # -- a firing ----------------------------------------------------------------------------------------------------
 
     def _fire(self, context: EvictionContext, offered: Iterable[Event]) -> Iterator[Fired]:
+        self._reference = context.reference_time
         window = self._scan(context, list(offered))
         first_shown = sum(not self._live[event] for event in window)
         self._limit(first_shown, context.reference_time)
@@ -201,16 +209,20 @@ class PolicyTrack:
                 first_shown,
                 self.key,
             )
-        _ask(self._trigger, "reset")
-        _ask(self._trigger, "fired", bool(window))
+        self._ask(self._trigger, "reset")
+        self._ask(self._trigger, "fired", bool(window))
+        self._reference = None
 
     def _scan(self, context: EvictionContext, offered: list[Event]) -> list[Event]:
         if context.current_count is None:
             context = replace(context, current_count=self.event_count(context.reference_time))
-        _ask(self._eviction, "set_context", context)
+        self._ask(self._eviction, "set_context", context)
         window: list[Event] = []
         for event in offered:
-            action = self._eviction.evict(event)
+            try:
+                action = self._eviction.evict(event)
+            except Exception as problem:
+                raise self._fault(self._eviction, "evict", problem) from problem
             if action is Action.PROCESS:
                 window.append(event)
             elif action is Action.EXPIRE:
@@ -218,9 +230,10 @@ class PolicyTrack:
             elif action is Action.STOP:
                 break
             elif action is not Action.KEEP:
-                raise WindowingError(
-                    f"{type(self._eviction).__name__}.evict returned {shown(action)}; return one of Action.EXPIRE, "
-                    "PROCESS, KEEP, STOP"
+                raise BoltError(
+                    f"bolt {self._component!r} failed in its eviction: {type(self._eviction).__name__}.evict returned "
+                    f"{shown(action)} on the window that ends at {self._reference}; return one of Action.EXPIRE, PROCESS, "
+                    "KEEP, STOP"
                 )
         return window
 
@@ -239,7 +252,40 @@ class PolicyTrack:
 
     def shutdown(self) -> None:
         """Tell the trigger that the key is over."""
-        _ask(self._trigger, "shutdown")
+        self._ask(self._trigger, "shutdown")
+
+    # -- policies ----------------------------------------------------------------------------------------------------
+
+    def _made(self, option: str, factory: Callable[[], Any]) -> Any:
+        try:
+            return factory()
+        except Exception as problem:
+            raise fault(self._component, f"{option}=, when it was made", problem) from problem
+
+    def _ask(self, policy: Any, method: str, *arguments: Any) -> Any:
+        """Return what an optional method of a policy says, None if it has no such method."""
+        asked = getattr(policy, method, None)
+        try:
+            return None if asked is None else asked(*arguments)
+        except Exception as problem:
+            raise self._fault(policy, method, problem) from problem
+
+    def _each(self, contexts: Iterable[EvictionContext] | None) -> Iterator[EvictionContext]:
+        """Yield what a trigger has returned, which may be a generator of its own."""
+        try:
+            for context in contexts or ():
+                if not hasattr(context, "reference_time"):
+                    raise TypeError(f"{shown(context)} among the contexts")
+                yield context
+        except Exception as problem:
+            what = "track or tick, which return a list of EvictionContext, or None"
+            raise self._fault(self._trigger, what, problem) from problem
+
+    def _fault(self, policy: Any, method: str, problem: Exception) -> WindowingError:
+        if isinstance(problem, WindowingError):
+            return problem
+        window = "" if self._reference is None else f" on the window that ends at {self._reference}"
+        return fault(self._component, f"{type(policy).__name__}.{method}{window}", problem)
 
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
@@ -256,22 +302,22 @@ class PolicyTrack:
             "shown": list(self._live.values()),
             "last": [at for at, event in enumerate(events) if event in self._last],
             "waiting": [[event.payload, event.timestamp] for event in self.waiting],
-            "eviction": _ask(self._eviction, "get_state"),
-            "trigger": _ask(self._trigger, "get_state"),
+            "eviction": self._ask(self._eviction, "get_state"),
+            "trigger": self._ask(self._trigger, "get_state"),
         }
 
     @classmethod
-    def restored(cls, config: WindowConfig, data: dict[str, Any]) -> PolicyTrack:
+    def restored(cls, config: WindowConfig, data: dict[str, Any], component: str = "bolt") -> PolicyTrack:
         """Return the track of a snapshot."""
-        track = cls(config, key_of(data["key"]), data["ordinal"], None)
+        track = cls(config, key_of(data["key"]), data["ordinal"], None, component)
         track.newest_numbered = data["newest"]
         events = list(map(Event, data["payloads"], data["timestamps"]))
         live = events[len(events) - len(data["shown"]) :]
         track._live = dict(zip(live, data["shown"], strict=True))
         track._last = dict.fromkeys(events[at] for at in data["last"])
         track.waiting.update(Event(payload, timestamp) for payload, timestamp in data["waiting"])
-        _ask(track._eviction, "restore_state", data["eviction"])
-        _ask(track._trigger, "restore_state", data["trigger"])
+        track._ask(track._eviction, "restore_state", data["eviction"])
+        track._ask(track._trigger, "restore_state", data["trigger"])
         return track
 
     def check(self) -> None:
@@ -281,9 +327,3 @@ class PolicyTrack:
         assert not any(event.is_watermark for event in self._live)
         # Between two turns nothing is half gone.
         assert not self._gone
-
-
-def _ask(policy: Any, method: str, *arguments: Any) -> Any:
-    """Return what an optional method of a policy says, None if it has no such method."""
-    asked = getattr(policy, method, None)
-    return None if asked is None else asked(*arguments)

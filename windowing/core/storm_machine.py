@@ -12,6 +12,7 @@ are no keys and no drain.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from windowing.core.config import WindowConfig
@@ -23,6 +24,7 @@ from windowing.core.eviction import (
     WatermarkCountEvictionPolicy,
     WatermarkTimeEvictionPolicy,
 )
+from windowing.core.faults import fault
 from windowing.core.guard import Guard
 from windowing.core.measures import Count, Duration
 from windowing.core.storm import StormWindowManager
@@ -34,7 +36,7 @@ from windowing.core.trigger import (
     WatermarkCountTriggerPolicy,
     WatermarkTimeTriggerPolicy,
 )
-from windowing.errors import ConfigError, RepeatLimitError, SnapshotError, shown
+from windowing.errors import ConfigError, RepeatLimitError, SnapshotError, WindowingError, shown
 
 __all__ = ["StormMachine", "storm_policies"]
 
@@ -84,11 +86,18 @@ class StormMachine:
     1
     """
 
-    def __init__(self, config: WindowConfig, manager: type[StormWindowManager] = StormWindowManager) -> None:
+    def __init__(
+        self,
+        config: WindowConfig,
+        manager: type[StormWindowManager] = StormWindowManager,
+        component: str = "bolt",
+    ) -> None:
         self.tally = Tally()
-        self._manager = manager(*storm_policies(config))
-        self._guard = Guard()
+        self._component = component
         self._watermark = 0
+        with self._blamed():
+            self._manager = manager(*storm_policies(config))
+        self._guard = Guard()
         # Storm shows the last N tuples again at every end of a gap, however long it is.
         repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
         # An iterator window does not know its new tuples, so nothing tells that it is a repeat.
@@ -104,7 +113,8 @@ class StormMachine:
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
         """Accept one tuple."""
-        effects = self._manager.add(payload, timestamp)
+        with self._blamed():
+            effects = self._manager.add(payload, timestamp)
         self.tally.accepted += 1
         return self._guard.run(self._told(effects))
 
@@ -112,19 +122,23 @@ class StormMachine:
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
         """Accept tuples in arrival order; exactly what one `add` for each gives."""
-        effects = self._manager.add_batch(payloads, timestamps)
+        with self._blamed():
+            effects = self._manager.add_batch(payloads, timestamps)
         self.tally.accepted += len(payloads)
         return self._guard.run(self._told_at(effects), positions=True)
 
     def advance(self, watermark: int) -> Iterator[Effect]:
         """Tell the policies that no tuple with a smaller timestamp is expected."""
-        effects = self._manager.advance(watermark)
+        with self._blamed():
+            effects = self._manager.advance(watermark)
         self._watermark = watermark
         return self._guard.run(self._told(self._limited(effects, watermark)))
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Fire what is due by the clock."""
-        return self._guard.run(self._told(self._manager.tick(now_ms)))
+        with self._blamed():
+            effects = self._manager.tick(now_ms)
+        return self._guard.run(self._told(effects))
 
     def drain(self) -> Iterator[Effect]:
         """Raise ConfigError: Storm has no end of a stream."""
@@ -147,14 +161,27 @@ class StormMachine:
     # -- the tally -----------------------------------------------------------------------------------------------------
 
     def _told(self, effects: Iterable[Effect]) -> Iterator[Effect]:
-        for effect in effects:
-            self._note(effect)
-            yield effect
+        with self._blamed():
+            for effect in effects:
+                self._note(effect)
+                yield effect
 
     def _told_at(self, effects: Iterable[tuple[int, Effect]]) -> Iterator[tuple[int, Effect]]:
-        for at, effect in effects:
-            self._note(effect)
-            yield at, effect
+        with self._blamed():
+            for at, effect in effects:
+                self._note(effect)
+                yield at, effect
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Name the bolt in what its policies raise; Storm's own raise nothing."""
+        try:
+            yield
+        except (WindowingError, AssertionError):
+            raise
+        except Exception as problem:
+            until = f", W being {self._watermark}" if self._watermark else ""
+            raise fault(self._component, f"its eviction= or trigger={until}", problem) from problem
 
     def _note(self, effect: Effect) -> None:
         """Count what an effect tells. Cost: O(its tuples), and for an expiry O(queue), as for Storm's own scan."""

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from types import CodeType, TracebackType
 from typing import Any
 
-from windowing.errors import BoltError
+from windowing.errors import BoltError, told
 from windowing.topology.rows import RowError, row_of
 
-__all__ = ["blame", "file_of", "home_of", "printable"]
+__all__ = ["blame", "file_of", "home_of"]
 
 _OURS = (row_of.__code__.co_filename, __file__)
 
@@ -34,7 +34,7 @@ def blame(
     at = f" ({line})" if line else ""
     if isinstance(problem, RowError):
         return BoltError(f"{who} emitted a wrong row {where}: {problem.args[0]}{at}")
-    return BoltError(f"{who} failed {where}: {_told(problem)}{at}")
+    return BoltError(f"{who} failed {where}: {told(problem)}{at}")
 
 
 def file_of(target: Callable[..., Any], method: str | None = None) -> str | None:
@@ -61,20 +61,6 @@ def _code_of(target: Callable[..., Any], method: str | None) -> CodeType | None:
         written = type(written).__call__ if callable(written) else None
     code = getattr(inspect.unwrap(written), "__code__", None) if written is not None else None
     return code if isinstance(code, CodeType) else None
-
-
-def printable(text: str, limit: int = 500) -> str:
-    """Return `text` on one line: what cannot be printed as \\x.. escapes, at most `limit` characters."""
-    text = text if len(text) <= limit else text[: limit - 3] + "..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _told(problem: BaseException) -> str:
-    try:
-        message = str(problem)
-    except Exception:
-        message = "(its message cannot be made)"
-    return f"{type(problem).__name__}: {printable(message)}" if message else type(problem).__name__
 
 
 def _user_line(trace: TracebackType | None, file: str | None, ours: tuple[str, ...]) -> str | None:

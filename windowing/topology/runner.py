@@ -15,8 +15,8 @@ from typing import Any
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.config import OnError
 from windowing.core.windows import TupleWindow
-from windowing.errors import BoltError, shown
-from windowing.topology.blame import blame, file_of, home_of, printable
+from windowing.errors import BoltError, printable, shown
+from windowing.topology.blame import blame, file_of, home_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.rows import RowError, refuse_awaitable, row_of, rows_of
 

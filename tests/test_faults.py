@@ -1,0 +1,102 @@
+"""What a user's policies and aggregators raise names the bolt, the part, the window and the line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windowing import count, millis, windowed_bolt
+from windowing.core import aggregate as agg
+from windowing.core.eviction import Action, EvictionContext, EvictionPolicy
+from windowing.core.trigger import TriggerPolicy
+from windowing.errors import BoltError
+from windowing.runtime import run_local
+
+ROWS = [[{"at": 1, "v": 1}, {"at": 2, "v": "x"}, {"at": 12, "v": 3}]]
+
+
+def failure(*words: str, **options: Any) -> BoltError:
+    @windowed_bolt(name="mine", timestamp="at", output="n long", **options)
+    def size(window: Any) -> int:
+        return len(window)
+
+    with pytest.raises(BoltError) as caught:
+        run_local(size, ROWS)
+    for word in ("bolt 'mine' failed in ", *words):
+        assert word in str(caught.value)
+    return caught.value
+
+
+class Divides(EvictionPolicy):
+    def evict(self, event: Any) -> Action:
+        raise ZeroDivisionError("no")
+
+
+class Odd(EvictionPolicy):
+    def evict(self, event: Any) -> Any:
+        return "keep"
+
+
+class Untrackable(EvictionPolicy):
+    def track(self, event: Any) -> None:
+        raise KeyError("k")
+
+    def evict(self, event: Any) -> Action:
+        return Action.PROCESS
+
+
+class One(TriggerPolicy):
+    def track(self, event: Any) -> Any:
+        return EvictionContext(event.timestamp)
+
+
+class Lazily(TriggerPolicy):
+    def track(self, event: Any) -> Any:
+        yield EvictionContext(event.timestamp)
+        raise KeyError("k")
+
+
+def unmakeable() -> Any:
+    raise ValueError("no policy")
+
+
+LINE = f"({__file__}:{Divides.evict.__code__.co_firstlineno + 1})"
+
+
+def test_an_eviction_that_raises_names_the_window_and_the_line() -> None:
+    error = failure(
+        "Divides.evict on the window that ends at 2: ZeroDivisionError: no", LINE, eviction=Divides, slide=count(2)
+    )
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    failure("Untrackable.track: KeyError: 'k'", __file__, eviction=Untrackable, slide=count(2))
+    failure("eviction=, when it was made: ValueError: no policy", __file__, eviction=unmakeable, slide=count(2))
+
+
+def test_an_eviction_that_answers_something_else_is_told_what_to_answer() -> None:
+    failure("its eviction: Odd.evict returned 'keep' on the window that ends at 1", "Action.EXPIRE", eviction=Odd)
+
+
+def test_a_trigger_that_returns_one_context_is_told_to_return_a_list() -> None:
+    failure("One.track or tick", "a list of EvictionContext, or None", "not iterable", length=count(2), trigger=One)
+    failure("Lazily.track", "KeyError: 'k'", __file__, length=count(2), trigger=Lazily)
+
+
+@pytest.mark.parametrize("eviction", [Divides, unmakeable, Untrackable])
+def test_policies_in_storms_semantics_are_named_too(eviction: Any) -> None:
+    failure("its eviction= or trigger=", __file__, eviction=eviction, slide=count(1), semantics="storm")
+
+
+@pytest.mark.parametrize("size", [millis(10), count(2)])
+def test_an_aggregator_that_raises_is_named_with_its_field(size: Any) -> None:
+    totals = {"n": agg.count(), "total": agg.sum("v")}
+    error = failure(
+        "its aggregate 'total' of field 'v', given ", "TypeError", length=size, slide=size, aggregate=totals
+    )
+    assert isinstance(error.__cause__, TypeError)
+
+    def step(acc: int, value: Any) -> int:
+        return acc + int(value)
+
+    folded = agg.fold(int, step, int.__add__, field="v")
+    failure("its aggregate of field 'v'", "ValueError", f"{__file__}:", length=size, slide=size, aggregate=folded)
