@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import namedtuple
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -218,6 +220,41 @@ def test_ties_in_order_by_are_broken_by_what_the_rows_are() -> None:
         result = task.stage.turn(0, None, task.chunks.get, parts, [Control("drain", "default", None, None, 0)])
         outputs.append([row["ids"] for _, row in result.rows])
     assert outputs == [[[0, 1], [2, 3]]] * 3
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (1.5, "long"),
+        (-1.9, "int"),
+        (Decimal("1.5"), "long"),
+        ([1.5], "array<long>"),
+        ({"a": 1.5}, "map<string,int>"),
+        (1e300, "float"),
+        (datetime(2020, 2, 29, 12), "date"),
+        (3, "timestamp"),
+        (2**40, "int"),
+        ("x", "binary"),
+        (b"x", "string"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_a_value_that_its_field_would_change_is_refused_as_a_failure_of_its_window(
+    value: Any, kind: str, policy: Any
+) -> None:
+    def emits(window: Any) -> Any:
+        return (value if window.get()[0].id == 0 else None,)
+
+    marked = windowed_bolt(length=count(1), slide=count(1), timestamp="ts", output=f"n {kind}", on_error=policy)
+    task = Task(bolt_of(marked(emits)))
+    if policy == "raise":
+        with pytest.raises(
+            BoltError, match=r"bolt 'emits' emitted a wrong row on TupleWindow.* field 'n' of stream 'default'"
+        ):
+            task.run(rows_of([(1, "a"), (2, "a")], 0))
+    else:
+        result = task.run(rows_of([(1, "a"), (2, "a")], 0))
+        assert (result.rows, result.metrics["failed"]) == ([("default", {"n": None})], 1)
 
 
 def test_late_and_invalid_rows_go_to_the_side_stream_with_their_reason() -> None:

@@ -92,15 +92,14 @@ def test_a_failing_bolt_ends_the_query_with_bolt_window_and_cause_and_nothing_is
 @pytest.mark.parametrize(
     ("value", "output", "said"),
     [
-        ("three", "n long", "emitted 'three' as field 'n' of stream 'default'"),
-        (3, "n timestamp", "emitted 3 as field 'n'"),
-        (2**40, "n int", "emitted 1099511627776 as field 'n'"),
+        ("three", "n long", "field 'n' of stream 'default' is declared bigint: got 'three'"),
+        (1.5, "n long", "field 'n' of stream 'default' is declared bigint: got 1.5"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_before_anything_is_written(
     feed: Callable[..., Any], run: Callable[..., Any], value: Any, output: str, said: str
 ) -> None:
-    with pytest.raises(BoltError, match=r"bolt 'checked'") as caught:
+    with pytest.raises(BoltError, match=r"bolt 'checked' emitted a wrong row on TupleWindow\(start=0") as caught:
         run(bolt(value, output), feed().add(OK).read(), drain=True)
     assert said in str(caught.value)
 

@@ -133,9 +133,7 @@ def _name(number: int, place: int) -> str:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """Return the values as Arrow takes them, None if it does not; a number is no moment, whatever Arrow says."""
-    if pa.types.is_temporal(kind) and any(isinstance(value, int | float) for value in values):
-        return None
+    """Return the values as Arrow takes them, None if it does not. They are of their declared types (topology/rows.py)."""
     try:
         return pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
