@@ -90,6 +90,18 @@ class WindowManager(KeyedMachine[WindowTrack]):
             track.settle(self._by_window)
             yield from _listed(track.buffer).since(track.held_from, sequence)
 
+    def held(self) -> Iterator[tuple[Any, int, int, Any, bool]]:
+        """Yield (key, sequence, timestamp, tuple, whether it has expired) of all that is held, key by key in queue order.
+
+        What has expired is held while the next window may report it as expired. As `held_since`, between turns only.
+        """
+        self._guard.enter()
+        for track in self._tracks.values():
+            track.settle(self._by_window)
+            expired = track.horizon - track.held_from
+            for number, entry in enumerate(_listed(track.buffer).since(track.held_from, 0)):
+                yield track.key, *entry, number < expired
+
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
     ) -> None:

@@ -174,7 +174,7 @@ class CountCount:
         self._slide = slide
 
     def _firing(self, track: Track, number: int, nominal: int) -> Firing:
-        return Firing(track.buffer.timestamp_at(number - 1), max(nominal - self._length, 0), number)
+        return Firing(track.buffer.timestamp_at(number - 1), max(nominal - self._length, track.horizon), number)
 
     def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
         before, track.mark = track.mark, track.buffer.position_after(until, track.mark)
@@ -187,7 +187,7 @@ class CountCount:
         if end > track.mark:
             yield from self.due(track, since, track.buffer.timestamp_at(end - 1))
         nominal = -(-end // self._slide) * self._slide
-        if nominal > end and nominal - self._length < end:
+        if nominal > end and max(nominal - self._length, track.horizon) < end:
             yield self._firing(track, end, nominal)
 
     def horizon(self, track: Track, until: int) -> int:
@@ -241,7 +241,7 @@ class DurationCount:
         end = track.buffer.end
         if end > track.mark:
             yield from self.due(track, since, track.buffer.timestamp_at(end - 1))
-        if end % self._slide:
+        if end % self._slide and track.horizon < end:
             yield self._firing(track, end)
 
     def horizon(self, track: Track, until: int) -> int:
@@ -296,13 +296,13 @@ class CountDuration:
                 repeats += 1
                 self._limit(repeats, end, until)
             track.mark = high
-            yield Firing(end, max(high - self._length, 0), high)
+            yield Firing(end, max(high - self._length, track.horizon), high)
             end = self._next(track, end)
 
     def _next(self, track: Track, passed: int | None) -> int | None:
         """Return the first end after `passed` that fires, None if no tuple is left to fire for."""
         buffer = track.buffer
-        if self._repeat and track.mark and passed is not None:
+        if self._repeat and track.mark > track.horizon and passed is not None:
             return end_after(passed, self._slide, self._offset)
         if track.mark == buffer.end:
             return None

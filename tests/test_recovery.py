@@ -1,0 +1,391 @@
+"""Windows go on after a restart where the checkpoint left them; what comes again fires nothing, what is missing is waited for."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.core.codec import decode_value, encode_value
+from windowing.core.config import WindowConfig
+from windowing.core.events import Activation, Expired, Late
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.core.measures import Count, Duration, count, millis, seconds
+from windowing.core.recovery import Absorbed, Missed, WindowRecovery
+from windowing.errors import ConfigError
+
+SPOUT = ("spout", "default", 0)
+Payload = tuple[tuple[str, str, int], int, str]
+"""What tests send: a channel, an id and a key."""
+
+
+@dataclass
+class Run:
+    """A task over a dict of stored rows, each value through bytes and back; what it fires and acks is written down."""
+
+    config: WindowConfig
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    windows: list[Any] = field(default_factory=list)
+    late: list[Payload] = field(default_factory=list)
+    acked: list[Payload] = field(default_factory=list)
+    missed: list[Any] = field(default_factory=list)
+    now: int = 0
+
+    def __post_init__(self) -> None:
+        self.recovery = WindowRecovery.of(self.config, ["default", "other"] if self.config.event_time else ["default"])
+        rows = [(decode_value(row, "a row"), decode_value(value, "a value")) for row, value in self.rows.items()]
+        self.recovery.begin(rows, self.now)
+
+    def do(self, effects: Any) -> None:
+        for effect in effects:
+            if isinstance(effect, Activation):
+                w = effect.window
+                shown = [list(w.get()), list(w.get_new()), list(w.get_expired())]
+                self.windows.append([w.key, w.start_timestamp, w.end_timestamp, *shown])
+            elif isinstance(effect, Expired):
+                self.acked += effect.get() or ()
+            elif isinstance(effect, Late):
+                self.late += effect.payloads
+                self.acked += effect.payloads
+            elif isinstance(effect, Absorbed):
+                self.acked += effect.payloads
+            else:
+                assert isinstance(effect, Missed)
+                self.missed += effect.identities
+        self.recovery.check()
+
+    def send(self, payload: Payload, timestamp: int | None = None) -> None:
+        channel, id, key = payload
+        options = {"stream": channel[1]} | ({"key": key} if self.config.key else {})
+        self.do(self.recovery.offer(payload, channel, id, timestamp, now_ms=self.now, **options))
+
+    def checkpoint(self) -> None:
+        put, delete, absorbed = self.recovery.changes()
+        self.rows = {row: value for row, value in self.rows.items() if row not in set(map(encode_value, delete))}
+        self.rows |= {encode_value(row): encode_value(value) for row, value in put.items()}
+        self.acked += absorbed.payloads
+
+    def turn(self) -> None:
+        self.do(self.recovery.turn(self.now))
+
+
+def message(id: int, key: str = "k", channel: tuple[str, str, int] = SPOUT) -> Payload:
+    return channel, id, key
+
+
+def ids(payloads: list[Payload]) -> list[int]:
+    return [payload[1] for payload in payloads]
+
+
+SLIDING = WindowConfig.of(length=count(10), slide=count(5), message_id="id")
+
+
+# -- the equivalents of Storm's StatefulWindowedBoltExecutorTest ----------------------------------------------------------
+
+
+def test_a_stateful_windowed_bolt_without_message_ids_is_refused():  # testPrepare
+    with pytest.raises(ConfigError, match="message_id="):
+        WindowRecovery.of(WindowConfig.of(length=count(10), slide=count(5)))
+
+
+def test_with_message_ids_it_is_taken():  # testPrepareWithMsgid
+    assert not Run(SLIDING).recovery.recovering
+
+
+def test_after_the_first_window_nothing_is_expired_and_all_is_evaluated():  # testExecute
+    run = Run(SLIDING)
+    for id in range(5):
+        run.send(message(id))
+    run.checkpoint()
+    assert [ids(window[3]) for window in run.windows] == [[0, 1, 2, 3, 4]]
+    assert run.recovery.last(SPOUT) == (None, 4)
+
+
+def test_what_is_expired_is_skipped_what_is_evaluated_refills_the_window_and_new_tuples_fire():  # testRecovery
+    run = Run(SLIDING)
+    for id in range(10):
+        run.send(message(id))
+    run.checkpoint()
+    assert run.recovery.last(SPOUT) == (4, 9)
+    again = Run(SLIDING, run.rows)
+    assert again.recovery.last(SPOUT) == (4, 9)
+    for id in range(10):
+        again.send(message(id))
+    assert ids(again.acked) == [0, 1, 2, 3, 4]
+    assert (again.windows, again.recovery.recovering) == ([], False)
+    for id in range(10, 15):
+        again.send(message(id))
+    assert [ids(window[3]) for window in again.windows] == [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14]]
+    assert [ids(window[5]) for window in again.windows] == [[0, 1, 2, 3, 4]]
+    again.checkpoint()
+    assert again.recovery.last(SPOUT) == (9, 14)
+
+
+# -- what Storm does not do -----------------------------------------------------------------------------------------------
+
+
+def recovering(*, clock: int = 0) -> Run:
+    """A task after a restart that waits for 5 to 9 of its spout."""
+    run = Run(SLIDING)
+    for id in range(10):
+        run.send(message(id))
+    run.checkpoint()
+    return Run(SLIDING, run.rows, now=clock)
+
+
+def test_new_tuples_wait_until_all_are_back_whatever_the_order():
+    run = recovering()
+    for id in (10, 9, 7, 11, 5, 12, 13, 6):
+        run.send(message(id))
+    assert (run.windows, run.recovery.recovering) == ([], True)
+    run.send(message(8))
+    assert not run.recovery.recovering
+    run.send(message(14))
+    assert [ids(window[3]) for window in run.windows] == [list(range(5, 15))]
+
+
+def test_an_idle_source_is_waited_for_no_longer_than_the_timeout_after_the_last_tuple():
+    run = recovering(clock=1_000)
+    assert run.recovery.next_deadline_ms() == 31_000
+    run.now = 20_000
+    for id in (5, 6, 10, 11):
+        run.send(message(id))
+    assert run.recovery.next_deadline_ms() == 50_000
+    run.do(run.recovery.tick(49_999))
+    assert run.recovery.recovering
+    run.now = 50_000
+    run.do(run.recovery.tick(50_000))
+    assert not run.recovery.recovering
+    assert run.missed == [(SPOUT, 7), (SPOUT, 8), (SPOUT, 9)]
+    for id in range(12, 15):
+        run.send(message(id))
+    assert [ids(window[3]) for window in run.windows] == [[5, 6, 10, 11, 12, 13, 14]]
+    run.send(message(8))  # too late: it was given up, and acked
+    assert 8 in ids(run.acked)
+
+
+def test_a_tuple_that_comes_again_while_it_is_held_is_shown_once_and_acked_when_it_is_gone():
+    run = Run(WindowConfig.of(length=count(2), slide=count(2), message_id="id"))
+    run.send(message(0))
+    run.send(message(0))
+    run.checkpoint()
+    assert run.acked == []
+    run.send(message(1))
+    assert [ids(window[3]) for window in run.windows] == [[0, 1]]
+    run.checkpoint()
+    assert Counter(ids(run.acked)) == {0: 2, 1: 1}
+
+
+def test_a_tuple_that_comes_twice_while_recovering_is_shown_once_and_acked_twice():
+    run = recovering()
+    for id in (5, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14):
+        run.send(message(id))
+    for id in range(15, 20):
+        run.send(message(id))
+    assert [ids(window[3]) for window in run.windows] == [list(range(5, 15)), list(range(10, 20))]
+    run.checkpoint()
+    assert Counter(ids(run.acked))[5] == 2
+
+
+def test_a_tuple_that_was_never_seen_is_new_though_greater_ids_were_evaluated():
+    run = Run(SLIDING)
+    for id in (0, 1, 3, 4):
+        run.send(message(id))
+    run.checkpoint()
+    run = Run(SLIDING, run.rows)
+    for id in (0, 1, 3, 4, 2):  # 2 had failed on its way to this bolt
+        run.send(message(id))
+    assert [ids(window[3]) for window in run.windows] == [[0, 1, 3, 4, 2]]
+
+
+def test_a_rollback_is_a_restart_without_a_new_process():
+    run = Run(SLIDING)
+    for id in range(5):
+        run.send(message(id))
+    run.checkpoint()
+    for id in range(5, 12):
+        run.send(message(id))
+    rows = [(decode_value(row, "a row"), decode_value(value, "a value")) for row, value in run.rows.items()]
+    run.recovery.begin(rows, run.now)
+    run.windows.clear()
+    for id in range(12):
+        run.send(message(id))
+    assert [ids(window[3]) for window in run.windows] == [list(range(10))]
+
+
+def test_a_checkpoint_while_tuples_are_awaited_changes_nothing():
+    run = recovering()
+    for id in (5, 6, 10):
+        run.send(message(id))
+    before = dict(run.rows)
+    run.checkpoint()
+    assert run.rows == before
+    again = Run(SLIDING, run.rows)
+    for id in range(5, 15):
+        again.send(message(id))
+    assert [ids(window[3]) for window in again.windows] == [list(range(5, 15))]
+
+
+def test_only_what_changed_is_written():
+    run = Run(WindowConfig.of(length=count(1000), slide=count(500), message_id="id"))
+    for id in range(900):
+        run.send(message(id))
+    assert len(run.recovery.changes().put) > 900
+    run.send(message(900))
+    put, delete, _ = run.recovery.changes()
+    assert (len(put), delete) == (4, [])  # the tuple, its queue, its channel, the machine
+
+
+@pytest.mark.parametrize("id", [None, "7", 1.5, True])
+def test_an_id_that_is_no_whole_number_is_an_error(id: Any):
+    with pytest.raises(ConfigError, match="wanted a whole number that grows"):
+        Run(SLIDING).recovery.offer("a", SPOUT, id, now_ms=0)
+
+
+# -- crash anywhere: the same windows -------------------------------------------------------------------------------------
+
+CHANNELS = [("spout", "default", 0), ("spout", "default", 1), ("late", "other", 0)]
+
+
+@st.composite
+def definitions(draw: st.DrawFn) -> WindowConfig:
+    measures = st.integers(1, 6).map(Count) | st.integers(1, 12).map(lambda ms: Duration(ms=ms))
+    length, slide = draw(measures), draw(measures)
+    options: dict[str, Any] = {"message_id": "id"}
+    if draw(st.booleans()):
+        options |= {"timestamp": "at", "lag": millis(draw(st.sampled_from([0, 3])))}
+        if isinstance(length, Duration) and isinstance(slide, Duration) and draw(st.booleans()):
+            options["lateness"] = "window"
+    if draw(st.booleans()):
+        options["key"] = "key"
+        if (isinstance(length, Count) or isinstance(slide, Count)) and draw(st.booleans()):
+            options["key_ttl"] = millis(20)
+    return WindowConfig.of(length=length, slide=slide, **options)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    """Return operations: ("add", payload, timestamp), ("turn",), ("clock", ms), ("checkpoint",)."""
+    chance = random.Random(draw(st.integers(0, 10**6)))  # long histories, which Hypothesis seldom draws by itself
+    found: list[tuple[Any, ...]] = []
+    front, now, next_id = 50, 50, Counter[Any]()
+    for _ in range(draw(st.integers(1, 80))):
+        kind = chance.choice(["add"] * 6 + ["turn", "clock", "checkpoint"])
+        if kind == "add":
+            channel = chance.choice(CHANNELS)
+            next_id[channel] += chance.randint(1, 3)
+            front += chance.choice([0, 0, 1, 2, 7])
+            key = chance.choice("ab")
+            at = front - chance.choice([0, 0, 1, 4, 15])
+            found.append(("add", (channel, next_id[channel], key), at))
+        elif kind == "clock":
+            now += chance.choice([1, 3, 10])
+            found.append(("clock", now))
+        else:
+            found.append((kind,))
+    return found
+
+
+def perform(run: Run, op: tuple[Any, ...]) -> None:
+    if op[0] == "add":
+        _, payload, at = op
+        if not run.config.event_time:
+            payload = ((payload[0][0], "default", payload[0][2]), *payload[1:])
+        run.send(payload, at if run.config.event_time else None)
+    elif op[0] == "clock":
+        run.now = op[1]
+    elif op[0] == "turn":
+        run.turn()
+    else:
+        run.checkpoint()
+
+
+@pytest.mark.filterwarnings("ignore::windowing.core.config.SkippedTuplesWarning")
+@given(config=definitions(), history=histories(), crash=st.integers(1, 100), seed=st.integers(0, 1000))
+def test_after_a_crash_anywhere_the_windows_are_those_of_a_run_without_it(
+    config: WindowConfig, history: list[tuple[Any, ...]], crash: int, seed: int
+) -> None:
+    history = [*history, ("clock", 500), ("turn",)]
+    undisturbed = Run(config)
+    for op in history:
+        perform(undisturbed, op)
+    undisturbed.do(undisturbed.recovery.drain(undisturbed.now))
+
+    chance = random.Random(seed)
+    run, committed, durable = Run(config), 0, ([], [])
+    acked: list[Payload] = []
+    crash = len(history) * crash // 100
+    for number, op in enumerate(history[:crash]):
+        perform(run, op)
+        if op == ("checkpoint",):
+            committed, durable, acked = number + 1, (run.windows[:], run.late[:]), run.acked[:]
+            rows = dict(run.rows)
+    again = Run(config, rows if committed else {}, now=0)
+    again.now = max([op[1] for op in history[:committed] if op[0] == "clock"], default=0)
+    # The sources send again what is not acked, and some of what is (its ack was lost), in any order.
+    sent = [op for op in history[:committed] if op[0] == "add"]
+    known = [perform_payload(config, op) for op in sent]
+    replay = [op for op, payload in zip(sent, known, strict=True) if payload not in acked or chance.random() < 0.3]
+    chance.shuffle(replay)
+    rest = list(history[committed:])
+    while replay or rest:
+        take = replay if replay and (not rest or chance.random() < 0.4) else rest
+        perform(again, take.pop(0))
+    again.do(again.recovery.drain(again.now))
+    assert again.missed == []
+    assert [*durable[0], *again.windows] == undisturbed.windows
+    assert Counter([*durable[1], *again.late]) == Counter(undisturbed.late)
+    assert set(acked) | set(again.acked) == set(undisturbed.acked)
+    assert again.recovery.executor.counts() == undisturbed.recovery.executor.counts()
+
+
+def perform_payload(config: WindowConfig, op: tuple[Any, ...]) -> Payload:
+    payload: Payload = op[1]
+    return payload if config.event_time else ((payload[0][0], "default", payload[0][2]), *payload[1:])
+
+
+@pytest.mark.filterwarnings("ignore::windowing.core.config.SkippedTuplesWarning")
+@given(config=definitions(), history=histories(), seed=st.integers(0, 1000))
+def test_tuples_that_never_come_again_are_named_and_the_rest_goes_on_in_order(
+    config: WindowConfig, history: list[tuple[Any, ...]], seed: int
+) -> None:
+    chance, run = random.Random(seed), Run(config)
+    for op in [*history, ("checkpoint",)]:
+        perform(run, op)
+    again = Run(config, run.rows, now=run.now)
+    missing = sorted(again.recovery.missing)
+    lost = {identity for identity in missing if chance.random() < 0.5}
+    for op in history:
+        if op[0] == "add" and perform_payload(config, op)[:2] in set(missing) - lost:
+            perform(again, op)
+    before = again.recovery.executor.counts() if not again.recovery.recovering else None
+    again.now += 30_000
+    again.do(again.recovery.tick(again.now))
+    assert set(again.missed) == lost
+    assert before is None or not lost
+    for op in history:  # everything comes again: nothing is taken twice
+        if op[0] == "add":
+            perform(again, op)
+    fresh = [op for op in history if op[0] == "add"][-3:]
+    for op in fresh:
+        (channel, id, key), at = op[1], op[2]
+        perform(again, ("add", (channel, id + 1000, key), at + 100))
+    again.turn()
+    again.do(again.recovery.drain(again.now))
+    again.checkpoint()
+    shown = {payload[:2] for window in again.windows for payload in window[3]}
+    assert not shown & lost
+    counts = again.recovery.executor.counts()
+    assert counts["pending"] == 0
+    assert counts["in"] == counts["shown"] + counts["skipped"] + counts["late"]
+
+
+def test_an_executor_that_keeps_no_arrival_numbers_is_no_executor_for_recovery():
+    config = WindowConfig.of(length=seconds(1), slide=seconds(1), timestamp="at", message_id="id")
+    assert WindowRecovery.of(config).executor.manager.next_sequence == 0
+    assert isinstance(WindowedBoltExecutor(config), WindowedBoltExecutor)

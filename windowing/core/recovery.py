@@ -1,0 +1,347 @@
+"""WindowRecovery: the windows of a stateful bolt go on where the last checkpoint left them, with tuples that come again.
+
+    checkpoint --> rows     the machine without its tuples; the ids of the tuples that are not acked; the tuples that are acked but
+                            that the next window may still report as expired
+    restart    <-- rows     RECOVERING: what comes is told apart by its id
+                              gone     acked before: absorbed (acked again, shown nowhere)
+                              awaited  put back in its place; fires nothing
+                              new      set aside, and the turns too, in order
+    all are back            RUNNING: what was set aside is done; windows fire where the undisturbed run fires them
+
+Laws
+- What is acked is in the rows, or no window will ever need it; what is not acked comes again from its source. So nothing is lost,
+  and after a crash at any point the windows since the checkpoint are those of a run without the crash, for all four mixes, over
+  event time and the clock, with keys or without: same tuples, same new and expired, same references.
+- Ids of a channel (component, stream, task) are whole numbers that grow in the order of first arrival. All ids up to `last_expired`
+  are gone; above it each is known by itself, so tuples may come again in any order, and more than once.
+- A tuple that comes again while the first is held is absorbed when that one is gone.
+- A source that does not send a tuple again holds recovery up until `recovery_timeout` after the last that came; then the
+  tuple is given up by name (Missed), as if it had expired. (In Storm recovery then never ends.)
+
+Cost: O(held) at a checkpoint, of which what changed is written; O(1) a tuple. Source: Storm's `StatefulWindowedBoltExecutor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from windowing.core.events import Effect
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.core.guard import no_effects
+from windowing.core.manager import WindowManager
+from windowing.core.recovery_rows import CHANNEL, GONE, MACHINE, SHOWN, TRACK, WAITS, Place, RowKey, without
+from windowing.errors import ConfigError, shown
+
+__all__ = ["Absorbed", "Changes", "Missed", "WindowRecovery"]
+
+Channel = Hashable
+"""Where tuples come from: (component, stream, task), plain data."""
+Identity = tuple[Channel, int]
+_ABSENT: Any = object()
+
+
+class Absorbed(NamedTuple):
+    """These tuples had their windows before: ack them, they are shown nowhere."""
+
+    payloads: tuple[Any, ...]
+
+
+class Missed(NamedTuple):
+    """These tuples did not come again in time: no window shows them any more."""
+
+    identities: tuple[Identity, ...]
+
+
+class Changes(NamedTuple):
+    """What to do with the stored rows at a checkpoint, and what to ack with it."""
+
+    put: dict[RowKey, Any]
+    delete: list[RowKey]
+    absorbed: Absorbed
+
+
+class _Arrival(NamedTuple):
+    """A tuple with all that the executor wants to know."""
+
+    payload: Any
+    channel: Channel
+    id: int
+    timestamp: Any
+    now_ms: int
+    options: dict[str, Any]
+
+
+class _Turn(NamedTuple):
+    now_ms: int
+
+
+def _same(payload: Any) -> Any:
+    return payload
+
+
+class WindowRecovery:
+    """One task of a stateful windowed bolt: `begin` with the stored rows, then offer tuples and make turns through it.
+
+    `encode` and `decode` turn a tuple into plain data and back. Perform the effects of an entry before the next. An executor made
+    by `executor_of` is wanted: it keeps arrival numbers.
+
+    >>> from windowing.core.config import WindowConfig
+    >>> from windowing.core.measures import count
+    >>> config = WindowConfig.of(length=count(2), slide=count(2), message_id="id")
+    >>> windows = WindowRecovery.of(config)
+    >>> windows.begin([], now_ms=0)
+    >>> list(windows.offer("a", ("s", "default", 0), 7, now_ms=0)), len(windows.changes().put)
+    ([], 4)
+    """
+
+    def __init__(
+        self,
+        executor: WindowedBoltExecutor,
+        encode: Callable[[Any], Any] = _same,
+        decode: Callable[[Any], Any] = _same,
+    ) -> None:
+        manager = executor.manager
+        if executor.config.message_id is None or not isinstance(manager, WindowManager):
+            raise ConfigError(
+                f"the windows of {executor.component!r} have a state, and to fill them again after a restart their tuples "
+                "need ids; name the field of a growing whole number by message_id="
+            )
+        self.executor = executor
+        self.missing: set[Identity] = set()
+        self._manager = manager
+        self._blank = executor.snapshot()
+        self._encode, self._decode = encode, decode
+        self._timeout_ms = executor.config.recovery_timeout_ms
+        self._deadline_ms = 0
+        self._clear()
+
+    @classmethod
+    def of(cls, config: Any, streams: Iterable[str] = ("default",), component: str = "bolt") -> WindowRecovery:
+        """Return a recovery with an executor of its own."""
+        return cls(WindowedBoltExecutor(config, tuple(streams), component, sequenced=True, keep_tuples=True))
+
+    def _clear(self) -> None:
+        self.missing.clear()
+        self._live: dict[Identity, int] = {}
+        self._gone: dict[Channel, set[int]] = {}
+        self._last: dict[Channel, list[int | None]] = {}
+        self._again: list[tuple[Identity, Any]] = []
+        self._written: dict[RowKey, Any] = {}
+        self._back: dict[Identity, Any] = {}
+        self._aside: list[_Arrival | _Turn] = []
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def recovering(self) -> bool:
+        """Whether tuples are awaited that have to come again."""
+        return bool(self.missing)
+
+    def last(self, channel: Channel) -> tuple[int | None, int | None]:
+        """Return (last expired, last evaluated) of a channel as of the last checkpoint: all ids up to the first are gone, the
+        second is the greatest that came. None for none.
+        """
+        expired, evaluated = self._last.get(channel, (None, None))
+        return expired, evaluated
+
+    def begin(self, rows: Iterable[tuple[RowKey, Any]], now_ms: int) -> None:
+        """Take what the last checkpoint has stored, at the start and after a rollback; nothing is kept of before."""
+        self._clear()
+        self._written = dict(rows)
+        if MACHINE not in self._written:
+            self.executor.restore(self._blank)
+            return
+        for row, value in self._written.items():
+            if row[0] == WAITS:
+                self._live[row[1], row[2]] = value[0]
+            elif row[0] == GONE:
+                self._gone.setdefault(row[1], set()).add(row[2])
+            elif row[0] == CHANNEL:
+                self._last[row[1]] = list(value)
+        self.missing = set(self._live)
+        self._deadline_ms = now_ms + self._timeout_ms
+        if not self.missing:
+            self._resume()
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `tick` gives up what did not come again, None while nothing is awaited."""
+        return self._deadline_ms if self.recovering else None
+
+    def tick(self, now_ms: int) -> Iterator[Effect | Absorbed | Missed]:
+        """Take note of the time: recovery ends at the deadline."""
+        if not self.recovering or now_ms < self._deadline_ms:
+            return no_effects()
+        return self._end()
+
+    # -- tuples and turns ----------------------------------------------------------------------------------------------
+
+    def offer(
+        self, payload: Any, channel: Channel, message_id: Any, timestamp: Any = None, *, now_ms: int, **options: Any
+    ) -> Iterator[Effect | Absorbed | Missed]:
+        """Take one tuple; `options` are those of `WindowedBoltExecutor.add` (stream, key, source)."""
+        if type(message_id) is not int:
+            raise ConfigError(
+                f"bolt {self.executor.component!r}: message_id {self.executor.config.message_id!r} is {shown(message_id)}, "
+                "wanted a whole number that grows from tuple to tuple of a task; take the offset at the source, say"
+            )
+        arrival = _Arrival(payload, channel, message_id, timestamp, now_ms, options)
+        return self._take_back(arrival) if self.recovering else self._take(arrival)
+
+    def turn(self, now_ms: int) -> Iterator[Effect | Absorbed | Missed]:
+        """Make a watermark turn (over the clock: a tick of it), after recovery if that is under way."""
+        if self.recovering:
+            self._aside.append(_Turn(now_ms))
+            return no_effects()
+        self.executor.set_clock(now_ms)
+        return self.executor.turn()
+
+    def drain(self, now_ms: int) -> Iterator[Effect | Absorbed | Missed]:
+        """End of the input: what did not come again by now is given up."""
+        if self.recovering:
+            yield from self._end()
+        self.executor.set_clock(now_ms)
+        yield from self.executor.drain()
+
+    def _take(self, arrival: _Arrival) -> Iterator[Effect | Absorbed | Missed]:
+        identity = arrival.channel, arrival.id
+        if identity in self._live:
+            self._again.append((identity, arrival.payload))
+            return no_effects()
+        if self._is_gone(*identity):
+            return iter((Absorbed((arrival.payload,)),))
+        last = self._last.setdefault(arrival.channel, [None, None])
+        last[1] = arrival.id if last[1] is None else max(last[1], arrival.id)
+        sequence = self._manager.next_sequence
+        self.executor.set_clock(arrival.now_ms)
+        effects = self.executor.add(arrival.payload, arrival.timestamp, **arrival.options)
+        if self._manager.next_sequence > sequence:
+            self._live[identity] = sequence
+        else:
+            self._gone.setdefault(arrival.channel, set()).add(arrival.id)
+        return effects
+
+    def _is_gone(self, channel: Channel, id: int) -> bool:
+        expired = self._last.get(channel, [None])[0]
+        return (expired is not None and id <= expired) or id in self._gone.get(channel, ())
+
+    def _take_back(self, arrival: _Arrival) -> Iterator[Effect | Absorbed | Missed]:
+        identity = arrival.channel, arrival.id
+        if identity in self._live:
+            before = self._back.get(identity, _ABSENT)
+            if before is not _ABSENT:
+                self._again.append((identity, before))  # it came twice: the later one is the one that is waited for
+            self._back[identity] = arrival.payload
+            self.missing.discard(identity)
+            self._deadline_ms = arrival.now_ms + self._timeout_ms
+            return no_effects() if self.missing else self._end()
+        if self._is_gone(*identity):
+            return iter((Absorbed((arrival.payload,)),))
+        self._aside.append(arrival)
+        return no_effects()
+
+    # -- the end of a recovery -----------------------------------------------------------------------------------------
+
+    def _end(self) -> Iterator[Effect | Absorbed | Missed]:
+        """Go on from the checkpoint, then do what was set aside meanwhile."""
+        missed = tuple(sorted(self.missing, key=repr))
+        self._resume()
+        aside, self._aside = self._aside, []
+        return self._caught_up(missed, aside)
+
+    def _caught_up(
+        self, missed: tuple[Identity, ...], aside: list[_Arrival | _Turn]
+    ) -> Iterator[Effect | Absorbed | Missed]:
+        if missed:
+            yield Missed(missed)
+        for each in aside:
+            yield from self.turn(each.now_ms) if isinstance(each, _Turn) else self._take(each)
+
+    def _resume(self) -> None:
+        """Make the executor that of the checkpoint, its tuples in their places."""
+        rows = self._written
+        places = {identity: Place(*rows[WAITS, *identity]) for identity in self._live}
+        held = [(place, self._back[identity]) for identity, place in places.items() if identity in self._back]
+        held += [(Place(row[1], *value[:2]), self._decode(value[2])) for row, value in rows.items() if row[0] == SHOWN]
+        lost = [places[identity] for identity in self.missing]
+        tracks = [rows[row] for row in sorted((row for row in rows if row[0] == TRACK), key=lambda row: int(row[1]))]
+        machine = rows[MACHINE]
+        manager = {**machine["manager"], "tracks": tracks}
+        if lost:
+            manager = without(manager, [place for place, _ in held], lost)
+        self.executor.restore({**machine, "manager": manager})
+        self._manager.load(
+            [place.key for place, _ in held],
+            [place.sequence for place, _ in held],
+            [place.timestamp for place, _ in held],
+            [payload for _, payload in held],
+        )
+        for channel, id in self.missing:
+            del self._live[channel, id]
+            self._gone.setdefault(channel, set()).add(id)
+        self.missing.clear()
+        self._back.clear()
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def changes(self) -> Changes:
+        """Return what has to be stored with the checkpoint that is being prepared; it is taken for stored from then on.
+
+        While tuples are awaited nothing changes: the checkpoint before is still what there is to recover.
+        """
+        if self.recovering:
+            return Changes({}, [], Absorbed(()))
+        rows = self._rows()
+        put = {row: value for row, value in rows.items() if self._written.get(row, _ABSENT) != value}
+        delete = [row for row in self._written if row not in rows]
+        self._written = rows
+        absorbed = tuple(payload for identity, payload in self._again if identity not in self._live)
+        self._again = [(identity, payload) for identity, payload in self._again if identity in self._live]
+        return Changes(put, delete, Absorbed(absorbed))
+
+    def _rows(self) -> dict[RowKey, Any]:
+        snapshot = self.executor.snapshot(events=False)
+        tracks = snapshot["manager"].pop("tracks")
+        rows: dict[RowKey, Any] = {MACHINE: snapshot}
+        rows |= {(TRACK, track["ordinal"]): track for track in tracks}
+        places = {}
+        for key, sequence, timestamp, payload, expired in self._manager.held():
+            if expired:
+                row = SHOWN, sequence
+                rows[row] = self._written.get(row) or [timestamp, key, self._encode(payload)]
+            else:
+                places[sequence] = [sequence, timestamp, key]
+        self._forget({sequence for sequence in self._live.values() if sequence not in places})
+        rows |= {(WAITS, *identity): places[sequence] for identity, sequence in self._live.items()}
+        rows |= {(GONE, channel, id): None for channel, ids in self._gone.items() for id in ids}
+        return rows | {(CHANNEL, channel): list(last) for channel, last in self._last.items()}
+
+    def _forget(self, sequences: set[int]) -> None:
+        """Take note that tuples are gone, and move `last_expired` of each channel over all that are."""
+        for identity in [identity for identity, sequence in self._live.items() if sequence in sequences]:
+            del self._live[identity]
+            self._gone.setdefault(identity[0], set()).add(identity[1])
+        first: dict[Channel, int] = {}
+        for channel, id in self._live:
+            first[channel] = min(first.get(channel, id), id)
+        for channel, ids in self._gone.items():
+            passed = {id for id in ids if channel not in first or id < first[channel]}
+            if passed:
+                expired, evaluated = self._last[channel]
+                self._last[channel] = [max(passed) if expired is None else max(expired, *passed), evaluated]
+                ids -= passed
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        if self.recovering:
+            # Each tuple that was held is back or awaited, not both.
+            assert self.missing | self._back.keys() == self._live.keys()
+            assert not self.missing & self._back.keys()
+            return
+        self.executor.check()
+        # No tuple is both live and gone; an arrival number is that of one tuple.
+        assert not any(self._is_gone(*identity) for identity in self._live)
+        assert len(set(self._live.values())) == len(self._live)
+        # Nothing is set aside, and nothing waits to be put back.
+        assert not self._aside
+        assert not self._back
