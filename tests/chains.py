@@ -31,10 +31,11 @@ class Chain:
     promises none.
     """
 
-    def __init__(self, topology: Topology, partitions: int = 1, seed: int = 0) -> None:
+    def __init__(self, topology: Topology, partitions: int = 1, seed: int = 0, letters: bool = True) -> None:
         self.topology = topology
         self.names = outlet_names(topology)
-        self.wiring = wired(stages_of(topology), frozenset(name for name, _ in self.names.values()))
+        kept = [on_wire for name, (on_wire, _) in self.names.items() if letters or not name.endswith(".dead_letters")]
+        self.wiring = wired(stages_of(topology), frozenset(kept))
         self.partitions = partitions
         self.chance = random.Random(seed)
         self.metadata: dict[int, bytes] = {}
