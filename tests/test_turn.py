@@ -168,6 +168,31 @@ def test_windows_of_a_users_own_policy_survive_in_stored_bytes() -> None:
     assert stopped.chunks
 
 
+def test_rows_are_read_by_name_whatever_the_columns_are_called() -> None:
+    def told(window: Any) -> Any:
+        row = window.get()[-1]
+        assert row == window.get()[-1:][0] == ("A", 7)
+        return row["class"], row["flight no"], row[1], list(row._asdict())
+
+    output = "class string, number long, same long, names array<string>"
+    marked = windowed_bolt(length=count(2), slide=count(1), output=output)(told)
+    sums = windowed_bolt(
+        length=millis(10),
+        slide=millis(10),
+        output="total long",
+        name="sums",
+        aggregate=agg.sum("flight no"),
+    )(lambda window: window.aggregate)
+    rows = pa.table({"class": ["A"], "flight no": [7], "__ts": pa.array([5], pa.int64())})
+    parts, drain = [Part("default", 0, 0, 5, encode_table(rows))], [Control("drain", "default", None, None, 5)]
+    found = [
+        TaskStage(bolt_of(bolt), ("class", "flight no")).turn(0, None, {}.get, parts, drain).rows
+        for bolt in (marked, sums)
+    ]
+    assert [list(row.values()) for _, row in found[0]] == [["A", 7, 7, ["class", "flight no"]]]
+    assert found[1] == [("default", {"total": 7})]
+
+
 def test_an_aggregate_keeps_no_rows() -> None:
     marked = windowed_bolt(
         length=millis(60),

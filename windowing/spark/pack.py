@@ -13,7 +13,6 @@ travels on for the turn to route.
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -30,6 +29,7 @@ from pyspark.sql.types import DataType, MapType
 from windowing.core.config import Semantics, WindowConfig
 from windowing.errors import ConfigError
 from windowing.spark.failures import marked
+from windowing.topology.records import record_type
 
 __all__ = [
     "NOW",
@@ -119,7 +119,7 @@ class Packer:
             return pa.repeat(pa.scalar(now, pa.int64()), rows.num_rows)
         if isinstance(self.timestamp, str):
             return timestamps_of(rows.column(self.timestamp))
-        row_type = namedtuple("Row", rows.schema.names, rename=True)  # type: ignore[misc]
+        row_type = record_type(tuple(rows.schema.names))
         columns = [column.to_pylist() for column in rows.columns]
         return pa.array([asked(self.timestamp, row_type(*values)) for values in zip(*columns, strict=True)], pa.int64())
 

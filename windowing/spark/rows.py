@@ -4,12 +4,11 @@
                                        |
                                        +--> columns of the chunks          (turn.py)
 
-NamedRows are those of `windowed(...)`: namedtuples of one set of columns. (A topology's are Tuples: tuple_rows.py.)
+NamedRows are those of `windowed(...)`: Records of one set of columns. (A topology's are Tuples: tuple_rows.py.)
 """
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +19,7 @@ import pyarrow as pa
 from windowing.spark.arrival import in_order
 from windowing.spark.codec import NAN
 from windowing.spark.state import decode_table
+from windowing.topology.records import record_type
 
 __all__ = ["NamedRows", "Part", "RowFormat", "one_nan"]
 
@@ -57,7 +57,7 @@ class RowFormat(Protocol):
 
 
 class NamedRows:
-    """Namedtuples of these columns. `streams`: the input streams, whose order is part of the order of arrival; `order_by`:
+    """Records of these columns. `streams`: the input streams, whose order is part of the order of arrival; `order_by`:
     columns that give it instead (arrival.py).
     """
 
@@ -66,7 +66,7 @@ class NamedRows:
 
     @cached_property
     def _type(self) -> Any:
-        return namedtuple("Row", self._columns, rename=True)
+        return record_type(self._columns)
 
     def arrived(self, parts: Sequence[Part]) -> pa.Table:
         """Return the rows by (stream, partition, sequence, position), or by `order_by`."""
@@ -86,7 +86,7 @@ class NamedRows:
         return table.select(list(self._columns))
 
     def payloads(self, table: pa.Table) -> list[Any]:
-        """Return a namedtuple for each row."""
+        """Return a Record for each row."""
         columns = [table.column(name).to_pylist() for name in self._columns]
         if not columns:
             return [self._type() for _ in range(table.num_rows)]
@@ -98,7 +98,7 @@ class NamedRows:
         return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def is_row(self, value: Any) -> bool:
-        """Return whether a value is such a namedtuple."""
+        """Return whether a value is such a Record."""
         return isinstance(value, self._type)
 
     def fields(self, payload: Any) -> dict[str, Any]:
