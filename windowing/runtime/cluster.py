@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from windowing.core.checks import did_you_mean
@@ -28,8 +29,10 @@ from windowing.runtime.clock import Clock, SystemClock, VirtualClock
 from windowing.runtime.crew import Crew, crew_of
 from windowing.runtime.hub import ClusterResult, Hub, output_name
 from windowing.runtime.spouts import InputSource
+from windowing.runtime.states import state_provider
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Topology
+from windowing.transactions.state import StateProvider
 
 __all__ = ["LocalCluster", "run_topology"]
 
@@ -40,24 +43,27 @@ Batches = Mapping[str, Sequence[Iterable[Any]]]
 class LocalCluster:
     """A topology at work. A context manager: leaving it closes spouts and bolts.
 
-    batches: the rows of every InputSpout, batch by batch; then turns of windows over event time come at the ends of batches.
-    clock: the system's if left out. seed: None does every step in its order; a number chooses the order of steps by chance,
-    the same for the same number, to find what depends on it. outputs: the streams to keep, as "count" or "count.late"; those
-    that nobody reads if left out.
+        batches: the rows of every InputSpout, batch by batch; then turns of windows over event time come at the ends of batches.
+        clock: the system's if left out. seed: None does every step in its order; a number chooses the order of steps by chance,
+        the same for the same number, to find what depends on it. outputs: the streams to keep, as "count" or "count.late"; those
+        that nobody reads if left out. states: where bolts with `init_state` keep them, as `topology.state.provider` says if left
+        out; `state_path` is the SQLite file then. A topology that is started again with the same states goes on from the last
+        checkpoint; in batches there is one after each.
 
-    >>> from windowing.topology.builder import TopologyBuilder
-    >>> from windowing.topology.components import InputSpout
-    >>> from windowing.topology.marking import bolt
-    >>> @bolt(output="word string")
-    ... def split(tuple):
-    ...     return tuple["sentence"].split()
-    >>> builder = TopologyBuilder("words")
-    >>> _ = builder.set_spout("sentences", InputSpout("sentence string"))
-    >>> _ = builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
-    >>> with LocalCluster(builder.build(), batches={"sentences": [[("the cow",)], [("jumped",)]]}) as cluster:
-    ...     result = cluster.run()
-    >>> result["split"], result.acked
-    ([('the',), ('cow',), ('jumped',)], 2)
+        >>> from windowing.topology.builder import TopologyBuilder
+        >>> from windowing.topology.components import InputSpout
+        >>> from windowing.runtime.states import state_provider
+    from windowing.topology.marking import bolt
+        >>> @bolt(output="word string")
+        ... def split(tuple):
+        ...     return tuple["sentence"].split()
+        >>> builder = TopologyBuilder("words")
+        >>> _ = builder.set_spout("sentences", InputSpout("sentence string"))
+        >>> _ = builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
+        >>> with LocalCluster(builder.build(), batches={"sentences": [[("the cow",)], [("jumped",)]]}) as cluster:
+        ...     result = cluster.run()
+        >>> result["split"], result.acked
+        ([('the',), ('cow',), ('jumped',)], 2)
     """
 
     def __init__(
@@ -68,6 +74,8 @@ class LocalCluster:
         clock: Clock | None = None,
         seed: int | None = None,
         outputs: Sequence[str] | None = None,
+        states: StateProvider | None = None,
+        state_path: str | Path | None = None,
     ) -> None:
         self.topology = topology
         self.clock: Clock = clock or SystemClock()
@@ -75,7 +83,9 @@ class LocalCluster:
         self._hub = Hub(seed or 0, topology.config.acker_executors)
         self._hub.now_ms = self.clock.now_ms()
         self._hub.result.outputs = {name: [] for name in _outputs(topology, outputs)}
-        self.crew: Crew = crew_of(topology, self._hub, by_hand=batches is not None)
+        if states is None and topology.stateful:
+            states = state_provider(topology.config.state_provider, topology.name, state_path)
+        self.crew: Crew = crew_of(topology, self._hub, batches is not None, states if topology.stateful else None)
         self._shuffled = seed is not None
         self._opened = False
         self._over: str | None = None
@@ -104,6 +114,7 @@ class LocalCluster:
         while not self._dry() and self._pass_time():
             self._settle()
         self.drain()
+        self.checkpoint()
         while self.pending and self._pass_time():
             self._busy()
         return self.result
@@ -117,6 +128,16 @@ class LocalCluster:
         for task in self.crew.windowed:
             self._guarded(task.turn)
             self._settle()
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Commit the states now; nothing happens in a topology without."""
+        self._begin()
+        coordinator = self.crew.coordinator
+        if coordinator is not None:
+            self._busy()  # a recovery comes first
+            self._guarded(coordinator.request)
+            self._busy()
 
     def run_for(self, span: Duration | timedelta) -> ClusterResult:
         """Run for this long by the clock, and leave everything as it is then."""
@@ -254,9 +275,13 @@ def run_topology(
     clock: Clock | None = None,
     seed: int | None = None,
     outputs: Sequence[str] | None = None,
+    states: StateProvider | None = None,
+    state_path: str | Path | None = None,
 ) -> ClusterResult:
     """Run a topology from its first tuple to its last ack, and return everything that came of it. See LocalCluster."""
-    with LocalCluster(topology, batches=batches, clock=clock, seed=seed, outputs=outputs) as cluster:
+    with LocalCluster(
+        topology, batches=batches, clock=clock, seed=seed, outputs=outputs, states=states, state_path=state_path
+    ) as cluster:
         return cluster.run()
 
 

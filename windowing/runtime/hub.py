@@ -93,7 +93,8 @@ class ClusterResult:
     """What came of a run so far.
 
     outputs: the rows of the streams that are outputs, by "component" or "component.stream", in order of emission. acked:
-    messages whose whole tree was acked. failures: failed attempts. dead_letters: messages that were given up. dead_windows,
+    messages whose whole tree was acked. failures: failed attempts. checkpoints: commits of states. dead_letters: messages
+    that were given up. dead_windows,
     errors: see there. late: tuples on side streams by (component, reason), read or not. counts: for each windowed bolt what
     its executors count (in, shown, skipped, pending, expired, late, fired).
     """
@@ -101,6 +102,7 @@ class ClusterResult:
     outputs: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
     acked: int = 0
     failures: int = 0
+    checkpoints: int = 0
     dead_letters: list[DeadMessage] = field(default_factory=list)
     dead_windows: list[DeadWindow] = field(default_factory=list)
     errors: list[ReportedError] = field(default_factory=list)

@@ -41,13 +41,17 @@ def is_tick(tuple: Tuple) -> bool:
 
 
 class Task:
-    """One task of one component. `id` is unique in the topology, `context.task` counts within the component."""
+    """One task of one component. `id` is unique in the topology, `context.task` counts within the component.
+
+    `gate` stands before the bolts of a topology with state (checkpoints.py), None in others.
+    """
 
     def __init__(self, hub: Hub, context: TaskContext, id: int, inbox: deque[Any]) -> None:
         self.hub = hub
         self.context = context
         self.id = id
         self.inbox = inbox
+        self.gate: Any = None
 
     def open(self) -> None:
         """Begin, before the first step."""
@@ -55,14 +59,19 @@ class Task:
     def step(self, limit: int | None) -> bool:
         """Handle at most `limit` messages of the inbox (None: all that are there now); return whether there were any."""
         inbox = self.inbox
+        take = self.handle if self.gate is None else self.gate.take
         count = len(inbox) if limit is None else min(limit, len(inbox))
         for _ in range(count):
-            self.handle(inbox.popleft())
+            take(inbox.popleft())
         return count > 0
 
     def handle(self, message: Any) -> None:
         """Handle one message."""
         raise NotImplementedError
+
+    def checkpoint(self, checkpoint: Any) -> None:
+        """Do what a checkpoint says; a task without state only sends it on. Called by its gate."""
+        self.gate.pass_on(checkpoint)
 
     def tick(self) -> None:
         """Do what is due by the hub's time."""
@@ -143,7 +152,7 @@ class BoltTask(Task):
         anchors = () if message._anchors is None else (message._anchors,)
         for row in emitted:
             self.outbox.send(row.stream, row.values, anchors, row.task)
-        self.hub.ack(message._anchors, self.context.component)
+        self.ack(message)
 
     def attempt(self, message: Delivery) -> Any:
         """Call the bolt; return what it emitted, None if it failed the tuple."""
@@ -152,9 +161,21 @@ class BoltTask(Task):
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
                 self.report_error(problem)
-            if message._anchors is not None and not message._anchors.settled:
-                self.hub.fail(message._anchors, self.context.component)
+            if not self.is_settled(message):
+                self.fail(message)
             return None
+
+    def ack(self, message: Delivery) -> None:
+        """Settle a tuple: done."""
+        self.hub.ack(message._anchors, self.context.component)
+
+    def fail(self, message: Delivery) -> None:
+        """Settle a tuple: failed."""
+        self.hub.fail(message._anchors, self.context.component)
+
+    def is_settled(self, message: Delivery) -> bool:
+        """Whether the tuple was acked or failed."""
+        return message._anchors is None or message._anchors.settled
 
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
@@ -190,7 +211,7 @@ class BoltCollector:
 
     __slots__ = ("_task",)
 
-    def __init__(self, task: RichBoltTask) -> None:
+    def __init__(self, task: BoltTask) -> None:
         self._task = task
 
     def emit(
@@ -209,11 +230,11 @@ class BoltCollector:
 
     def ack(self, tuple: Tuple) -> None:
         """Say that the tuple is done with; AckError if it was acked or failed before."""
-        self._task.hub.ack(_delivered(tuple)._anchors, self._task.context.component)
+        self._task.ack(_delivered(tuple))
 
     def fail(self, tuple: Tuple) -> None:
         """Let the trees of the tuple fail; AckError if it was acked or failed before."""
-        self._task.hub.fail(_delivered(tuple)._anchors, self._task.context.component)
+        self._task.fail(_delivered(tuple))
 
     def reset_timeout(self, tuple: Tuple) -> None:
         """Give the trees of the tuple a whole timeout from now on."""

@@ -45,6 +45,9 @@ class State(Protocol):
     def rollback(self) -> None:
         """Become the state that was committed last."""
 
+    def require(self, txid: int) -> None:
+        """Raise CorruptStateError unless the state is that of `txid`, or was never committed."""
+
 
 class KeyValueState(State, Protocol):
     """Values under keys, both plain data; keys are told apart by type too: 1 and True are two."""

@@ -1,0 +1,73 @@
+"""Runs the same topology in one process or on Spark, for the examples beside it.
+
+    python examples/word_count.py                 in this process
+    python examples/word_count.py --on spark      as one Structured Streaming query on local[2]
+
+Both get the same batches: lists of rows here, a file for each batch there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from windowing.runtime.clock import VirtualClock
+from windowing.runtime.cluster import run_topology
+from windowing.topology.plan import Topology
+
+Rows = list[tuple[Any, ...]]
+
+
+def chosen_runtime(description: str) -> str:
+    """Return "local" or "spark", as the command line says."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--on", choices=["local", "spark"], default="local", help="where to run (default: local)")
+    return str(parser.parse_args().on)
+
+
+def run(topology: Topology, batches: dict[str, Sequence[Rows]], on: str) -> dict[str, Rows]:
+    """Run a topology over batches for each InputSpout, and return the rows of each stream that nobody reads."""
+    if on == "local":
+        return run_topology(topology, batches, clock=VirtualClock()).outputs
+    return _on_spark(topology, batches)
+
+
+def _on_spark(topology: Topology, batches: dict[str, Sequence[Rows]]) -> dict[str, Rows]:
+    from windowing.spark import session, submit
+    from windowing.spark.sinks import MemorySink
+
+    spark = session("classics", cores=2)
+    spark.sparkContext.setLogLevel("ERROR")
+    with tempfile.TemporaryDirectory() as folder:
+        sources = {}
+        for spout, rows in batches.items():
+            schema = topology.component(spout).outputs["default"].schema
+            where = _written(Path(folder, spout), schema.names, rows)
+            # A file is a batch, and the oldest file comes first.
+            sources[spout] = spark.readStream.schema(schema.ddl).option("maxFilesPerTrigger", 1).json(str(where))
+        sinks = {
+            component.id: MemorySink()
+            for component in topology.components.values()
+            if "default" in component.outputs and not topology.readers(component.id)
+        }
+        query = submit(
+            topology, spark, sources=sources, sinks=sinks, checkpoint=str(Path(folder, "checkpoint")), drain=True
+        )
+        query.await_end()
+        outputs = {name: [tuple(row)[:-1] for row in sink.rows] for name, sink in sinks.items()}
+    spark.stop()
+    return outputs
+
+
+def _written(folder: Path, names: tuple[str, ...], batches: Sequence[Rows]) -> Path:
+    folder.mkdir()
+    for number, rows in enumerate(batches):
+        file = folder / f"batch-{number:04}.json"
+        file.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+        os.utime(file, (1_000_000 + number, 1_000_000 + number))  # Spark takes files in the order of their times
+    return folder

@@ -1,0 +1,231 @@
+"""Stateful bolts in a cluster: checkpoints, hooks, rollback, restart; what is acked is in the committed state."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windowing import millis
+from windowing.errors import BoltError, FailedException
+from windowing.runtime.clock import VirtualClock
+from windowing.runtime.cluster import LocalCluster, run_topology
+from windowing.runtime.states import MemoryStateProvider
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout, Spout, StatefulBolt
+from windowing.topology.marking import bolt, spout
+
+
+def counting(life=None):
+    """A bolt class that counts numbers in its state, and keeps the order in which it is called in `life`."""
+
+    @bolt(output="n long, times long")
+    class Counting:
+        def init_state(self, state):
+            self.state = state
+            told("init_state")
+
+        def prepare(self, context):
+            told("prepare")
+
+        def execute(self, tuple):
+            times = self.state.get(tuple["n"], 0) + 1
+            self.state.put(tuple["n"], times)
+            told("execute")
+            return tuple["n"], times
+
+        def pre_prepare(self, txid):
+            told(f"pre_prepare {txid}")
+
+        def pre_commit(self, txid):
+            told(f"pre_commit {txid}")
+
+        def pre_rollback(self):
+            told("pre_rollback")
+
+        def cleanup(self):
+            told("cleanup")
+
+    def told(what):
+        if life is not None:
+            life.append(what)
+
+    return Counting
+
+
+def topology_of(declared, source=None, tasks=1, **settings):
+    builder = TopologyBuilder("stateful").configure(**settings)
+    builder.set_spout("source", source or InputSpout("n long"))
+    builder.set_bolt("count", declared, tasks).fields_grouping("source", "n")
+    return builder.build()
+
+
+def test_hooks_are_called_in_order_and_a_batch_ends_with_a_checkpoint():
+    life = []
+    result = run_topology(topology_of(counting(life)), {"source": [[(1,), (2,)]]}, clock=VirtualClock())
+    first = ["init_state", "prepare", "execute", "execute", "pre_prepare 0", "pre_commit 0"]
+    assert life == [*first, "pre_prepare 1", "pre_commit 1", "cleanup"]
+    assert (result.acked, result.checkpoints) == (2, 2)
+
+
+def test_a_tuple_is_acked_when_its_checkpoint_commits_and_not_before():
+    @spout(output="n long")
+    def numbers():
+        yield from (1, 1, 2)
+
+    clock = VirtualClock()
+    topology = topology_of(counting(), numbers, state_checkpoint_interval=millis(500))
+    with LocalCluster(topology, clock=clock) as cluster:
+        cluster.run_for(millis(499))
+        assert (cluster.result["count"], cluster.result.acked) == ([(1, 1), (1, 2), (2, 1)], 0)
+        cluster.run_for(millis(2))
+        assert cluster.result.acked == 3
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_topology_that_is_started_again_goes_on_from_its_last_checkpoint(kind, tmp_path):
+    memory = MemoryStateProvider()
+
+    def run(rows):
+        where = {"states": memory} if kind == "memory" else {"state_path": tmp_path / "states.sqlite"}
+        return run_topology(
+            topology_of(counting(), state_provider=kind, tasks=2), {"source": [rows]}, clock=VirtualClock(), **where
+        )
+
+    assert sorted(run([(1,), (2,), (1,)])["count"]) == [(1, 1), (1, 2), (2, 1)]
+    assert sorted(run([(1,), (2,)])["count"]) == [(1, 3), (2, 2)]
+
+
+def test_what_was_not_committed_is_gone_after_a_crash_and_comes_again():
+    """The spout keeps what is not acked, as a queue does; the cluster dies with tuples in the state that no checkpoint holds."""
+    queue = list(range(10))
+
+    @spout(output="n long")
+    class Queue(Spout):
+        def open(self, context, collector):
+            super().open(context, collector)
+            self.left = list(queue)
+
+        def next_tuple(self):
+            if self.left:
+                n = self.left.pop(0)
+                self.collector.emit(n % 3, message_id=n)
+
+        def ack(self, message_id):
+            queue.remove(message_id)
+
+    states = MemoryStateProvider()
+    topology = topology_of(counting(), Queue, max_spout_pending=4, state_checkpoint_interval=millis(100))
+    with LocalCluster(topology, clock=VirtualClock(), states=states) as cluster:
+        cluster.run_for(millis(150))  # four are acked, the next four are in the state
+        assert (len(queue), len(cluster.result["count"])) == (6, 8)
+    result = run_topology(topology, clock=VirtualClock(), states=states)
+    assert queue == []
+    last = dict(sorted(result["count"]))
+    assert last == {0: 4, 1: 3, 2: 3}
+
+
+def test_a_bolt_that_acks_by_itself_keeps_its_word_until_the_commit():
+    @bolt(output="n long")
+    class Summing(StatefulBolt):
+        def init_state(self, state):
+            self.state = state
+
+        def execute(self, tuple):
+            if tuple["n"] == 13 and not self.state.get("seen"):
+                self.state.put("seen", True)
+                raise FailedException("unlucky")
+            self.state.put("sum", self.state.get("sum", 0) + tuple["n"])
+            self.collector.emit(self.state.get("sum"), anchors=tuple)
+            self.collector.ack(tuple)
+
+    result = run_topology(topology_of(Summing), {"source": [[(1,), (13,), (5,)]]}, clock=VirtualClock())
+    assert (result["count"], result.acked, result.failures) == ([(1,), (6,), (19,)], 3, 1)
+
+
+def test_checkpoints_flow_through_bolts_without_state_and_joins_of_streams():
+    @bolt(output="n long")
+    def plain(tuple):
+        return tuple["n"] + 1
+
+    builder = TopologyBuilder("diamond")
+    builder.set_spout("source", InputSpout("n long"))
+    builder.set_bolt("left", plain, 2).shuffle_grouping("source")
+    builder.set_bolt("right", plain, 3).shuffle_grouping("source")
+    builder.set_bolt("count", counting(), 2).fields_grouping("left", "n").fields_grouping("right", "n").fields_grouping(
+        "source", "n"
+    )
+    result = run_topology(builder.build(), {"source": [[(1,), (2,)], [(1,)]]}, clock=VirtualClock())
+    assert Counter(n for n, _ in result["count"]) == {1: 2, 2: 5, 3: 2}
+    assert dict(sorted(result["count"])) == {1: 2, 2: 5, 3: 2}
+    assert result.acked == 3
+
+
+def test_an_error_in_a_hook_names_the_bolt():
+    @bolt()
+    class Breaking:
+        def init_state(self, state):
+            raise OSError("no disk")
+
+        def execute(self, tuple):
+            return None
+
+    with pytest.raises(BoltError, match=r"bolt 'count' failed in init_state: OSError: no disk"):
+        run_topology(topology_of(Breaking), {"source": [[(1,)]]}, clock=VirtualClock())
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    rows=st.lists(st.integers(0, 4), max_size=30),
+    deaths=st.lists(st.integers(1, 25), max_size=4),
+    tasks=st.integers(1, 3),
+    seed=st.one_of(st.none(), st.integers(0, 1000)),
+)
+def test_whatever_dies_in_between_the_state_holds_each_acked_tuple_once(rows, deaths, tasks, seed):
+    """At the end the state is the fold of all tuples: each was acked once, by a checkpoint that holds it once."""
+    queue = list(enumerate(rows))
+    states = MemoryStateProvider()
+
+    @spout(output="n long")
+    class Queue(Spout):
+        def open(self, context, collector):
+            super().open(context, collector)
+            self.left = list(queue)
+
+        def next_tuple(self):
+            if self.left:
+                id, n = self.left.pop(0)
+                self.collector.emit(n, message_id=id)
+
+        def ack(self, message_id):
+            queue[:] = [(id, n) for id, n in queue if id != message_id]
+
+    @bolt(output="n long")
+    def plain(tuple):
+        return tuple["n"]
+
+    def topology():
+        builder = TopologyBuilder("dying").configure(state_checkpoint_interval=millis(100), max_spout_pending=5)
+        builder.set_spout("source", Queue)
+        builder.set_bolt("plain", plain, 2).shuffle_grouping("source")
+        builder.set_bolt("count", counting(), tasks).fields_grouping("plain", "n")
+        return builder.build()
+
+    clock = VirtualClock()
+    for steps in deaths:
+        cluster = LocalCluster(topology(), clock=clock, states=states, seed=seed)
+        for step in range(steps):
+            cluster.step()
+            if step % 3 == 2:
+                clock.advance(millis(40))
+        states.close()  # the process is gone, and with it what was not prepared
+    run_topology(topology(), clock=clock, states=states, seed=seed)
+    kept = Counter()
+    for task in range(tasks):
+        kept.update(dict(states.state("count", task).items()))
+    # A commit and its acks are some steps apart: what was committed and not yet acked, the pending ones at most, came again.
+    again = kept - Counter(rows)
+    assert (Counter(rows) - kept, queue) == (Counter(), [])
+    assert again.total() <= 5 * len(deaths)
