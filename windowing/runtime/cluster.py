@@ -43,27 +43,26 @@ Batches = Mapping[str, Sequence[Iterable[Any]]]
 class LocalCluster:
     """A topology at work. A context manager: leaving it closes spouts and bolts.
 
-        batches: the rows of every InputSpout, batch by batch; then turns of windows over event time come at the ends of batches.
-        clock: the system's if left out. seed: None does every step in its order; a number chooses the order of steps by chance,
-        the same for the same number, to find what depends on it. outputs: the streams to keep, as "count" or "count.late"; those
-        that nobody reads if left out. states: where bolts with `init_state` keep them, as `topology.state.provider` says if left
-        out; `state_path` is the SQLite file then. A topology that is started again with the same states goes on from the last
-        checkpoint; in batches there is one after each.
+    batches: the rows of every InputSpout, batch by batch; then turns of windows over event time come at the ends of batches.
+    clock: the system's if left out. seed: None does every step in its order; a number chooses the order of steps by chance,
+    the same for the same number, to find what depends on it. outputs: the streams to keep, as "count" or "count.late"; those
+    that nobody reads if left out. states: where bolts with `init_state` keep them, as `topology.state.provider` says if left
+    out; `state_path` is the SQLite file then. A topology that is started again with the same states goes on from the last
+    checkpoint; in batches there is one after each.
 
-        >>> from windowing.topology.builder import TopologyBuilder
-        >>> from windowing.topology.components import InputSpout
-        >>> from windowing.runtime.states import state_provider
-    from windowing.topology.marking import bolt
-        >>> @bolt(output="word string")
-        ... def split(tuple):
-        ...     return tuple["sentence"].split()
-        >>> builder = TopologyBuilder("words")
-        >>> _ = builder.set_spout("sentences", InputSpout("sentence string"))
-        >>> _ = builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
-        >>> with LocalCluster(builder.build(), batches={"sentences": [[("the cow",)], [("jumped",)]]}) as cluster:
-        ...     result = cluster.run()
-        >>> result["split"], result.acked
-        ([('the',), ('cow',), ('jumped',)], 2)
+    >>> from windowing.topology.builder import TopologyBuilder
+    >>> from windowing.topology.components import InputSpout
+    >>> from windowing.topology.marking import bolt
+    >>> @bolt(output="word string")
+    ... def split(tuple):
+    ...     return tuple["sentence"].split()
+    >>> builder = TopologyBuilder("words")
+    >>> _ = builder.set_spout("sentences", InputSpout("sentence string"))
+    >>> _ = builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
+    >>> with LocalCluster(builder.build(), batches={"sentences": [[("the cow",)], [("jumped",)]]}) as cluster:
+    ...     result = cluster.run()
+    >>> result["split"], result.acked
+    ([('the',), ('cow',), ('jumped',)], 2)
     """
 
     def __init__(
