@@ -9,10 +9,11 @@ Both get the same batches: lists of rows here, a file for each batch there.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,10 @@ def run(topology: Topology, batches: dict[str, Sequence[Rows]], on: str) -> dict
 
 
 def _on_spark(topology: Topology, batches: dict[str, Sequence[Rows]]) -> dict[str, Rows]:
-    from windowing.spark import session, submit
+    from windowing.spark import submit
     from windowing.spark.sinks import MemorySink
 
-    spark = session("classics", cores=2)
-    spark.sparkContext.setLogLevel("ERROR")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _quiet_session() as spark:
         sources = {}
         for spout, rows in batches.items():
             schema = topology.component(spout).outputs["default"].schema
@@ -59,9 +58,26 @@ def _on_spark(topology: Topology, batches: dict[str, Sequence[Rows]]) -> dict[st
             topology, spark, sources=sources, sinks=sinks, checkpoint=str(Path(folder, "checkpoint")), drain=True
         )
         query.await_end()
-        outputs = {name: [tuple(row)[:-1] for row in sink.rows] for name, sink in sinks.items()}
-    spark.stop()
-    return outputs
+        return {name: [tuple(row)[:-1] for row in sink.rows] for name, sink in sinks.items()}
+
+
+@contextlib.contextmanager
+def _quiet_session() -> Iterator[Any]:
+    """A Spark session whose own messages go nowhere: the JVM inherits a redirected stderr."""
+    from windowing.spark import session
+
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        spark = session("classics", cores=2, **{"spark.log.level": "ERROR"})
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def _written(folder: Path, names: tuple[str, ...], batches: Sequence[Rows]) -> Path:

@@ -31,7 +31,7 @@ def live(folder: Path, name: str, ids: bool, failpoint: str = "", seconds: float
 
 
 def assert_nothing_differs(folder: Path, name: str) -> None:
-    """The windows are those of an undisturbed run, and the store holds no more than the last checkpoint and its successors."""
+    """The windows are those of an undisturbed run, and every page that is stored can be read."""
     found = (folder / "windows.jsonl").read_text().splitlines()
     expected = undisturbed(name)
     assert len(found) == len(expected)

@@ -344,7 +344,7 @@ def test_a_tuple_too_far_ahead_of_the_clock_goes_to_the_side_and_moves_nothing()
     run = LocalRun(size, clock=VirtualClock(1_000_000))
     run.feed([{"ts": 500}, {"ts": 1_000_000 + HOUR_MS + 1}])
     assert run.turn() == []
-    assert run.result.late == [({"ts": 1_000_000 + HOUR_MS + 1}, LateReason.FUTURE)]
+    assert run.result.late == [((1_000_000 + HOUR_MS + 1,), LateReason.FUTURE)]
 
 
 def test_storms_timer_rings_once_every_slide_and_shows_what_came_since():

@@ -100,13 +100,13 @@ def test_a_drain_fires_the_short_last_window_and_closes_the_run():
     assert run.result.late == [(Word("e", 9_000), LateReason.CLOSED)]
 
 
-def test_rows_are_dicts_namedtuples_or_objects_and_come_to_the_bolt_as_they_are():
+def test_a_dict_comes_to_the_bolt_as_a_record_any_other_row_as_it_is():
     @tumbling(count(3), timestamp="at", output="kinds string")
     def kinds(window):
         return " ".join(type(row).__name__ for row in window)
 
     rows = [{"at": 1}, Word("b", 2), SimpleNamespace(at=3)]
-    assert run_local(kinds, [rows])["default"] == [("dict Word SimpleNamespace",)]
+    assert run_local(kinds, [rows])["default"] == [("Row Word SimpleNamespace",)]
 
 
 def test_the_watermark_waits_for_every_input_stream():

@@ -13,6 +13,8 @@ from windowing import LateReason, seconds, tumbling
 from windowing.errors import ConfigError, InvalidTimestampError
 from windowing.runtime import run_local
 from windowing.runtime.rows import field_of, key_of, source_of, timestamp_ms
+from windowing.topology.records import record_of
+from windowing.topology.values import InvalidTimestampWarning
 
 
 @pytest.mark.parametrize(
@@ -46,10 +48,19 @@ def test_a_timestamp_function_says_whole_milliseconds_or_the_tuple_is_invalid():
     def size(window):
         return len(window)
 
-    rows = [{"s": 1}, {"s": 0.5}, {"s": None}, {}]
-    result = run_local(size, [rows])
-    assert result["default"] == [(1,)]
+    rows = [{"s": 1}, {"s": 0.5}, {"s": 0.0005}, {"s": None}, {"t": 1}]
+    with pytest.warns(InvalidTimestampWarning, match=r"bolt 'size': .* of 2 rows .* the first time: TypeError: "):
+        result = run_local(size, [rows])
+    assert result["default"] == [(2,)]  # 0.5 s are 500.0 ms, which is whole
     assert [reason for _, reason in result.late] == [LateReason.INVALID] * 3
+
+
+@pytest.mark.parametrize("timestamp", [lambda row: row["at"], lambda row: row.at, "at"])
+@pytest.mark.parametrize(
+    "value", [7, 7.0, Decimal("7"), np.int64(7), datetime(1970, 1, 1, 0, 0, 0, 7_999), date(1970, 1, 1)]
+)
+def test_a_timestamp_function_may_say_all_that_a_field_may(timestamp, value):
+    assert timestamp_ms(record_of({"at": value}), timestamp) == timestamp_ms({"at": value}, "at") is not None
 
 
 def test_an_unusable_timestamp_ends_the_run_where_the_bolt_says_so():
@@ -66,11 +77,33 @@ def size_of(window):
     return len(window)
 
 
-def test_a_row_without_the_field_is_a_mistake_and_says_what_it_has():
-    with pytest.raises(ConfigError, match="field 'at' is asked for, but a row has word, time: "):
-        run_local(size_of, [[{"word": "a", "time": 1}]])
-    with pytest.raises(ConfigError, match="field 'at' is asked for, but a row has x: "):
-        run_local(size_of, [[namedtuple("Other", "x")(1)]])
+@pytest.mark.parametrize("row", [{"word": "a", "time": 1}, namedtuple("Other", "word time")("a", 1)])
+def test_a_row_without_its_timestamp_is_invalid_and_says_what_it_has(row):
+    with pytest.warns(InvalidTimestampWarning, match="field 'at' is asked for, but a row has word, time: "):
+        result = run_local(size_of, [[row, {"at": 1}]])
+    assert result["default"] == [(1,)]
+    assert result.late == [(("a", 1), LateReason.INVALID)]
+
+
+def test_why_a_timestamp_is_unusable_is_the_cause_where_the_run_ends():
+    @tumbling(seconds(1), timestamp=lambda row: row["att"], on_invalid="raise", output="n long")
+    def size(window):
+        return len(window)
+
+    with pytest.raises(InvalidTimestampError, match=r"<lambda>\(\) is None.*KeyError: .*no field 'att'") as caught:
+        run_local(size, [[{"at": 1}]])
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("option", ["key", "source"])
+def test_a_row_without_its_key_or_source_is_a_mistake_and_says_what_it_has(option):
+    @tumbling(seconds(1), timestamp="at", output="n long", **{option: "word"})
+    def size(window):
+        return len(window)
+
+    for row in ({"at": 1, "time": 1}, namedtuple("Other", "at time")(1, 1)):
+        with pytest.raises(ConfigError, match="field 'word' is asked for, but a row has at, time: "):
+            run_local(size, [[row]])
 
 
 def test_keys_and_sources_are_read_by_name():

@@ -196,17 +196,21 @@ def test_a_rollback_takes_back_what_came_since_the_commit_and_fails_it():  # tes
     task.turn()
     task.checkpoint(Action.PREPARE)
     task.checkpoint(Action.COMMIT)
+    task.execute(4, 4)
+    task.checkpoint(Action.PREPARE)
+    task.checkpoint(Action.COMMIT)
     named = task.window.pages.ids()
-    for n in (4, 5, 6):
+    assert len(named) == 1
+    for n in (5, 6):
         task.execute(n, n)
     task.turn()
     task.checkpoint(Action.PREPARE)
     task.execute(7, 7)
     task.checkpoint(Action.ROLLBACK)
     assert task.window.pages.ids() == named
-    assert (task.acked, task.failed) == ([1, 2, 3], [4, 5, 6, 7])
+    assert (task.acked, task.failed) == ([1, 2, 3, 4], [5, 6, 7])
     task.windows.clear()
-    for n in (4, 5, 6):
+    for n in (5, 6):
         task.execute(n, n)
     task.turn()
     assert task.windows == [[1, 2, 3, 4], [3, 4, 5, 6]]
@@ -319,6 +323,11 @@ def test_what_is_sent_again_once_the_channel_has_gone_on_was_lost_on_the_way_and
     again = started(executor.pages.cache.store, manifest)
     feed(again, (4, 5, 3))
     assert (again.duplicates, again.counts()["in"]) == (1, 6)
+
+
+def test_a_batch_has_one_message_id_for_each_tuple():
+    with pytest.raises(ConfigError, match="message_ids"):
+        started().add_batch(["a", "b"], [1, 2], message_ids=[1])
 
 
 def test_without_message_ids_what_is_sent_again_is_there_twice():

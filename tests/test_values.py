@@ -164,7 +164,8 @@ def test_what_is_given_goes_through_arrow_unchanged(kind: str, value: Any) -> No
         held = converter_of(kind)(value)
     except Misfit:
         return
-    assert repr(pa.array([held], ARROW[kind]).to_pylist()[0]) == repr(held)
+    without_fold = repr(held).replace(", fold=1", "")  # UTC has no hour that comes twice
+    assert repr(pa.array([held], ARROW[kind]).to_pylist()[0]) == without_fold
     # Nothing is lost: what is held is what was given, but for the digits that a float of 32 bits has not.
     if kind != "float" and not isinstance(value, list | tuple | dict):
         assert held == value or (held != held and value != value)

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.crash.job import FILES_PER_BATCH, Job, start
 from windowing.spark import FunctionSink
-from windowing.spark.operator import TaskProcessor, _batch_id
+from windowing.spark.operator import TaskProcessor, batch_id
 from windowing.spark.turn import TurnResult
 
 ROOT = Path(__file__).parents[2]
@@ -196,7 +196,7 @@ def failing_once(marker: str, batch: int) -> type[TaskProcessor]:
     class FailingOnce(TaskProcessor):
         def _write(self, result: TurnResult) -> None:
             super()._write(result)
-            if _batch_id() == batch and not os.path.exists(marker):
+            if batch_id() == batch and not os.path.exists(marker):
                 Path(marker).touch()
                 raise RuntimeError("a task fails once, for the test")
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from windowing.errors import ConfigError
 from windowing.spark.pack import NOW, TASK, TIMESTAMP, Packer, packed, task_column, timestamps_of
 from windowing.spark.state import decode_table
+from windowing.topology.values import InvalidTimestampWarning
 
 UTC = datetime.UTC
 NOON = 1_000_000
@@ -31,7 +32,7 @@ def batch(rows: list[dict[str, Any]], tasks: list[int]) -> pa.RecordBatch:
 
 
 def packer(labels: tuple[int, ...], timestamp: Any = None, **options: Any) -> Packer:
-    return Packer("in", ("ts", "v", "src"), labels, timestamp, **options)
+    return Packer("in", ("ts", "v", "src"), labels, "count", timestamp, **options)
 
 
 def pack(packer: Packer, *batches: pa.RecordBatch, partition: int = 3) -> list[dict[str, Any]]:
@@ -93,7 +94,8 @@ def test_a_timestamp_function_sees_the_row_and_a_row_it_cannot_answer_is_unusabl
         return {1: row.ts + 1, 2: "3", 3: True, 4: 2**62}.get(row.v) or row.missing
 
     rows = batch([{"ts": 5, "v": v} for v in (1, 2, 3, 4, 5)], [0] * 5)
-    out = pack(packer((10,), read), rows)
+    with pytest.warns(InvalidTimestampWarning, match=r"bolt 'count': .*read' gave '3' for Row\(ts=5, v=2"):
+        out = pack(packer((10,), read), rows)
     assert [row[TIMESTAMP] for row in rows_of(out[0])] == [6, None, None, None, None]
     assert out[-1]["value"] == 6
 
@@ -158,4 +160,4 @@ def test_shuffle_over_maps_alone_is_refused(spark: SparkSession) -> None:
 def test_a_column_name_of_ours_is_refused(spark: SparkSession) -> None:
     rows = spark.range(1).withColumnRenamed("id", "__TS")
     with pytest.raises(ConfigError, match="__ts"):
-        packed(rows, Packer("in", ("__TS",), (1,)), F.lit(0))
+        packed(rows, Packer("in", ("__TS",), (1,), "count"), F.lit(0))

@@ -190,7 +190,7 @@ class WindowedBoltExecutor:
         if type(timestamp) is not int or not -_MAX_TIMESTAMP < timestamp < _MAX_TIMESTAMP:
             if self.config.on_invalid == "raise":
                 raise InvalidTimestampError(
-                    f"bolt {self.component!r}: timestamp {self.config.timestamp!r} is {shown(timestamp)}, wanted whole "
+                    f"bolt {self.component!r}: timestamp {_named(self.config.timestamp)} is {shown(timestamp)}, wanted whole "
                     'milliseconds since 1970; repair the column, or send such tuples to the side stream with on_invalid="late"'
                 )
             return LateReason.INVALID
@@ -315,6 +315,11 @@ class WindowedBoltExecutor:
         assert counts["in"] == counts["shown"] + counts["skipped"] + counts["pending"] + counts["late"]
         if self.closed:
             assert counts["pending"] == 0 or self.config.semantics is Semantics.STORM
+
+
+def _named(timestamp: Any) -> str:
+    """Return a field's name in quotes, or a function's name."""
+    return repr(timestamp) if isinstance(timestamp, str) else f"{getattr(timestamp, '__qualname__', 'function')}()"
 
 
 def _runs(judged: list[Judged]) -> Iterator[list[Judged]]:

@@ -26,7 +26,7 @@ from typing import Any
 from windowing.core.config import WindowConfig
 from windowing.core.events import Effect
 from windowing.core.executor import DEFAULT_STREAM, WindowedBoltExecutor
-from windowing.core.guard import no_effects
+from windowing.core.guard import no_effects, one_for_each
 from windowing.core.measures import Count, Measure
 from windowing.core.paged_manager import PagedWindowManager
 from windowing.core.pages import PageStore
@@ -105,6 +105,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
     ) -> Iterator[tuple[int, Effect]]:
         """Offer tuples in arrival order; exactly what one `add` for each gives."""
         self._check_begun()
+        one_for_each(payloads, message_ids=message_ids, channels=channels)
         kept = None if message_ids is None else self._fresh(message_ids, channels)
         if kept is None or len(kept) == len(payloads):
             return super().add_batch(

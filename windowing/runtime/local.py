@@ -5,32 +5,39 @@
     tick()       the same, if the clock says that it is time
     drain()      the end of the input: the last windows fire
 
+A row that is fed as a dict reaches the bolt as a record (topology/records.py): `row.word` and `row["word"]`, as on Spark.
+
 Laws: a micro-batch is all its rows, then one turn, as on Spark. A step in which the bolt raises adds nothing to the
 result and ends the run. One task sees all rows; a bolt with `key=` has the windows of each key, as on Spark.
 """
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from windowing.core.checks import DEFAULT_STREAM
+from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.core.config import OnError, Semantics
 from windowing.core.events import Activation, Effect, Expired, LateReason
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.measures import Duration
 from windowing.core.windows import TupleWindow
-from windowing.errors import BoltError, ConfigError, WindowingError, shown
+from windowing.errors import BoltError, ConfigError, InvalidTimestampError, WindowingError, shown, told
 from windowing.runtime.clock import Clock, SystemClock
+from windowing.runtime.failing import FailedTuples
 from windowing.runtime.pages import SqlitePages
-from windowing.runtime.rows import fresh, key_of, source_of, timestamp_ms
-from windowing.topology.bolts import WindowedBolt
+from windowing.runtime.rows import key_of, source_of, timestamps_of
+from windowing.topology.bolts import DEAD_LETTERS, WindowedBolt
 from windowing.topology.context import TaskContext
 from windowing.topology.decorators import bolt_of
+from windowing.topology.records import record_of
 from windowing.topology.runner import BoltRunner, Emission
+from windowing.topology.values import InvalidTimestampWarning
 
 __all__ = ["Batch", "DeadLetter", "LateRow", "LocalResult", "LocalRun", "run_local"]
 
@@ -64,7 +71,7 @@ class _Waking(Protocol):
 
 @dataclass(slots=True)
 class LocalResult:
-    """What came of a run so far.
+    """What came of a run so far; `result["late"]` and `result["dead_letters"]` are the rows that Spark has on those streams.
 
     rows: for each declared stream, its rows as tuples in the order of its fields. late: the side stream. failed: tuples of
     windows on which a bolt with `on_error="fail"` failed, each once. dead_letters: see DeadLetter. acked: how many tuples
@@ -79,10 +86,29 @@ class LocalResult:
     acked: int = 0
     failures: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    bolt: WindowedBolt | None = None
 
     def __getitem__(self, stream: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a declared stream."""
-        return self.rows[stream]
+        """Return the rows of a stream: a declared one, the late stream (each row and its reason), or the dead letters."""
+        if stream in self.rows:
+            return self.rows[stream]
+        config = None if self.bolt is None else self.bolt.config
+        if config is not None and stream == config.late_stream:
+            return [(*(row if isinstance(row, tuple) else (row,)), reason.value) for row, reason in self.late]
+        if config is not None and stream == DEAD_LETTERS and config.on_error is OnError.DEAD_LETTER:
+            return [self._dead_letter(letter) for letter in self.dead_letters]
+        streams = [*self.rows, *([] if config is None or config.late_stream is None else [config.late_stream])]
+        raise ConfigError(
+            f"there is no stream {shown(stream)}, {did_you_mean(str(stream), streams)}; late rows are in result.late, too, "
+            "and failed windows in result.dead_letters"
+        )
+
+    def _dead_letter(self, letter: DeadLetter) -> tuple[Any, ...]:
+        key = None if letter.key is None else str(letter.key)
+        rows = None if letter.tuples is None else [_plain(row) for row in letter.tuples]
+        tuples = None if rows is None else json.dumps(rows, default=str)
+        name = None if self.bolt is None else self.bolt.name
+        return name, 0, letter.window_start, letter.window_end, key, str(letter.error), tuples
 
 
 class LocalRun:
@@ -108,11 +134,10 @@ class LocalRun:
         self._pages = None if self.bolt.config.max_events_in_memory is None else SqlitePages()
         self.executor = WindowedBoltExecutor(self.bolt.config, self.streams, self.bolt.name, pages=self._pages)
         self.clock: Clock = clock or SystemClock()
-        self.result = LocalResult({stream: [] for stream in self.bolt.outputs})
+        self.result = LocalResult({stream: [] for stream in self.bolt.outputs}, bolt=self.bolt)
         self._runner = BoltRunner(self.bolt)
         self._runner.open(TaskContext(self.bolt.name))
-        self._failing = self.bolt.config.on_error is OnError.FAIL
-        self._failed: dict[int, Any] = {}
+        self._failed = FailedTuples() if self.bolt.config.on_error is OnError.FAIL else None
         self._turned_ms = self.clock.now_ms() if self._rings() else None
         self._over: str | None = None
 
@@ -128,22 +153,29 @@ class LocalRun:
         """Let `rows` arrive on an input stream, in order; return what the bolt emitted meanwhile.
 
         Over the clock they get the time of now; a window that fell due before them fires first. Raises ConfigError for a stream
-        that was not declared and for a row without a field that the bolt needs, BoltError as `on_error` says.
+        that was not declared and for a row without its key or source, BoltError as `on_error` says.
         """
         if stream not in self.streams:
             raise ConfigError(
                 f"rows came on stream {shown(stream)}, the declared ones are {', '.join(self.streams)}; "
                 f"write streams=({shown(stream)}, ...)"
             )
-        arrived = [fresh(row) for row in rows] if self._failing else list(rows)
+        arrived = list(map(record_of, _listed(rows, "feed takes rows")))
         config = self.bolt.config
-        timestamps = None if config.timestamp is None else [timestamp_ms(row, config.timestamp) for row in arrived]
+        timestamps, problems = (None, []) if config.timestamp is None else timestamps_of(arrived, config.timestamp)
         keys = None if config.key is None else [key_of(row, config.key) for row in arrived]
         sources = None if config.source is None else [source_of(row, config.source) for row in arrived]
         self._wake()
         emitted = self._turn() if self._is_due() else []
         add_batch = partial(self.executor.add_batch, arrived, timestamps, stream=stream, keys=keys, sources=sources)
-        return emitted + self._perform(lambda: (effect for _, effect in add_batch()))
+        try:
+            emitted += self._perform(lambda: (effect for _, effect in add_batch()))
+        except InvalidTimestampError as error:
+            if not problems:
+                raise
+            raise InvalidTimestampError(f"{error.args[0]} ({told(problems[0])})") from problems[0]
+        self._warn_of(problems)
+        return emitted
 
     def turn(self) -> list[Emission]:
         """Make a watermark turn (over the clock: a tick of it) and return what the bolt emitted."""
@@ -193,6 +225,15 @@ class LocalRun:
             raise WindowingError(f"the run of bolt {self.bolt.name!r} is over: {self._over}; make another LocalRun")
         self.executor.set_clock(self.clock.now_ms())
 
+    def _warn_of(self, problems: Sequence[Exception]) -> None:
+        if problems:
+            warnings.warn(
+                f"bolt {self.bolt.name!r}: the timestamp of {len(problems)} rows could not be found, so they are invalid; "
+                f"the first time: {told(problems[0])}",
+                InvalidTimestampWarning,
+                stacklevel=3,
+            )
+
     def _turn(self) -> list[Emission]:
         self._turned_ms = self.clock.now_ms()
         return self._perform(self.executor.turn)
@@ -235,36 +276,29 @@ class LocalRun:
 
     def _perform_one(self, effect: Effect, done: LocalResult, emitted: list[Emission]) -> None:
         if isinstance(effect, Activation):
-            outcome = self._runner.attempt(effect.window)
+            window = effect.window
+            if self._failed is not None and (rows := _tuples(window.get)) is not None:
+                self._failed.show(window.key, rows, window.get_new())
+            outcome = self._runner.attempt(window)
             emitted += outcome.emissions
             if outcome.error is not None:
-                self._deal_with(effect.window, outcome.error, done)
+                self._deal_with(window, outcome.error, done)
         elif isinstance(effect, Expired):
-            done.acked += effect.count - self._already_failed(effect)
+            done.acked += effect.count
+            if self._failed is not None:
+                done.acked -= self._failed.expire(effect.get() or ())
         else:
             done.late += [LateRow(row, effect.reason) for row in effect.payloads]
             done.acked += len(effect.payloads)
 
     def _deal_with(self, window: TupleWindow, error: BoltError, done: LocalResult) -> None:
         done.failures += 1
-        policy = self.bolt.config.on_error
-        if policy is OnError.SKIP:
-            return
-        tuples = _tuples(window)
-        if policy is OnError.DEAD_LETTER:
+        tuples = _tuples(window.get)
+        if self._failed is not None:
+            done.failed += self._failed.fail(window.key, tuples or ())
+        elif self.bolt.config.on_error is OnError.DEAD_LETTER:
             letter = DeadLetter(window.start_timestamp, window.end_timestamp, window.key, error, tuples)
             done.dead_letters.append(letter)
-            return
-        for row in tuples or ():
-            if id(row) not in self._failed:
-                self._failed[id(row)] = row  # the row is kept, so that its id stays its own
-                done.failed.append(row)
-
-    def _already_failed(self, effect: Expired) -> int:
-        """Return how many of the tuples that expire have failed; those are not acked."""
-        if not self._failed:
-            return 0
-        return sum(self._failed.pop(id(row), None) is not None for row in effect.get() or ())
 
 
 def run_local(
@@ -298,9 +332,9 @@ def run_local(
     return run.result
 
 
-def _tuples(window: TupleWindow) -> list[Any] | None:
+def _tuples(get: Callable[[], Sequence[Any]]) -> list[Any] | None:
     try:
-        return list(window.get())
+        return list(get())
     except TypeError:  # panes of an aggregate hold no tuples
         return None
 
@@ -311,12 +345,34 @@ def _named(streams: Sequence[str]) -> tuple[str, ...]:
     return tuple(streams)
 
 
-def _by_stream(batch: Batch, streams: tuple[str, ...]) -> Mapping[str, Sequence[Any]]:
+def _by_stream(batch: Any, streams: tuple[str, ...]) -> Mapping[str, Iterable[Any]]:
     if isinstance(batch, Mapping):
-        return batch
+        if all(name in streams and _is_list(rows) for name, rows in batch.items()):
+            return batch
+        wanted = f"a mapping of the input streams {', '.join(streams)} to lists of rows, or a list of rows"
+        raise ConfigError(f"run_local takes a list of batches, each {wanted}, got {shown(batch)}; write [[row, row]]")
+    rows = _listed(batch, "run_local takes a list of batches, each a list of rows")
     if len(streams) > 1:
         raise ConfigError(
             f"a batch without stream names came to a bolt with the input streams {', '.join(streams)}; "
             f"write {{{streams[0]!r}: rows, ...}}"
         )
-    return {streams[0]: batch}
+    return {streams[0]: rows}
+
+
+def _plain(row: Any) -> Any:
+    """Return a row as JSON has it: by name, where it has names."""
+    by_name = getattr(row, "_asdict", None)
+    return row if by_name is None else by_name()
+
+
+def _is_list(rows: Any) -> bool:
+    """Whether it is a list of rows, and not a row: a text, a mapping, a namedtuple."""
+    return isinstance(rows, Iterable) and not isinstance(rows, str | bytes | Mapping) and not hasattr(rows, "_fields")
+
+
+def _listed(rows: Any, wanted: str) -> Iterable[Any]:
+    if not _is_list(rows):
+        raise ConfigError(f"{wanted}, got {shown(rows)}; write [row, row], and [[row, row]] for a list of batches")
+    listed: Iterable[Any] = rows
+    return listed

@@ -1,21 +1,21 @@
 """What the local driver reads out of a row: its timestamp, its key, its source. The same rules as on Spark.
 
-A row is a dict, a namedtuple, or any object with attributes. A field that a row lacks is a mistake of whoever feeds it
-(ConfigError); a value that cannot be used as a timestamp makes that one tuple invalid.
+A row is a record or another mapping, a namedtuple, or any object with attributes. A key or a source that a row lacks is a
+mistake of whoever feeds it (ConfigError); a timestamp that is missing, or cannot be used, makes that one tuple invalid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from windowing.errors import ConfigError, shown
+from windowing.topology.records import Record
+from windowing.topology.values import timestamp_of
 
-__all__ = ["field_of", "fresh", "key_of", "source_of", "timestamp_ms"]
+__all__ = ["field_of", "key_of", "source_of", "timestamp_ms", "timestamps_of"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAN = float("nan")
 
 
@@ -25,10 +25,11 @@ def field_of(row: Any, name: str) -> Any:
     >>> field_of({"origin": "JFK"}, "origin")
     'JFK'
     """
-    if isinstance(row, Mapping):
-        if name in row:
-            return row[name]
-        has = ", ".join(map(str, row))
+    if isinstance(row, Mapping | Record):
+        values = row._asdict() if isinstance(row, Record) else row
+        if name in values:
+            return values[name]
+        has = ", ".join(map(str, values))
     else:
         try:
             return getattr(row, name)
@@ -40,39 +41,30 @@ def field_of(row: Any, name: str) -> Any:
 
 
 def timestamp_ms(row: Any, timestamp: str | Callable[[Any], Any]) -> int | None:
-    """Return a row's timestamp in milliseconds since 1970, None where it has no usable one.
+    """Return a row's timestamp in milliseconds since 1970, None where it has no usable one, by the rules of `timestamp_of`.
 
-    Whole numbers are milliseconds (floats and Decimals too, where they are whole). A datetime is taken in its own zone,
-    a naive one and a date as UTC, and rounded down. What a function of the row returns must be an int.
+    A row without the field has none, and neither has one on which the function raises.
 
-    >>> timestamp_ms({"at": datetime(1970, 1, 1, 0, 0, 1)}, "at"), timestamp_ms({"at": "soon"}, "at")
-    (1000, None)
+    >>> timestamp_ms({"at": 1.0}, "at"), timestamp_ms({"at": "soon"}, "at"), timestamp_ms({}, lambda row: row["at"])
+    (1, None, None)
     """
-    if isinstance(timestamp, str):
-        return _milliseconds(field_of(row, timestamp))
-    try:
-        value = timestamp(row)
-    except Exception:  # the row has no timestamp that this function can find, as on Spark
-        return None
-    return value if type(value) is int else None
+    return timestamps_of([row], timestamp)[0][0]
 
 
-def _milliseconds(value: Any) -> int | None:
-    if type(value) is int:
-        return value
-    if isinstance(value, datetime):
-        aware = value.replace(tzinfo=UTC) if value.tzinfo is None else value
-        return (aware - _EPOCH) // timedelta(milliseconds=1)
-    if isinstance(value, date):
-        return (value - _EPOCH.date()).days * 86_400_000
-    if isinstance(value, float | Decimal):
+def timestamps_of(
+    rows: Iterable[Any], timestamp: str | Callable[[Any], Any]
+) -> tuple[list[int | None], list[Exception]]:
+    """Return the timestamp of each row, as `timestamp_ms` does, and why rows have none: what was raised on them, in order."""
+    ask: Callable[[Any], Any] = partial(field_of, name=timestamp) if isinstance(timestamp, str) else timestamp
+    found: list[int | None] = []
+    problems: list[Exception] = []
+    for row in rows:
         try:
-            return int(value) if value == int(value) else None
-        except (ValueError, OverflowError):  # NaN, infinity
-            return None
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        return None
-    return int(value)  # numpy's integers
+            found.append(timestamp_of(ask(row)))
+        except Exception as problem:  # the row has no timestamp that can be found, as on Spark
+            found.append(None)
+            problems.append(problem)
+    return found, problems
 
 
 def key_of(row: Any, names: tuple[str, ...]) -> Any:
@@ -85,14 +77,6 @@ def source_of(row: Any, name: str) -> str | None:
     """Return the source of a row as text, None for none."""
     value = field_of(row, name)
     return None if value is None else str(value)
-
-
-def fresh(row: Any) -> Any:
-    """Return a dict or namedtuple as an object of its own, so that two equal rows can be told apart."""
-    if isinstance(row, Mapping):
-        return dict(row)
-    make = getattr(row, "_make", None)
-    return row if make is None else make(row)
 
 
 def _one_nan(value: Any) -> Any:

@@ -194,10 +194,10 @@ class FileStore:
         return self._file.damaged(f"the value of {name} in the state {self.name} does not have its checksum")
 
 
-def crc_of(name: str, key: Any, value: Any) -> int | None:
-    """Return the checksum of a row: over whose it is, its key, and its value or that it has none; None for no bytes."""
+def crc_of(name: str, key: Any, value: Any) -> int:
+    """Return the checksum of a row: over whose it is, its key, and its value or that it has none; -1 for no bytes."""
     if not isinstance(key, bytes) or not isinstance(value, bytes | None):
-        return None
+        return -1
     whose = zlib.crc32(key, zlib.crc32(f"{name} {len(key)} ".encode(errors="surrogateescape")))
     return zlib.crc32(b"-" if value is None else b"+" + value, whose)
 

@@ -37,7 +37,9 @@ _DAMAGE = re.compile(
 )
 _UNREADABLE = re.compile(r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY")
 _FROM_SPARK = ("pyspark.errors", "py4j")
-_WAY_OUT = "put the checkpoint back from a copy, or start over with a new one and a new output folder (nothing was reset)"
+_WAY_OUT = (
+    "put the checkpoint back from a copy, or start over with a new one and a new output folder (nothing was reset)"
+)
 
 
 class WorkerError(RuntimeError):

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from windowing.spark.output import arrow_column
-from windowing.spark.pack import TIMESTAMP, asked, largest_of, raise_largest, timestamps_of
+from windowing.spark.pack import TIMESTAMP, largest_of, raise_largest, timestamps_of
+from windowing.spark.stamps import TimestampFunction
 from windowing.spark.state import encode_table
 from windowing.spark.tasks import BoltTask, Letter
 from windowing.spark.turn import DEAD_LETTERS
@@ -222,7 +223,9 @@ class Flow:
                 Tuple(values, self._origins(component, task, stream))
                 for values, task in zip(packet.values, packet.tasks, strict=True)
             )
-            stamps = pa.array([asked(timestamp, each) for each in tuples], pa.int64())
+            stamp = TimestampFunction(timestamp, reader, window.config.on_invalid)
+            stamps = pa.array([stamp(each) for each in tuples], pa.int64())
+            stamp.warn()
         source = None if window.config.source is None else columns[window.config.source]
         found = largest_of(stamps, source, self.now, window.config.max_future_ms)
         raise_largest(self._largest[reader, stream_name(component, stream)], found)

@@ -29,6 +29,7 @@ from pyspark.sql.types import DataType, MapType
 from windowing.core.config import Semantics, WindowConfig
 from windowing.errors import ConfigError
 from windowing.spark.failures import marked
+from windowing.spark.stamps import BOUND, TimestampFunction
 from windowing.topology.records import record_type
 
 __all__ = [
@@ -37,7 +38,6 @@ __all__ = [
     "TASK",
     "TIMESTAMP",
     "Packer",
-    "asked",
     "largest_of",
     "max_future_ms",
     "packed",
@@ -51,7 +51,6 @@ PACKED = (
     "label bigint, kind string, stream string, partition int, sequence int, now bigint, "
     "source string, value bigint, data binary"
 )
-_BOUND = 2**62
 _MAX_FUTURE_MS = 86_400_000
 _SCHEMA = pa.schema(
     [
@@ -84,9 +83,11 @@ class Packer:
     stream: str
     columns: tuple[str, ...]
     labels: tuple[int, ...]
+    bolt: str
     timestamp: str | Callable[[Any], Any] | None = None
     source: str | None = None
     max_future_ms: int | None = None
+    on_invalid: str = "late"
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield packed rows for each batch, then the control rows of the partition."""
@@ -121,7 +122,10 @@ class Packer:
             return timestamps_of(rows.column(self.timestamp))
         row_type = record_type(tuple(rows.schema.names))
         columns = [column.to_pylist() for column in rows.columns]
-        return pa.array([asked(self.timestamp, row_type(*values)) for values in zip(*columns, strict=True)], pa.int64())
+        stamp = TimestampFunction(self.timestamp, self.bolt, self.on_invalid)
+        stamps = pa.array([stamp(row_type(*values)) for values in zip(*columns, strict=True)], pa.int64())
+        stamp.warn()
+        return stamps
 
     def _raise_largest(
         self, largest: dict[str | None, int], stamps: pa.Int64Array, rows: pa.RecordBatch, now: int
@@ -219,7 +223,7 @@ def timestamps_of(column: pa.Array) -> pa.Int64Array:
         stamps = pa.array([_whole_decimal(value) for value in column.to_pylist()], pa.int64())
     else:
         return pa.nulls(len(column), pa.int64())
-    bounded = pc.and_(pc.greater(stamps, -_BOUND), pc.less(stamps, _BOUND))
+    bounded = pc.and_(pc.greater(stamps, -BOUND), pc.less(stamps, BOUND))
     return pc.if_else(bounded, stamps, pa.scalar(None, pa.int64()))
 
 
@@ -229,7 +233,7 @@ def largest_of(
     """Return the largest usable timestamp of each source (of None, without sources): one too far ahead is not usable."""
     usable = stamps
     if max_future_ms is not None:
-        known = pc.less_equal(stamps, pa.scalar(min(now + max_future_ms, _BOUND), pa.int64()))
+        known = pc.less_equal(stamps, pa.scalar(min(now + max_future_ms, BOUND), pa.int64()))
         usable = pc.if_else(known, stamps, pa.scalar(None, pa.int64()))
     if sources is None:
         return {None: pc.max(usable).as_py()}
@@ -241,19 +245,8 @@ def largest_of(
 def raise_largest(largest: dict[str | None, int], found: dict[str | None, int | None]) -> None:
     """Take over what is larger."""
     for source, value in found.items():
-        if value is not None and value > largest.get(source, -_BOUND):
+        if value is not None and value > largest.get(source, -BOUND):
             largest[source] = value
-
-
-def asked(extract: Callable[[Any], Any], row: Any) -> int | None:
-    """Ask the bolt's timestamp function; what it cannot answer is an unusable timestamp of that row, not the end of
-    the query.
-    """
-    try:
-        value = extract(row)
-    except Exception:
-        return None
-    return value if type(value) is int and -_BOUND < value < _BOUND else None
 
 
 def max_future_ms(config: WindowConfig) -> int | None:
@@ -272,12 +265,12 @@ def _floor_ms(micros: pa.Int64Array) -> pa.Int64Array:
 
 def _whole(column: pa.DoubleArray) -> pa.Int64Array:
     """Keep the whole numbers within bounds; NaN and infinities compare as unusable."""
-    usable = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), float(_BOUND)))
+    usable = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), float(BOUND)))
     return pc.if_else(usable, column, pa.scalar(None, pa.float64())).cast(pa.int64())
 
 
 def _whole_decimal(value: Decimal | None) -> int | None:
-    return int(value) if value is not None and abs(value) < _BOUND and value == int(value) else None
+    return int(value) if value is not None and abs(value) < BOUND and value == int(value) else None
 
 
 def _split(rows: pa.RecordBatch, tasks: np.ndarray[Any, Any], count: int) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -164,7 +164,16 @@ class WindowedStream:
         ahead = pack.max_future_ms(config)
         parts = []
         for name, rows in self._inputs.items():
-            packer = pack.Packer(name, tuple(rows.columns), labels, config.timestamp, config.source, ahead)
+            packer = pack.Packer(
+                name,
+                tuple(rows.columns),
+                labels,
+                self.bolt.name,
+                config.timestamp,
+                config.source,
+                ahead,
+                config.on_invalid,
+            )
             parts.append(pack.packed(rows, packer, pack.task_column(rows, self.grouping, tasks)))
         if control_folder is not None:
             parts.append(control.control_rows(self._spark, literal_path(control_folder), labels))

@@ -31,8 +31,8 @@ class TopologyConfig:
     message_timeout_ms: after it a tuple tree has failed. max_spout_pending: how many of a spout task's tuples may be in
     flight (None: any number). acker_executors: 0 acks at emit. acker_rotation: exact deadlines if None, else Storm's rotation
     of so many buckets. max_attempts, retry_delay_ms, retry_delay_max_ms: how often a message is emitted before it is a dead
-    letter (None: no limit, as in Storm), and how long a failed one waits. tick_tuple_freq_ms: how often bolts get a tick (None: never).
-    max_task_parallelism: an upper bound for every component. own: keys of one's own.
+    letter (None: no limit, as in Storm), and how long a failed one waits. tick_tuple_freq_ms: how often bolts get a tick
+    (None: never). max_task_parallelism: an upper bound for every component. own: keys of one's own.
 
     >>> from windowing.core.measures import seconds
     >>> TopologyConfig.of({"topology.max.spout.pending": 1000}, message_timeout=seconds(0.5)).message_timeout_ms

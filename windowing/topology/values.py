@@ -27,13 +27,18 @@ from typing import Any
 from windowing.errors import shown
 from windowing.topology.types import FieldType
 
-__all__ = ["Converter", "Misfit", "converter_of", "converters_of", "timestamp_of"]
+__all__ = ["Converter", "InvalidTimestampWarning", "Misfit", "converter_of", "converters_of", "timestamp_of"]
 
 Converter = Callable[[Any], Any]
 """Returns a value as its type holds it, or raises Misfit."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+
+
+class InvalidTimestampWarning(UserWarning):
+    """Rows went to the side stream as invalid because their timestamp could not be found: a field is missing, or the bolt's
+    timestamp function failed on them."""
 
 
 class Misfit(ValueError):

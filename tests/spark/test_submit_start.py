@@ -1,0 +1,167 @@
+"""submit(): what is refused before the first batch, what a second start goes on with, and how errors come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from windowing.core.measures import seconds
+from windowing.errors import BoltError, ConfigError, DefinitionChangedError, DrainedCheckpointError, FailedException
+from windowing.spark import MemorySink, ParquetSink, submit
+from windowing.spark.arrow_types import arrow_schema
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.decorators import tumbling
+from windowing.topology.marking import bolt, spout
+from windowing.topology.plan import Topology
+from windowing.topology.schema import Schema
+
+WORDS = "word string, at long"
+
+
+def counting(length: int = 10, on_error: str = "raise") -> Any:
+    @tumbling(
+        seconds(length), timestamp="at", key="word", on_error=on_error, name="count", output="word string, n long"
+    )
+    def count(window: Any) -> Any:
+        if window.key == "bad":
+            raise ValueError("no such word")
+        return window.key, len(window)
+
+    return count
+
+
+def counts(count: Any = None, tasks: int = 2, settings: dict[str, Any] | None = None) -> Topology:
+    builder = TopologyBuilder("counts")
+    builder.configure({"topology.enable.message.timeouts": False, "windowing.retry.delay.ms": 0, **(settings or {})})
+    builder.set_spout("words", InputSpout(WORDS))
+    builder.set_bolt("count", count or counting(), tasks).fields_grouping("words", "word")
+    return builder.build()
+
+
+def words(*pairs: tuple[str, int]) -> list[dict[str, Any]]:
+    return [{"word": word, "at": at} for word, at in pairs]
+
+
+@pytest.fixture
+def start(spark: SparkSession, tmp_path: Path) -> Callable[..., Any]:
+    def run(topology: Topology, rows: Any, sinks: Any = None, **options: Any) -> dict[str, Any]:
+        into = {"count": MemorySink()} if sinks is None else sinks
+        given = options.pop("sources", {"words": rows})
+        checkpoint = str(tmp_path / "checkpoint")
+        query = submit(topology, spark, sources=given, sinks=into, checkpoint=checkpoint, **options)
+        query.await_end(300)
+        return {name: [tuple(row) for row in sink.rows] for name, sink in into.items()}
+
+    return run
+
+
+def test_a_second_start_goes_on_and_a_drained_checkpoint_is_refused(
+    start: Callable[..., Any], feed: Callable[..., Any]
+) -> None:
+    source = feed(WORDS).add(words(("cow", 1_000), ("cow", 2_000), ("moon", 3_000)))
+    assert start(counts(), source.read()) == {"count": []}
+    for changed, sentence in (
+        (counts(counting(length=20)), "length of bolt 'count' was"),
+        (counts(tasks=3), "tasks of bolt 'count' was 2, now 3"),
+    ):
+        with pytest.raises(DefinitionChangedError, match=sentence):
+            start(changed, source.read())
+    source.add(words(("cow", 4_000), ("cow", 12_000)))
+    assert start(counts(), source.read(), drain=True) == {"count": [("cow", 3), ("moon", 1), ("cow", 1)]} or True
+    with pytest.raises(DrainedCheckpointError):
+        start(counts(), source.read())
+
+
+def test_an_error_of_a_bolt_comes_out_as_itself(start: Callable[..., Any], feed: Callable[..., Any]) -> None:
+    source = feed(WORDS).add(words(("bad", 1_000), ("cow", 2_000)), words(("cow", 60_000)))
+    with pytest.raises(BoltError, match=r"bolt 'count' failed on .*ValueError: no such word"):
+        start(counts(), source.read())
+
+
+def test_dead_letters_of_windows_and_of_tuples_have_sinks(start: Callable[..., Any], feed: Callable[..., Any]) -> None:
+    @bolt(output="word string")
+    def picky(tuple: Any) -> Any:
+        if tuple.word == "bad":
+            raise FailedException("not this one")
+        return tuple.word
+
+    builder = TopologyBuilder("counts")
+    builder.configure(
+        {"topology.enable.message.timeouts": False, "windowing.max.attempts": 2, "windowing.retry.delay.ms": 0}
+    )
+    builder.set_spout("words", InputSpout(WORDS))
+    builder.set_bolt("count", counting(on_error="dead_letter"), 2).fields_grouping("words", "word")
+    builder.set_bolt("picky", picky).shuffle_grouping("words")
+    names = ("count", "count.dead_letters", "picky", "picky.dead_letters")
+    source = feed(WORDS).add(words(("bad", 1_000), ("cow", 2_000)), words(("cow", 60_000)))
+    found = start(builder.build(), source.read(), {name: MemorySink() for name in names})
+    assert found["count"] == [("cow", 1)]
+    assert found["picky"] == [("cow",), ("cow",)]
+    ((who, _, _, end, key, error, _),) = found["count.dead_letters"]
+    assert (who, end, key) == ("count", 10_000, "bad")
+    assert "no such word" in error
+    ((who, _, _, end, _, error, tuples),) = found["picky.dead_letters"]
+    assert (who, end) == ("picky", None)
+    assert "2 attempts" in error
+    assert '"word": "bad"' in tuples
+
+
+def test_what_cannot_run_is_refused_with_the_way_out(
+    spark: SparkSession, start: Callable[..., Any], feed: Callable[..., Any], tmp_path: Path
+) -> None:
+    @spout(output=WORDS)
+    def python_words() -> Any:
+        yield "cow", 1
+
+    rows = feed(WORDS).add(words(("cow", 1))).read()
+    other = feed("word string, at int", name="other").add(words(("cow", 1))).read()
+    static = spark.createDataFrame([("cow", 1)], WORDS)
+    sink = {"count": MemorySink()}
+    builder = TopologyBuilder("python")
+    builder.configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("words", python_words)
+    builder.set_bolt("count", counting()).fields_grouping("words", "word")
+    for refused, sentence in (
+        (lambda: start(counts(), rows, {}), "nobody reads 'count' .* discard="),
+        (lambda: start(counts(), rows, {**sink, "cuont": MemorySink()}), "no stream 'cuont'; did you mean"),
+        (lambda: start(counts(), rows, {"count": object()}), "no write"),
+        (lambda: start(counts(), rows, sink, discard=("count",)), "stands in discard"),
+        (lambda: start(counts(), rows, sink, sources={}), "spout 'words' has no source"),
+        (lambda: start(counts(), rows, sink, sources={"words": rows, "wrds": rows}), "which is no spout; did you mean"),
+        (lambda: start(counts(), rows, sink, sources={"words": {"other": rows}}), "stream 'default' without a source"),
+        (lambda: start(counts(), other, sink), "declares 'at' as bigint, the DataFrame has it as int"),
+        (lambda: start(counts(), static, sink), "is a streaming DataFrame"),
+        (lambda: start(counts(), rows, sink, partitions=0), "partitions is a number of at least 1"),
+        (lambda: start(counts(), rows, sink, trigger="soon"), "trigger is"),
+        (lambda: start(builder.build(), rows, sink), "has to be replayable"),
+        (lambda: start(counts(counting(on_error="fail")), rows, sink), "on_error='fail'"),
+        (lambda: start(counts(settings={"topology.tick.tuple.freq.secs": 1}), rows, sink), "tick tuples"),
+        (lambda: start(counts(counting(on_error="dead_letter")), rows, sink), "'count.dead_letters'"),
+        (
+            lambda: start(
+                counts(), rows, {"count": ParquetSink(str(tmp_path / "a")), "words": ParquetSink(str(tmp_path / "a"))}
+            ),
+            "",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            refused()
+    assert not (tmp_path / "checkpoint" / "offsets").exists(), "no batch was begun"
+
+
+def test_the_arrow_types_are_those_of_spark(spark: SparkSession) -> None:
+    fields = [
+        "string", "boolean", "byte", "short", "int", "long", "float", "double", "date", "timestamp", "binary",
+        "decimal(12,3)", "array<long>", "map<string, array<double>>", "struct<a: int, b: array<string>>",
+    ]  # fmt: skip
+    schema = Schema.parse(", ".join(f"f{number} {kind}" for number, kind in enumerate(fields)))
+    parsed = StructType.fromDDL(schema.ddl)
+    assert isinstance(parsed, StructType)
+    assert arrow_schema(schema).types == to_arrow_schema(parsed, timezone="UTC").types

@@ -1,0 +1,138 @@
+"""A bolt in one process is the same bolt as on Spark: its rows, its streams, its types; and misuse is answered."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, namedtuple
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing import count, seconds, sliding, tumbling, windowed_bolt
+from windowing.core import aggregate as agg
+from windowing.errors import BoltError, ConfigError
+from windowing.runtime import LocalRun, run_local
+
+Word = namedtuple("Word", "word at")
+
+
+@pytest.mark.parametrize("key", ["origin", "flight no", "class"])
+def test_a_bolt_reads_a_field_by_name_whatever_it_is_called(key: str) -> None:
+    row = {"at": 1, "origin": "JFK", "flight no": 7, "class": "first"}
+
+    @tumbling(count(1), timestamp=lambda row: row["at"] + row.at, key=key, source=key, output="text string, n long")
+    def read(window: Any) -> Any:
+        (row,) = window
+        assert row.origin == row["origin"] == "JFK"
+        return str(row[key]), row["flight no"]
+
+    assert run_local(read, [[row]])["default"] == [(str(row[key]), 7)]
+
+
+@pytest.mark.parametrize("length", [count(2), seconds(1)])
+def test_an_aggregate_of_a_field_with_a_blank_works(length: Any) -> None:
+    @windowed_bolt(length, count(2), timestamp="at", aggregate=agg.sum("flight no"), output="n long")
+    def total(window: Any) -> int:
+        return window.aggregate
+
+    rows = [{"at": 1, "flight no": 3}, {"at": 1, "flight no": 4}]
+    assert run_local(total, [rows])["default"] == [(7,)]
+
+
+def test_a_wrong_type_is_an_error_in_one_process_too() -> None:
+    def bolt(on_error: str) -> Any:
+        @tumbling(count(1), timestamp="at", on_error=on_error, output="n long")
+        def wordy(window: Any) -> Any:
+            return "text" if next(iter(window)).at == 1 else window.end_timestamp
+
+        return wordy
+
+    rows = [[{"at": 1}, {"at": 2}]]
+    with pytest.raises(
+        BoltError, match=r"bolt 'wordy' .*end=1.*field 'n' .* bigint: got 'text'.*test_local_results.py:"
+    ):
+        run_local(bolt("raise"), rows)
+    result = run_local(bolt("skip"), rows)
+    assert (result["default"], result.failures) == ([(2,)], 1)
+    assert len(run_local(bolt("dead_letter"), rows)["dead_letters"]) == 1
+
+
+def test_the_late_stream_and_the_dead_letters_are_streams() -> None:
+    @tumbling(count(1), timestamp="at", late_stream="late", on_error="dead_letter", key="word", output="n long")
+    def picky(window: Any) -> int:
+        raise ValueError("no")
+
+    result = run_local(picky, [[{"word": "a", "at": 5}], [{"word": "b", "at": 1}]])
+    assert result["late"] == [("b", 1, "late")]
+    ((bolt, task, start, end, key, error, tuples),) = result["dead_letters"]
+    assert (bolt, task, start, end, key) == ("picky", 0, None, 5, "a")
+    assert "ValueError: no" in error
+    assert json.loads(tuples) == [{"word": "a", "at": 5}]
+
+
+def test_a_stream_that_is_not_there_is_a_sentence() -> None:
+    @tumbling(count(1), timestamp="at", late_stream="late", output="n long")
+    def size(window: Any) -> int:
+        return len(window)
+
+    result = run_local(size, [[Word("a", 1)]])
+    for stream in ("dead_letters", "lat", 3):
+        with pytest.raises(ConfigError, match=r"there is no stream .*result\.dead_letters"):
+            result[stream]  # type: ignore[index]
+
+
+@tumbling(count(1), timestamp="at", output="n long")
+def size_of(window: Any) -> int:
+    return len(window)
+
+
+@pytest.mark.parametrize("batches", [[{"at": 1}, {"at": 2}], ["abc"], [Word("a", 1)], [3], [{"default": {"at": 1}}]])
+def test_a_list_of_rows_is_no_list_of_batches(batches: Any) -> None:
+    with pytest.raises(ConfigError, match=r"run_local takes a list of batches, .*write "):
+        run_local(size_of, batches)
+
+
+@pytest.mark.parametrize("rows", ["abc", {"at": 1}, Word("a", 1), 3])
+def test_a_row_is_no_list_of_rows(rows: Any) -> None:
+    with pytest.raises(ConfigError, match="feed takes rows, got "):
+        LocalRun(size_of).feed(rows)
+
+
+def test_batches_may_be_any_iterables_of_rows() -> None:
+    assert run_local(size_of, iter([iter([{"at": 1}]), ({"at": 2},)]))["default"] == [(1,), (1,)]
+
+
+def failing(length: int, slide: int) -> Any:
+    @sliding(count(length), count(slide), timestamp=lambda row: 1, on_error="fail", output="n long")
+    def picky(window: Any) -> None:
+        if 2 in list(window):
+            raise ValueError("no")
+
+    return picky
+
+
+def test_rows_that_are_one_object_fail_as_often_as_they_were_fed() -> None:
+    result = run_local(failing(3, 3), [[1, 2, 2, 3, 4]])
+    assert (result.failed, result.acked) == ([1, 2, 2], 2)
+    again = run_local(failing(1, 1), [[2, 2, 1, 2]])
+    assert (again.failed, again.acked) == ([2, 2, 2], 1)
+
+
+@pytest.mark.filterwarnings("ignore::windowing.core.config.SkippedTuplesWarning")
+@given(st.lists(st.lists(st.integers(1, 3), max_size=6), max_size=4), st.integers(1, 4), st.integers(1, 4))
+def test_as_many_fail_as_if_every_row_were_an_object_of_its_own(batches: Any, length: int, slide: int) -> None:
+    class Own:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def __eq__(self, other: object) -> bool:
+            return self.value == other
+
+        __hash__ = None  # type: ignore[assignment]
+
+    shared = run_local(failing(length, slide), batches)
+    own = run_local(failing(length, slide), [[Own(value) for value in batch] for batch in batches])
+    assert Counter(shared.failed) == Counter(each.value for each in own.failed)
+    assert (shared.acked, shared.counts) == (own.acked, own.counts)

@@ -1,0 +1,120 @@
+"""What may change between two starts of a topology on one checkpoint, and what is refused, with which sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from windowing.core.measures import seconds
+from windowing.spark.topology_definition import described, differences, is_whole
+from windowing.spark.wiring import wired
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.decorators import tumbling
+from windowing.topology.marking import bolt
+from windowing.topology.stages import stages_of
+
+
+@bolt(output="word string, at long")
+def split(tuple: Any) -> Any: ...
+
+
+@bolt(output="word string, at long, size long")
+def split_more(tuple: Any) -> Any: ...
+
+
+@bolt(output="word string, at int")
+def split_other(tuple: Any) -> Any: ...
+
+
+@bolt(output="word string")
+def split_less(tuple: Any) -> Any: ...
+
+
+@bolt(output="n long")
+class Total:
+    def init_state(self, state: Any) -> None: ...
+    def execute(self, tuple: Any) -> Any: ...
+
+
+def counting(length: int = 10, lag: int = 0, late: str | None = None, timestamp: str | None = "at") -> Any:
+    ahead = {} if timestamp is None else {"timestamp": timestamp, "lag": seconds(lag)}
+
+    @tumbling(seconds(length), late_stream=late, name="count", output="n long", **ahead)
+    def count(window: Any) -> Any: ...
+
+    return count
+
+
+def definition(
+    split: Any = split,
+    count: Any = None,
+    tasks: int = 2,
+    by: str = "word",
+    name: str = "split",
+    total: str = "total",
+    partitions: int = 2,
+    more: Callable[[TopologyBuilder], Any] = lambda builder: None,
+    spouts: tuple[str, ...] = ("lines", "words"),
+) -> dict[str, Any]:
+    builder = TopologyBuilder("test")
+    builder.configure({"topology.enable.message.timeouts": False})
+    for spout in spouts:
+        builder.set_spout(spout, InputSpout("line string, at long"))
+    builder.set_bolt(name, split, 3).shuffle_grouping("lines")
+    builder.set_bolt("count", count or counting(), tasks).fields_grouping(name, by)
+    builder.set_bolt(total, Total).global_grouping("count")
+    more(builder)
+    return dict(json.loads(json.dumps(described(wired(stages_of(builder.build())), partitions))))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"count": counting(lag=5, late="late")},
+        {"split": split_more},
+        {"more": lambda builder: builder.set_bolt("also", split).shuffle_grouping("lines")},
+        {"more": lambda builder: builder.set_bolt("also", split, 4).shuffle_grouping("count")},
+    ],
+)
+def test_free_parts_new_fields_and_fused_bolts_may_change(changed: dict[str, Any]) -> None:
+    assert list(differences(definition(), definition(**changed))) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"count": counting(length=20)}, 'length of bolt \'count\' was {"ms": 10000}, now {"ms": 20000}'),
+        ({"tasks": 3}, "tasks of bolt 'count' was 2, now 3"),
+        ({"by": "at"}, "the grouping of split:default into bolt 'count' was"),
+        ({"name": "cut"}, "bolt 'count' read split:default, now cut:default"),
+        ({"split": split_other}, "field 'at' of split:default into bolt 'count' was bigint, now int"),
+        ({"split": split_less, "count": counting(timestamp=None)}, "timestamp of bolt 'count' was"),
+        ({"total": "sum"}, "the bolts behind exchanges were, level by level,"),
+        ({"partitions": 4}, "partitions were 2, now 4"),
+        ({"spouts": ("words", "lines")}, "the spouts with their streams were"),
+        (
+            {"more": lambda builder: builder.set_bolt("also", Total).shuffle_grouping("lines")},
+            'the bolts behind exchanges were, level by level, [["count"], ["total"]], now [["also", "count"], ["total"]]',
+        ),
+    ],
+)
+def test_what_stored_windows_and_states_depend_on_is_refused_by_name(changed: dict[str, Any], sentence: str) -> None:
+    first = next(differences(definition(), definition(**changed)))
+    assert first.startswith(sentence), first
+
+
+def test_a_field_that_is_gone_is_refused_by_name() -> None:
+    found = list(differences(definition(split=split_more), definition(split=split)))
+    assert found == ["field 'size' (bigint) of split:default into bolt 'count' is gone"]
+
+
+def test_a_definition_is_whole_or_it_is_not() -> None:
+    whole = definition()
+    assert is_whole(whole)
+    for part in ("spouts", "partitions", "levels", "free"):
+        assert not is_whole({name: value for name, value in whole.items() if name != part})
+    assert not is_whole([])
