@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import run_topology
-from windowing.topology.plan import Topology
+from windowing import Topology
+from windowing.runtime import VirtualClock, run_topology
 
 Rows = list[tuple[Any, ...]]
+Batches = dict[str, Sequence[Rows]]
 
 
 def chosen_runtime(description: str) -> str:
@@ -31,18 +31,19 @@ def chosen_runtime(description: str) -> str:
     return str(parser.parse_args().on)
 
 
-def run(topology: Topology, batches: dict[str, Sequence[Rows]], on: str) -> dict[str, Rows]:
+def run(topology: Topology, batches: Batches, on: str) -> dict[str, Rows]:
     """Run a topology over batches for each InputSpout, and return the rows of each stream that nobody reads."""
     if on == "local":
         return run_topology(topology, batches, clock=VirtualClock()).outputs
-    return _on_spark(topology, batches)
+    with _quiet_session() as spark:
+        return run_on_spark(topology, batches, spark)
 
 
-def _on_spark(topology: Topology, batches: dict[str, Sequence[Rows]]) -> dict[str, Rows]:
-    from windowing.spark import submit
-    from windowing.spark.sinks import MemorySink
+def run_on_spark(topology: Topology, batches: Batches, spark: Any) -> dict[str, Rows]:
+    """Do the same with a Spark session, as one streaming query over files."""
+    from windowing.spark import MemorySink, submit
 
-    with tempfile.TemporaryDirectory() as folder, _quiet_session() as spark:
+    with tempfile.TemporaryDirectory() as folder:
         sources = {}
         for spout, rows in batches.items():
             schema = topology.component(spout).outputs["default"].schema
@@ -58,7 +59,7 @@ def _on_spark(topology: Topology, batches: dict[str, Sequence[Rows]]) -> dict[st
             topology, spark, sources=sources, sinks=sinks, checkpoint=str(Path(folder, "checkpoint")), drain=True
         )
         query.await_end()
-        return {name: [tuple(row)[:-1] for row in sink.rows] for name, sink in sinks.items()}
+        return {name: [tuple(row) for row in sink.rows] for name, sink in sinks.items()}
 
 
 @contextlib.contextmanager

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from classics import chosen_runtime, run
 
-from windowing import count, sliding, tumbling
-from windowing.core import aggregate as agg
-from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import InputSpout
-from windowing.topology.plan import Topology
+from windowing import InputSpout, Topology, TopologyBuilder, count, sliding, tumbling
+from windowing import aggregate as agg
 
-NUMBERS = [[(at * 1000, (at * 7919) % 1000) for at in range(start, start + 60)] for start in range(0, 300, 60)]
+BATCHES = {
+    "numbers": [[(at * 1000, (at * 7919) % 1000) for at in range(start, start + 60)] for start in range(0, 300, 60)]
+}
 
 
 @sliding(count(30), count(10), timestamp="at", aggregate=agg.sum("value"), output="at long, total long")
@@ -42,7 +41,7 @@ def topology() -> Topology:
 
 def main() -> None:
     on = chosen_runtime(__doc__.splitlines()[0])
-    rows = run(topology(), {"numbers": NUMBERS}, on)["average"]
+    rows = run(topology(), BATCHES, on)["average"]
     print(f"{len(rows)} averages of three sums ({on})")
     for at, value in sorted(rows):
         print(f"until {at // 1000:4} s  {value:10.1f}")

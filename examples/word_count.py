@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from classics import chosen_runtime, run
 
-from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import InputSpout
-from windowing.topology.marking import bolt
-from windowing.topology.plan import Topology
+from windowing import InputSpout, Topology, TopologyBuilder, bolt
 
-SENTENCES = [
-    [("the cow jumped over the moon",), ("an apple a day keeps the doctor away",)],
-    [("four score and seven years ago",), ("snow white and the seven dwarfs",)],
-    [("i am at two with nature",), ("the cow jumped over the moon",)],
-]
+BATCHES = {
+    "sentences": [
+        [("the cow jumped over the moon",), ("an apple a day keeps the doctor away",)],
+        [("four score and seven years ago",), ("snow white and the seven dwarfs",)],
+        [("i am at two with nature",), ("the cow jumped over the moon",)],
+    ]
+}
 
 
 @bolt(output="word string")
@@ -51,7 +50,7 @@ def topology() -> Topology:
 
 def main() -> None:
     on = chosen_runtime(__doc__.splitlines()[0])
-    rows = run(topology(), {"sentences": SENTENCES}, on)["count"]
+    rows = run(topology(), BATCHES, on)["count"]
     counts: dict[str, int] = {}
     for word, n in rows:
         counts[word] = max(n, counts.get(word, 0))

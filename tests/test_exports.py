@@ -18,14 +18,19 @@ def words(text: str) -> list[str]:
 
 
 PUBLIC = words("""
-    Action Activation Count CountEvictionPolicy CountTriggerPolicy Duration Effect Event EvictionContext EvictionPolicy
-    Expired Late LateReason Lateness OnError Semantics SkippedTuplesWarning StatefulWindowManager TimeEvictionPolicy
-    TimeTriggerPolicy TriggerPolicy TupleWindow WaterMarkEvent WaterMarkEventGenerator WatermarkCountEvictionPolicy
+    Acker Action Activation BasicBolt Bolt Count CountEvictionPolicy CountTriggerPolicy Duration Effect Event
+    EvictionContext EvictionPolicy Expired FailedException Fields InputSpout Late LateReason Lateness OnError
+    ReportedFailedException RotatingMap Semantics SkippedTuplesWarning Spout StatefulBolt StatefulWindowManager
+    StatefulWindowedBolt TimeEvictionPolicy TimeTriggerPolicy Topology TopologyBuilder TopologyError TriggerPolicy
+    Tuple TupleWindow Values WaterMarkEvent WaterMarkEventGenerator WatermarkCountEvictionPolicy
     WatermarkCountTriggerPolicy WatermarkTimeEvictionPolicy WatermarkTimeTriggerPolicy WindowConfig WindowManager
-    WindowedBolt WindowedBoltExecutor WindowingError aggregate bolt_of count days hours millis minutes seconds sliding
-    tumbling windowed_bolt
+    WindowedBolt WindowedBoltExecutor WindowingError aggregate bolt bolt_of count days hours millis minutes seconds
+    sliding spout tumbling windowed_bolt
 """)
-RUNTIME = words("Clock DeadLetter LateRow LocalResult LocalRun SystemClock VirtualClock run_local")
+RUNTIME = words("""
+    Clock ClusterResult DeadLetter DeadMessage DeadWindow LateRow LocalCluster LocalResult LocalRun SystemClock
+    VirtualClock run_local run_topology
+""")
 SPARK = words("""
     BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink Sink WindowedQuery WindowedStream
     require_session session submit windowed

@@ -1,8 +1,11 @@
-"""Storm's windowed bolts in Python, in one process or on Spark: windows that lose no tuple.
+"""Storm's windowed bolts and topologies in Python, in one process or on Spark: windows that lose no tuple.
 
-Start with `windowed_bolt`, `tumbling` or `sliding`; run a bolt on a streaming DataFrame with `windowing.spark`.
+Start with `windowed_bolt`, `tumbling` or `sliding`, and with `TopologyBuilder` for several bolts. `windowing.runtime` runs
+them in this process, `windowing.spark` on streaming DataFrames.
 """
 
+from windowing.acking.acker import Acker
+from windowing.acking.rotating_map import RotatingMap
 from windowing.core import aggregate
 from windowing.core.config import Lateness, OnError, Semantics, SkippedTuplesWarning, WindowConfig
 from windowing.core.events import Activation, Effect, Event, Expired, Late, LateReason, WaterMarkEvent
@@ -27,13 +30,21 @@ from windowing.core.trigger import (
 )
 from windowing.core.watermark import WaterMarkEventGenerator
 from windowing.core.windows import TupleWindow
-from windowing.errors import WindowingError
+from windowing.errors import FailedException, ReportedFailedException, WindowingError
 from windowing.topology.bolts import WindowedBolt
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout, StatefulBolt, StatefulWindowedBolt
 from windowing.topology.decorators import bolt_of, sliding, tumbling, windowed_bolt
+from windowing.topology.marking import bolt, spout
+from windowing.topology.plan import Topology, TopologyError
+from windowing.topology.tuples import Fields, Tuple, Values
 
 __all__ = [
+    "Acker",
     "Action",
     "Activation",
+    "BasicBolt",
+    "Bolt",
     "Count",
     "CountEvictionPolicy",
     "CountTriggerPolicy",
@@ -43,17 +54,30 @@ __all__ = [
     "EvictionContext",
     "EvictionPolicy",
     "Expired",
+    "FailedException",
+    "Fields",
+    "InputSpout",
     "Late",
     "LateReason",
     "Lateness",
     "OnError",
+    "ReportedFailedException",
+    "RotatingMap",
     "Semantics",
     "SkippedTuplesWarning",
+    "Spout",
+    "StatefulBolt",
     "StatefulWindowManager",
+    "StatefulWindowedBolt",
     "TimeEvictionPolicy",
     "TimeTriggerPolicy",
+    "Topology",
+    "TopologyBuilder",
+    "TopologyError",
     "TriggerPolicy",
+    "Tuple",
     "TupleWindow",
+    "Values",
     "WaterMarkEvent",
     "WaterMarkEventGenerator",
     "WatermarkCountEvictionPolicy",
@@ -66,6 +90,7 @@ __all__ = [
     "WindowedBoltExecutor",
     "WindowingError",
     "aggregate",
+    "bolt",
     "bolt_of",
     "count",
     "days",
@@ -74,6 +99,7 @@ __all__ = [
     "minutes",
     "seconds",
     "sliding",
+    "spout",
     "tumbling",
     "windowed_bolt",
 ]

@@ -1,0 +1,54 @@
+"""The classics in `examples/`: what a newcomer starts, and that both runtimes give the same rows."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CLASSICS = {"word_count": "38 words, 27 of them different", "sliding_sum": "10 averages of three sums"}
+
+
+@pytest.fixture
+def classic(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module = importlib.import_module(request.param)
+    cloudpickle.register_pickle_by_value(module)  # as if it were __main__: the workers do not see this sys.path
+    yield module
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+def started(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+
+
+@pytest.mark.parametrize(("name", "line"), CLASSICS.items())
+def test_a_classic_runs_in_one_process(name: str, line: str) -> None:
+    assert started(name).startswith(f"{line} (local)\n")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("name", "line"), CLASSICS.items())
+def test_a_classic_runs_on_spark_by_one_flag_and_prints_the_same(name: str, line: str) -> None:
+    here, there = started(name), started(name, "--on", "spark")
+    assert there.startswith(f"{line} (spark)\n")
+    assert there.splitlines()[1:] == here.splitlines()[1:]
+
+
+@pytest.mark.parametrize("classic", CLASSICS, indirect=True)
+def test_a_classic_gives_the_same_rows_on_both_runtimes(classic: ModuleType, spark: SparkSession) -> None:
+    from classics import run, run_on_spark
+
+    here = run(classic.topology(), classic.BATCHES, "local")
+    there = run_on_spark(classic.topology(), classic.BATCHES, spark)
+    assert {name: sorted(rows) for name, rows in there.items()} == {name: sorted(rows) for name, rows in here.items()}
+    assert all(here.values())
