@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from windowing.core import aggregate as agg
 from windowing.core.config import Lateness, OnError, Semantics, SkippedTuplesWarning, WindowConfig
-from windowing.core.measures import Count, Duration, hours, minutes, seconds
+from windowing.core.measures import Count, Duration, days, hours, millis, minutes, seconds
 from windowing.errors import ConfigError
 
 
@@ -91,6 +91,29 @@ def test_a_timedelta_is_a_duration_of_the_same_milliseconds(length: int, slide: 
     length, slide = max(length, slide), max(min(length, slide), -(-max(length, slide) // 10_000))
     written = WindowConfig.of(length=timedelta(milliseconds=length), slide=timedelta(milliseconds=slide))
     assert written == WindowConfig.of(length=Duration(length), slide=Duration(slide))
+
+
+UNITS = {millis: 1, seconds: 1000, minutes: 60_000, hours: 3_600_000, days: 86_400_000}
+
+
+@given(st.sampled_from(list(UNITS)), st.integers(0, 10**15))
+def test_every_whole_number_of_milliseconds_can_be_written_in_every_unit(unit: Any, ms: int) -> None:
+    assert unit(ms / UNITS[unit]) == Duration(ms)
+
+
+@given(st.sampled_from(list(UNITS)), st.integers(0, 10**9), st.floats(0.01, 0.99))
+def test_parts_of_a_millisecond_are_refused_in_every_unit(unit: Any, ms: int, part: float) -> None:
+    with pytest.raises(ConfigError, match="no whole number of milliseconds"):
+        unit((ms + part) / UNITS[unit])
+
+
+def test_a_span_is_written_as_a_number() -> None:
+    assert (seconds(1.001), seconds(0.1), minutes(1 / 3)) == (Duration(1001), Duration(100), Duration(20_000))
+    for amount in (float("nan"), float("inf"), -float("inf"), 1e-320, 1.0001):
+        with pytest.raises(ConfigError, match="no whole number of milliseconds"):
+            seconds(amount)
+    with pytest.raises(ConfigError, match=r"minutes\(\) takes a number"):
+        minutes("5")  # type: ignore[arg-type]
 
 
 def test_a_length_or_slide_of_nothing_is_refused() -> None:

@@ -25,6 +25,11 @@ __all__ = [
 ]
 
 
+_INFINITE = float("inf")
+_ROUNDING = 1e-15
+"""How far from a whole number of milliseconds a float may be, in parts of it: 1.001 * 1000 is 1000.9999999999999."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Count:
     """A number of tuples, at least 1.
@@ -81,9 +86,10 @@ def _span(amount: float, unit_ms: int, unit: str) -> Duration:
     if isinstance(amount, bool) or not isinstance(amount, int | float):
         raise ConfigError(f"{unit}() takes a number, got {shown(amount)}; for example {unit}(10)")
     exact = amount * unit_ms
-    if exact != exact or exact in (float("inf"), float("-inf")) or exact != int(exact):
+    nearest = None if exact != exact or exact in (_INFINITE, -_INFINITE) else round(exact)
+    if nearest is None or abs(exact - nearest) > abs(exact) * _ROUNDING:
         raise ConfigError(f"{unit}({amount!r}) is no whole number of milliseconds; windows are kept in milliseconds")
-    return Duration(int(exact))
+    return Duration(nearest)
 
 
 def millis(amount: float) -> Duration:
@@ -94,8 +100,8 @@ def millis(amount: float) -> Duration:
 def seconds(amount: float) -> Duration:
     """Return a Duration of `amount` seconds.
 
-    >>> seconds(1.5)
-    Duration(ms=1500)
+    >>> seconds(1.5), seconds(1.001)
+    (Duration(ms=1500), Duration(ms=1001))
     """
     return _span(amount, 1000, "seconds")
 
