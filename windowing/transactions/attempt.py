@@ -2,7 +2,7 @@
 
     1:0  2:0  3:0      2:0 fails, and 3:0 with it      2:1  3:1
 
-Laws: txids are 1, 2, 3, ...; attempts of one txid only grow, so that the greater one supersedes the smaller, wherever both are seen.
+Laws: txids are 1, 2, 3, ...; attempts of one txid only grow, so that the greater supersedes the smaller wherever both are seen.
 Compared as tuples: by txid, then by attempt.
 
 Source: Storm's `TransactionAttempt`.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from windowing.errors import ConfigError, shown
+from windowing.errors import ConfigError, printable
 
 __all__ = ["GUARANTEES", "Guarantee", "SpoutKind", "StateType", "check_guarantee"]
 
@@ -87,7 +87,7 @@ def check_guarantee(
     if _STRENGTH.index(given) >= _STRENGTH.index(accept):
         return given
     raise ConfigError(
-        f"{shown(names[0])} is {spout.value} and {shown(names[1])} is {state.value}: tuples count {_READS[given]}, wanted "
+        f"{printable(names[0])} is {spout.value} and {printable(names[1])} is {state.value}: tuples count {_READS[given]}, wanted "
         f"{_READS[accept]}; {_way_out(spout)}, or say accept=Guarantee.{given.name}"
     )
 
