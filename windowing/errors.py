@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AckError",
+    "BatchChangedError",
     "BoltError",
     "CheckpointError",
     "ConfigError",
@@ -23,7 +24,12 @@ __all__ = [
     "ReportedFailedException",
     "SessionError",
     "SnapshotError",
+    "SourceError",
     "StaleWindowError",
+    "StateConflictError",
+    "StateError",
+    "StoreUnavailableError",
+    "SupersededError",
     "WindowingError",
     "printable",
     "shown",
@@ -140,6 +146,12 @@ class SessionError(WindowingError):
     code = "SESSION"
 
 
+class SourceError(WindowingError):
+    """A source of rows contradicts itself, or failed: its offsets went back, its rows are not of its schema."""
+
+    code = "SOURCE"
+
+
 class CheckpointError(WindowingError):
     """A checkpoint cannot be used as asked."""
 
@@ -162,3 +174,33 @@ class CorruptStateError(CheckpointError):
     """A piece of stored window state is damaged, missing or not ours; nothing is ever reset to empty."""
 
     code = "CORRUPT"
+
+
+class StateError(WindowingError):
+    """A Trident state cannot be used as asked."""
+
+    code = "STATE"
+
+
+class SupersededError(StateError):
+    """A commit came too late: a later attempt, or a later batch, has taken the state partition. Nothing was written."""
+
+    code = "SUPERSEDED"
+
+
+class BatchChangedError(StateError):
+    """A batch came again with other keys than before, though its state is transactional. Nothing was written."""
+
+    code = "BATCH_CHANGED"
+
+
+class StateConflictError(FailedException):
+    """Somebody else wrote to the state partition between this attempt's read and its write; the next attempt reads anew."""
+
+    code = "CONFLICT"
+
+
+class StoreUnavailableError(FailedException):
+    """A store does not answer, or cannot write; whether a write arrived is found out by the next attempt."""
+
+    code = "STORE_UNAVAILABLE"

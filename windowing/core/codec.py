@@ -33,7 +33,8 @@ _COMPRESSED = b"x"  # how zlib begins, and no JSON does
 NAN = float("nan")
 """The one NaN of decoded data, so that NaN is one key of a dict, as it is one key in Spark."""
 
-Reference = Callable[[Any], int | None]
+Reference = Callable[[Any], Any]
+"""Names a value by other plain data, to be written in its place; None: it is written itself."""
 
 
 def frame(magic: bytes, body: bytes) -> bytes:
@@ -75,22 +76,24 @@ def loads(blob: bytes, what: str, resolve: Callable[[int], Any] | None = None) -
         raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
 
 
-def encode_value(value: Any) -> bytes:
+def encode_value(value: Any, reference: Reference | None = None) -> bytes:
     """Return one small value as typed JSON, compressed from 4 KiB on. Raises TypeError for what is not plain data.
+
+    `reference` may put plain data in the place of a value that is not.
 
     As a key of a store: 1, 1.0 and True are three keys, NaN is one, ("a", 1) and ["a", 1] are two. Cost: 2 us a number.
 
     >>> encode_value(("JFK", 3)), decode_value(encode_value(("JFK", 3)), "a key")
     (b'{"$":["tuple",["JFK",3]]}', ('JFK', 3))
     """
-    text = json.dumps(_plain(value, None), ensure_ascii=True, separators=(",", ":")).encode()
+    text = json.dumps(_plain(value, reference), ensure_ascii=True, separators=(",", ":")).encode()
     return zlib.compress(text, 1) if len(text) >= _COMPRESS_FROM else text
 
 
-def decode_value(blob: bytes, what: str) -> Any:
-    """Return the value of `encode_value`; `what` names it in the CorruptStateError."""
+def decode_value(blob: bytes, what: str, resolve: Callable[[Any], Any] | None = None) -> Any:
+    """Return the value of `encode_value`; `what` names it in the CorruptStateError, `resolve` undoes its `reference`."""
     try:
-        return _value(json.loads(_inflated(blob, what) if blob[:1] == _COMPRESSED else blob), None)
+        return _value(json.loads(_inflated(blob, what) if blob[:1] == _COMPRESSED else blob), resolve)
     except _UNREADABLE as problem:
         raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
 
@@ -116,8 +119,8 @@ def _plain(value: Any, reference: Reference | None) -> Any:
         if all(type(name) is str and name != "$" for name in value):
             return {name: _plain(each, reference) for name, each in value.items()}
         return {"$": ["map", [[_plain(k, reference), _plain(v, reference)] for k, v in value.items()]]}
-    if reference is not None and (number := reference(value)) is not None:
-        return {"$": ["row", number]}
+    if reference is not None and (data := reference(value)) is not None:
+        return {"$": ["row", _plain(data, reference)]}
     for base in (int, float, str):
         if isinstance(value, base):  # numpy's float64, an IntEnum: the plain value says the same
             return base(value)
@@ -156,7 +159,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _value(data: Any, resolve: Callable[[int], Any] | None) -> Any:
+def _value(data: Any, resolve: Callable[[Any], Any] | None) -> Any:
     if type(data) is list:
         return [_value(each, resolve) for each in data]
     if type(data) is not dict:
@@ -165,7 +168,7 @@ def _value(data: Any, resolve: Callable[[int], Any] | None) -> Any:
         return {name: _value(each, resolve) for name, each in data.items()}
     kind, content = data["$"]
     if kind == "row" and resolve is not None:
-        return resolve(content)
+        return resolve(_value(content, resolve))
     if kind == "tuple":
         return tuple(_value(each, resolve) for each in content)
     if kind in ("set", "frozenset"):

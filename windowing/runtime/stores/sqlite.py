@@ -1,0 +1,176 @@
+"""SqliteStore: states in one SQLite file, the embedded default.
+
+    table <state>           partition, key, txid, value, previous, crc      one row a key
+    table <state>_fences    partition, record                              one row a partition
+
+A commit is one transaction: the fence is compared, then fence and rows are written. Write-ahead log, synchronous=FULL: what was
+committed is on the disk, and a process that is killed anywhere leaves what was before or what comes after.
+
+Processes on one machine may share a file; writers queue, for `timeout_s`. Names of tables are checked identifiers, everything else
+is bound. Cost of undoing an attempt: a scan of the partition, in retries only.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from windowing.errors import CorruptStateError, StoreUnavailableError
+from windowing.transactions.attempt import TransactionAttempt
+from windowing.transactions.rows import Claim, Fence, Place, Reading, Row, checked_state_name
+
+__all__ = ["SqliteMap", "SqliteStore"]
+
+_CHUNK = 500
+_PAGE = 1000
+_COLUMNS = "key, txid, value, previous, crc"
+_DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
+"""The first is an error in the SQL: ours is constant, so the tables are not what they were."""
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+@dataclass(frozen=True)
+class SqliteStore:
+    """A file; a new one is made, its folder too. Other tables in it are left alone."""
+
+    path: str | Path
+    timeout_s: float = 30.0
+
+    def open(self, place: Place) -> SqliteMap:
+        """Return the rows of one partition, over a connection of its own."""
+        return SqliteMap(Path(self.path), place, self.timeout_s)
+
+
+class SqliteMap:
+    """One partition (BackingMap). For one thread at a time."""
+
+    def __init__(self, path: Path, place: Place, timeout_s: float) -> None:
+        self.path = path
+        self.place = place
+        self._rows = checked_state_name(place.state)
+        self._fences = f"{self._rows}_fences"
+        with self._told():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+        try:
+            with self._told():
+                self._prepare(time.monotonic() + timeout_s)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self, deadline_s: float) -> None:
+        while True:  # SQLite does not wait by itself for whoever turns on the same log at the same time
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as problem:
+                if _code(problem) not in _BUSY or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.01)
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute(
+            f'CREATE TABLE IF NOT EXISTS "{self._fences}" (partition INTEGER PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID'
+        )
+        self._db.execute(
+            f'CREATE TABLE IF NOT EXISTS "{self._rows}" (partition INTEGER NOT NULL, key BLOB NOT NULL, txid INTEGER NOT NULL, '
+            "value BLOB, previous BLOB, crc INTEGER NOT NULL, PRIMARY KEY (partition, key)) WITHOUT ROWID"
+        )
+
+    def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
+        with self._transaction("BEGIN"):
+            fence = self._fence()
+            rows = self._select(keys)
+            left = {}
+            if undo is not None and fence is not None and fence.attempt.txid == undo.txid and fence.attempt < undo:
+                left = self._checked("AND txid = ?", undo.txid)
+        return Reading(fence, [rows.get(key) for key in keys], left)
+
+    def multi_put(self, rows: Mapping[bytes, Row | None], claim: Claim | None = None) -> Fence | None:
+        with self._transaction("BEGIN IMMEDIATE"):
+            if claim is not None:
+                found = self._fence()
+                if found != claim.expected:
+                    return found
+                fence = (self.place.partition, claim.fence.record())
+                self._db.execute(f'REPLACE INTO "{self._fences}" VALUES (?, ?)', fence)
+            self._db.executemany(
+                f'REPLACE INTO "{self._rows}" VALUES (?, ?, ?, ?, ?, ?)',
+                (
+                    (self.place.partition, key, *row, row.checksum(self.place, key))
+                    for key, row in rows.items()
+                    if row is not None
+                ),
+            )
+            self._db.executemany(
+                f'DELETE FROM "{self._rows}" WHERE partition = ? AND key = ?',
+                ((self.place.partition, key) for key, row in rows.items() if row is None),
+            )
+        return None
+
+    def items(self) -> Iterator[tuple[bytes, Row]]:
+        last = b""  # no key is empty
+        while True:
+            with self._told():
+                page = self._checked("AND key > ? ORDER BY key LIMIT ?", last, _PAGE)
+            yield from page.items()
+            if len(page) < _PAGE:
+                return
+            last = next(reversed(page))
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _fence(self) -> Fence | None:
+        query = f'SELECT record FROM "{self._fences}" WHERE partition = ?'
+        found = self._db.execute(query, (self.place.partition,)).fetchone()
+        return None if found is None else Fence.of(found[0], self.place)
+
+    def _select(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
+        found: dict[bytes, Row] = {}
+        for start in range(0, len(keys), _CHUNK):
+            chunk = keys[start : start + _CHUNK]
+            found |= self._checked(f"AND key IN ({', '.join('?' * len(chunk))})", *chunk)
+        return found
+
+    def _checked(self, condition: str, *bound: Any) -> dict[bytes, Row]:
+        query = f'SELECT {_COLUMNS} FROM "{self._rows}" WHERE partition = ? {condition}'
+        rows = self._db.execute(query, (self.place.partition, *bound))
+        return {row[0]: Row.sound(self.place, *row) for row in rows}
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        with self._told():
+            self._db.execute(begin)
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn what SQLite and the file system say into a sentence."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as problem:
+            if isinstance(problem, sqlite3.Error) and _code(problem) in _DAMAGED:
+                raise CorruptStateError(
+                    f"the tables of the state {self.place} in {self.path} are damaged, or not ours ({problem}); restore the file "
+                    "from a copy, or give the path of a new one; nothing was reset"
+                ) from problem
+            raise StoreUnavailableError(
+                f"the state {self.place} in {self.path} cannot be reached or written: {problem}; it holds what it held "
+                "before; look at the disk, the rights of the file, and who else uses it"
+            ) from problem
+
+
+def _code(problem: sqlite3.Error) -> int:
+    return int(getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)) & 0xFF

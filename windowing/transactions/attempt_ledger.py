@@ -1,0 +1,51 @@
+"""AttemptLedger: attempt numbers for a driver that has no coordinator to hand them out (Spark's replayed micro-batches).
+
+    batch 5, first evaluation     -> 5:0      one fence for the whole state, beside those of its partitions
+    batch 5 again, after a crash  -> 5:1
+
+Law: no two claims are the same, whoever makes them: a claim whose answer got lost is never used, the next one is taken.
+"""
+
+from __future__ import annotations
+
+from windowing.errors import SupersededError
+from windowing.transactions.attempt import TransactionAttempt
+from windowing.transactions.kinds import StateType
+from windowing.transactions.rows import BackingMap, Claim, Fence
+
+__all__ = ["LEDGER", "AttemptLedger"]
+
+LEDGER = -1
+"""The partition number under which a state keeps its claims."""
+
+
+class AttemptLedger:
+    """The claims of one state, in partition LEDGER of its store. Cost: one read and one write a claim."""
+
+    def __init__(self, backing: BackingMap, kind: StateType, codec: str) -> None:
+        self._backing = backing
+        self._kind = kind
+        self._codec = codec
+
+    def claim(self, txid: int) -> TransactionAttempt:
+        """Return the next attempt at a batch, durably claimed before it is returned.
+
+        Raises SupersededError if a later batch was begun, DefinitionChangedError if the state was of another kind or has another
+        number of partitions.
+        """
+        while True:
+            found = self._backing.multi_get([]).fence
+            mine = Fence(self._next(found, txid), self._kind, self._codec, self._backing.place)
+            if self._backing.multi_put({}, Claim(found, mine)) is None:
+                return mine.attempt
+
+    def _next(self, found: Fence | None, txid: int) -> TransactionAttempt:
+        if found is None:
+            return TransactionAttempt(txid, 0)
+        found.require(self._kind, self._codec, self._backing.place)
+        if found.attempt.txid > txid:
+            raise SupersededError(
+                f"batch {txid} of the state {self._backing.place.state} was to begin after batch {found.attempt.txid}: another "
+                f"process went on, or the checkpoint is older than the state; begin above txid {found.attempt.txid}"
+            )
+        return found.attempt.next() if found.attempt.txid == txid else TransactionAttempt(txid, 0)

@@ -1,0 +1,304 @@
+"""The map states: NonTransactionalMap, TransactionalMap, OpaqueMap, and SnapshottableMap, a map of one value.
+
+                      batch 5 comes for the first time     it comes again, as another attempt
+    non-transactional adds to what is there                 adds again
+    transactional     adds, writes the fence 5:0            keeps what is there, writes the fence 5:1
+    opaque            adds, writes the fence 5:0            undoes 5:0 wherever it wrote, adds, writes the fence 5:1
+
+Laws
+- The last two are exactly-once, whoever crashes, comes late or comes twice: `fence.py` decides, and says why.
+- Reads of one `multi_update` are one round trip; the writes of a commit are one, with the fence.
+- Until `commit` nothing of a transactional or opaque batch is in the store. (A non-transactional map writes at once, as Storm's.)
+- All updates of a key are applied, in order, however often it comes. (Storm's last one wins.)
+
+Source: Storm's classes of these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from windowing.errors import ConfigError, DefinitionChangedError, StateConflictError, StateError, shown
+from windowing.transactions.aggregators import ReplaceUpdater, ValueUpdater
+from windowing.transactions.attempt import TransactionAttempt
+from windowing.transactions.caches import CachedBatchReadsMap
+from windowing.transactions.fence import Rule, base, check_reading, check_repeated, judged, undone, written
+from windowing.transactions.kinds import StateType
+from windowing.transactions.rows import NO_TXID, BackingMap, Claim, Fence, Row
+from windowing.transactions.trident_state import MapState
+from windowing.transactions.values import StateCodec, TypedJson
+
+__all__ = ["NonTransactionalMap", "OpaqueMap", "SnapshottableMap", "TransactionalMap"]
+
+
+class _Map:
+    """What the three maps share: keys and values as bytes, and puts as updates."""
+
+    def __init__(self, backing: BackingMap, codec: StateCodec | None = None) -> None:
+        self.backing = backing
+        self.codec: StateCodec = TypedJson() if codec is None else codec
+
+    def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        raise NotImplementedError
+
+    def multi_put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        self.multi_update(keys, [ReplaceUpdater(value) for value in values])
+
+    def multi_remove(self, keys: Sequence[Any]) -> None:
+        self.multi_put(keys, [None] * len(keys))
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Yield all stored keys and values, in the order of the keys' bytes."""
+        what = f"a key of the state {self.backing.place}"
+        for key, row in self.backing.items():
+            if row.value is not None:
+                yield self.codec.decode(key, what), self._decoded(row.value, key)
+
+    def close(self) -> None:
+        self.backing.close()
+
+    def _encoded(self, keys: Sequence[Any]) -> list[bytes]:
+        return [self.codec.encode(tuple(key) if isinstance(key, list) else key) for key in keys]
+
+    def _value(self, value: Any) -> bytes | None:
+        return None if value is None else self.codec.encode(value)
+
+    def _decoded(self, blob: bytes | None, key: bytes) -> Any:
+        return (
+            None if blob is None else self.codec.decode(blob, f"the value of {key!r} in the state {self.backing.place}")
+        )
+
+    def _paired(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[bytes]:
+        if len(keys) != len(updaters):
+            raise StateError(
+                f"{len(keys)} keys and {len(updaters)} updates were given to the state {self.backing.place}; give one for each key"
+            )
+        return self._encoded(keys)
+
+
+class NonTransactionalMap(_Map):
+    """Every update is applied when it comes, and again when it comes again. For `multi_update` see MapState."""
+
+    kind: ClassVar[StateType] = StateType.NON_TRANSACTIONAL
+
+    def begin_commit(self, attempt: TransactionAttempt) -> None:
+        """Nothing: updates are written when they come."""
+
+    def commit(self, attempt: TransactionAttempt) -> None:
+        """Nothing: updates are written when they come."""
+
+    def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
+        encoded = self._encoded(keys)
+        rows = self._read(encoded)
+        return [self._decoded(rows[key], key) for key in encoded]
+
+    def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        encoded = self._paired(keys, updaters)
+        values = self._read(encoded)
+        results = []
+        for key, updater in zip(encoded, updaters, strict=True):
+            result = updater.update(self._decoded(values[key], key))
+            values[key] = self._value(result)
+            results.append(result)
+        self.backing.multi_put({k: None if v is None else Row(NO_TXID, v) for k, v in values.items()})
+        return results
+
+    def _read(self, keys: list[bytes]) -> dict[bytes, bytes | None]:
+        unique = list(dict.fromkeys(keys))
+        reading = self.backing.multi_get(unique)
+        if reading.fence is not None:
+            raise DefinitionChangedError(
+                f"the state {self.backing.place} is {reading.fence.kind.value}: its batches are counted once, which a "
+                "non-transactional map would spoil; open it as what it is, or give this state another name"
+            )
+        return {key: None if row is None else row.value for key, row in zip(unique, reading.rows, strict=True)}
+
+
+class _Batch:
+    """One attempt at one partition: its rule is known from the first reading on."""
+
+    def __init__(self, mine: Fence, backing: BackingMap) -> None:
+        self.mine = mine
+        self.txid = mine.attempt.txid
+        self.rows = CachedBatchReadsMap(backing, mine.attempt if mine.kind is StateType.OPAQUE else None)
+        self._rule: Rule | None = None
+
+    def read(self, keys: Sequence[bytes]) -> Rule:
+        """Read what is not known yet; return what the attempt may do."""
+        reading = self.rows.read(keys)
+        if reading is not None:
+            rule = judged(reading.fence, self.mine)
+            check_reading(reading, self.mine.place)
+            self._rule = rule if self._rule is None else self._rule
+        assert self._rule is not None
+        return self._rule
+
+    def value(self, key: bytes, rule: Rule) -> bytes | None:
+        """Return the value of a key that was read, as the batch sees it."""
+        row, cached = self.rows.get(key)
+        if cached:
+            return None if row is None else row.value
+        return base(row, self.txid, rule)
+
+    def put(self, key: bytes, value: bytes | None, rule: Rule) -> None:
+        """Give a key that was read its new value."""
+        self.rows.put(key, written(self.rows.stored(key), self.txid, value, rule))
+
+    def commit(self) -> None:
+        """Write everything and the fence, unless it is written already. Raises as `State.commit` says."""
+        rule = self.read(())
+        reading = self.rows.reading
+        assert reading is not None
+        if not rule.claim:
+            return
+        found = self.rows.flush(undone(reading.left) if rule.undo else {}, Claim(reading.fence, self.mine))
+        if found is not None and judged(found, self.mine).claim:
+            raise StateConflictError(
+                f"the state {self.mine.place} went from {_attempt(reading.fence)} to {found.attempt} while {self.mine.attempt} "
+                "was being committed; nothing was written, the batch is to be tried again"
+            )
+
+
+class _FencedMap(_Map):
+    """A map whose commits are fenced; the two kinds differ in what a batch that comes again does."""
+
+    kind: ClassVar[StateType]
+
+    def __init__(self, backing: BackingMap, codec: StateCodec | None = None) -> None:
+        super().__init__(backing, codec)
+        self._batch: _Batch | None = None
+
+    def begin_commit(self, attempt: TransactionAttempt) -> None:
+        # Compared as written: what comes from JSON or Spark may be a plain tuple.
+        attempt = TransactionAttempt(*attempt)
+        if attempt.txid <= NO_TXID or attempt.attempt < 0:
+            raise StateError(
+                f"the state {self.backing.place} was to commit {attempt}; txids begin at 1 and attempts at 0. Updates that "
+                "belong to no batch need a non-transactional state"
+            )
+        self._batch = _Batch(Fence(attempt, self.kind, self.codec.name, self.backing.place), self.backing)
+
+    def commit(self, attempt: TransactionAttempt) -> None:
+        batch = self._begun()
+        if attempt != batch.mine.attempt:
+            raise StateError(
+                f"the state {self.backing.place} began to commit {batch.mine.attempt}, then was told to commit "
+                f"{shown(attempt)}; begin and commit the same attempt"
+            )
+        self._batch = None
+        batch.commit()
+
+    def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
+        encoded = self._encoded(keys)
+        if self._batch is None:
+            return self._stored(encoded, as_of)
+        if as_of is not None:
+            raise StateError(
+                f"the state {self.backing.place} was asked as of {as_of} within a commit, where it is what the batch makes of it; "
+                "ask before the commit, or leave as_of out"
+            )
+        rule = self._batch.read(encoded)
+        return [self._decoded(self._batch.value(key, rule), key) for key in encoded]
+
+    def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        batch, encoded = self._begun(), self._paired(keys, updaters)
+        rule = batch.read(encoded)
+        if not rule.apply:
+            return self._committed(batch, encoded, rule)
+        results = []
+        for key, updater in zip(encoded, updaters, strict=True):
+            result = updater.update(self._decoded(batch.value(key, rule), key))
+            batch.put(key, self._value(result), rule)
+            results.append(result)
+        return results
+
+    def _committed(self, batch: _Batch, keys: list[bytes], rule: Rule) -> list[Any]:
+        """Return the values of a batch whose rows are in the store already."""
+        for key in keys:
+            if self.kind is StateType.TRANSACTIONAL:
+                check_repeated(batch.rows.stored(key), batch.txid, key, self.backing.place)
+        return [self._decoded(batch.value(key, rule), key) for key in keys]
+
+    def _stored(self, keys: list[bytes], as_of: int | None) -> list[Any]:
+        reading = self.backing.multi_get(list(dict.fromkeys(keys)))
+        if reading.fence is not None:
+            reading.fence.require(self.kind, self.codec.name, self.backing.place)
+        check_reading(reading, self.backing.place)
+        rows = dict(zip(dict.fromkeys(keys), reading.rows, strict=True))
+        return [self._decoded(self._as_of(rows[key], as_of), key) for key in keys]
+
+    def _as_of(self, row: Row | None, as_of: int | None) -> bytes | None:
+        if row is None or as_of is None or row.txid <= as_of:
+            return None if row is None else row.value
+        if row.txid > as_of + 1:
+            raise StateConflictError(
+                f"the state {self.backing.place} was asked for a value as of txid {as_of}, but it was written by {row.txid}; ask "
+                f"as of {row.txid - 1} or later"
+            )
+        return row.previous
+
+    def _begun(self) -> _Batch:
+        if self._batch is None:
+            raise StateError(
+                f"the state {self.backing.place} was updated or committed outside of a commit; call begin_commit first"
+            )
+        return self._batch
+
+
+class TransactionalMap(_FencedMap):
+    """Exactly-once for batches that come again as they were. Refuses, without a write, one that has other keys."""
+
+    kind = StateType.TRANSACTIONAL
+
+
+class OpaqueMap(_FencedMap):
+    """Exactly-once whatever comes again, as long as each tuple is in one committed batch."""
+
+    kind = StateType.OPAQUE
+
+
+class SnapshottableMap:
+    """A map with one key, as one value."""
+
+    KEY = ("$",)
+
+    def __init__(self, values: MapState) -> None:
+        self.values = values
+
+    def begin_commit(self, attempt: TransactionAttempt) -> None:
+        self.values.begin_commit(attempt)
+
+    def commit(self, attempt: TransactionAttempt) -> None:
+        self.values.commit(attempt)
+
+    def get(self, as_of: int | None = None) -> Any:
+        return self.values.multi_get([self.KEY], as_of)[0]
+
+    def update(self, updater: ValueUpdater[Any]) -> Any:
+        return self.values.multi_update([self.KEY], [updater])[0]
+
+    def set(self, value: Any) -> None:
+        self.values.multi_put([self.KEY], [value])
+
+    def close(self) -> None:
+        self.values.close()
+
+
+MAPS: dict[StateType, type[NonTransactionalMap | TransactionalMap | OpaqueMap]] = {
+    StateType.NON_TRANSACTIONAL: NonTransactionalMap,
+    StateType.TRANSACTIONAL: TransactionalMap,
+    StateType.OPAQUE: OpaqueMap,
+}
+"""The map of each kind."""
+
+
+def map_of(kind: StateType, backing: BackingMap, codec: StateCodec | None = None) -> MapState:
+    """Return the map of this kind over a backing map."""
+    if kind not in MAPS:
+        raise ConfigError(f"a state's kind is a StateType, got {shown(kind)}; give StateType.OPAQUE, for one")
+    return MAPS[kind](backing, codec)
+
+
+def _attempt(fence: Fence | None) -> str:
+    return "no batch" if fence is None else str(fence.attempt)
