@@ -9,8 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from windowing.acking.batches import Partial
 from windowing.runtime.clock import VirtualClock
 from windowing.runtime.cluster import LocalCluster
+from windowing.spark.edges import partials_of
 from windowing.spark.level import SpoutStage
 from windowing.spark.outlets import outlet_names
 from windowing.spark.pack import NOW
@@ -28,14 +30,18 @@ Outputs = list[dict[str, list[tuple[Any, ...]]]]
 
 class Chain:
     """Batches through the stages of `submit`. Rows of a batch go through every level in an order drawn by `seed`: a shuffle
-    promises none.
+    promises none. `acks`: each spout takes acks, and `partials` are what the last batch says of roots.
     """
 
-    def __init__(self, topology: Topology, partitions: int = 1, seed: int = 0, letters: bool = True) -> None:
+    def __init__(
+        self, topology: Topology, partitions: int = 1, seed: int = 0, letters: bool = True, acks: bool = False
+    ) -> None:
         self.topology = topology
         self.names = outlet_names(topology)
         kept = [on_wire for name, (on_wire, _) in self.names.items() if letters or not name.endswith(".dead_letters")]
-        self.wiring = wired(stages_of(topology), frozenset(kept))
+        roots = {(spout.id, "default"): number for number, spout in enumerate(topology.spouts)} if acks else {}
+        self.wiring = wired(stages_of(topology), frozenset(kept), roots)
+        self.partials: tuple[Partial, ...] = ()
         self.partitions = partitions
         self.chance = random.Random(seed)
         self.metadata: dict[int, bytes] = {}
@@ -53,6 +59,7 @@ class Chain:
             ]
         for level in range(1, self.wiring.stages.last + 1):
             wire = self._level(level, wire)
+        self.partials = partials_of(row.data or b"" for row in wire if row.kind == "ack")
         self.batch += 1
         return self._out(wire)
 
@@ -72,7 +79,7 @@ class Chain:
                     [*arrays, pa.repeat(pa.scalar(self.batch, pa.int64()), len(part))],
                     names=[*(f"c{number}" for number in range(len(schema))), NOW],
                 )
-                for sent in stage.pack(iter([batch]), first + partition):
+                for sent in stage.pack(iter([batch]), first + partition, self.batch):
                     wire += rows_of([sent.to_pandas()])
             first += self.partitions
         return wire

@@ -74,7 +74,8 @@ def test_a_second_start_goes_on_and_a_drained_checkpoint_is_refused(
         with pytest.raises(DefinitionChangedError, match=sentence):
             start(changed, source.read())
     source.add(words(("cow", 4_000), ("cow", 12_000)))
-    assert start(counts(), source.read(), drain=True) == {"count": [("cow", 3), ("moon", 1), ("cow", 1)]} or True
+    gone_on = start(counts(), source.read(), drain=True)
+    assert sorted(gone_on["count"]) == [("cow", 1), ("cow", 3), ("moon", 1)]
     with pytest.raises(DrainedCheckpointError):
         start(counts(), source.read())
 
@@ -102,7 +103,7 @@ def test_dead_letters_of_windows_and_of_tuples_have_sinks(start: Callable[..., A
     names = ("count", "count.dead_letters", "picky", "picky.dead_letters")
     source = feed(WORDS).add(words(("bad", 1_000), ("cow", 2_000)), words(("cow", 60_000)))
     found = start(builder.build(), source.read(), {name: MemorySink() for name in names})
-    assert found["count"] == [("cow", 1)]
+    assert found["count"] == [("cow", 1), ("cow", 1)], "a window that ends at the watermark has fired"
     assert found["picky"] == [("cow",), ("cow",)]
     ((who, _, _, end, key, error, _),) = found["count.dead_letters"]
     assert (who, end, key) == ("count", 10_000, "bad")
@@ -148,7 +149,7 @@ def test_what_cannot_run_is_refused_with_the_way_out(
             lambda: start(
                 counts(), rows, {"count": ParquetSink(str(tmp_path / "a")), "words": ParquetSink(str(tmp_path / "a"))}
             ),
-            "",
+            "writes to the folder .*give each stream a folder of its own",
         ),
     ):
         with pytest.raises(ConfigError, match=sentence):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.output import arrow_column
 from windowing.spark.pack import TIMESTAMP, largest_of, raise_largest, timestamps_of
 from windowing.spark.stamps import TimestampFunction
@@ -51,17 +52,20 @@ class _Packet(NamedTuple):
     tasks: list[int]
     phases: list[int]
     positions: list[int]
+    roots: list[Roots]
 
     def part(self, start: int, end: int) -> _Packet:
         cut = slice(start, end)
-        return _Packet(self.values[cut], self.tasks[cut], self.phases[cut], self.positions[cut])
+        return _Packet(self.values[cut], self.tasks[cut], self.phases[cut], self.positions[cut], self.roots[cut])
 
 
 class Flow:
-    """All that one sender sends in one batch. `seed` is where its round robins begin, beside the emitting task."""
+    """All that one sender sends in one batch, of this number. `partials`: what it says of roots, if some spout asks for acks."""
 
-    def __init__(self, wiring: Wiring, sender: int, now: int, origins: Origins) -> None:
+    def __init__(self, wiring: Wiring, sender: int, now: int, origins: Origins, batch: int = -1) -> None:
         self._wiring, self._sender, self.now, self._origins = wiring, sender, now, origins
+        self.partials = Partials()
+        self._batch = batch
         self._seed = sender if sender < PLACES else 0
         stages = wiring.stages
         self._fused = [name for name in stages.topology.order if not stages.placed(name)]
@@ -74,29 +78,30 @@ class Flow:
         self._position = self._sequence = 0
         self.phase = 0
 
-    def emit(self, component: str, task: int, row: Emitted) -> None:
-        """Send one row of a task to all who read it. Raises GroupingError where a grouping cannot choose."""
+    def emit(self, component: str, task: int, row: Emitted, roots: Roots = NO_ROOTS) -> None:
+        """Send one row of a task, anchored to `roots`, to all who read it. Raises GroupingError where a grouping cannot choose."""
         stream, values, _ = row
         if stream_name(component, stream) in self._wiring.sinks:
             self._out.setdefault((component, stream), []).append(values)
         routes = self._routes.get((component, task, stream))
         if routes is None:
             routes = self._routes[component, task, stream] = self._routes_of(component, task, stream)
-        self._position += 1
         for route in routes:
             for target in self._chosen(route, row):
                 if route.first is None:
-                    arrival = Arrival(values, self._origins(component, task, stream), self.phase)
+                    arrival = Arrival(values, self._origins(component, task, stream), self.phase, roots)
                     self._queues[route.reader][target].append(arrival)
                     continue
                 key = (route.first + target, component, stream)
                 packet = self._packets.get(key)
                 if packet is None:
-                    packet = self._packets[key] = _Packet([], [], [], [])
+                    packet = self._packets[key] = _Packet([], [], [], [], [])
                 packet.values.append(values)
                 packet.tasks.append(task)
                 packet.phases.append(self.phase)
                 packet.positions.append(self._position)
+                packet.roots.append(roots)
+                self._position += 1
 
     def letter(self, component: str, letter: Letter) -> None:
         """Send a dead letter of a component to its sink."""
@@ -146,6 +151,9 @@ class Flow:
                     rows.append(self._row(place, "max", stream, largest[source], None, source))
         for (name, _), running in sorted(self._tasks.items()):
             rows += self.metrics(name, {"failed": running.failed})
+        partials = self.partials.table()
+        if partials is not None:
+            rows.append(self._row(-1, "ack", "", data=partials))
         return rows
 
     def metrics(self, component: str, values: dict[str, int | None]) -> list[Row]:
@@ -180,7 +188,7 @@ class Flow:
                 component,
                 context,
                 self._wiring.retry,
-                lambda row: self.emit(name, task, row),
+                lambda row, roots: self.emit(name, task, row, roots),
                 (lambda letter: self.letter(name, letter)) if self._wiring.letters(name) else None,
             )
         return self._tasks[name, task]
@@ -190,6 +198,10 @@ class Flow:
     def _table(self, place: int, component: str, stream: str, packet: _Packet) -> pa.Table:
         columns = self._columns(component, stream, packet.values)
         stamps = self._stamps(place, component, stream, packet, columns)
+        if self._wiring.acks:
+            edges = edge_ids(self._batch, self._sender, place, packet.positions)
+            self.partials.made(edges, packet.roots)
+            columns |= {EDGE: pa.array(edges), ROOTS: packed_roots(packet.roots)}
         return pa.table(
             {
                 **columns,

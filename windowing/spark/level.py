@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from windowing.spark import failpoints
+from windowing.spark.edges import NO_ROOTS, root_of
 from windowing.spark.failures import marked
 from windowing.spark.flow import Flow
 from windowing.spark.operator import batch_id
@@ -43,20 +44,22 @@ class SpoutStage:
         """Yield rows of the wire for each batch, then what the partition has to say at its end."""
         context = TaskContext.get()
         with marked():
-            yield from self.pack(batches, 0 if context is None else context.partitionId())
+            yield from self.pack(batches, 0 if context is None else context.partitionId(), batch_id())
 
-    def pack(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
-        """Do the work of `__call__` for the upstream partition of this number."""
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
+        """Do the work of `__call__` for the upstream partition of this number, in the batch of that `number`."""
         task = partition % self._wiring.component(self._spout).parallelism
+        source = self._wiring.acks.get((self._spout, self._stream))
+        roots = NO_ROOTS if source is None else (root_of(number, source),)
         flow: Flow | None = None
         for batch in batches:
             if batch.num_rows == 0:
                 continue
             if flow is None:
-                flow = Flow(self._wiring, partition, batch.column(NOW)[0].as_py(), Origins(self._wiring))
+                flow = Flow(self._wiring, partition, batch.column(NOW)[0].as_py(), Origins(self._wiring), number)
             columns = [column.to_pylist(maps_as_pydicts="strict") for column in batch.drop_columns([NOW]).columns]
             for values in zip(*columns, strict=True):
-                flow.emit(self._spout, task, Emitted(self._stream, values))
+                flow.emit(self._spout, task, Emitted(self._stream, values), roots)
             flow.run()
             yield record_batch(flow.take())
         if flow is not None:

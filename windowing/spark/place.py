@@ -12,7 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from windowing.core.windows import TupleWindow
+from windowing.spark.edges import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.flow import Flow
 from windowing.spark.rows import Part
 from windowing.spark.tasks import BoltTask
@@ -61,6 +64,7 @@ class PlaceTurn:
         self._what = f"state of bolt {place.component!r}, task {place.task}"
         settings = wiring.stages.topology.config
         self._context = TaskContext(place.component, place.task, self._component.parallelism, settings)
+        self._acked = acked(wiring, place.component)
         self._window = None if self._component.window is None else self._stage()
 
     def run(self, rows: Sequence[Row], stored: Stored, batch: int, nonce: bytes | None = None) -> PlaceResult:
@@ -68,7 +72,7 @@ class PlaceTurn:
         if not rows:
             return PlaceResult()
         now = max(row.now for row in rows)
-        flow = Flow(self._wiring, PLACES + self._place.number, now, Origins(self._wiring))
+        flow = Flow(self._wiring, PLACES + self._place.number, now, Origins(self._wiring), batch)
         parts = [
             Part(row.stream, row.sender, row.sequence, row.now, row.data or b"") for row in rows if row.kind == "rows"
         ]
@@ -91,6 +95,7 @@ class PlaceTurn:
             late_stream=window.config.late_stream or SIDE_STREAM,
             format=self._format,
             settings=self._context.config,
+            acks=self._acked,
         )
 
     def _window_turn(
@@ -109,16 +114,20 @@ class PlaceTurn:
             if row.kind != "rows"
         ]
         values = TaskValues(stored.value, self._what) if self._component.stateful else None
-        turn = stage.turn(self._place.task, stored.metadata, stored.chunk, parts, controls, nonce, values, batch + 1)
+        watch = _Watch(flow.partials, self._place.component) if self._acked else None
+        turn = stage.turn(
+            self._place.task, stored.metadata, stored.chunk, parts, controls, nonce, values, batch + 1, watch
+        )
         name, task = self._place.component, self._place.task
         late = iter(turn.late)
-        for stream, columns in turn.rows:
+        anchors = [NO_ROOTS] * len(turn.rows) if watch is None else watch.roots
+        for (stream, columns), roots in zip(turn.rows, anchors, strict=True):
             # A late tuple is sent on as it arrives, all else by the turn.
             flow.phase = next(late).phase if stream == stage.late_stream else self._wiring.phases[name, task]
             if stream == DEAD_LETTERS:
                 flow.letter(name, columns)
             elif stream in self._component.outputs:
-                flow.emit(name, task, Emitted(stream, tuple(columns.values())))
+                flow.emit(name, task, Emitted(stream, tuple(columns.values())), roots)
         told = flow.metrics(name, {**turn.metrics, "now": flow.now})
         result = PlaceResult(told, turn.metadata, turn.puts, turn.drops)
         if values is not None:
@@ -134,11 +143,13 @@ class PlaceTurn:
             self._component,
             self._context,
             self._wiring.retry,
-            lambda row: flow.emit(name, task, row),
+            lambda row, roots: flow.emit(name, task, row, roots),
             (lambda letter: flow.letter(name, letter)) if self._wiring.letters(name) else None,
             values,
         )
-        running.take(flow.in_phases(self._format.payloads(self._format.arrived(parts))))
+        arrived = self._format.payloads(self._format.arrived(parts))
+        flow.partials.done(arrived)
+        running.take(flow.in_phases(arrived))
         if values is not None:
             running.commit(batch + 1)
         running.close()
@@ -146,6 +157,38 @@ class PlaceTurn:
         if values is not None:
             result.value_puts, result.value_drops = values.puts, values.drops
         return result
+
+
+class _Watch:
+    """What becomes of a windowed task's tuples in a turn, told to the partials; `roots[i]` are those of output row i."""
+
+    def __init__(self, partials: Partials, component: str) -> None:
+        self._partials, self._component = partials, component
+        self.roots: list[Roots] = []
+
+    def fired(self, window: TupleWindow, rows: int) -> None:
+        if rows > len(self.roots):
+            self.roots += [_roots(window)] * (rows - len(self.roots))
+
+    def failed(self, window: TupleWindow) -> None:
+        self._partials.fail(_roots(window), self._component)
+
+    def late(self, payloads: Sequence[Any], rows: int) -> None:
+        self.roots += [payload.roots for payload in payloads]
+        self._partials.done(payloads)
+
+    def expired(self, payloads: Sequence[Any]) -> None:
+        self._partials.done(payloads)
+
+
+def _roots(window: TupleWindow) -> Roots:
+    return merged(payload.roots for payload in window.get())
+
+
+def acked(wiring: Wiring, component: str) -> bool:
+    """Return whether some tuple that a component is handed can have a root: some spout above it takes acks."""
+    reads = [(found.component, found.stream) for found in wiring.component(component).inputs]
+    return any(read in wiring.acks or acked(wiring, read[0]) for read in reads)
 
 
 def _told(row: Row) -> tuple[object, ...]:

@@ -21,7 +21,9 @@ from typing import Any
 from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import BoltError, FailedException, ReportedFailedException, shown
+from windowing.spark.edges import NO_ROOTS, Roots, merged
 from windowing.spark.values import TaskValues
+from windowing.spark.wiring import Arrival
 from windowing.topology.calls import BoltCaller, Emitted
 from windowing.topology.context import TaskContext
 from windowing.topology.marking import ComponentKind
@@ -38,7 +40,8 @@ _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
 
 
 class BoltTask:
-    """A task of a BASIC_BOLT or a BOLT; `emit` takes its rows, `letter` the records of tuples that failed for good.
+    """A task of a BASIC_BOLT or a BOLT; `emit` takes its rows, each with the roots of what it is anchored to, `letter` the
+    records of tuples that failed for good.
 
     letter None: such a tuple is an error. values: the task's state, if the bolt is stateful. Cost: a call of the user's code
     for each attempt, and the waits of `retry` between them.
@@ -49,7 +52,7 @@ class BoltTask:
         component: Component,
         context: TaskContext,
         retry: RetryPolicy,
-        emit: Callable[[Emitted], None],
+        emit: Callable[[Emitted, Roots], None],
         letter: Callable[[Letter], None] | None,
         values: TaskValues | None = None,
     ) -> None:
@@ -114,9 +117,11 @@ class BoltTask:
         if any(each is tuple for each, _ in failures):
             if self._values is not None:
                 self._values.undo()
-        else:
-            for row in (*rows, *own):
-                self._emit(row)
+            return failures
+        for row in rows:
+            self._emit(row, _roots_of(tuple))
+        for row, roots in own:
+            self._emit(row, roots)
         return failures
 
     def _give_up(self, tuple: Tuple, attempts: int, reason: str) -> None:
@@ -146,30 +151,43 @@ def letter_of(bolt: str, task: int, error: str, tuples: Sequence[Tuple]) -> Lett
     }
 
 
-_Ended = tuple[list[Emitted], list[Tuple]]
+def _roots_of(tuple: Tuple) -> Roots:
+    return tuple.roots if isinstance(tuple, Arrival) else NO_ROOTS
+
+
+def _anchored_to(anchors: Tuple | Iterable[Tuple]) -> Roots:
+    if isinstance(anchors, Tuple):
+        return _roots_of(anchors)
+    return merged(map(_roots_of, anchors))
+
+
+_Anchored = tuple[Emitted, Roots]
+_Ended = tuple[list[_Anchored], list[Tuple]]
 
 
 class _Collector:
-    """What a Bolt that acks by itself emits to. Anchors are taken and need no keeping: the batch is the tree."""
+    """What a Bolt that acks by itself emits to. Of the anchors only the roots are kept: within the batch the batch is the tree."""
 
     def __init__(self, caller: BoltCaller, component: str) -> None:
         self._caller, self._who = caller, component
         self._open: dict[int, Tuple] = {}
-        self._rows: list[Emitted] = []
+        self._rows: list[_Anchored] = []
         self._failed: list[Tuple] = []
 
     def emit(
         self, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> Sequence[int]:
         """Emit a row; it has no tasks to tell of yet, so the answer is empty."""
-        self._rows.append(Emitted(stream, self._caller.outlet.checked(values, stream, False)))
+        row = Emitted(stream, self._caller.outlet.checked(values, stream, False))
+        self._rows.append((row, _anchored_to(anchors)))
         return ()
 
     def emit_direct(
         self, task: int, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> None:
         """Emit a row to the task of this index."""
-        self._rows.append(Emitted(stream, self._caller.outlet.checked(values, stream, True), task))
+        row = Emitted(stream, self._caller.outlet.checked(values, stream, True), task)
+        self._rows.append((row, _anchored_to(anchors)))
 
     def ack(self, tuple: Tuple) -> None:
         """Settle a tuple as done."""

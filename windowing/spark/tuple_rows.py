@@ -4,6 +4,8 @@
     0      2        "cow"    17
     1      0                        "cow"    3.5
 
+(and __edge, __roots where some spout asks for acks: edges.py)
+
 One wide table for the stored chunks; a subscription's columns are null in the rows of the others. Order of arrival: the
 phase, the component in the order of the plan, its task, the sender, the position in what that has emitted (wire.py).
 """
@@ -18,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
 from windowing.spark.pack import TIMESTAMP
 from windowing.spark.rows import Part, one_nan
 from windowing.spark.state import decode_table
@@ -48,6 +51,10 @@ class TupleRows:
     def _origins(self) -> Origins:
         return Origins(self._wiring)
 
+    @property
+    def _anchors(self) -> tuple[str, ...]:
+        return (EDGE, ROOTS) if self._wiring.acks else ()
+
     @cached_property
     def _columns(self) -> list[list[str]]:
         """The names of the columns of each subscription in the wide table."""
@@ -63,7 +70,7 @@ class TupleRows:
     def kept(self, table: pa.Table) -> pa.Table:
         """Return the columns of all subscriptions, those without a row of this table too."""
         count = table.num_rows
-        columns = {_INPUT: table.column(_INPUT), TASK: table.column(TASK)}
+        columns = {name: table.column(name) for name in (_INPUT, TASK, *self._anchors)}
         for names, stream in zip(self._columns, self._names, strict=True):
             for name, field in zip(names, self._wiring.schemas[stream], strict=True):
                 there = name in table.schema.names
@@ -73,6 +80,7 @@ class TupleRows:
     def payloads(self, table: pa.Table) -> list[Any]:
         """Return a Tuple for each row, which knows its phase if it arrived in this batch."""
         made: list[Any] = [None] * table.num_rows
+        known: dict[bytes, Roots] = {}
         inputs = table.column(_INPUT)
         for number, found in enumerate(self._inputs):
             places = np.flatnonzero(pc.equal(inputs, number).to_numpy(zero_copy_only=False))
@@ -82,9 +90,11 @@ class TupleRows:
             tasks = mine.column(TASK).to_pylist()
             columns = [mine.column(name).to_pylist(maps_as_pydicts="strict") for name in self._columns[number]]
             phases = mine.column(PHASE).to_pylist() if PHASE in mine.schema.names else [0] * len(places)
-            rows = zip(*columns, strict=True)
-            for place, task, phase, values in zip(places.tolist(), tasks, phases, rows, strict=True):
-                made[place] = Arrival(values, self._origins(found.component, task, found.stream), phase)
+            edges = mine.column(EDGE).to_pylist() if self._anchors else [0] * len(places)
+            roots = unpacked_roots(mine.column(ROOTS), known) if self._anchors else [NO_ROOTS] * len(places)
+            rows = zip(places.tolist(), tasks, phases, roots, edges, zip(*columns, strict=True), strict=True)
+            for place, task, phase, of, edge, values in rows:
+                made[place] = Arrival(values, self._origins(found.component, task, found.stream), phase, of, edge)
         return made
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
@@ -108,6 +118,7 @@ class TupleRows:
         rank = self._wiring.stages.topology.order.index(self._inputs[number].component)
         count = table.num_rows
         columns = {_INPUT: pa.repeat(pa.scalar(number, pa.int32()), count), TASK: table.column(TASK)}
+        columns |= {name: table.column(name) for name in self._anchors}
         for name, field in zip(self._columns[number], self._wiring.schemas[part.stream], strict=True):
             columns[name] = table.column(field.name)
         columns[PHASE] = table.column(PHASE)

@@ -18,13 +18,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from windowing.core.config import OnError
-from windowing.core.events import Activation, Effect, Late
+from windowing.core.events import Activation, Effect, Expired, Late
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.manager import WindowManager
 from windowing.core.windows import TupleWindow
@@ -37,7 +37,7 @@ from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
 from windowing.topology.runner import BoltRunner
 
-__all__ = ["DEAD_LETTERS", "DEAD_LETTER_DDL", "Control", "Part", "TaskStage", "TurnResult"]
+__all__ = ["DEAD_LETTERS", "DEAD_LETTER_DDL", "Control", "Part", "TaskStage", "TurnResult", "Watcher"]
 
 DEAD_LETTER_DDL = (
     "bolt string, task int, window_start long, window_end long, window_key string, error string, tuples string"
@@ -55,6 +55,22 @@ class Control(NamedTuple):
     source: Any
     value: int | None
     now_ms: int
+
+
+class Watcher(Protocol):
+    """Who is told what becomes of tuples, for their acks; `rows` is the number of output rows so far."""
+
+    def fired(self, window: TupleWindow, rows: int) -> None:
+        """A window was shown to the bolt: the rows since the last call are anchored to its tuples."""
+
+    def failed(self, window: TupleWindow) -> None:
+        """The bolt failed on a window, and `on_error="fail"`."""
+
+    def late(self, payloads: Sequence[Any], rows: int) -> None:
+        """Tuples went to the side stream, one row for each."""
+
+    def expired(self, payloads: Sequence[Any]) -> None:
+        """No later window can hold these tuples."""
 
 
 class TurnResult(NamedTuple):
@@ -78,6 +94,7 @@ class TaskStage:
     `columns`: the input columns in order. `streams`: the declared input streams; their order is part of the order of arrival.
     `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go.
     `format`: rows of another form than namedtuples of these columns. `settings`: what the bolt is told of its topology.
+    `acks`: whether somebody waits for acks of its tuples.
     """
 
     bolt: WindowedBolt
@@ -88,12 +105,13 @@ class TaskStage:
     late_stream: str = field(default=SIDE_STREAM)
     format: RowFormat | None = None
     settings: TopologyConfig = field(default_factory=TopologyConfig)
+    acks: bool = False
 
     def __post_init__(self) -> None:
-        if self.bolt.config.on_error is OnError.FAIL:
+        if self.bolt.config.on_error is OnError.FAIL and not self.acks:
             raise ConfigError(
-                f"bolt {self.bolt.name!r} says on_error='fail', which fails tuples back to an acker; a Spark query has none: "
-                "use 'raise', 'skip' or 'dead_letter'"
+                f"bolt {self.bolt.name!r} says on_error='fail', which fails tuples back to their spout, and none of its spouts "
+                "takes acks: give submit() a PartitionedSpout with an ack method, or use 'raise', 'skip' or 'dead_letter'"
             )
         if self.bolt.config.max_events_in_memory is not None:
             raise ConfigError(
@@ -116,13 +134,14 @@ class TaskStage:
         nonce: bytes | None = None,
         state: Any = None,
         txid: int = 0,
+        watcher: Watcher | None = None,
     ) -> TurnResult:
         """Run the turn of `task` for one batch. Raises BoltError, CorruptStateError, and what the user's policies raise.
 
         state: what a stateful bolt is handed; `txid` is what its hooks are told before that is written.
         """
         turn = _Turn(self, task, metadata, load)
-        turn.state, turn.txid = state, txid
+        turn.state, turn.txid, turn.watcher = state, txid, watcher
         return turn.run(parts, controls, nonce or os.urandom(8))
 
 
@@ -137,7 +156,9 @@ class _Turn:
         self.load = load
         self.config = stage.bolt.config
         self.what = f"state of bolt {stage.bolt.name!r}, task {task}"
-        self.executor = WindowedBoltExecutor(self.config, stage.streams, stage.bolt.name, sequenced=True)
+        self.executor = WindowedBoltExecutor(
+            self.config, stage.streams, stage.bolt.name, sequenced=True, keep_tuples=stage.acks
+        )
         self.manager = self.executor.manager
         # Only the built-in windows number their tuples; other machines' snapshots name the rows they hold.
         self.numbered = self.manager if isinstance(self.manager, WindowManager) else None
@@ -150,6 +171,7 @@ class _Turn:
         self.late: list[Any] = []
         self.state: Any = None
         self.txid = 0
+        self.watcher: Watcher | None = None
         self.stored = (
             _Stored.empty() if metadata is None else _Stored.of(unframe(META_MAGIC, metadata, self.what), self.what)
         )
@@ -239,14 +261,22 @@ class _Turn:
                 self._failed(effect.window, outcome.error)
             for stream, values in outcome.emissions:
                 self.rows.append((stream, dict(zip(self.stage.bolt.outputs[stream].names, values, strict=True))))
+            if self.watcher is not None:
+                self.watcher.fired(effect.window, len(self.rows))
         elif isinstance(effect, Late):
             for payload in effect.payloads:
                 row = self.format.fields(payload) | {"reason": effect.reason.value}
                 self.rows.append((self.stage.late_stream, row))
                 self.late.append(payload)
+            if self.watcher is not None:
+                self.watcher.late(effect.payloads, len(self.rows))
+        elif isinstance(effect, Expired) and self.watcher is not None:
+            self.watcher.expired(effect.get() or ())
 
     def _failed(self, window: TupleWindow, error: BoltError) -> None:
         self.failed += 1
+        if self.config.on_error is OnError.FAIL and self.watcher is not None:
+            self.watcher.failed(window)
         if self.config.on_error is OnError.DEAD_LETTER:
             # A window of partials has no tuples to tell of.
             rows = None if self.config.aggregate is not None else [row._asdict() for row in window.get()]

@@ -6,7 +6,7 @@ It is all that a Flow needs to send a tuple on (flow.py), and a place to take it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from windowing.acking.retry import RetryPolicy
 from windowing.spark.arrow_types import arrow_schema
+from windowing.spark.edges import NO_ROOTS, Roots
 from windowing.spark.pack import max_future_ms
 from windowing.spark.turn import DEAD_LETTER_DDL, DEAD_LETTERS
 from windowing.spark.wire import stream_name
@@ -30,7 +31,8 @@ __all__ = ["Arrival", "Origins", "Wiring", "wired"]
 class Wiring:
     """`schemas` and `sinks` go by `stream_name`: the fields of each stream, and the streams whose rows are kept.
 
-    `windows` are the windowed bolts by component id, with what Spark adds to their configuration.
+    `windows` are the windowed bolts by component id, with what Spark adds to their configuration. `acks` are the streams of
+    spouts, as (component, stream), whose batches are roots (edges.py), with the number of each.
     """
 
     stages: Stages
@@ -38,6 +40,7 @@ class Wiring:
     sinks: frozenset[str]
     retry: RetryPolicy
     windows: Mapping[str, WindowedBolt]
+    acks: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def component(self, name: str) -> Component:
         """Return a component by its id."""
@@ -60,13 +63,19 @@ class Wiring:
 
 
 class Arrival(Tuple):
-    """A Tuple that arrived in this batch, with its phase (wire.py)."""
+    """A Tuple with its phase, if it arrived in this batch (wire.py), the roots it is of, and its edge at this place (edges.py)."""
 
-    __slots__ = ("phase",)
+    __slots__ = ("edge", "phase", "roots")
 
-    def __init__(self, values: tuple[Any, ...], origin: Origin, phase: int = 0) -> None:
+    def __init__(
+        self, values: tuple[Any, ...], origin: Origin, phase: int = 0, roots: Roots = NO_ROOTS, edge: int = 0
+    ) -> None:
         super().__init__(values, origin)
-        self.phase = phase
+        self.phase, self.roots, self.edge = phase, roots, edge
+
+    def get_message_id(self) -> Mapping[int, int]:
+        """Return the edge id for each root that the tuple belongs to; empty where no spout asks for acks."""
+        return dict.fromkeys(self.roots, self.edge)
 
 
 class Origins:
@@ -84,8 +93,10 @@ class Origins:
         return self._known[key]
 
 
-def wired(stages: Stages, sinks: frozenset[str] = frozenset()) -> Wiring:
-    """Return the wiring of a plan whose streams of these names have a sink."""
+def wired(
+    stages: Stages, sinks: frozenset[str] = frozenset(), acks: Mapping[tuple[str, str], int] | None = None
+) -> Wiring:
+    """Return the wiring of a plan whose streams of these names have a sink, and whose streams `acks` have roots."""
     settings = stages.topology.config
     retry = RetryPolicy(settings.max_attempts, settings.retry_delay_ms, cap_ms=settings.retry_delay_max_ms)
     schemas: dict[str, pa.Schema] = {}
@@ -99,4 +110,4 @@ def wired(stages: Stages, sinks: frozenset[str] = frozenset()) -> Wiring:
             config = component.window.config
             bounded = replace(config, max_future_ms=max_future_ms(config)) if config.event_time else config
             windows[name] = replace(component.window, name=name, config=bounded)
-    return Wiring(stages, schemas, sinks, retry, windows)
+    return Wiring(stages, schemas, sinks, retry, windows, acks or {})

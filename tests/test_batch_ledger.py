@@ -1,0 +1,150 @@
+"""BatchLedger beside a model that keeps every edge, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.acking.batches import BatchLedger, BatchRecord, News, Partial
+from windowing.errors import AckError, SnapshotError
+from windowing.spark.edges import Partials, edge_ids, merged, packed_roots, partials_of, unpacked_roots
+
+
+class Model:
+    """Which edges of each root are out: an edge is put when it is made and taken when it is acked."""
+
+    def __init__(self) -> None:
+        self.edges: dict[int, set[int]] = {}
+        self.failed: set[int] = set()
+        self.over: set[int] = set()
+
+    def news(self) -> set[tuple[int, bool]]:
+        found = set()
+        for root, edges in self.edges.items():
+            if root not in self.over and (root in self.failed or not edges):
+                self.over.add(root)
+                found.add((root, root in self.failed))
+        return found
+
+
+@given(st.integers(0, 10**6), st.integers(1, 12))
+def test_news_comes_in_the_first_batch_after_which_no_edge_is_left_or_in_that_of_a_fail(
+    seed: int, batches: int
+) -> None:
+    chance = random.Random(seed)
+    model, ledger, log = Model(), BatchLedger(), []
+    for batch in range(batches):
+        begun = {batch << 16 | number: {"batch": batch} for number in range(chance.randrange(3))}
+        model.edges |= {root: set() for root in begun}
+        partials = []
+        for root in [root for root in model.edges if root not in model.over or model.edges[root]]:
+            edges = model.edges[root]
+            made = {chance.getrandbits(64) | 1 for _ in range(chance.randrange(4) if root not in model.over else 0)}
+            done = {edge for edge in edges | made if chance.random() < 0.5}
+            failed = f"b{root}" if chance.random() < 0.1 else None
+            if failed is not None:
+                model.failed.add(root)
+            model.edges[root] = (edges | made) - done
+            for several in (made, done):  # two senders say it
+                xor = 0
+                for edge in several:
+                    xor ^= edge
+                partials.append(Partial(root, xor, len(several) * (1 if several is made else -1), failed))
+        chance.shuffle(partials)
+        log.append(BatchRecord(batch, begun, tuple(partials), told=batch - 1))
+        ledger.take(log[-1])
+        ledger.check()
+        found = ledger.news(batch)
+        assert {(news.root, news.failed is not None) for news in found} == model.news()
+        assert all(news.batch == batch and news.payload == {"batch": news.root >> 16} for news in found)
+        assert set(ledger.open) == set(model.edges) - model.over
+        assert len(ledger) == sum(bool(edges) for edges in model.edges.values()), "what is over leaves nothing"
+        if chance.random() < 0.3:
+            ledger = BatchLedger.restored(ledger.snapshot())
+    folded = BatchLedger()
+    for record in log:
+        folded.take(BatchRecord.of(record.plain()))
+    assert folded.snapshot() == ledger.snapshot(), "a ledger is what its log folds to"
+
+
+def test_news_stays_until_it_was_told() -> None:
+    ledger = BatchLedger()
+    ledger.take(BatchRecord(0, {1: "a"}, ()))
+    ledger.take(BatchRecord(1, {2: "b"}, ()))
+    assert ledger.news(upto=0) == [News(0, 1, None, "a")]
+    assert ledger.next_news == 0
+    ledger.told(0)
+    assert ledger.news(upto=1) == [News(1, 2, None, "b")]
+    ledger.take(BatchRecord(2, {}, (), told=1))
+    assert ledger.news(upto=2) == []
+    assert ledger.next_news is None
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        (BatchRecord(7, {}, ()), "came after batch 0"),
+        (BatchRecord(0, {}, ()), "came after batch 0"),
+        (BatchRecord(1, {5: None}, ()), "begins root 5, which is open"),
+        (BatchRecord(1, {}, (Partial(6, 1, 1),)), "is not open"),
+        (BatchRecord(1, {}, (Partial(5, -1, 1),)), "the XOR not in"),
+        (BatchRecord(1, {}, (Partial(5, 0b11, -1),)), "they are zero together"),
+        (BatchRecord(1, {}, (Partial(5, 0b10, -2),)), "they are zero together"),
+        (BatchRecord(1, {}, (Partial(5, 0b111, -3),)), "they are zero together"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_and_changes_nothing(record: BatchRecord, sentence: str) -> None:
+    ledger = BatchLedger()
+    ledger.take(BatchRecord(0, {5: None}, (Partial(5, 0b11, 2),)))
+    before = ledger.snapshot()
+    with pytest.raises(AckError, match=sentence):
+        ledger.take(record)
+    assert ledger.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "damage", [{}, None, {"version": 2}, {"version": 1, "batch": 0, "told": 0, "roots": [[1]], "news": []}]
+)
+def test_damaged_snapshots_and_records_are_refused(damage: Any) -> None:
+    with pytest.raises(SnapshotError):
+        BatchLedger.restored(damage)
+    with pytest.raises(SnapshotError):
+        BatchRecord.of(damage)
+
+
+def test_edge_ids_are_made_of_batch_sender_place_and_position_and_do_not_collide() -> None:
+    ids = [edge_ids(b, s, p, range(50)) for b in range(6) for s in (0, 1, 1 << 20) for p in range(6)]
+    known = np.concatenate(ids)
+    assert known.dtype == np.uint64
+    assert len(np.unique(known)) == len(known)
+    assert (known != 0).all()
+    assert (edge_ids(3, 1, 2, [5, 6]) == edge_ids(3, 1, 2, range(7))[5:]).all()
+
+
+roots = st.lists(st.lists(st.integers(0, 2**50), max_size=3).map(lambda found: tuple(sorted(set(found)))), max_size=20)
+
+
+@given(roots)
+def test_roots_travel_as_they_are_and_equal_ones_are_one_object(given_roots: list[tuple[int, ...]]) -> None:
+    known: dict[bytes, tuple[int, ...]] = {}
+    found = unpacked_roots(packed_roots(given_roots), known) + unpacked_roots(packed_roots(given_roots), known)
+    assert found == given_roots * 2
+    assert len({id(each) for each in found}) == len(set(given_roots))
+    assert merged(given_roots) == tuple(sorted({root for each in given_roots for root in each}))
+
+
+def test_partials_are_one_per_root_whatever_the_order_of_the_senders() -> None:
+    one, other = Partials(), Partials()
+    one.made(np.array([1, 2, 4], np.uint64), [(7,), (7, 8), ()])
+    one.fail((8,), "b")
+    other.made(np.array([2**63], np.uint64), [(8,)])
+    other.fail((8, 9), "a")
+    tables = [one.table() or b"", other.table() or b""]
+    wanted = (Partial(7, 3, 2), Partial(8, 2**63 + 2, 2, "a"), Partial(9, 0, 0, "a"))
+    assert partials_of(tables) == partials_of(reversed(tables)) == wanted
+    assert Partials().table() is None

@@ -1,0 +1,169 @@
+"""Edges: what an executor knows of roots, where some spout asks for acks.
+
+    root    a batch of one source                   root_of(batch 7, source 0) = 7 << 16 | 0
+    edge    one tuple sent to one place             a number of 64 bits, made of (batch, sender, position, place)
+    origin  a tuple's roots                         a window's rows have those of all its tuples
+
+    Flow: made(edges, roots) --+
+                               +--> sums by root --rows()--> one row "ack" of the wire per sender and batch
+    place: done(tuples) -------+
+
+Laws: edge ids are made, not drawn: a batch that is made again has the same. Every tuple that is sent to a place and has
+roots is counted twice in the whole life of a query, by its sender and by the place, which is done with it when it has
+expired, when it is late, or, for a bolt without windows, with the batch. Equal tuples of roots are one object in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.acking.batches import Partial
+from windowing.spark.state import decode_table, encode_table
+
+__all__ = [
+    "EDGE",
+    "NO_ROOTS",
+    "ROOTS",
+    "Partials",
+    "Roots",
+    "edge_ids",
+    "merged",
+    "packed_roots",
+    "partials_of",
+    "root_of",
+    "unpacked_roots",
+]
+
+EDGE, ROOTS = "__edge", "__roots"
+SOURCE_BITS = 16
+NO_ROOTS: tuple[int, ...] = ()
+_SCHEMA = pa.schema([("root", pa.int64()), ("xor", pa.uint64()), ("edges", pa.int64()), ("failed", pa.string())])
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+Roots = tuple[int, ...]
+
+
+def root_of(batch: int, source: int) -> int:
+    """Return the number of the root that a batch of a source is; `source` counts the streams of spouts from 0."""
+    return batch << SOURCE_BITS | source
+
+
+def merged(roots: Iterable[Roots]) -> Roots:
+    """Return the roots of what is anchored to tuples of these roots: each once, ascending.
+
+    >>> merged([(1,), (1, 4), (3,)])
+    (1, 3, 4)
+    """
+    different = set(roots)
+    if len(different) == 1:
+        return different.pop()
+    return tuple(sorted({root for each in different for root in each}))
+
+
+def edge_ids(batch: int, sender: int, place: int, positions: Sequence[int]) -> Any:
+    """Return the edge ids (uint64, none of them 0) of what a sender has sent to a place: one for each position."""
+    seed = 0
+    for part in (batch, sender, place):
+        seed = _mixed((seed + _GOLDEN) ^ part)
+    mixed = np.asarray(positions, dtype=np.uint64) + np.uint64(1)
+    with np.errstate(over="ignore"):
+        mixed = mixed * np.uint64(_GOLDEN) + np.uint64(seed)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return np.where(mixed == 0, np.uint64(1), mixed)
+
+
+def _mixed(number: int) -> int:
+    """SplitMix64's finalizer. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014)."""
+    number &= _MASK
+    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    number = (number ^ (number >> 27)) * 0x94D049BB133111EB & _MASK
+    return number ^ (number >> 31)
+
+
+class Partials:
+    """What one sender says of roots in one batch. Cost: a dict access and an XOR a tuple."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Roots, list[int]] = {}
+        self._failed: dict[int, str] = {}
+
+    def made(self, edges: Any, roots: Sequence[Roots]) -> None:
+        """Take note of tuples that are sent to a place."""
+        self._add(zip(edges.tolist(), roots, strict=True), 1)
+
+    def done(self, tuples: Iterable[Any]) -> None:
+        """Take note of tuples that this place is done with (Arrivals)."""
+        self._add(((tuple.edge, tuple.roots) for tuple in tuples), -1)
+
+    def fail(self, roots: Roots, component: str) -> None:
+        """Take note that a component failed tuples of these roots."""
+        for root in roots:
+            self._failed.setdefault(root, component)
+
+    def table(self) -> bytes | None:
+        """Return all of it as Arrow bytes, by root; None where there is nothing to say."""
+        found: dict[int, list[Any]] = {}
+        for roots, (xor, edges) in self._sums.items():
+            for root in roots:
+                partial = found.setdefault(root, [0, 0])
+                partial[0] ^= xor
+                partial[1] += edges
+        for root in self._failed:
+            found.setdefault(root, [0, 0])
+        if not found:
+            return None
+        rows = [(root, *found[root], self._failed.get(root)) for root in sorted(found)]
+        columns = zip(_SCHEMA, zip(*rows, strict=True), strict=True)
+        return encode_table(pa.table([pa.array(values, field.type) for field, values in columns], schema=_SCHEMA))
+
+    def _add(self, tuples: Iterable[tuple[int, Roots]], count: int) -> None:
+        sums = self._sums
+        for edge, roots in tuples:
+            if roots:
+                found = sums.get(roots)
+                if found is None:
+                    found = sums[roots] = [0, 0]
+                found[0] ^= edge
+                found[1] += count
+
+
+def partials_of(tables: Iterable[bytes]) -> tuple[Partial, ...]:
+    """Return one partial per root out of what all senders of a batch say, by root."""
+    found: dict[int, Partial] = {}
+    for data in tables:
+        columns = [column.to_pylist() for column in decode_table(data).columns]
+        for partial in map(Partial._make, zip(*columns, strict=True)):
+            before = found.get(partial.root, Partial(partial.root, 0, 0))
+            # Which of several components is named does not depend on the order of the senders.
+            failed = min((name for name in (before.failed, partial.failed) if name is not None), default=None)
+            found[partial.root] = Partial(partial.root, before.xor ^ partial.xor, before.edges + partial.edges, failed)
+    return tuple(found[root] for root in sorted(found))
+
+
+def packed_roots(roots: Sequence[Roots]) -> Any:
+    """Return roots as a column of bytes, eight a root."""
+    known: dict[Roots, bytes] = {}
+    for each in roots:
+        if each not in known:
+            known[each] = b"".join(root.to_bytes(8, "big") for root in each)
+    return pa.array([known[each] for each in roots], pa.binary())
+
+
+def unpacked_roots(column: Any, known: dict[bytes, Roots]) -> list[Roots]:
+    """Return the roots of a column of `packed_roots`; `known` keeps equal ones one object."""
+    known.setdefault(b"", NO_ROOTS)
+    found = []
+    for data in column.to_pylist():
+        roots = known.get(data or b"")
+        if roots is None:
+            roots = tuple(int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8))
+            known[data] = roots
+        found.append(roots)
+    return found
