@@ -1,0 +1,129 @@
+"""What the executors of spouts and bolts ask of their driver, and what of a batch is counted on its way out.
+
+A batch is (group, attempt): txids are counted in each group of a topology by itself. `message` is whatever carries a `$batch`, a
+report or a `$commit`: it comes back once, acked or failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+from windowing.transactions.attempt import TransactionAttempt
+from windowing.transactions.spouts import SpoutBatch
+
+__all__ = [
+    "Ack",
+    "Batch",
+    "Begin",
+    "Commit",
+    "EmitBatch",
+    "Execute",
+    "Fail",
+    "Finish",
+    "Forget",
+    "Outgoing",
+    "Report",
+    "Succeed",
+    "Task",
+]
+
+Task = Hashable
+"""A task as the driver names it: (component, number), say."""
+
+
+class Batch(NamedTuple):
+    """One attempt at a batch of one group."""
+
+    group: str
+    attempt: TransactionAttempt
+
+    def __str__(self) -> str:
+        return f"{self.attempt} of {self.group}"
+
+
+class Begin(NamedTuple):
+    """Make what the bolt keeps for this batch."""
+
+    batch: Batch
+
+
+class Execute(NamedTuple):
+    """Hand the tuple to the bolt. If it raises FailedException, say so by `failed` before the next effect is taken."""
+
+    batch: Batch
+    item: Any
+
+
+class Finish(NamedTuple):
+    """Tell the bolt that it has all of the batch. FailedException as in Execute."""
+
+    batch: Batch
+
+
+class Forget(NamedTuple):
+    """Throw away what the bolt keeps for this batch; each batch that was begun is forgotten, once."""
+
+    batch: Batch
+
+
+class EmitBatch(NamedTuple):
+    """Call the spout's emitter. Its tuples go into the topology, each to its targets with the number from `emitted`; or, where
+    `skip` is a cause, to the dead letters under the txid, in place of what is there. FailedException: say so by `failed`."""
+
+    batch: SpoutBatch
+    skip: str | None
+
+
+class Commit(NamedTuple):
+    """Call the emitter's `commit`. FailedException: say so by `failed`."""
+
+    attempt: TransactionAttempt
+
+
+class Succeed(NamedTuple):
+    """Call the emitter's `success`."""
+
+    attempt: TransactionAttempt
+
+
+class Report(NamedTuple):
+    """Tell a target how many tuples of the batch were sent to it, anchored to `message`."""
+
+    attempt: TransactionAttempt
+    target: Task
+    sent: int
+    message: Any
+
+
+class Ack(NamedTuple):
+    """Ack the message."""
+
+    message: Any
+
+
+class Fail(NamedTuple):
+    """Fail the message: its batch fails."""
+
+    message: Any
+    cause: str
+
+
+class Outgoing:
+    """How many tuples of one attempt were sent to each target.
+
+    >>> outgoing = Outgoing(("a", "b"))
+    >>> outgoing.number("a"), outgoing.number("a"), outgoing.counts
+    (0, 1, {'a': 2, 'b': 0})
+    """
+
+    __slots__ = ("counts",)
+
+    def __init__(self, targets: tuple[Task, ...]) -> None:
+        self.counts = dict.fromkeys(targets, 0)
+
+    def number(self, target: Task) -> int:
+        """Return the number, from 0, of the next tuple for a target. Raises KeyError for one that was not declared."""
+        number = self.counts[target]
+        self.counts[target] = number + 1
+        return number

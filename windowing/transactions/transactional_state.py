@@ -1,0 +1,140 @@
+"""TransactionalState: named values that coordinators and spouts keep outside of any batch, over a store of bytes.
+
+    user/5      metadata of batch 5              path = root / name / ..., each part of letters, digits and -_.$%
+    user/6      metadata of batch 6              blob = frame(magic, version, crc) of [path, value]
+
+Laws
+- What is read is what was written, and at its own path: damage, a blob of another path and a newer format are each an error that
+  names the path. Nothing is ever reset, and nothing unreadable is taken for "not there". (In Storm it is, and all starts at 1.)
+- One `write` is atomic: all of its values are durable, or none.
+
+Source: Storm's `TransactionalState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from windowing.core.codec import decode_value, encode_value, frame, unframe
+from windowing.errors import ConfigError, CorruptStateError, printable, shown
+
+__all__ = ["MemoryStore", "Store", "TransactionalState", "part_of"]
+
+_MAGIC = b"WNDT"
+
+
+class Store(Protocol):
+    """Bytes under paths. A write is atomic and durable when it returns; a path that was never written is not there."""
+
+    def read(self, path: str) -> bytes | None:
+        """Return what was written under `path` last."""
+
+    def write(self, changes: Mapping[str, bytes | None]) -> None:
+        """Write all of it or nothing; None takes a path out."""
+
+    def paths(self, prefix: str) -> Iterable[str]:
+        """Return all paths that begin with `prefix`, in any order."""
+
+
+class MemoryStore:
+    """A Store that lives as long as its process, for tests and topologies that need not outlive it."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+
+    def read(self, path: str) -> bytes | None:
+        return self.blobs.get(path)
+
+    def write(self, changes: Mapping[str, bytes | None]) -> None:
+        for path, blob in changes.items():
+            if blob is None:
+                self.blobs.pop(path, None)
+            else:
+                self.blobs[path] = blob
+
+    def paths(self, prefix: str) -> list[str]:
+        return [path for path in self.blobs if path.startswith(prefix)]
+
+
+class TransactionalState:
+    """The values under `root` of a store. Values are plain data. Cost: one read or write of the store each call.
+
+    >>> state = TransactionalState(MemoryStore(), "user")
+    >>> state.write({"meta/5": ("a", 1)})
+    >>> state.read("meta/5"), state.names("meta"), state.read("meta/6")
+    (('a', 1), ['5'], None)
+    """
+
+    def __init__(self, store: Store, root: str) -> None:
+        _check_path(root)
+        self._store = store
+        self.root = root
+
+    def at(self, name: str) -> TransactionalState:
+        """Return the state of what lies under `name`."""
+        return TransactionalState(self._store, f"{self.root}/{name}")
+
+    def read(self, name: str) -> Any:
+        """Return the value, None if nothing was written. Raises CorruptStateError."""
+        path = self._path(name)
+        blob = self._store.read(path)
+        if blob is None:
+            return None
+        what = f"the value of {path}"
+        content = decode_value(unframe(_MAGIC, blob, what), what)
+        if not isinstance(content, list) or len(content) != 2 or content[0] != path:
+            found = content[0] if isinstance(content, list) and content else content
+            raise CorruptStateError(
+                f"{what} is that of {shown(found)}; put the store back from a copy, nothing was reset"
+            )
+        return content[1]
+
+    def write(self, changes: Mapping[str, Any]) -> None:
+        """Write all values in one transaction of the store. Raises TypeError for what is not plain data, before it writes."""
+        paths = {self._path(name): value for name, value in changes.items()}
+        self._store.write({path: frame(_MAGIC, encode_value([path, value])) for path, value in paths.items()})
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Take names out in one transaction, whether they are there or not."""
+        gone = {self._path(name): None for name in names}
+        if gone:
+            self._store.write(gone)
+
+    def names(self, name: str = "") -> list[str]:
+        """Return the names right below, sorted."""
+        prefix = f"{self._path(name) if name else self.root}/"
+        return sorted({path[len(prefix) :].split("/")[0] for path in self._store.paths(prefix)})
+
+    def _path(self, name: str) -> str:
+        path = f"{self.root}/{name}"
+        _check_path(path)
+        return path
+
+
+def part_of(text: str) -> str:
+    """Return any text as one part of a path, different ones as different parts.
+
+    >>> part_of("topic/7"), part_of(".."), part_of("p-0")
+    ('topic%2f7', '%2e%2e', 'p-0')
+    """
+    if not text:
+        return "%"
+    kept = _SAFE if text.strip(".") else frozenset[str]()
+    return "".join(c if c in kept else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.$")
+
+
+def _check_path(path: str) -> None:
+    for part in path.split("/"):
+        if not part or not part.strip(".") or not _SAFE.issuperset(part.replace("%", "")):
+            raise ConfigError(
+                f"{printable(shown(path))} is no path of a store: its parts are letters, digits and -_.$%, none of them empty "
+                "or dots only; part_of() makes a part of any text"
+            )
