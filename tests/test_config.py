@@ -189,6 +189,7 @@ def test_a_key_is_one_field_or_several() -> None:
 def test_a_key_lives_for_key_ttl_only_where_a_count_would_keep_it_for_ever() -> None:
     refused("needs key=", length=Count(1), key_ttl=seconds(1))
     refused("leave it out", length=seconds(2), slide=seconds(1), key="k", key_ttl=seconds(1))
+    assert WindowConfig.of(eviction=_Keep, slide=seconds(1), key="k", key_ttl=seconds(1)).key_ttl_ms == 1000
     assert WindowConfig.of(length=seconds(2), slide=Count(1), key="k", key_ttl=seconds(1)).key_ttl_ms == 1000
 
 
@@ -228,6 +229,31 @@ def test_an_unknown_choice_is_answered_with_the_choices() -> None:
     refused("'watermark', 'window'", length=Count(1), timestamp="ts", lateness=3)
     refused("on_invalid is 'late' or 'raise'", length=Count(1), timestamp="ts", on_invalid="skip")
     assert WindowConfig.of(length=Count(1), on_error=OnError.SKIP).on_error is OnError.SKIP
+
+
+def test_a_trigger_stands_for_the_slide_and_an_eviction_chooses_among_what_the_length_holds() -> None:
+    refused("a slide would say nothing", "got slide=Count(5)", length=Count(5), slide=Count(5), trigger=_Keep)
+    refused("one eviction policy", "leave out one", length=Count(5), semantics="storm", eviction=_Keep)
+    assert WindowConfig.of(length=Count(5), slide=Count(5), eviction=_Keep).length == Count(5)
+    with pytest.warns(SkippedTuplesWarning):
+        WindowConfig.of(length=Count(5), slide=Count(7), eviction=_Keep)
+    refused("more than 10000", length=hours(24), slide=Duration(1), eviction=_Keep)
+
+
+def test_lateness_by_window_is_for_built_in_windows() -> None:
+    time: dict[str, Any] = {"length": seconds(5), "timestamp": "ts", "lateness": "window"}
+    refused("a policy of your own cannot say", "leave out lateness=", **time, slide=seconds(5), eviction=_Keep)
+    refused("a policy of your own cannot say", "leave out lateness=", **time, trigger=_Keep)
+
+
+def test_what_no_machine_can_work_with_is_refused_however_the_config_is_made() -> None:
+    for length, slide, word in ((Duration(0), Count(1), "length must"), (Count(1), Duration(0), "slide must")):
+        with pytest.raises(ConfigError, match=word):
+            WindowConfig(length=length, slide=slide)
+    with pytest.raises(ConfigError, match="needs a length"):
+        WindowConfig(length=None, slide=Count(1))
+    with pytest.raises(ConfigError, match="length is given in tuples or in time"):
+        WindowConfig(length=5, slide=Count(1))  # type: ignore[arg-type]
 
 
 def test_storm_semantics_refuse_what_storm_lacks() -> None:

@@ -363,4 +363,4 @@ def test_storms_machine_is_guarded_and_checks_its_snapshots():
 
 
 def test_all_reasons_are_words():
-    assert {reason.value for reason in LateReason} == {"late", "future", "invalid", "too_large", "closed"}
+    assert {reason.value for reason in LateReason} == {"late", "future", "invalid", "closed"}

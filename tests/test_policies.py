@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from windowing.core.events import Activation, Event, Expired, WaterMarkEvent
 from windowing.core.eviction import Action, EvictionContext, EvictionPolicy
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.machines import machine_for
+from windowing.core.manager import WindowManager
 from windowing.core.measures import Duration, count, millis
 from windowing.core.policies import PolicyWindowManager
 from windowing.core.trigger import QueueView, TriggerPolicy
@@ -133,6 +135,25 @@ class EveryMillis(TriggerPolicy):
         self.next_end, self.until = state
 
 
+class All(EvictionPolicy):
+    """Whatever there is."""
+
+    def evict(self, event: Event) -> Action:
+        return Action.PROCESS
+
+
+class Even(EvictionPolicy):
+    """The tuples with an even id; the others are left where they are."""
+
+    def evict(self, event: Event) -> Action:
+        return Action.PROCESS if event.get() % 2 == 0 else Action.KEEP
+
+
+def triggered(case: dict[str, Any], trigger: Any, **options: Any) -> WindowConfig:
+    """Return the window of a case with a trigger in place of its slide."""
+    return replace(config_of({**case, "slide": {"count": 1}}), trigger=trigger, offset_ms=0, repeat=False, **options)
+
+
 def eviction_of(case: dict[str, Any]) -> Any:
     length = case["length"]
     return lambda: LastTuples(length["count"]) if "count" in length else LastMillis(length["duration_ms"])
@@ -180,18 +201,40 @@ def test_a_custom_eviction_is_the_built_in_one_for_each_key(mix, data, batched):
     assert_same(case, config_of(case, eviction=eviction_of(case)), same_new=mix is not Mix.DURATION_DURATION)
 
 
+@EVERY_MIX
+@given(data=st.data())
+def test_an_eviction_that_takes_all_leaves_a_length_as_it_is(mix, data):
+    case = data.draw(cases(mix=mix, **OPTIONS))
+    assert_same(case, config_of(case, eviction=All))
+
+
+@EVERY_MIX
+@given(data=st.data())
+def test_an_eviction_chooses_among_what_a_length_holds(mix, data):
+    case = data.draw(cases(mix=mix, drains=False, keyed=None, **{**OPTIONS, "repeat": False}))
+    built_in, own = LosslessReplay(case), LosslessReplay(case, config_of(case, eviction=Even))
+    for held, chosen in zip(run_steps(case, built_in), run_steps(case, own), strict=True):
+        even = [(reference, [n for n in window if n % 2 == 0]) for reference, window in shown_in(held)]
+        assert shown_in(chosen) == sorted((reference, window) for reference, window in even if window)
+
+
+def shown_in(events: Iterable[list[Any]]) -> list[tuple[int, list[int]]]:
+    """The windows of a step, sorted: a key that a built-in window forgets earlier changes its place among the keys."""
+    return sorted((event[5], event[2]) for event in events if event[1] == "activate")
+
+
 @pytest.mark.parametrize("mix", [Mix.COUNT_COUNT, Mix.DURATION_COUNT])
 @given(data=st.data())
 def test_a_custom_count_trigger_is_the_built_in_one(mix, data):
     case = data.draw(cases(mix=mix, drains=False, keyed=None, **OPTIONS))
-    assert_same(case, config_of(case, trigger=lambda: EveryNth(case["slide"]["count"])))
+    assert_same(case, triggered(case, lambda: EveryNth(case["slide"]["count"])))
 
 
 @given(cases(mix=Mix.DURATION_DURATION, drains=False, big_gaps=False, **{**OPTIONS, "offset": None}))
 def test_a_custom_time_trigger_is_the_built_in_one(case):
     slide, offset = case["slide"]["duration_ms"], case.get("offset_ms", 0)
     case = {**case, "ops": [op for op in case["ops"] if not at_an_end(op, slide, offset)]}
-    assert_same(case, config_of(case, trigger=lambda: EveryMillis(slide, offset)))
+    assert_same(case, triggered(case, lambda: EveryMillis(slide, offset)))
 
 
 def at_an_end(op: list[Any], slide: int, offset: int) -> bool:
@@ -203,12 +246,15 @@ def at_an_end(op: list[Any], slide: int, offset: int) -> bool:
 @given(data=st.data(), own=st.sampled_from(["eviction", "trigger", "both"]))
 def test_stopped_anywhere_and_resumed_they_are_as_if_never_stopped(mix, data, own):
     case = data.draw(cases(mix=mix, keyed=None, **{**OPTIONS, "repeat": False, "max_steps": 12}, big_gaps=False))
-    slide = case["slide"]
-    policies = {
-        "eviction": eviction_of(case),
-        "trigger": lambda: EveryNth(slide["count"]) if "count" in slide else EveryMillis(slide["duration_ms"]),
-    }
-    config = config_of(case, **(policies if own == "both" else {own: policies[own]}))
+    slide, eviction = case["slide"], eviction_of(case)
+
+    def trigger() -> Any:
+        return EveryNth(slide["count"]) if "count" in slide else EveryMillis(slide["duration_ms"])
+
+    if own == "eviction":
+        config = config_of(case, eviction=eviction)
+    else:
+        config = triggered(case, trigger, eviction=eviction if own == "both" else None)
     through, stopped, events = LosslessReplay(case, config), LosslessReplay(case, config), []
     for step in run_steps(case, stopped):
         events += step
@@ -410,13 +456,12 @@ def test_an_aggregate_over_windows_of_a_custom_trigger():
     assert [effect.window.aggregate for effect in manager.advance(3)] == [11]
 
 
-def test_late_by_window_and_foreign_snapshots_are_refused():
-    with pytest.raises(ConfigError, match="leave out lateness="):
-        machine_for(
-            WindowConfig.of(
-                length=millis(5), slide=millis(5), timestamp="ts", lateness="window", eviction=lambda: LastMillis(5)
-            )
-        )
+def test_windows_of_a_length_are_not_made_of_an_eviction_alone():
+    with pytest.raises(ConfigError, match="an eviction of its own instead"):
+        WindowManager(WindowConfig.of(eviction=All))
+
+
+def test_foreign_snapshots_are_refused():
     executor = WindowedBoltExecutor(WindowConfig.of(length=count(3), timestamp="ts", trigger=OnEnd))
     with pytest.raises(SnapshotError, match="a PolicyWindowManager snapshot of format 1 was wanted"):
         executor.manager.restore({"machine": "WindowManager", "format": 1})

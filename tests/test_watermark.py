@@ -1,4 +1,4 @@
-"""The watermark generator, lossless (DESIGN section 3) and as Storm has it (its WaterMarkEventGeneratorTest)."""
+"""The watermark generator, lossless (docs/semantics.md) and as Storm has it (its WaterMarkEventGeneratorTest)."""
 
 from __future__ import annotations
 

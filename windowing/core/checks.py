@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import re
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-from windowing.core.aggregate import is_aggregator
 from windowing.core.measures import Count, Duration, Measure, as_duration_ms, as_measure
 from windowing.errors import ConfigError, shown
 
@@ -75,13 +73,22 @@ def choice(kind: type[_Member], given: Mapping[str, Any], option: str, default: 
 
 def measures(length: Any, slide: Any, given: Mapping[str, Any]) -> tuple[Measure | None, Measure]:
     """Return length (None with an eviction of one's own) and slide (Count(1) where left out) as positive measures."""
-    if length is None and "eviction" not in given:
+    held = None if length is None else as_measure(length, "length")
+    step = Count(1) if slide is None else as_measure(slide, "slide")
+    workable(held, step, "eviction" in given)
+    return held, step
+
+
+def workable(length: Measure | None, slide: Measure, own_eviction: bool) -> None:
+    """Raise for a slide of nothing, and for a window that nothing bounds."""
+    for measure, what in ((length, "length"), (slide, "slide")):
+        if measure is not None:
+            as_measure(measure, what)
+    if length is None and not own_eviction:
         raise ConfigError(
             "a window needs a length, got none; write length=count(100), length=minutes(5), "
             "or give eviction= a policy of your own"
         )
-    held = None if length is None else as_measure(length, "length")
-    return held, Count(1) if slide is None else as_measure(slide, "slide")
 
 
 _NEEDS_TIMESTAMP = {
@@ -114,54 +121,13 @@ def event_time(given: Mapping[str, Any]) -> None:
             )
 
 
-def policies(given: Mapping[str, Any]) -> None:
-    """Raise for an eviction or a trigger that is not a maker of policies without arguments."""
-    for option in ("eviction", "trigger"):
-        factory = given.get(option)
-        if factory is None:
-            continue
-        if not callable(factory):
-            raise ConfigError(
-                f"{option} is what makes the policy, a class or a function without arguments, got {shown(factory)}; "
-                f"each task needs a policy of its own: write {option}=lambda: {type(factory).__name__}(...)"
-            )
-        try:
-            inspect.signature(factory).bind()
-        except TypeError as problem:
-            raise ConfigError(
-                f"{option} must be callable without arguments, but {shown(factory)} says: {problem}; "
-                f"write {option}=functools.partial(...) or a lambda that fills them in"
-            ) from None
-        except ValueError:
-            pass  # a callable written in C without a signature: it shows when it is called
-
-
-def aggregators(given: Mapping[str, Any]) -> None:
-    """Raise for an aggregate= that holds something else than aggregators, or that meets an eviction of one's own."""
-    aggregate = given.get("aggregate")
-    if aggregate is None:
-        return
-    if "eviction" in given:
-        raise ConfigError(
-            "aggregate keeps no tuples, so there is nothing that a custom eviction could look at; "
-            "leave out eviction=, or aggregate inside the bolt over window.get()"
-        )
-    if isinstance(aggregate, Mapping):
-        parts = {checked_name(name, "a name in aggregate"): part for name, part in aggregate.items()}
-        if not parts:
-            raise ConfigError("aggregate names nothing to compute, got {}; write aggregate={'flights': agg.count()}")
-    else:
-        parts = {"aggregate": aggregate}
-    for name, part in parts.items():
-        if not is_aggregator(part):
-            raise ConfigError(
-                f"{name} must be an aggregator (init, add, merge, result), got {shown(part)}; "
-                "write agg.count(), agg.mean('delay') or agg.fold(...)"
-            )
-
-
-def storm(given: Mapping[str, Any], by_window: bool) -> None:
+def storm(given: Mapping[str, Any], length: Any, by_window: bool) -> None:
     """Raise for options that Storm's windows do not have."""
+    if "eviction" in given and length is not None:
+        raise ConfigError(
+            f"semantics='storm' has one eviction policy, which is a length's or your own, got length={shown(length)} with "
+            f"eviction={shown(given['eviction'])}; leave out one"
+        )
     lacks = [o for o in ("offset", "source", "idle_timeout", "max_future", "key", "key_ttl", "aggregate") if o in given]
     if by_window:
         lacks.append("lateness")
@@ -275,7 +241,8 @@ def max_repeats(given: Mapping[str, Any], storm_repeats: bool) -> int:
     limit = given.get("max_repeats", 10_000)
     if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
         raise ConfigError(f"max_repeats is a positive whole number, got {shown(limit)}; the default is 10000")
-    if "max_repeats" in given and not (given.get("repeat") or storm_repeats):
+    repeats = given.get("repeat") or storm_repeats or "eviction" in given or "trigger" in given
+    if "max_repeats" in given and not repeats:
         raise ConfigError(
             f"max_repeats={limit} limits repeats, but nothing repeats here; add repeat=True or leave it out"
         )
@@ -313,7 +280,7 @@ def key_ttl(given: Mapping[str, Any], length: Measure | None, slide: Measure) ->
         raise ConfigError(
             f"key_ttl={shown(given['key_ttl'])} needs key=: it says when a key is forgotten; add key='field'"
         )
-    if not isinstance(length, Count) and not isinstance(slide, Count):
+    if isinstance(length, Duration) and isinstance(slide, Duration):
         raise ConfigError(
             f"key_ttl is for windows with a Count, whose keys would else live for ever, got length={length!r}, "
             f"slide={slide!r}; leave it out: a key of a time window is forgotten when its last window has passed"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypedDict, Unpack
 
-from windowing.core import checks
+from windowing.core import checks, policy_checks
 from windowing.core.measures import Count, Duration, Measure
 
 __all__ = [
@@ -100,12 +100,14 @@ class WindowConfig:
     that returns milliseconds since 1970. lag_ms: how far W stays behind the newest tuple. watermark_interval_ms: how
     often a local runtime makes a watermark turn. late_stream: the side stream. offset_ms: shifts the time ends.
     lateness: see Lateness. repeat, max_repeats: Storm's repeats of a Count/Duration window in a gap (always so in storm
-    semantics). source: a field whose values have watermarks of their own. idle_timeout_ms, max_future_ms: see DESIGN
-    terms in docs/semantics.md. key, key_ttl_ms: windows of each key. on_error: see OnError. on_invalid: "late" (side
-    stream) or "raise". eviction, trigger: factories of a user's own policies. max_events_in_memory: how many tuples of a
-    task may lie in memory, the rest in pages on disk; None for all of them, see docs/persistent_windows.md. message_id,
-    recovery_timeout_ms: the field by which a stateful bolt knows tuples again after a restart, and how long it waits for
-    the next of them, see docs/state.md.
+    semantics). source: a field whose values have watermarks of their own. idle_timeout_ms: after what silence a stream
+    holds back W no more. max_future_ms: how far ahead of the clock a tuple may be. key, key_ttl_ms: windows of each key,
+    and when a key is forgotten. on_error: see OnError. on_invalid: "late" (side stream) or "raise". eviction: a factory of
+    policies of the user's own, which choose among the tuples that a length, where there is one, holds. trigger: a factory
+    of policies that stand for the slide. max_events_in_memory: how many tuples of a task may lie in memory, the rest in
+    pages on disk; None for all of them, see docs/persistent_windows.md. message_id, recovery_timeout_ms: the field by
+    which a stateful bolt knows tuples again after a restart, and how long it waits for the next of them, see
+    docs/state.md.
     """
 
     length: Measure | None
@@ -132,6 +134,10 @@ class WindowConfig:
     max_events_in_memory: int | None = None
     message_id: str | None = None
     recovery_timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for what no machine can work with, however the config was made."""
+        checks.workable(self.length, self.slide, self.eviction is not None)
 
     @property
     def event_time(self) -> bool:
@@ -170,12 +176,12 @@ def config_of(length: Any, slide: Any, options: Mapping[str, Any], *, stacklevel
     lateness = checks.choice(Lateness, given, "lateness", Lateness.WATERMARK)
     held, step = checks.measures(length, slide, given)
     checks.event_time(given)
-    checks.policies(given)
-    checks.aggregators(given)
+    policy_checks.policies(given, slide, lateness is Lateness.WINDOW)
+    policy_checks.aggregators(given)
     if semantics is Semantics.STORM:
-        checks.storm(given, lateness is Lateness.WINDOW)
+        checks.storm(given, length, lateness is Lateness.WINDOW)
     checks.mix(held, step, given, lateness is Lateness.WINDOW)
-    if "eviction" not in given and "trigger" not in given:
+    if "trigger" not in given:
         checks.bounds(held, step)
         gap = checks.gap(held, step)
         if gap is not None:

@@ -54,7 +54,6 @@ class LateReason(Enum):
     LATE = "late"
     FUTURE = "future"
     INVALID = "invalid"
-    TOO_LARGE = "too_large"
     CLOSED = "closed"
 
 

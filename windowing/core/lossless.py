@@ -1,7 +1,7 @@
-"""Per-event policies with the lossless rules, for a window of which only one half is the user's own.
+"""Per-event policies with the lossless rules, for what is not the user's own of a window.
 
-    eviction=  of the user's      slide=   in tuples or time    CountSlide, TimeSlide
-    trigger=   of the user's      length=  in tuples or time    CountLength, TimeLength
+    slide=   in tuples or time    CountSlide, TimeSlide         where there is no trigger=
+    length=  in tuples or time    CountLength, TimeLength       an eviction= chooses among what it holds
 
 The policies of eviction.py and trigger.py follow Storm to the event and lose data as Storm does, so they do not serve here. Laws:
 what one of these lets expire, no later reference can hold; a time slide jumps over gaps, and begins at minus infinity.
@@ -19,7 +19,6 @@ from windowing.core.eviction import Action, EvictionContext, EvictionPolicy
 from windowing.core.measures import Count, Duration
 from windowing.core.mixes import align_up, end_after
 from windowing.core.trigger import QueueView, TriggerPolicy
-from windowing.errors import ConfigError
 
 __all__ = ["CountLength", "CountSlide", "TimeLength", "TimeSlide", "length_of", "slide_of"]
 
@@ -166,15 +165,9 @@ class TimeSlide(TriggerPolicy):
         self._fresh = deque(state["fresh"])
 
 
-def length_of(config: WindowConfig) -> EvictionPolicy:
-    """Return the eviction policy of the declared length."""
-    if isinstance(config.length, Duration):
-        return TimeLength(config.length.ms)
-    if config.length is None:
-        raise ConfigError(
-            "a window without a length needs an eviction policy of its own; give length=... or eviction=..."
-        )
-    return CountLength(config.length.value)
+def length_of(length: Count | Duration) -> TimeLength | CountLength:
+    """Return the eviction policy of a declared length."""
+    return TimeLength(length.ms) if isinstance(length, Duration) else CountLength(length.value)
 
 
 def slide_of(config: WindowConfig) -> CountSlide | TimeSlide:

@@ -38,7 +38,7 @@ __all__ = ["StatefulWindowManager", "WindowManager"]
 class WindowManager(KeyedMachine[WindowTrack]):
     """The windows of one task in lossless semantics, of all its keys if the definition has `key=`.
 
-    `sequenced=True` keeps arrival numbers, for a driver that stores the tuples itself (see `export`). `fold` makes
+    `sequenced=True` keeps arrival numbers, for a driver that stores the tuples itself (`held_since`, `load`). `fold` makes
     `window.aggregate` from the list of a window's tuples.
 
     >>> from windowing.core.events import Activation

@@ -340,7 +340,8 @@ def mix_of(config: WindowConfig) -> Mix:
     length, slide = config.length, config.slide
     if length is None:
         raise ConfigError(
-            "a window without a length needs an eviction policy of its own; give length=... or eviction=..."
+            "this machine has windows of a length, and the definition has an eviction of its own instead; make the machine "
+            "with WindowedBoltExecutor(config), or give length=..."
         )
     if isinstance(length, Duration):
         if isinstance(slide, Duration):

@@ -5,6 +5,7 @@
     fire      eviction.set_context(context), then for each live event, oldest first:
               EXPIRE  out of the queue for good     PROCESS  in this window
               KEEP    left for a later one          STOP     the scan is over
+              (a length= is asked first; the eviction chooses among the events that it holds)
 
 Every firing is a scan, and every turn tells every key, so this is slow: O(live events) a firing, O(keys) a turn. The built-in
 lengths and slides answer in ranges (manager.py). Each key has policies of its own.
@@ -21,7 +22,7 @@ from heapq import merge
 from itertools import chain
 from typing import Any
 
-from windowing.core.config import Lateness, WindowConfig
+from windowing.core.config import WindowConfig
 from windowing.core.events import Activation, Effect, Expired
 from windowing.core.guard import Guard, no_effects, one_for_each
 from windowing.core.measures import Duration
@@ -29,7 +30,7 @@ from windowing.core.mixes import mix_of
 from windowing.core.policy_track import Fired, PolicyTrack
 from windowing.core.track import Tally
 from windowing.core.windows import ListContent, TupleWindow
-from windowing.errors import ConfigError, SnapshotError, WindowingError, shown
+from windowing.errors import SnapshotError, WindowingError, shown
 
 __all__ = ["PolicyWindowManager"]
 
@@ -39,7 +40,7 @@ Fold = Callable[[list[Any]], Any]
 
 
 class PolicyWindowManager:
-    """The windows of one task whose `eviction=` or `trigger=` (or both) is the user's own; the other half is lossless.
+    """The windows of one task whose `eviction=` or `trigger=` (or both) is the user's own; what is not is lossless.
 
     `fold` makes `window.aggregate` from the list of a window's tuples; `component` names the bolt
     in errors. Snapshots hold `get_state()` of the policies of each key.
@@ -60,11 +61,6 @@ class PolicyWindowManager:
     kind = "PolicyWindowManager"
 
     def __init__(self, config: WindowConfig, *, fold: Fold | None = None, component: str = "bolt") -> None:
-        if config.lateness is Lateness.WINDOW:
-            raise ConfigError(
-                "lateness='window' asks which windows can still hold a tuple, which a policy of your own cannot say; "
-                "leave out lateness="
-            )
         self.config = config
         self._component = component
         self.tally = Tally()

@@ -22,7 +22,7 @@ from windowing.core.config import WindowConfig
 from windowing.core.events import Event, WaterMarkEvent
 from windowing.core.eviction import Action, EvictionContext
 from windowing.core.faults import fault
-from windowing.core.lossless import CountSlide, TimeSlide, length_of, slide_of
+from windowing.core.lossless import CountLength, CountSlide, TimeLength, TimeSlide, length_of, slide_of
 from windowing.core.track import key_of
 from windowing.errors import BoltError, RepeatLimitError, WindowingError, shown
 
@@ -51,6 +51,7 @@ class PolicyTrack:
         "_eviction",
         "_gone",
         "_last",
+        "_length",
         "_live",
         "_max_repeats",
         "_reference",
@@ -76,7 +77,8 @@ class PolicyTrack:
         self._max_repeats = config.max_repeats
         self._component = component
         self._reference: int | None = None
-        self._eviction: Any = length_of(config) if config.eviction is None else self._made("eviction", config.eviction)
+        self._length = None if config.length is None else length_of(config.length)
+        self._eviction: Any = None if config.eviction is None else self._made("eviction", config.eviction)
         self._trigger: Any = slide_of(config) if config.trigger is None else self._made("trigger", config.trigger)
         if isinstance(self._trigger, TimeSlide):
             self._trigger.passed = watermark
@@ -216,13 +218,12 @@ class PolicyTrack:
     def _scan(self, context: EvictionContext, offered: list[Event]) -> list[Event]:
         if context.current_count is None:
             context = replace(context, current_count=self.event_count(context.reference_time))
+        if self._length is not None:
+            context, offered = self._bounded(self._length, context, offered)
         self._ask(self._eviction, "set_context", context)
         window: list[Event] = []
         for event in offered:
-            try:
-                action = self._eviction.evict(event)
-            except Exception as problem:
-                raise self._fault(self._eviction, "evict", problem) from problem
+            action = self._action(event)
             if action is Action.PROCESS:
                 window.append(event)
             elif action is Action.EXPIRE:
@@ -236,6 +237,26 @@ class PolicyTrack:
                     "KEEP, STOP"
                 )
         return window
+
+    def _bounded(
+        self, length: TimeLength | CountLength, context: EvictionContext, offered: list[Event]
+    ) -> tuple[EvictionContext, list[Event]]:
+        """Let expire what the length cannot hold any more; return what it holds, and the context that counts no more than that."""
+        length.set_context(context)
+        actions = [length.evict(event) for event in offered]
+        expired = [event for event, action in zip(offered, actions, strict=True) if action is Action.EXPIRE]
+        self._gone.update((event, self._live.pop(event)) for event in expired)
+        held = [event for event, action in zip(offered, actions, strict=True) if action is Action.PROCESS]
+        return replace(context, current_count=(context.current_count or 0) - len(expired)), held
+
+    def _action(self, event: Event) -> Action:
+        if self._eviction is None:
+            return Action.PROCESS
+        try:
+            chosen: Action = self._eviction.evict(event)
+        except Exception as problem:
+            raise self._fault(self._eviction, "evict", problem) from problem
+        return chosen
 
     def _limit(self, first_shown: int, reference: int) -> None:
         self._repeats = 0 if first_shown else self._repeats + 1

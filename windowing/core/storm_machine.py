@@ -36,7 +36,7 @@ from windowing.core.trigger import (
     WatermarkCountTriggerPolicy,
     WatermarkTimeTriggerPolicy,
 )
-from windowing.errors import ConfigError, RepeatLimitError, SnapshotError, WindowingError, shown
+from windowing.errors import RepeatLimitError, SnapshotError, WindowingError, shown
 
 __all__ = ["StormMachine", "storm_policies"]
 
@@ -56,10 +56,7 @@ def _eviction(config: WindowConfig) -> EvictionPolicy:
         if config.event_time:
             return WatermarkTimeEvictionPolicy(config.length.ms, config.lag_ms)
         return TimeEvictionPolicy(config.length.ms)
-    if config.length is None:
-        raise ConfigError(
-            "a window without a length needs an eviction policy of its own; give length=... or eviction=..."
-        )
+    assert config.length is not None
     return (WatermarkCountEvictionPolicy if config.event_time else CountEvictionPolicy)(config.length.value)
 
 

@@ -1,4 +1,4 @@
-"""The rules of the slow model, each a small function whose docstring is the sentence of DESIGN section 3.
+"""The rules of the slow model, each a small function whose docstring is the sentence of docs/semantics.md.
 
     W is the watermark, -infinity at the start and +infinity after a drain.
     A window is `(end - length, end]`; an end e is passed in the turn with `before < e <= now`.

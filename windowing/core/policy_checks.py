@@ -1,0 +1,76 @@
+"""The questions of checks.py about a user's own parts of a window: eviction=, trigger=, aggregate=.
+
+length=   holds tuples            eviction=   chooses among them, or among all where there is no length
+slide=    says when windows fire  trigger=    says so instead
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from windowing.core.aggregate import is_aggregator
+from windowing.core.checks import checked_name
+from windowing.errors import ConfigError, shown
+
+__all__ = ["aggregators", "policies"]
+
+
+def policies(given: Mapping[str, Any], slide: Any, by_window: bool) -> None:
+    """Raise for an eviction or a trigger that is not a maker of policies, and for what such a policy leaves no sense."""
+    for option in ("eviction", "trigger"):
+        if option in given:
+            _maker(given, option)
+            if by_window:
+                raise ConfigError(
+                    f"lateness='window' asks which windows can still hold a tuple, which a policy of your own cannot say, got "
+                    f"{option}={shown(given[option])}; leave out lateness="
+                )
+    if "trigger" in given and slide is not None:
+        raise ConfigError(
+            f"a trigger of your own says when windows fire, so a slide would say nothing, got slide={shown(slide)} too; leave "
+            "out one (write @windowed_bolt(length, trigger=...), whose slide may be left out)"
+        )
+
+
+def _maker(given: Mapping[str, Any], option: str) -> None:
+    factory = given[option]
+    if not callable(factory):
+        raise ConfigError(
+            f"{option} is what makes the policy, a class or a function without arguments, got {shown(factory)}; "
+            f"each task needs a policy of its own: write {option}=lambda: {type(factory).__name__}(...)"
+        )
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as problem:
+        raise ConfigError(
+            f"{option} must be callable without arguments, but {shown(factory)} says: {problem}; "
+            f"write {option}=functools.partial(...) or a lambda that fills them in"
+        ) from None
+    except ValueError:
+        pass  # a callable written in C without a signature: it shows when it is called
+
+
+def aggregators(given: Mapping[str, Any]) -> None:
+    """Raise for an aggregate= that holds something else than aggregators, or that meets an eviction of one's own."""
+    aggregate = given.get("aggregate")
+    if aggregate is None:
+        return
+    if "eviction" in given:
+        raise ConfigError(
+            "aggregate keeps no tuples, so there is nothing that a custom eviction could look at; "
+            "leave out eviction=, or aggregate inside the bolt over window.get()"
+        )
+    if isinstance(aggregate, Mapping):
+        parts = {checked_name(name, "a name in aggregate"): part for name, part in aggregate.items()}
+        if not parts:
+            raise ConfigError("aggregate names nothing to compute, got {}; write aggregate={'flights': agg.count()}")
+    else:
+        parts = {"aggregate": aggregate}
+    for name, part in parts.items():
+        if not is_aggregator(part):
+            raise ConfigError(
+                f"{name} must be an aggregator (init, add, merge, result), got {shown(part)}; "
+                "write agg.count(), agg.mean('delay') or agg.fold(...)"
+            )
