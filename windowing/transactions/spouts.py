@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from windowing.transactions.aggregators import TridentCollector
 from windowing.transactions.attempt import TransactionAttempt
@@ -50,11 +50,15 @@ class SpoutBatch(NamedTuple):
 
 
 class SpoutContext(NamedTuple):
-    """Which of a spout's tasks this is, from 0, and where the spout keeps what must outlive the process."""
+    """Which of a spout's tasks this is, from 0, and where the spout keeps what must outlive the process.
+
+    topology: what a spout of tuples is opened with.
+    """
 
     state: TransactionalState
     task: int = 0
     tasks: int = 1
+    topology: Any = None
 
 
 class _Closing:
@@ -65,7 +69,7 @@ class _Closing:
 class IBatchSpout(_Closing, ABC):
     """Gives the rows of a txid. One task."""
 
-    kind: ClassVar[SpoutKind]
+    kind: SpoutKind
     output: str = ""
     """The fields of its rows and their types: "word string, n long"."""
 
@@ -73,7 +77,7 @@ class IBatchSpout(_Closing, ABC):
         """Begin: called once, before anything else."""
 
     def is_ready(self, txid: int) -> Readiness:
-        """Whether there is a batch that was never emitted, asked in the order of txids."""
+        """Whether there is a batch that was never emitted, asked in the order of txids, perhaps of another copy than emits."""
         return Readiness.READY
 
     @abstractmethod
@@ -122,7 +126,7 @@ class CommitterEmitter(Emitter):
 class ITridentSpout(ABC):
     """A coordinator that makes metadata, and emitters that read what it says."""
 
-    kind: ClassVar[SpoutKind]
+    kind: SpoutKind
     output: str = ""
 
     @abstractmethod
@@ -184,7 +188,7 @@ class PartitionedEmitter(OpaquePartitionedEmitter):
 class IPartitionedTridentSpout(ABC):
     """Partitions that can be read again: a replay holds the same rows."""
 
-    kind: ClassVar[SpoutKind] = SpoutKind.TRANSACTIONAL
+    kind: SpoutKind = SpoutKind.TRANSACTIONAL
     output: str = ""
 
     @abstractmethod
@@ -199,7 +203,7 @@ class IPartitionedTridentSpout(ABC):
 class IOpaquePartitionedTridentSpout(ABC):
     """Partitions that may be gone when they are asked for again: a replay holds what there is."""
 
-    kind: ClassVar[SpoutKind] = SpoutKind.OPAQUE
+    kind: SpoutKind = SpoutKind.OPAQUE
     output: str = ""
 
     @abstractmethod

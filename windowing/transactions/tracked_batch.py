@@ -1,0 +1,158 @@
+"""TrackedBatch: what has come of one attempt at one batch, and what is still missing; CoordSpec: what there is to wait for.
+
+RECEIVING --all reports and tuples of the batch phase--> ARRIVED --commit, all of the commit phase--> FINISHED
+    +-----------------------------------------------------+--- a failure, a timeout, a greater attempt ---> FAILED
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from windowing.errors import ConfigError, shown
+from windowing.transactions.batch_effects import Batch, Outgoing, Task
+
+__all__ = ["CoordSpec", "Incoming", "Stage", "TrackedBatch"]
+
+
+class CoordSpec:
+    """What a task waits for in one group of batches, and whom it tells.
+
+    reports: the upstream tasks that report while the batch is processed. commits: whether it is finished at the commit.
+    commit_reports: upstream tasks that finish at the commit themselves. targets: the downstream tasks.
+    """
+
+    __slots__ = ("commit_reports", "commits", "reports", "targets")
+
+    def __init__(
+        self,
+        reports: Iterable[Task] = (),
+        *,
+        commits: bool = False,
+        commit_reports: Iterable[Task] = (),
+        targets: Iterable[Task] = (),
+    ) -> None:
+        self.reports = frozenset(reports)
+        self.commit_reports = frozenset(commit_reports)
+        self.commits = commits
+        self.targets = tuple(targets)
+        if not self.reports and not self.commit_reports:
+            raise ConfigError(
+                "a bolt of batches needs an upstream task that reports, got none; a spout has an executor of its own"
+            )
+        if both := self.reports & self.commit_reports:
+            raise ConfigError(f"{shown(sorted(map(str, both)))} report in both phases; a task reports once for a batch")
+
+    @property
+    def waits(self) -> bool:
+        """Whether a batch is finished at its commit and not before."""
+        return self.commits or bool(self.commit_reports)
+
+
+class Incoming:
+    """The tuples of one upstream task: those below `next` came, and those in `ahead`. `sent` is what it reported.
+
+    >>> came = Incoming()
+    >>> came.take(0), came.take(2), came.take(0), came.received
+    (True, True, False, 2)
+    """
+
+    __slots__ = ("ahead", "next", "sent")
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.ahead: set[int] = set()
+        self.sent: int | None = None
+
+    def take(self, number: int) -> bool:
+        """Take note of a tuple; return whether it is the first of its number. Cost: O(1)."""
+        if number < self.next or number in self.ahead:
+            return False
+        self.ahead.add(number)
+        while self.next in self.ahead:
+            self.ahead.remove(self.next)
+            self.next += 1
+        return True
+
+    @property
+    def received(self) -> int:
+        return self.next + len(self.ahead)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all tuples that were reported have come."""
+        return self.sent == self.next and not self.ahead
+
+
+class Stage(Enum):
+    """See the drawing."""
+
+    RECEIVING = "receiving"
+    ARRIVED = "arrived"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class TrackedBatch:
+    """One attempt. `held` is the message that is acked when the phase is over, `cause` why it failed, or is about to."""
+
+    __slots__ = ("batch", "cause", "committing", "deadline_ms", "held", "incoming", "outgoing", "spec", "stage")
+
+    def __init__(self, batch: Batch, spec: CoordSpec, deadline_ms: int) -> None:
+        self.batch = batch
+        self.spec = spec
+        self.deadline_ms = deadline_ms
+        self.stage = Stage.RECEIVING if spec.reports else Stage.ARRIVED
+        self.incoming = {task: Incoming() for task in (*spec.reports, *spec.commit_reports)}
+        self.outgoing = Outgoing(spec.targets)
+        self.committing = False
+        self.held: Any = None
+        self.cause = ""
+
+    def input_of(self, sender: Task) -> Incoming:
+        """Return what came of an upstream task. Raises ConfigError for one that was not declared."""
+        if sender not in self.incoming:
+            known = ", ".join(sorted(map(shown, self.incoming)))
+            raise ConfigError(
+                f"{shown(sender)} sent a part of batch {self.batch}, the upstream tasks are {known}; declare it"
+            )
+        return self.incoming[sender]
+
+    def has_arrived(self) -> bool:
+        """Whether all of the batch phase is here."""
+        return all(self.incoming[task].complete for task in self.spec.reports)
+
+    def is_to_finish(self) -> bool:
+        """Whether an arrived batch has all that its commit phase needs too."""
+        if self.spec.commits and not self.committing:
+            return False
+        return all(self.incoming[task].complete for task in self.spec.commit_reports)
+
+    def hold(self, sender: Task, message: Any) -> Any:
+        """Hold the message of a report if it is the first of its phase; return the one that can be acked, None if none can.
+
+        Where a commit comes it is what is held in the commit phase.
+        """
+        if self.held is not None or (sender in self.spec.commit_reports and self.spec.commits):
+            return message
+        self.held = message
+        return None
+
+    def missing(self) -> str:
+        """Say what has not come."""
+        open_tasks = [task for task, came in self.incoming.items() if not came.complete]
+        if not open_tasks:
+            return "its commit did not come"
+        return f"not all has come from {', '.join(sorted(map(shown, open_tasks)))}"
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        ended = self.stage in (Stage.FINISHED, Stage.FAILED)
+        # What has ended holds nothing, and a cause ends it.
+        assert not (ended and self.held is not None)
+        assert (self.stage is Stage.FAILED) == bool(self.cause)
+        # What has arrived has arrived, and has not finished without its commit.
+        assert self.stage not in (Stage.ARRIVED, Stage.FINISHED) or self.has_arrived()
+        assert self.stage is not Stage.FINISHED or self.is_to_finish()
+        assert not (self.stage is Stage.ARRIVED and self.is_to_finish())
