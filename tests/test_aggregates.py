@@ -369,7 +369,7 @@ def test_a_batch_out_of_order_is_one_run_for_each_pane():
         (Duration(10), Count(5), {}, "WindowManager"),
         (Count(10), Duration(5), {}, "WindowManager"),
         (Count(10), Count(5), {"aggregate": None}, "WindowManager"),
-        (Count(10), Count(5), {"trigger": lambda: None}, "PolicyWindowManager"),
+        (Count(10), None, {"trigger": lambda: None}, "PolicyWindowManager"),
         (Count(10), Count(5), {"aggregate": None, "eviction": lambda: None}, "PolicyWindowManager"),
         (Count(10), Count(5), {"aggregate": None, "semantics": "storm"}, "StormMachine"),
     ],

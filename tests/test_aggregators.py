@@ -193,7 +193,11 @@ def test_a_spec_is_json_by_name() -> None:
     assert spec == {
         "flights": {"kind": "count", "field": None},
         "mean_delay": {"kind": "mean", "field": "dep_delay"},
-        "own": {"kind": "fold", "field": "f"},
+        "own": {
+            "kind": "fold",
+            "field": "f",
+            "parameters": {"start": "<lambda>", "step": "<lambda>", "join": "<lambda>", "finish": "<lambda>"},
+        },
     }
     assert agg.spec_of(agg.sum("x")) == {"kind": "sum", "field": "x"}
 

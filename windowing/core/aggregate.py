@@ -24,6 +24,7 @@ from operator import add as _plus
 from operator import is_not, ne
 from typing import Any, Protocol
 
+from windowing.core.specs import aggregator_spec
 from windowing.errors import ConfigError, shown
 
 __all__ = [
@@ -99,15 +100,14 @@ def add_many(aggregator: Aggregator, acc: Any, values: Sequence[Any]) -> Any:
 
 
 def spec_of(aggregators: Aggregator | Mapping[str, Aggregator]) -> dict[str, Any]:
-    """Return what the aggregators are as plain JSON data: kind and field, by name where they have names.
+    """Return what the aggregators are as plain JSON data (specs.py), by name where they have names.
 
     >>> spec_of({"flights": count(), "worst": max("delay")})
     {'flights': {'kind': 'count', 'field': None}, 'worst': {'kind': 'max', 'field': 'delay'}}
     """
     if isinstance(aggregators, Mapping):
         return {name: spec_of(aggregator) for name, aggregator in aggregators.items()}
-    kind = getattr(type(aggregators), "kind", None)
-    return {"kind": kind if isinstance(kind, str) else type(aggregators).__qualname__, "field": field_of(aggregators)}
+    return aggregator_spec(aggregators)
 
 
 def _present(values: Sequence[Any]) -> list[Any]:

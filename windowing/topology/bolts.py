@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -12,6 +10,7 @@ from typing import Any
 from windowing.core.aggregate import spec_of
 from windowing.core.config import WindowConfig
 from windowing.core.measures import Count, Measure
+from windowing.core.specs import policy_spec, title_of
 from windowing.topology.schema import Schema
 
 __all__ = ["DEAD_LETTERS", "CallStyle", "WindowedBolt", "title_of"]
@@ -46,7 +45,8 @@ class WindowedBolt:
         """Return what the bolt is, as plain JSON data in two parts, to be kept with a checkpoint.
 
         "fixed" may not change over the life of a checkpoint: stored windows and their output depend on it. "free" may
-        change at every restart. Functions are known by their names only: their code is the user's to keep compatible.
+        change at every restart. Functions are known by their names, aggregators and policies by class and parameters
+        (specs.py): their code is the user's to keep compatible. Raises BoltError if a policy cannot be made.
         """
         config = self.config
         fixed = {
@@ -61,8 +61,8 @@ class WindowedBolt:
             "key": None if config.key is None else list(config.key),
             "source": config.source,
             "aggregate": None if config.aggregate is None else spec_of(config.aggregate),
-            "eviction": None if config.eviction is None else title_of(config.eviction),
-            "trigger": None if config.trigger is None else title_of(config.trigger),
+            "eviction": None if config.eviction is None else policy_spec(config.eviction, "eviction", self.name),
+            "trigger": None if config.trigger is None else policy_spec(config.trigger, "trigger", self.name),
             "outputs": {
                 stream: [list(field) for field in zip(schema.names, schema.types, strict=True)]
                 for stream, schema in self.outputs.items()
@@ -83,18 +83,6 @@ class WindowedBolt:
             "recovery_timeout_ms": config.recovery_timeout_ms,
         }
         return {"fixed": fixed, "free": free}
-
-
-def title_of(target: Any) -> str:
-    """Return the name by which a person knows a function, a class, a partial of one, or an object.
-
-    >>> title_of(functools.partial(title_of, 1)), title_of(lambda: 0), title_of(3)
-    ('title_of', '<lambda>', 'int')
-    """
-    while isinstance(target, functools.partial):
-        target = target.func
-    name = getattr(inspect.unwrap(target), "__qualname__", None)
-    return name if isinstance(name, str) else type(target).__qualname__
 
 
 def _measure(measure: Measure | None) -> dict[str, int] | None:

@@ -1,0 +1,135 @@
+"""Specs: a checkpoint can tell one user's aggregator, or policy, from another, and the same one from no other."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from windowing.core import aggregate as agg
+from windowing.core.config import WindowConfig
+from windowing.core.eviction import Action, EvictionPolicy
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.core.measures import Count, count, seconds
+from windowing.core.specs import aggregator_spec, policy_spec
+from windowing.errors import BoltError, SnapshotError
+from windowing.topology import bolt_of, windowed_bolt
+
+
+@dataclass(frozen=True)
+class Top:
+    """The largest values."""
+
+    n: int
+    order: Any = None
+    field: str | None = None
+
+    def init(self) -> list[Any]:
+        return []
+
+    def add(self, acc: list[Any], value: Any) -> list[Any]:
+        return self.merge(acc, [value])
+
+    def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
+        return sorted([*a, *b], key=self.order)[-self.n :]
+
+    def result(self, acc: list[Any]) -> list[Any]:
+        return acc
+
+
+class LastOf(EvictionPolicy):
+    def __init__(self, n: int = 5) -> None:
+        self.n = n
+        self._seen = 0
+
+    def evict(self, event: Any) -> Action:
+        return Action.PROCESS
+
+
+def definition(**declared: Any) -> dict[str, Any]:
+    options = {"length": seconds(4), "output": "n long", "name": "count"} | declared
+    fixed: dict[str, Any] = bolt_of(windowed_bolt(**options)(lambda window: 1)).definition()["fixed"]
+    assert json.loads(json.dumps(fixed)) == fixed
+    return fixed
+
+
+def push(acc: Any, value: Any) -> Any:
+    return acc
+
+
+def join(a: Any, b: Any) -> Any:
+    return a
+
+
+def test_two_folds_of_different_functions_are_two_specs() -> None:
+    one, other = agg.fold(list, push, join), agg.fold(list, join, push)
+    assert aggregator_spec(one)["parameters"] == {
+        "start": "list",
+        "step": "push",
+        "join": "join",
+        "finish": "_identity",
+    }
+    assert aggregator_spec(one) != aggregator_spec(other)
+    assert definition(aggregate=one) != definition(aggregate=other)
+
+
+def test_an_aggregator_is_known_by_its_class_and_its_parameters() -> None:
+    assert aggregator_spec(Top(3, len, "f")) == {"kind": "Top", "field": "f", "parameters": {"n": 3, "order": "len"}}
+    assert aggregator_spec(Top(3)) != aggregator_spec(Top(4))
+    assert aggregator_spec(agg.max("delay")) == {"kind": "max", "field": "delay"}
+
+
+def test_parameters_are_the_same_text_in_every_process() -> None:
+    """A set of texts is in another order in each process, and an object of no text of its own at another address."""
+    script = (
+        "import json, types; from windowing.core.specs import aggregator_spec as spec; "
+        "from windowing import count, seconds\n"
+        "class Any:\n"
+        "    def __init__(self, **all): vars(self).update(all)\n"
+        "given = dict(what=Any(), call=[len, {1: seconds(2)}], low=float('-inf'), raw=b'x', _own=object())\n"
+        "made = Any(names={'a', 'b', 'c', 'd'}, **given)\n"
+        "print(json.dumps(spec(made)))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True
+        ).stdout
+        for seed in "123"
+    }
+    assert [json.loads(each)["parameters"] for each in found] == [
+        {
+            "names": ["'a'", "'b'", "'c'", "'d'"],
+            "what": "Any",
+            "call": ["len", {"1": {"kind": "Duration", "parameters": {"ms": 2000}}}],
+            "low": "-inf",
+            "raw": "b'x'",
+        }
+    ]
+
+
+def test_a_policy_is_known_by_what_its_factory_makes() -> None:
+    five: dict[str, Any] = {"kind": "LastOf", "parameters": {"n": 5}}
+    for factory in (LastOf, lambda: LastOf(5), functools.partial(LastOf, n=5)):
+        assert definition(length=None, eviction=factory)["eviction"] == five
+    assert definition(trigger=lambda: LastOf(6))["trigger"] == {"kind": "LastOf", "parameters": {"n": 6}}
+    assert policy_spec(lambda: 1 / 2, "eviction", "count") == "float"
+
+
+def test_a_policy_that_cannot_be_made_is_an_error_that_names_the_bolt() -> None:
+    with pytest.raises(BoltError, match=r"bolt 'count' failed in eviction=, when it was made: ZeroDivisionError"):
+        definition(length=None, eviction=lambda: 1 / 0)
+
+
+def test_a_snapshot_of_another_aggregator_is_refused() -> None:
+    def executor(n: int) -> WindowedBoltExecutor:
+        return WindowedBoltExecutor(WindowConfig.of(length=count(2), slide=Count(1), timestamp="t", aggregate=Top(n)))
+
+    saved = executor(3).snapshot()
+    executor(3).restore(saved)
+    with pytest.raises(SnapshotError):
+        executor(4).restore(saved)
