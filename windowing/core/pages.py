@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from windowing.errors import CorruptStateError
 
-__all__ = ["Page", "PageCache", "PageStore", "Rows"]
+__all__ = ["CheckpointedPages", "Page", "PageCache", "PageStore", "Rows"]
 
 _SWEEP_AT = 64
 
@@ -51,6 +51,27 @@ class PageStore(Protocol):
 
     def ids(self) -> Iterable[int]:
         """Return the ids of all pages, garbage of a run that was killed included."""
+
+
+class CheckpointedPages(PageStore, Protocol):
+    """A PageStore that keeps the manifests of its task's checkpoints too: one that is committed, one that is prepared."""
+
+    name: str
+
+    def prepare(self, txid: int, manifest: Any) -> None:
+        """Keep a manifest beside the committed one; durable on return."""
+
+    def commit(self, txid: int) -> None:
+        """Make the manifest that was prepared the one that counts; durable on return, idempotent."""
+
+    def rollback(self) -> None:
+        """Forget the manifest that was prepared, if there is one."""
+
+    def committed(self) -> tuple[int, Any] | None:
+        """Return (txid, manifest) of the committed checkpoint, None before the first."""
+
+    def close(self) -> None:
+        """Let go of the store; what was not flushed is gone."""
 
 
 class Page:

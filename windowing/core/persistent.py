@@ -8,8 +8,8 @@ Laws
 - After `restore(m)` the machine is what it was when `prepare` returned m: windows, watermark, counts, pages. (Storm forgets the
   watermark: after a restart it accepts tuples that were late before.)
 - A prepare costs the pages that changed. Nothing that the last committed manifest names is deleted before the next is committed.
-- With message ids that rise on each channel, a tuple that the checkpoint holds and that is sent again after a restart is skipped;
-  without them it is in the windows twice.
+- With message ids, each its own tuple's on its channel, a tuple that is sent again is skipped if the window has seen it; without
+  them it is in the windows twice.
 
 A tuple is acked when a checkpoint that holds it is committed (`StatefulBoltExecutor` sees to it), not when it expires: a window
 on disk outlives every message timeout. So what a bolt emits is not anchored, and a window that fired after the last commit fires
@@ -30,20 +30,21 @@ from windowing.core.guard import no_effects, one_for_each
 from windowing.core.measures import Count, Measure
 from windowing.core.paged_manager import PagedWindowManager
 from windowing.core.pages import PageStore
+from windowing.core.seen import SeenIds
 from windowing.core.track import key_of
 from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError, SnapshotError, shown
 
 __all__ = ["PersistentWindowedBoltExecutor"]
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
 DEFAULT_CHANNEL = ""
 
 
 class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
     """A WindowedBoltExecutor whose tuples lie in `store`, for a bolt with `max_events_in_memory`.
 
-    A channel is whatever ids rise on: an upstream task and its stream, a partition. `duplicates` counts what was skipped. Call
-    `restore` before anything else: with the manifest of the committed checkpoint, or None.
+    A channel is whatever ids are unique on: an upstream task and its stream, a partition. `duplicates` counts what was skipped.
+    Call `restore` before anything else: with the manifest of the committed checkpoint, or None.
     """
 
     def __init__(
@@ -60,8 +61,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         super().__init__(config, streams, component, pages=store)
         self.duplicates = 0
         self._begun = False
-        self._message_ids: dict[Any, int] = {}
-        self._recovering: dict[Any, int] = {}
+        self._seen: dict[Any, SeenIds] = {}
         self._new = super().snapshot()
 
     @property
@@ -83,7 +83,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         channel: Any = DEFAULT_CHANNEL,
         message_id: int | None = None,
     ) -> Iterator[Effect]:
-        """Offer one tuple; nothing happens if the checkpoint that was restored holds it already, by its id."""
+        """Offer one tuple; nothing happens if it was offered before, by its id."""
         self._check_begun()
         if message_id is not None and self._is_duplicate(channel, message_id):
             self.duplicates += 1
@@ -134,23 +134,16 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         return kept
 
     def _is_duplicate(self, channel: Any, message_id: int) -> bool:
-        """Take note of an id, and return whether the checkpoint that was restored holds it.
-
-        Only until the channel shows a greater one: what is sent again later was lost on the way, not in this task.
-        """
+        """Take note of an id, and return whether it was seen before."""
         if type(message_id) is not int:
             raise ConfigError(
                 f"bolt {self.component!r}: the message id is {shown(message_id)}, wanted a whole number that rises on each "
                 "channel (an offset, say); name another field, or leave message_id= out"
             )
-        held = self._recovering.get(channel)
-        if held is not None:
-            if message_id <= held:
-                return True
-            del self._recovering[channel]
-        largest = self._message_ids.get(channel)
-        if largest is None or message_id > largest:
-            self._message_ids[channel] = message_id
+        seen = self._seen.setdefault(channel, SeenIds())
+        if message_id in seen:
+            return True
+        seen.add(message_id)
         return False
 
     # -- turns -----------------------------------------------------------------------------------------------------------
@@ -176,7 +169,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
             "machine": "PersistentWindowedBoltExecutor",
             "window": _definition(self.config),
             "executor": self.snapshot(),
-            "message_ids": [[channel, message_id] for channel, message_id in self._message_ids.items()],
+            "message_ids": [[channel, seen.plain()] for channel, seen in self._seen.items()],
             "duplicates": self.duplicates,
         }
 
@@ -200,8 +193,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
             super().restore(data["executor"])
             message_ids = data["message_ids"]
             self.duplicates = data["duplicates"]
-        self._message_ids = {key_of(channel): message_id for channel, message_id in message_ids}
-        self._recovering = dict(self._message_ids)
+        self._seen = {key_of(channel): SeenIds.of(ids) for channel, ids in message_ids}
         self._begun = True
 
     def _refuse_foreign(self, data: Any) -> None:

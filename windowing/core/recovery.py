@@ -12,8 +12,8 @@ Laws
 - What is acked is in the rows, or no window will ever need it; what is not acked comes again from its source. So nothing is lost,
   and after a crash at any point the windows since the checkpoint are those of a run without the crash, for all four mixes, over
   event time and the clock, with keys or without: same tuples, same new and expired, same references.
-- Ids of a channel (component, stream, task) are whole numbers that grow in the order of first arrival. All ids up to `last_expired`
-  are gone; above it each is known by itself, so tuples may come again in any order, and more than once.
+- Ids of a channel (component, stream, task) are whole numbers that grow, each its own tuple's. What is gone is known exactly, so
+  tuples may come again in any order, and more than once; one that comes for the first time may be behind 65,536 others (seen.py).
 - A tuple that comes again while the first is held is absorbed when that one is gone.
 - A source that does not send a tuple again holds recovery up until `recovery_timeout` after the last that came; then the
   tuple is given up by name (Missed), as if it had expired. (In Storm recovery then never ends.)
@@ -30,7 +30,8 @@ from windowing.core.events import Effect
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.guard import no_effects
 from windowing.core.manager import WindowManager
-from windowing.core.recovery_rows import CHANNEL, GONE, MACHINE, SHOWN, TRACK, WAITS, Place, RowKey, without
+from windowing.core.recovery_rows import GONE, MACHINE, SHOWN, TRACK, WAITS, Place, RowKey, without
+from windowing.core.seen import SeenIds
 from windowing.errors import ConfigError, shown
 
 __all__ = ["Absorbed", "Changes", "Missed", "WindowRecovery"]
@@ -92,7 +93,7 @@ class WindowRecovery:
     >>> windows = WindowRecovery.of(config)
     >>> windows.begin([], now_ms=0)
     >>> list(windows.offer("a", ("s", "default", 0), 7, now_ms=0)), len(windows.changes().put)
-    ([], 4)
+    ([], 3)
     """
 
     def __init__(
@@ -104,8 +105,9 @@ class WindowRecovery:
         manager = executor.manager
         if executor.config.message_id is None or not isinstance(manager, WindowManager):
             raise ConfigError(
-                f"the windows of {executor.component!r} have a state, and to fill them again after a restart their tuples "
-                "need ids; name the field of a growing whole number by message_id="
+                f"bolt {executor.component!r} has a state beside its windows, and to fill them again after a restart their tuples "
+                "need ids; name the field of a growing whole number by message_id=, or put the window on disk by "
+                "max_events_in_memory="
             )
         self.executor = executor
         self.missing: set[Identity] = set()
@@ -124,8 +126,7 @@ class WindowRecovery:
     def _clear(self) -> None:
         self.missing.clear()
         self._live: dict[Identity, int] = {}
-        self._gone: dict[Channel, set[int]] = {}
-        self._last: dict[Channel, list[int | None]] = {}
+        self._gone: dict[Channel, SeenIds] = {}
         self._again: list[tuple[Identity, Any]] = []
         self._written: dict[RowKey, Any] = {}
         self._back: dict[Identity, Any] = {}
@@ -138,27 +139,32 @@ class WindowRecovery:
         """Whether tuples are awaited that have to come again."""
         return bool(self.missing)
 
+    @property
+    def drained(self) -> bool:
+        """Whether the windows of the stored checkpoint are closed for good."""
+        return MACHINE in self._written and bool(self._written[MACHINE]["closed"])
+
     def last(self, channel: Channel) -> tuple[int | None, int | None]:
-        """Return (last expired, last evaluated) of a channel as of the last checkpoint: all ids up to the first are gone, the
-        second is the greatest that came. None for none.
+        """Return (last expired, last evaluated) of a channel: the greatest id that is gone before all that are held, and the
+        greatest that came; None for none. Cost: O(ids).
         """
-        expired, evaluated = self._last.get(channel, (None, None))
-        return expired, evaluated
+        live = [id for of, id in self._live if of == channel]
+        gone = [*self._gone.get(channel, ())]
+        passed = [id for id in gone if not live or id < min(live)]
+        return max(passed, default=None), max([*live, *gone], default=None)
 
     def begin(self, rows: Iterable[tuple[RowKey, Any]], now_ms: int) -> None:
         """Take what the last checkpoint has stored, at the start and after a rollback; nothing is kept of before."""
         self._clear()
         self._written = dict(rows)
+        self.executor.restore(self._blank)
         if MACHINE not in self._written:
-            self.executor.restore(self._blank)
             return
         for row, value in self._written.items():
             if row[0] == WAITS:
                 self._live[row[1], row[2]] = value[0]
             elif row[0] == GONE:
-                self._gone.setdefault(row[1], set()).add(row[2])
-            elif row[0] == CHANNEL:
-                self._last[row[1]] = list(value)
+                self._gone[row[1]] = SeenIds.of(value)
         self.missing = set(self._live)
         self._deadline_ms = now_ms + self._timeout_ms
         if not self.missing:
@@ -210,20 +216,21 @@ class WindowRecovery:
             return no_effects()
         if self._is_gone(*identity):
             return iter((Absorbed((arrival.payload,)),))
-        last = self._last.setdefault(arrival.channel, [None, None])
-        last[1] = arrival.id if last[1] is None else max(last[1], arrival.id)
         sequence = self._manager.next_sequence
         self.executor.set_clock(arrival.now_ms)
         effects = self.executor.add(arrival.payload, arrival.timestamp, **arrival.options)
         if self._manager.next_sequence > sequence:
             self._live[identity] = sequence
         else:
-            self._gone.setdefault(arrival.channel, set()).add(arrival.id)
+            self._let_go(*identity)
         return effects
 
     def _is_gone(self, channel: Channel, id: int) -> bool:
-        expired = self._last.get(channel, [None])[0]
-        return (expired is not None and id <= expired) or id in self._gone.get(channel, ())
+        return channel in self._gone and id in self._gone[channel]
+
+    def _let_go(self, channel: Channel, id: int) -> None:
+        self._live.pop((channel, id), None)
+        self._gone.setdefault(channel, SeenIds()).add(id)
 
     def _take_back(self, arrival: _Arrival) -> Iterator[Effect | Absorbed | Missed]:
         identity = arrival.channel, arrival.id
@@ -276,9 +283,8 @@ class WindowRecovery:
             [place.timestamp for place, _ in held],
             [payload for _, payload in held],
         )
-        for channel, id in self.missing:
-            del self._live[channel, id]
-            self._gone.setdefault(channel, set()).add(id)
+        for identity in self.missing:
+            self._let_go(*identity)
         self.missing.clear()
         self._back.clear()
 
@@ -311,25 +317,10 @@ class WindowRecovery:
                 rows[row] = self._written.get(row) or [timestamp, key, self._encode(payload)]
             else:
                 places[sequence] = [sequence, timestamp, key]
-        self._forget({sequence for sequence in self._live.values() if sequence not in places})
+        for identity in [identity for identity, sequence in self._live.items() if sequence not in places]:
+            self._let_go(*identity)
         rows |= {(WAITS, *identity): places[sequence] for identity, sequence in self._live.items()}
-        rows |= {(GONE, channel, id): None for channel, ids in self._gone.items() for id in ids}
-        return rows | {(CHANNEL, channel): list(last) for channel, last in self._last.items()}
-
-    def _forget(self, sequences: set[int]) -> None:
-        """Take note that tuples are gone, and move `last_expired` of each channel over all that are."""
-        for identity in [identity for identity, sequence in self._live.items() if sequence in sequences]:
-            del self._live[identity]
-            self._gone.setdefault(identity[0], set()).add(identity[1])
-        first: dict[Channel, int] = {}
-        for channel, id in self._live:
-            first[channel] = min(first.get(channel, id), id)
-        for channel, ids in self._gone.items():
-            passed = {id for id in ids if channel not in first or id < first[channel]}
-            if passed:
-                expired, evaluated = self._last[channel]
-                self._last[channel] = [max(passed) if expired is None else max(expired, *passed), evaluated]
-                ids -= passed
+        return rows | {(GONE, channel): ids.plain() for channel, ids in self._gone.items()}
 
     def check(self) -> None:
         """Assert what "correct" means."""

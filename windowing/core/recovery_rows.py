@@ -2,7 +2,7 @@
 
 ("machine",)             the executor without its queues         ("waits", channel, id)  [sequence, timestamp, key]
 ("track", ordinal)       one queue's numbers, without tuples     ("shown", sequence)     [timestamp, key, tuple]
-("channel", channel)     [last expired, last evaluated]          ("gone", channel, id)   None
+("gone", channel)        the ids that are gone (seen.py)
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from windowing.core.track import key_of
 
-__all__ = ["CHANNEL", "GONE", "MACHINE", "SHOWN", "TRACK", "WAITS", "Place", "RowKey", "without"]
+__all__ = ["GONE", "MACHINE", "SHOWN", "TRACK", "WAITS", "Place", "RowKey", "without"]
 
 RowKey = tuple[Any, ...]
 
 MACHINE: RowKey = ("machine",)
-TRACK, CHANNEL, WAITS, SHOWN, GONE = "track", "channel", "waits", "shown", "gone"
+TRACK, WAITS, SHOWN, GONE = "track", "waits", "shown", "gone"
 
 
 class Place(NamedTuple):

@@ -93,10 +93,9 @@ class Gate:
                 self._task.checkpoint(effect.checkpoint)
             # What is superseded is nobody's any more: the coordinator waits for the newer attempt.
 
-    @property
-    def held(self) -> int:
-        """How many messages are held back."""
-        return self._barrier.held
+    def waiting(self) -> list[Delivery]:
+        """Return the tuples that are held back."""
+        return [message for message in self._barrier.waiting() if type(message) is not Barrier]
 
     def pass_on(self, checkpoint: Checkpoint) -> None:
         """Send the checkpoint on, and report it as done."""

@@ -46,9 +46,10 @@ class LocalCluster:
     batches: the rows of every InputSpout, batch by batch; then turns of windows over event time come at the ends of batches.
     clock: the system's if left out. seed: None does every step in its order; a number chooses the order of steps by chance,
     the same for the same number, to find what depends on it. outputs: the streams to keep, as "count" or "count.late"; those
-    that nobody reads if left out. states: where bolts with `init_state` keep them, as `topology.state.provider` says if left
-    out; `state_path` is the SQLite file then. A topology that is started again with the same states goes on from the last
-    checkpoint; in batches there is one after each.
+    that nobody reads if left out. states: where states and windows are that outlive the process, as `topology.state.provider`
+    says if left out; `state_path` is the SQLite file then. A topology that is started again with the same states goes on from
+    the last checkpoint; in batches there is one after each. Raises ConfigError for a stateful windowed bolt without
+    `message_id` that keeps its windows in memory.
 
     >>> from windowing.topology.builder import TopologyBuilder
     >>> from windowing.topology.components import InputSpout
@@ -102,19 +103,21 @@ class LocalCluster:
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def run(self) -> ClusterResult:
+    def run(self, drain: bool = True) -> ClusterResult:
         """Run until the input is over and everything that was emitted is acked or given up; drain the windows meanwhile.
 
-        A spout of `next_tuple` is taken to be over when it emits nothing; for one that waits use `run_for`. Raises BoltError.
+        Without `drain` it ends with a checkpoint: windows stay open, for a cluster that is started again with the same states. A
+        spout of `next_tuple` is taken to be over when it emits nothing; for one that waits use `run_for`. Raises BoltError.
         """
         for batch in range(max(map(len, self._batches.values()), default=0)):
             self.run_batch({spout: rows[batch] for spout, rows in self._batches.items() if batch < len(rows)})
         self._settle()
         while not self._dry() and self._pass_time():
             self._settle()
-        self.drain()
+        if drain:
+            self.drain()
         self.checkpoint()
-        while self.pending and self._pass_time():
+        while drain and self.pending and self._pass_time():
             self._busy()
         return self.result
 
@@ -276,12 +279,13 @@ def run_topology(
     outputs: Sequence[str] | None = None,
     states: StateProvider | None = None,
     state_path: str | Path | None = None,
+    drain: bool = True,
 ) -> ClusterResult:
-    """Run a topology from its first tuple to its last ack, and return everything that came of it. See LocalCluster."""
+    """Run a topology from its first tuple to its last ack, and return everything that came of it. See LocalCluster.run."""
     with LocalCluster(
         topology, batches=batches, clock=clock, seed=seed, outputs=outputs, states=states, state_path=state_path
     ) as cluster:
-        return cluster.run()
+        return cluster.run(drain)
 
 
 def _outputs(topology: Topology, names: Sequence[str] | None) -> list[str]:

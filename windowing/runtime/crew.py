@@ -9,12 +9,15 @@ from typing import Any
 from windowing.acking.acker import Acker
 from windowing.acking.pending import SpoutPending
 from windowing.acking.retry import RetryPolicy
-from windowing.runtime.checkpoints import COORDINATOR, CheckpointTask, Gate, links_of
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.runtime.checkpoints import COORDINATOR, CheckpointTask, Gate, Links, links_of
 from windowing.runtime.hub import Hub, Outbox
+from windowing.runtime.kept_windows import PagedWindowTask, RecoveredWindowTask
+from windowing.runtime.persistent import PersistentWindow
 from windowing.runtime.spouts import SpoutTask
 from windowing.runtime.stateful import StatefulBoltTask
 from windowing.runtime.tasks import AckerTask, BoltTask, RichBoltTask, Task
-from windowing.runtime.windowed import WindowedBoltTask
+from windowing.runtime.windowed import WindowedBoltTask, streams_of
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
 from windowing.topology.marking import ComponentKind
@@ -23,6 +26,7 @@ from windowing.transactions.state import StateProvider
 
 __all__ = ["Crew", "crew_of"]
 
+_Place = tuple[Hub, TaskContext, int, deque[Any], Outbox, Component]
 _YEARS_MS = 1 << 50
 _ACKER = "__acker"
 
@@ -41,70 +45,84 @@ class Crew:
 def crew_of(topology: Topology, hub: Hub, by_hand: bool, states: StateProvider | None = None) -> Crew:
     """Return the tasks of a topology; `by_hand`: windows over event time make no turns of their own.
 
-    states: where the states are, for a topology with checkpoints.
+    states: where the states are, for a topology with checkpoints. Raises ConfigError for a bolt that cannot be kept there.
     """
-    inboxes: dict[str, list[deque[Any]]] = {
-        component.id: [deque() for _ in range(component.parallelism)] for component in topology.components.values()
-    }
-    reports: deque[Any] = deque()
+    hall = _Hall(topology, hub, by_hand, states)
     tasks = [
-        _task(topology, hub, topology.component(name), index, inboxes, by_hand, states, reports)
+        hall.task(topology.component(name), index)
         for name in topology.order
         for index in range(topology.component(name).parallelism)
     ]
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
     ackers = _ackers(topology.config, hub, len(tasks), spouts)
     windowed = [task for task in tasks if isinstance(task, WindowedBoltTask)]
-    coordinator = None if states is None else _coordinator(topology, hub, inboxes, reports, states)
+    coordinator = None if states is None else hall.coordinator(states)
     last: list[Task] = [*ackers] if coordinator is None else [coordinator, *ackers]
     return Crew([*tasks, *last], spouts, windowed, ackers, coordinator)
 
 
-def _task(
-    topology: Topology,
-    hub: Hub,
-    component: Component,
-    index: int,
-    inboxes: dict[str, list[deque[Any]]],
-    by_hand: bool,
-    states: StateProvider | None,
-    reports: deque[Any],
-) -> Task:
-    context = TaskContext(component.id, index, component.parallelism, topology.config)
-    id, inbox = topology.task_ids[component.id][index], inboxes[component.id][index]
-    outbox = Outbox(hub, topology, component.id, index, inboxes)
-    if component.is_spout:
-        pending = SpoutPending(topology.setting(component.id, "max_spout_pending"), _retry(topology.config))
-        return SpoutTask(hub, context, id, inbox, outbox, component, pending)
-    tick_ms = topology.setting(component.id, "tick_tuple_freq_ms") if component.window is None else None
-    if states is not None and component.stateful and component.window is None:
-        links = links_of(topology, component.id, inboxes, reports)
-        state = states.state(component.id, index)
-        return StatefulBoltTask(hub, context, id, inbox, outbox, component, tick_ms, links, state)
-    task: Task
-    if component.kind is ComponentKind.WINDOWED_BOLT:
-        task = WindowedBoltTask(hub, context, id, inbox, outbox, component, by_hand)
-    else:
-        kind = RichBoltTask if component.kind is ComponentKind.BOLT else BoltTask
-        task = kind(hub, context, id, inbox, outbox, component, tick_ms)
-    if states is not None:
-        task.gate = Gate(task, links_of(topology, component.id, inboxes, reports))
-    return task
+class _Hall:
+    """What is there before the tasks are: their inboxes, and the one for reports of checkpoints."""
 
+    def __init__(self, topology: Topology, hub: Hub, by_hand: bool, states: StateProvider | None) -> None:
+        self._topology, self._hub, self._by_hand, self._states = topology, hub, by_hand, states
+        self._inboxes: dict[str, list[deque[Any]]] = {
+            component.id: [deque() for _ in range(component.parallelism)] for component in topology.components.values()
+        }
+        self._reports: deque[Any] = deque()
 
-def _coordinator(
-    topology: Topology,
-    hub: Hub,
-    inboxes: dict[str, list[deque[Any]]],
-    reports: deque[Any],
-    states: StateProvider,
-) -> CheckpointTask:
-    spouts = {spout.id for spout in topology.spouts}
-    first = [bolt.id for bolt in topology.bolts if any(found.component in spouts for found in bolt.inputs)]
-    roots = [inbox for id in first for inbox in inboxes[id]]
-    tasks = [id for bolt in topology.bolts for id in topology.task_ids[bolt.id]]
-    context = TaskContext(COORDINATOR[0], 0, 1, topology.config)
-    return CheckpointTask(hub, context, 0, reports, states, roots, tasks)
+    def task(self, component: Component, index: int) -> Task:
+        """Return one task of a component."""
+        topology, hub = self._topology, self._hub
+        context = TaskContext(component.id, index, component.parallelism, topology.config)
+        id, inbox = topology.task_ids[component.id][index], self._inboxes[component.id][index]
+        place = (hub, context, id, inbox, Outbox(hub, topology, component.id, index, self._inboxes), component)
+        if component.is_spout:
+            pending = SpoutPending(topology.setting(component.id, "max_spout_pending"), _retry(topology.config))
+            return SpoutTask(*place, pending)
+        tick_ms = topology.setting(component.id, "tick_tuple_freq_ms") if component.window is None else None
+        if self._states is not None and component.checkpointed:
+            return self._kept(component, index, place, tick_ms, self._states)
+        task: Task
+        if component.window is not None:
+            task = WindowedBoltTask(*place, self._by_hand)
+        else:
+            kind = RichBoltTask if component.kind is ComponentKind.BOLT else BoltTask
+            task = kind(*place, tick_ms)
+        if self._states is not None:
+            task.gate = Gate(task, self._links(component))
+        return task
+
+    def _kept(
+        self, component: Component, index: int, place: _Place, tick_ms: int | None, states: StateProvider
+    ) -> Task:
+        """Return a task that outlives its process."""
+        links, window = self._links(component), component.window
+        state = states.state(component.id, index) if component.stateful else None
+        if window is None:
+            assert state is not None
+            return StatefulBoltTask(*place, tick_ms, links, state)
+        streams = tuple(streams_of(component).values())
+        if window.config.max_events_in_memory is not None:
+            pages = states.pages(component.id, index)
+            kept = PersistentWindow(window.config, None, streams, component.id, pages=pages)
+            return PagedWindowTask(*place, self._by_hand, window=kept, links=links, state=state)
+        rows = states.state(component.id, index, "windows")
+        executor = WindowedBoltExecutor(window.config, streams, component.id, sequenced=True, keep_tuples=True)
+        return RecoveredWindowTask(*place, self._by_hand, executor=executor, links=links, state=state, rows=rows)
+
+    def _links(self, component: Component) -> Links:
+        return links_of(self._topology, component.id, self._inboxes, self._reports)
+
+    def coordinator(self, states: StateProvider) -> CheckpointTask:
+        """Return the task that begins checkpoints."""
+        topology = self._topology
+        spouts = {spout.id for spout in topology.spouts}
+        first = [bolt.id for bolt in topology.bolts if any(found.component in spouts for found in bolt.inputs)]
+        roots = [inbox for id in first for inbox in self._inboxes[id]]
+        tasks = [id for bolt in topology.bolts for id in topology.task_ids[bolt.id]]
+        context = TaskContext(COORDINATOR[0], 0, 1, topology.config)
+        return CheckpointTask(self._hub, context, 0, self._reports, states, roots, tasks)
 
 
 def _ackers(config: TopologyConfig, hub: Hub, tasks: int, spouts: list[SpoutTask]) -> list[AckerTask]:

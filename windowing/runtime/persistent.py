@@ -16,6 +16,7 @@ from pathlib import Path
 
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.config import WindowConfig
+from windowing.core.pages import CheckpointedPages
 from windowing.core.persistent import PersistentWindowedBoltExecutor
 from windowing.errors import CheckpointError
 from windowing.runtime.pages import SqlitePages
@@ -27,8 +28,8 @@ __all__ = ["PersistentWindow"]
 class PersistentWindow:
     """One task's window on disk; a context manager that closes the file.
 
-    `path` is the file of this task alone, None for a temporary one. Raises CheckpointError and CorruptStateError as SqlitePages
-    does, ConfigError for a bolt without `max_events_in_memory`.
+    `path` is the file of this task alone, None for a temporary one; `pages` is given where somebody else opens and closes it.
+    Raises CheckpointError and CorruptStateError as SqlitePages does, ConfigError for a bolt without `max_events_in_memory`.
     """
 
     def __init__(
@@ -37,12 +38,15 @@ class PersistentWindow:
         path: str | Path | None = None,
         streams: Sequence[str] = (DEFAULT_STREAM,),
         component: str = "bolt",
+        *,
+        pages: CheckpointedPages | None = None,
     ) -> None:
-        self.pages = SqlitePages(path)
+        self._owned = pages is None
+        self.pages: CheckpointedPages = SqlitePages(path) if pages is None else pages
         try:
             self.executor = PersistentWindowedBoltExecutor(config, self.pages, streams, component)
         except BaseException:
-            self.pages.close()
+            self.close()
             raise
 
     def __enter__(self) -> PersistentWindow:
@@ -52,8 +56,9 @@ class PersistentWindow:
         self.close()
 
     def close(self) -> None:
-        """Close the file; what is not prepared is gone."""
-        self.pages.close()
+        """Close the file, unless the pages were given; what is not prepared is gone."""
+        if self._owned:
+            self.pages.close()
 
     @property
     def committed_txid(self) -> int:
@@ -68,7 +73,8 @@ class PersistentWindow:
         if held != txid:
             raise CheckpointError(
                 f"{self.pages.name} holds checkpoint {held}, the coordinator goes on from {txid}; restore the files of all "
-                "tasks and the checkpoint record from one copy, nothing was reset"
+                "tasks and the checkpoint record from one copy, or, if this bolt is new in its topology, begin with new states; "
+                "nothing was reset"
             )
         self.executor.restore(None if found is None else found[1])
 

@@ -1,37 +1,19 @@
-"""StatefulBoltTask: a bolt with a state that outlives it. Its tuples are acked when the checkpoint that holds them commits.
-
-The machine (transactions/stateful.py) says what is to be done in which order; here it is done: the bolt's hooks and `execute`
-are called, the state is prepared, committed, rolled back, acks and fails go out.
-"""
+"""StatefulBoltTask: a bolt with a state that outlives it. Its tuples are acked when the checkpoint that holds them commits."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Any
 
-from windowing.runtime.checkpoints import Gate, Links
+from windowing.runtime.checkpoints import Links
 from windowing.runtime.hub import Delivery, Hub, Outbox
+from windowing.runtime.keeper import Keeper
 from windowing.runtime.tasks import SYSTEM, BoltCollector, BoltTask
 from windowing.topology.context import TaskContext
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Component
 from windowing.transactions.checkpoint import Checkpoint
 from windowing.transactions.state import KeyValueState
-from windowing.transactions.stateful import (
-    Ack,
-    Commit,
-    Effect,
-    Execute,
-    Fail,
-    Hook,
-    Init,
-    PassOn,
-    Prepare,
-    Refuse,
-    Rollback,
-    StatefulBoltExecutor,
-)
 
 __all__ = ["StatefulBoltTask"]
 
@@ -52,8 +34,9 @@ class StatefulBoltTask(BoltTask):
         state: KeyValueState,
     ) -> None:
         super().__init__(hub, context, id, inbox, outbox, component, tick_ms)
-        self.gate: Gate = Gate(self, links)
-        self.executor = StatefulBoltExecutor()
+        self.keeper = Keeper(self, self, links)
+        self.keeper.states.append(state)
+        self.gate = self.keeper.gate
         self.state = state
         self._by_itself = component.kind is ComponentKind.BOLT
         self._prepared = False
@@ -65,64 +48,41 @@ class StatefulBoltTask(BoltTask):
 
     def handle(self, message: Delivery) -> None:
         if message._origin.component != SYSTEM:
-            self._perform(self.executor.execute(message))
-        elif self.executor.initialised:
-            self._call(message)
+            self.keeper.execute(message)
+        elif self.keeper.initialised:
+            self.take(message)
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
-        self._perform(self.executor.checkpoint(checkpoint))
+        self.keeper.checkpoint(checkpoint)
 
     def ack(self, message: Delivery) -> None:
         """Take note of the bolt's ack; it goes out when the checkpoint commits."""
         if message._origin.component != SYSTEM:
-            self.executor.acked(message)
+            self.keeper.ack(message)
 
     def fail(self, message: Delivery) -> None:
         """Let the bolt's fail go out now."""
         if message._origin.component != SYSTEM:
-            self._perform((self.executor.failed(message),))
+            self.keeper.fail(message)
 
     def is_settled(self, message: Delivery) -> bool:
-        return not self.executor.is_open(message)
+        return not self.keeper.is_open(message)
 
-    # -- what is done --------------------------------------------------------------------------------------------------
+    # -- what the keeper asks for --------------------------------------------------------------------------------------
 
-    def _call(self, message: Delivery) -> None:
+    def take(self, message: Delivery) -> None:
+        """Call the bolt."""
         if self._by_itself:
             self.attempt(message)
         else:
             super().handle(message)
 
-    def _perform(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            self._perform_one(effect)
+    def hook(self, method: str, *arguments: int) -> None:
+        """Call a method that the bolt may have."""
+        self.caller.hook(method, *arguments)
 
-    def _perform_one(self, effect: Effect) -> None:
-        if isinstance(effect, Execute):
-            self._call(effect.tuple)
-        elif isinstance(effect, Hook):
-            self.caller.hook(effect.method, *effect.arguments)
-        elif isinstance(effect, Init):
-            self._init(effect.txid)
-        elif isinstance(effect, Prepare):
-            self.state.prepare_commit(effect.txid)
-        elif isinstance(effect, Commit):
-            self.state.commit(effect.txid)
-        elif isinstance(effect, Rollback):
-            self.state.rollback()
-        elif isinstance(effect, Ack):
-            for message in effect.tuples:
-                self.hub.ack(message._anchors, self.context.component)
-        elif isinstance(effect, Fail):
-            for message in effect.tuples:
-                self.hub.fail(message._anchors, self.context.component)
-        elif isinstance(effect, PassOn):
-            self.gate.pass_on(effect.checkpoint)
-        else:
-            assert isinstance(effect, Refuse)
-            self.gate.refuse(effect.checkpoint)
-
-    def _init(self, txid: int) -> None:
+    def init(self, txid: int) -> None:
+        """Hand the bolt its state as of `txid`, and prepare it the first time."""
         self.state.require(txid)
         self.caller.hook("init_state", self.state)
         if not self._prepared:

@@ -1,8 +1,8 @@
 """StateProviders: where the states of a topology lie. In memory, for one process; in one SQLite file, for longer.
 
-    provider     states live as long as     a checkpoint is
-    memory       the provider               two dicts
-    sqlite       the file                   two transactions a task (state_file.py)
+    provider     states live as long as     a checkpoint is                             windows bigger than memory
+    memory       the provider               two dicts                                   temporary files
+    sqlite       the file                   two transactions a task (state_file.py)     a file for each task, beside it
 
 Source: Storm's `InMemoryKeyValueStateProvider`; its Redis and HBase providers are a file here.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 from windowing.core.codec import decode_value, encode_value
 from windowing.errors import ConfigError, shown
+from windowing.runtime.pages import SqlitePages
 from windowing.runtime.state_file import StateFile
 from windowing.transactions.state import NEVER, BufferedState, Changes, StateProvider, StateStore
 
@@ -56,10 +57,11 @@ class MemoryStore:
 
 
 class _Provider:
-    """What providers share: one state object for each task and name, and how records are written."""
+    """What providers share: one state object for each task and name, and one file of pages for each window on disk."""
 
     def __init__(self) -> None:
         self._states: dict[str, BufferedState] = {}
+        self._pages: dict[tuple[str, int], SqlitePages] = {}
 
     def state(self, component: str, task: int, name: str = "state") -> BufferedState:
         """Return the state of a task, always the same object."""
@@ -68,7 +70,16 @@ class _Provider:
             self._states[full] = BufferedState(self._store(full))
         return self._states[full]
 
+    def pages(self, component: str, task: int) -> SqlitePages:
+        """Return the pages of a task's window, always the same object."""
+        if (component, task) not in self._pages:
+            self._pages[component, task] = SqlitePages(self._page_file(component, task))
+        return self._pages[component, task]
+
     def _store(self, name: str) -> StateStore:
+        raise NotImplementedError
+
+    def _page_file(self, component: str, task: int) -> Path | None:
         raise NotImplementedError
 
 
@@ -88,6 +99,9 @@ class MemoryStateProvider(_Provider):
     def _store(self, name: str) -> StateStore:
         return MemoryStore(name)
 
+    def _page_file(self, component: str, task: int) -> Path | None:
+        return None
+
     def record(self, name: str) -> Any:
         """Return what was saved under `name`, None if nothing was."""
         blob = self._records.get(name)
@@ -105,7 +119,8 @@ class MemoryStateProvider(_Provider):
 class SqliteStateProvider(_Provider):
     """States in one SQLite file of one topology; see StateFile for what it promises and when it refuses a file.
 
-    A context manager that closes the file. `verify=False` opens without reading all values once: the start is then O(tasks), and a
+    Windows that do not fit into memory are in files beside it, `<path>.<bolt>-<task>.pages`: copy and delete them together.
+    A context manager that closes the files. `verify=False` opens without reading all values once: the start is then O(tasks), and a
     damaged value is found when it is read, a lost one never.
     """
 
@@ -123,6 +138,9 @@ class SqliteStateProvider(_Provider):
     def _store(self, name: str) -> StateStore:
         return self.file.store(name)
 
+    def _page_file(self, component: str, task: int) -> Path | None:
+        return self.file.path.with_name(f"{self.file.path.name}.{component}-{task}.pages")
+
     def record(self, name: str) -> Any:
         """Return what was saved under `name`, None if nothing was. Raises CorruptStateError if it is damaged."""
         blob = self._records.read(encode_value(name))
@@ -133,8 +151,10 @@ class SqliteStateProvider(_Provider):
         self._records.put_now(encode_value(name), encode_value(data))
 
     def close(self) -> None:
-        """Close the file; what is not prepared is gone."""
+        """Close the files; what is not prepared is gone."""
         self.file.close()
+        for pages in self._pages.values():
+            pages.close()
 
 
 def state_provider(kind: str, topology: str, path: str | Path | None = None) -> StateProvider:

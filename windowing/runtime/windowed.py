@@ -5,18 +5,19 @@
                                    --Expired----> acked, unless it failed before
 
 Turns: over event time every `watermark_interval` of the clock, or when the loop says so (`by_hand`: after each batch); over
-the clock when a window is due. Source: Storm's `WindowedBoltExecutor`, its half with emits, acks and timers.
+the clock when a window is due. Windows that outlive the process are in kept_windows.py. Source: Storm's `WindowedBoltExecutor`, its
+half with emits, acks and timers.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from windowing.core.config import OnError
-from windowing.core.events import Activation, Effect, Expired
+from windowing.core.events import Activation, Effect, Expired, Late
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, FailedException, ReportedFailedException
@@ -24,16 +25,36 @@ from windowing.runtime.hub import DeadWindow, Delivery, Hub, Outbox, ReportedErr
 from windowing.runtime.rows import key_of, source_of, timestamp_ms
 from windowing.runtime.tasks import Task, unsettled
 from windowing.runtime.window_timer import WindowTimer
+from windowing.topology.bolts import WindowedBolt
 from windowing.topology.context import TaskContext
 from windowing.topology.plan import Component
 from windowing.topology.runner import BoltRunner
-from windowing.topology.tuples import Origin
 
-__all__ = ["WindowedBoltTask"]
+__all__ = ["Columns", "WindowedBoltTask", "streams_of"]
+
+
+class Columns(NamedTuple):
+    """What windows want to know of some tuples, as parallel lists; None where the definition names no such field.
+
+    One text for the stream of all.
+    """
+
+    timestamps: list[int | None] | None
+    streams: str | list[str]
+    keys: list[Any] | None
+    sources: list[str | None] | None
+
+
+def streams_of(component: Component) -> dict[tuple[str, str], str]:
+    """Return what an executor calls the streams that a bolt reads, by component and stream."""
+    return {(found.component, found.stream): f"{found.component}:{found.stream}" for found in component.inputs}
 
 
 class WindowedBoltTask(Task):
-    """One task of a windowed bolt. Cost: that of the windows; an emit costs as many edges as its window has tuples."""
+    """One task of a windowed bolt. Cost: that of the windows; an emit costs as many edges as its window has tuples.
+
+    `executor` are its windows, in memory and as long as the process if left out.
+    """
 
     def __init__(
         self,
@@ -44,28 +65,29 @@ class WindowedBoltTask(Task):
         outbox: Outbox,
         component: Component,
         by_hand: bool = False,
+        *,
+        executor: WindowedBoltExecutor | None = None,
     ) -> None:
         super().__init__(hub, context, id, inbox)
         assert component.window is not None
-        self.bolt = replace(component.window, name=component.id)
+        self.bolt: WindowedBolt = replace(component.window, name=component.id)
         self.config = self.bolt.config
-        self._streams = {
-            (found.component, found.stream): f"{found.component}:{found.stream}" for found in component.inputs
-        }
-        self.executor = WindowedBoltExecutor(
-            self.config, tuple(self._streams.values()), component.id, keep_tuples=bool(hub.ackers)
+        self.by_hand = by_hand and self.config.event_time
+        self.runner = BoltRunner(self.bolt)
+        self.executor = executor or WindowedBoltExecutor(
+            self.config, tuple(streams_of(component).values()), component.id, keep_tuples=bool(hub.ackers)
         )
         self.timer = WindowTimer(self.executor)
-        self._by_hand = by_hand and self.config.event_time
+        self._streams = streams_of(component)
         self._outbox = outbox
-        self._runner = BoltRunner(self.bolt)
-        self._names: dict[Origin, str] = {}
-        hub.windowed.setdefault(component.id, []).append(self)
+        self._passed: list[Delivery] = []
+        self._peers: list[WindowedBoltTask] = hub.windowed.setdefault(component.id, [])
+        self._peers.append(self)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        self._runner.open(self.context)
+        self.runner.open(self.context)
         self.timer.start(self.hub.now_ms)
 
     def step(self, limit: int | None) -> bool:
@@ -78,12 +100,31 @@ class WindowedBoltTask(Task):
             inbox.clear()
         else:
             arrived = [inbox.popleft() for _ in range(limit)]
-        self._arrive(arrived)
+        if self.gate is None:
+            self.arrive(arrived)
+            return True
+        for message in arrived:
+            self.gate.take(message)
+        self.let_in()
         return True
+
+    def handle(self, message: Delivery) -> None:
+        """Take a tuple that the gate let through."""
+        self._passed.append(message)
+
+    def let_in(self) -> None:
+        """Let what the gate let through arrive, all at once."""
+        if self._passed:
+            passed, self._passed = self._passed, []
+            self.arrive(passed)
+
+    def checkpoint(self, checkpoint: Any) -> None:
+        self.let_in()
+        super().checkpoint(checkpoint)
 
     def tick(self) -> None:
         """Make a turn if one is due, after what arrived before it."""
-        if not self._by_hand and self.timer.due(self.hub.now_ms):
+        if not self.by_hand and self.timer.due(self.hub.now_ms):
             self.step(None)
             self.turn()
 
@@ -91,99 +132,152 @@ class WindowedBoltTask(Task):
         """Make a watermark turn (over the clock: a tick of it). By hand the bolt's tasks have one watermark, as on Spark:
         what one of them was handed holds for all.
         """
-        if self._by_hand:
-            for other in self.hub.windowed[self.context.component]:
+        if self.by_hand:
+            for other in self._peers:
                 self.executor.generator.learn(other.executor.generator)
-        self.executor.set_clock(self.hub.now_ms)
         self.timer.turned(self.hub.now_ms)
-        self._perform(self.executor.turn())
+        self.perform(self.turned())
 
     def drain(self) -> None:
         """End the input: fire the last windows too, let everything expire."""
         self.step(None)
-        self.executor.set_clock(self.hub.now_ms)
-        self._perform(self.executor.drain())
+        self.perform(self.drained())
 
     def next_deadline_ms(self) -> int | None:
-        return None if self._by_hand or self.executor.closed else self.timer.next_deadline_ms()
+        return None if self.by_hand or self.executor.closed else self.timer.next_deadline_ms()
 
     def close(self) -> None:
-        self._runner.close()
+        self.runner.close()
 
     # -- the work ------------------------------------------------------------------------------------------------------
 
-    def _arrive(self, arrived: list[Delivery]) -> None:
-        config, executor = self.config, self.executor
-        timestamp, key, source = config.timestamp, config.key, config.source
-        timestamps = None if timestamp is None else [timestamp_ms(row, timestamp) for row in arrived]
-        keys = None if key is None else [key_of(row, key) for row in arrived]
-        sources = None if source is None else [source_of(row, source) for row in arrived]
+    def arrive(self, arrived: list[Delivery]) -> None:
+        """Offer tuples to the windows, in order."""
+        executor = self.executor
         executor.set_clock(self.hub.now_ms)
-        if not config.event_time and not executor.closed and self.timer.due(self.hub.now_ms):
+        if not self.config.event_time and not executor.closed and self.timer.due(self.hub.now_ms):
             self.turn()
-        stream = self._streams_of(arrived)
-        effects = executor.add_batch(arrived, timestamps, stream=stream, keys=keys, sources=sources)
-        self._perform(effect for _, effect in effects)
+        self.perform(self.offered(arrived, self._columns(arrived)))
 
-    def _streams_of(self, arrived: list[Delivery]) -> str | Sequence[str]:
+    def _columns(self, arrived: list[Delivery]) -> Columns:
+        config = self.config
+        timestamp, key, source = config.timestamp, config.key, config.source
+        return Columns(
+            None if timestamp is None else [timestamp_ms(row, timestamp) for row in arrived],
+            self._stream_of(arrived),
+            None if key is None else [key_of(row, key) for row in arrived],
+            None if source is None else [source_of(row, source) for row in arrived],
+        )
+
+    def _stream_of(self, arrived: list[Delivery]) -> str | list[str]:
         if len(self._streams) == 1:
             return next(iter(self._streams.values()))
         return [self._streams[row._origin.component, row._origin.stream] for row in arrived]
 
-    def _perform(self, effects: Iterator[Effect]) -> None:
+    def offered(self, arrived: list[Delivery], columns: Columns) -> Iterator[Any]:
+        """Offer tuples to the windows; return the effects."""
+        timestamps, stream, keys, sources = columns
+        effects = self.executor.add_batch(arrived, timestamps, stream=stream, keys=keys, sources=sources)
+        return (effect for _, effect in effects)
+
+    def turned(self) -> Iterator[Any]:
+        """Return the effects of a turn."""
+        self.executor.set_clock(self.hub.now_ms)
+        return self.executor.turn()
+
+    def drained(self) -> Iterator[Any]:
+        """Return the effects of the end of the input."""
+        self.executor.set_clock(self.hub.now_ms)
+        return self.executor.drain()
+
+    def perform(self, effects: Iterator[Any]) -> None:
+        """Do what the windows say, each before the next is taken."""
         for effect in effects:
-            if isinstance(effect, Activation):
-                self._fire(effect.window)
-            elif isinstance(effect, Expired):
-                for anchors in unsettled(effect.get() or ()):
-                    self.hub.ack(anchors, self.context.component)
-            else:
-                self._late(effect.payloads, effect.reason.value)
-        self.hub.result.counts[self.context.component] = self.executor.counts()
+            self.perform_one(effect)
+        counts: Counter[str] = Counter()
+        for task in self._peers:
+            counts.update(task.executor.counts())
+        self.hub.result.counts[self.context.component] = dict(counts)
+
+    def perform_one(self, effect: Effect) -> None:
+        """Do what one effect says."""
+        if isinstance(effect, Activation):
+            self._fire(effect.window)
+        elif isinstance(effect, Expired):
+            self.expired(effect)
+        else:
+            assert isinstance(effect, Late)
+            self._late(effect.payloads, effect.reason.value)
+
+    # -- windows -------------------------------------------------------------------------------------------------------
 
     def _fire(self, window: TupleWindow) -> None:
         try:
-            outcome = self._runner.attempt(window)
+            outcome = self.runner.attempt(window)
         except BoltError as error:
             if not isinstance(error.__cause__, FailedException):
                 raise
-            self._fail(window, error)
+            self.fail_window(window, error)
             return
         if outcome.error is not None:
             self._deal_with(window, outcome.error)
             return
         if outcome.emissions:
-            anchors = unsettled(window.get()) if self.hub.ackers else ()
+            anchors = self.anchors_of(window)
             for stream, values in outcome.emissions:
                 self._outbox.send(stream, values, anchors)
+
+    def anchors_of(self, window: TupleWindow) -> Sequence[Any]:
+        """Return the anchors of what a window emits."""
+        return unsettled(window.get()) if self.hub.ackers else ()
 
     def _deal_with(self, window: TupleWindow, error: BoltError) -> None:
         """Do with a window on which the bolt failed what `on_error` says."""
         if self.config.on_error is OnError.FAIL:
-            self._fail(window, error)
+            self.fail_window(window, error)
         elif self.config.on_error is OnError.DEAD_LETTER:
             rows = [row.as_dict() for row in window.get()]
             dead = DeadWindow(self.bolt.name, window.start_timestamp, window.end_timestamp, window.key, error, rows)
             self.hub.result.dead_windows.append(dead)
         else:
-            self._report(error)
+            self.report(error)
 
-    def _fail(self, window: TupleWindow, error: BoltError) -> None:
+    def fail_window(self, window: TupleWindow, error: BoltError) -> None:
         """Fail each tuple of the window, once; it stays in its other windows, and is not acked later."""
         if not isinstance(error.__cause__, FailedException) or isinstance(error.__cause__, ReportedFailedException):
-            self._report(error)
-        for anchors in unsettled(window.get()):
-            self.hub.fail(anchors, self.context.component)
+            self.report(error)
+        self.fail(window.get())
 
-    def _report(self, error: BoltError) -> None:
+    def report(self, error: BaseException) -> None:
+        """Keep an error for whoever looks at the result."""
         self.hub.result.errors.append(ReportedError(self.context.component, self.context.task, error))
 
-    def _late(self, rows: Sequence[Delivery], reason: str) -> None:
+    def _late(self, rows: Sequence[Any], reason: str) -> None:
         where = (self.context.component, reason)
         self.hub.result.late[where] = self.hub.result.late.get(where, 0) + len(rows)
         for row in rows:
-            anchors = row._anchors
             if self.config.late_stream is not None:
                 values = (*row.get_values(), reason)
-                self._outbox.send(self.config.late_stream, values, () if anchors is None else (anchors,))
+                self._outbox.send(self.config.late_stream, values, unsettled((self.delivery(row),)))
+        self.ack(rows)
+
+    # -- acks ----------------------------------------------------------------------------------------------------------
+
+    def delivery(self, row: Any) -> Delivery:
+        """Return the delivery that brought a tuple which was offered just now."""
+        assert isinstance(row, Delivery)
+        return row
+
+    def expired(self, effect: Expired) -> None:
+        """Settle tuples that no window will hold any more."""
+        self.ack(effect.get() or ())
+
+    def ack(self, rows: Iterable[Any]) -> None:
+        """Ack the tuples that were neither acked nor failed."""
+        for anchors in unsettled(rows):
             self.hub.ack(anchors, self.context.component)
+
+    def fail(self, rows: Iterable[Any]) -> None:
+        """Fail the tuples that were neither acked nor failed."""
+        for anchors in unsettled(rows):
+            self.hub.fail(anchors, self.context.component)

@@ -81,8 +81,14 @@ class Component:
 
     @property
     def stateful(self) -> bool:
-        """Whether it takes part in checkpoints."""
+        """Whether it has a state of its own: an `init_state`."""
         return self.declaration.stateful
+
+    @property
+    def checkpointed(self) -> bool:
+        """Whether checkpoints hold something of it: a state, or a window on disk."""
+        window = self.declaration.window
+        return self.stateful or (window is not None and window.config.max_events_in_memory is not None)
 
     @property
     def window(self) -> WindowedBolt | None:
@@ -111,8 +117,8 @@ class Topology:
 
     @property
     def stateful(self) -> bool:
-        """Whether some bolt has a state, so that the driver has to run checkpoints (Storm adds `$checkpointspout`)."""
-        return any(component.stateful for component in self.components.values())
+        """Whether some bolt has a state, or its window on disk, so that there are checkpoints (Storm's `$checkpointspout`)."""
+        return any(component.checkpointed for component in self.components.values())
 
     @property
     def task_ids(self) -> dict[str, range]:

@@ -15,6 +15,7 @@ from windowing.errors import ConfigError, shown
 from windowing.topology.drafts import REASON, Draft, Facts
 from windowing.topology.groupings import CustomGrouping, DirectGrouping, FieldsGrouping
 from windowing.topology.hashing import hashable
+from windowing.topology.kept_rules import KEPT_RULES
 from windowing.topology.plan import OutputStream, Subscription
 
 __all__ = ["RULES", "name_problem"]
@@ -226,13 +227,14 @@ def late_streams(facts: Facts) -> Iterator[str]:
 
 
 def fields_of_windows(facts: Facts) -> Iterator[str]:
-    """The fields that a window names (timestamp, source, key) are in every stream that its bolt reads."""
+    """The fields that a window names (timestamp, source, message_id, key) are in every stream that its bolt reads."""
     for draft, declared in facts.windowed():
         assert declared.window is not None
         config = declared.window.config
         named = [
             ("timestamp", config.timestamp),
             ("source", config.source),
+            ("message_id", config.message_id),
             *(("key", key) for key in config.key or ()),
         ]
         for found in draft.inputs:
@@ -246,15 +248,19 @@ def fields_of_windows(facts: Facts) -> Iterator[str]:
 
 
 def windows_within_timeout(facts: Facts) -> Iterator[str]:
-    """Length + slide + lag + watermark interval of a time window are at most the message timeout, if there is one."""
+    """Length + slide + lag + watermark interval of a time window in memory are at most the message timeout, if there is one."""
     config = facts.config
     for draft, declared in facts.windowed() if config.timeouts else ():
         assert declared.window is not None
         window = declared.window.config
+        if window.max_events_in_memory is not None:
+            continue  # its tuples are acked by the next checkpoint
         parts = [("length", window.length), ("slide", window.slide)]
         spans = [(what, measure.ms) for what, measure in parts if isinstance(measure, Duration)]
         if window.event_time:
             spans += [("lag", window.lag_ms), ("watermark interval", window.watermark_interval_ms)]
+        if declared.stateful:
+            spans += [("checkpoint interval", config.state_checkpoint_interval_ms)]
         held = sum(ms for _, ms in spans)
         if held > config.message_timeout_ms and any(isinstance(measure, Duration) for _, measure in parts):
             clock = "taking event time for the clock, as Storm does; " if window.event_time else ""
@@ -267,10 +273,12 @@ def windows_within_timeout(facts: Facts) -> Iterator[str]:
 
 
 def windows_within_pending(facts: Facts) -> Iterator[str]:
-    """Length + slide of a count window are at most the max spout pending of every spout above it, if it has one."""
+    """Length + slide of a count window in memory are at most the max spout pending of every spout above it, if it has one."""
     for draft, declared in facts.windowed() if facts.config.acker_executors > 0 else ():
         assert declared.window is not None
         window = declared.window.config
+        if window.max_events_in_memory is not None:
+            continue
         counts = [
             (what, measure.value)
             for what, measure in (("length", window.length), ("slide", window.slide))
@@ -290,9 +298,14 @@ def windows_within_pending(facts: Facts) -> Iterator[str]:
 
 
 def checkpoints_within_timeout(facts: Facts) -> Iterator[str]:
-    """With a stateful bolt, the checkpoint interval is at most the message timeout, if there is one."""
+    """With a stateful bolt, or a window on disk, the checkpoint interval is at most the message timeout, if there is one."""
     config = facts.config
-    stateful = [name for name, declared in facts.declarations.items() if declared.stateful]
+    stateful = [
+        name
+        for name, declared in facts.declarations.items()
+        if declared.stateful
+        or (declared.window is not None and declared.window.config.max_events_in_memory is not None)
+    ]
     if stateful and config.timeouts and config.state_checkpoint_interval_ms > config.message_timeout_ms:
         yield (
             f"bolt {stateful[0]!r} acks at a checkpoint, every {config.state_checkpoint_interval_ms} ms, but a tuple fails "
@@ -333,6 +346,7 @@ RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     windows_within_pending,
     ordered_delays,
     checkpoints_within_timeout,
+    *KEPT_RULES,
 )
 """All of them, in the order in which their sentences are reported."""
 

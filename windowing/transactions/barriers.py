@@ -88,6 +88,10 @@ class AlignedBarrier:
         """How many messages are held back."""
         return len(self._held)
 
+    def waiting(self) -> list[Any]:
+        """Return the messages that are held back, in order of arrival."""
+        return [message for _, _, message in self._held]
+
     def offer(self, channel: Channel, message: Any) -> tuple[Effect, ...]:
         """Take a tuple of a channel."""
         return tuple(self._take(channel, None, message))

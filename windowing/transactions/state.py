@@ -22,6 +22,7 @@ from heapq import merge
 from typing import Any, Protocol
 
 from windowing.core.codec import decode_value, encode_value
+from windowing.core.pages import CheckpointedPages
 from windowing.errors import CheckpointError, CorruptStateError, shown
 
 __all__ = ["NEVER", "BufferedState", "Changes", "KeyValueState", "State", "StateProvider", "StateStore"]
@@ -72,6 +73,9 @@ class StateProvider(Protocol):
 
     def state(self, component: str, task: int, name: str = "state") -> KeyValueState:
         """Return the state of a task, always the same object; a task may have several by name."""
+
+    def pages(self, component: str, task: int) -> CheckpointedPages:
+        """Return where the window of a task lies that does not fit into memory, always the same object."""
 
     def record(self, name: str) -> Any:
         """Return what was saved under `name`, None if nothing was."""

@@ -132,6 +132,10 @@ class StatefulBoltExecutor:
         """How many tuples wait: for the first state, for the bolt's ack, or for a commit."""
         return len(self._early) + len(self._open) + len(self._acked) + len(self._prepared)
 
+    def tuples(self) -> list[Any]:
+        """Return the tuples that wait, whatever for."""
+        return [*self._early, *self._open, *self._acked, *self._prepared]
+
     def execute(self, tuple: Any) -> Iterator[Effect]:
         """Take a tuple; it waits until the task has its state."""
         if not self.initialised:

@@ -1,0 +1,328 @@
+"""Windows that outlive their cluster: recovered by message ids, or on disk; with states, acks, restarts and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from windowing import count, millis, seconds, tumbling, windowed_bolt
+from windowing.errors import BoltError, ConfigError, FailedException
+from windowing.runtime.clock import VirtualClock
+from windowing.runtime.cluster import LocalCluster, run_topology
+from windowing.runtime.states import MemoryStateProvider
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout, Spout
+from windowing.topology.marking import bolt, spout
+from windowing.topology.plan import TopologyError
+
+ROWS = "id long, at long, n long"
+
+
+class Source:
+    """A queue that forgets what is acked, whoever reads it: each life of a cluster is handed all the rest."""
+
+    def __init__(self, rows):
+        self.left = list(rows)
+        queue = self
+
+        @spout(output=ROWS)
+        class Queue(Spout):
+            def open(self, context, collector):
+                super().open(context, collector)
+                self.rows = list(queue.left)
+
+            def next_tuple(self):
+                if self.rows:
+                    row = self.rows.pop(0)
+                    self.collector.emit(row, message_id=row[0])
+
+            def ack(self, message_id):
+                queue.left[:] = [row for row in queue.left if row[0] != message_id]
+
+        self.spout = Queue
+
+
+def summing(length, slide, **options):
+    """A stateful windowed bolt: the ids of its windows, and in its state how often each window came."""
+
+    @windowed_bolt(
+        length=length, slide=slide, output="line string, times long, new long, old long", name="window", **options
+    )
+    class Summing:
+        def init_state(self, state):
+            self.state = state
+
+        def execute(self, window):
+            line = " ".join(str(row["id"]) for row in window.get())
+            times = self.state.get(line, 0) + 1
+            self.state.put(line, times)
+            return line, times, len(window.get_new()), len(window.get_expired())
+
+    return Summing
+
+
+def plain(length, slide, **options):
+    """The same without a state."""
+
+    @windowed_bolt(length=length, slide=slide, output="line string, new long, old long", name="window", **options)
+    def lines(window):
+        return " ".join(str(row["id"]) for row in window.get()), len(window.get_new()), len(window.get_expired())
+
+    return lines
+
+
+def topology_of(source, declared, tasks=1, **settings):
+    settings = {"state_checkpoint_interval": millis(100), "message_timeout": seconds(600)} | settings
+    builder = TopologyBuilder("windows").configure(**settings)
+    builder.set_spout("source", source)
+    builder.set_bolt("window", declared, tasks).fields_grouping("source", "n")
+    return builder.build()
+
+
+def rows_of(many):
+    return [(n, 10 * n, n % 2) for n in range(many)]
+
+
+KINDS = {
+    "by ids": lambda length, slide: summing(length, slide, message_id="id"),
+    "on disk": lambda length, slide: plain(length, slide, max_events_in_memory=1_000),
+    "on disk, with a state": lambda length, slide: summing(length, slide, max_events_in_memory=1_000),
+    "on disk, with ids": lambda length, slide: plain(length, slide, max_events_in_memory=1_000, message_id="id"),
+}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(
+    ("length", "slide"), [(count(4), count(2)), (seconds(1), millis(500)), (count(4), millis(300))]
+)
+def test_windows_that_outlive_the_cluster_are_those_in_memory(kind, length, slide):
+    rows = [[row for row in rows_of(60) if row[0] // 20 == batch] for batch in range(3)]
+    lines = {}
+    for name, make in [("in memory", plain), (kind, KINDS[kind])]:
+        declared = make(length, slide)
+        result = run_topology(topology_of(InputSpout(ROWS), declared), {"source": rows}, clock=VirtualClock())
+        assert (result.acked, result.errors, result.dead_letters) == (60, [], [])
+        lines[name] = [(row[0], *row[-2:]) for row in result["window"]]
+    assert lines[kind] == lines["in memory"] != []
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_cluster_that_dies_goes_on_with_the_windows_of_its_last_checkpoint(kind, tasks, tmp_path):
+    declared = KINDS[kind](count(6), count(2))
+    whole = run_topology(topology_of(Source(rows_of(100)).spout, declared, tasks), clock=VirtualClock())["window"]
+    source, clock, lines = Source(rows_of(100)), VirtualClock(), []
+    topology = topology_of(source.spout, declared, tasks, state_provider="sqlite", max_spout_pending=20)
+    for _ in range(3):
+        with LocalCluster(topology, clock=clock, state_path=tmp_path / "states") as cluster:
+            cluster.run_for(millis(101))
+            lines += cluster.result["window"]
+    assert 0 < len(source.left) < 100
+    again = run_topology(topology, clock=clock, state_path=tmp_path / "states")
+    assert (again.errors, again.dead_letters, source.left) == ([], [], [])
+    assert {row[0] for row in (*lines, *again["window"])} == {row[0] for row in whole}
+    counts = again.counts["window"]
+    assert (counts["in"], counts["expired"], counts["pending"]) == (100, 100, 0)
+    if "state" in kind or kind == "by ids":  # the state saw each window once, however often it was emitted
+        assert {row[1] for row in (*lines, *again["window"])} == {1}
+
+
+def test_a_tuple_is_acked_by_the_checkpoint_that_knows_that_it_expired():
+    clock = VirtualClock()
+    topology = topology_of(Source(rows_of(5)).spout, summing(count(2), count(2), message_id="id"))
+    with LocalCluster(topology, clock=clock) as cluster:
+        cluster.run_for(millis(99))
+        assert (len(cluster.result["window"]), cluster.result.acked) == (2, 0)
+        cluster.run_for(millis(5))
+        assert cluster.result.acked == 4
+
+
+def test_a_tuple_on_disk_is_acked_by_the_checkpoint_that_holds_it():
+    clock = VirtualClock()
+    topology = topology_of(Source(rows_of(6)).spout, plain(count(100), count(100), max_events_in_memory=1_000))
+    with LocalCluster(topology, clock=clock) as cluster:
+        cluster.run_for(millis(99))
+        assert cluster.result.acked == 0
+        cluster.run_for(millis(5))
+        assert (cluster.result.acked, cluster.result["window"]) == (6, [])
+
+
+def test_what_a_window_on_disk_emits_is_not_anchored():
+    failed = []
+
+    @bolt()
+    def refusing(tuple):
+        failed.append(tuple["line"])
+        raise FailedException("no")
+
+    builder = TopologyBuilder("unanchored").configure(state_checkpoint_interval=millis(100))
+    builder.set_spout("source", InputSpout(ROWS))
+    builder.set_bolt("window", plain(count(2), count(2), max_events_in_memory=1_000)).global_grouping("source")
+    builder.set_bolt("refusing", refusing).global_grouping("window")
+    result = run_topology(builder.build(), {"source": [rows_of(4)]}, clock=VirtualClock())
+    assert (failed, result.acked, result.failures) == (["0 1", "2 3"], 4, 0)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_late_tuples_are_emitted_anchored_and_acked(kind):
+    stateful = kind in ("by ids", "on disk, with a state")
+    ids = {} if kind in ("on disk", "on disk, with a state") else {"message_id": "id"}
+    disk = {} if kind == "by ids" else {"max_events_in_memory": 1_000}
+    declared = (summing if stateful else plain)(
+        seconds(1), seconds(1), timestamp="at", late_stream="late", **ids, **disk
+    )
+    rows = [[(0, 1000, 0), (1, 2500, 0)], [(2, 10, 0), (3, 2600, 0), (4, 20, 0)]]
+    builder = TopologyBuilder("late").configure(state_checkpoint_interval=millis(100), max_attempts=2)
+    builder.set_spout("source", InputSpout(ROWS))
+    builder.set_bolt("window", declared).global_grouping("source")
+    seen = []
+
+    @bolt()
+    def late(tuple):
+        seen.append((tuple["id"], tuple["reason"]))
+        if len(seen) == 1:
+            raise FailedException("the first time")
+
+    builder.set_bolt("late", late).global_grouping("window", stream="late")
+    result = run_topology(builder.build(), {"source": rows}, clock=VirtualClock())
+    # A tuple whose late row failed comes again: by its id it is known, else it is late once more.
+    again = [(2, "late")] if not ids else []
+    assert seen == [(2, "late"), (4, "late"), *again]
+    assert (result.acked, result.failures) == (5, 1)
+
+
+def test_tuples_that_do_not_come_again_are_given_up_by_name():
+    states, clock = MemoryStateProvider(), VirtualClock()
+    declared = summing(count(4), count(2), message_id="id", recovery_timeout=seconds(5))
+    topology = topology_of(InputSpout(ROWS), declared)
+    with LocalCluster(topology, clock=clock, states=states) as cluster:
+        cluster.run_batch({"source": rows_of(6)[::2]})
+    with LocalCluster(topology, clock=clock, states=states) as cluster:
+        cluster.run_batch({"source": [(20, 200, 0), (22, 220, 0)]})  # what was in the window is not sent again
+        assert (cluster.result["window"], cluster.result.errors) == ([], [])
+        cluster.run_for(seconds(6))
+        [error] = cluster.result.errors
+        assert "waited 5000 ms" in str(error.error)
+        assert "3 tuples" in str(error.error)
+        # Numbers that were given stay given: the window at the fourth tuple holds what is left of it.
+        assert [row[0] for row in cluster.result["window"]] == ["20"]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_run_may_end_without_a_drain_and_the_next_goes_on(kind):
+    states, clock = MemoryStateProvider(), VirtualClock()
+    topology = topology_of(Source(rows_of(7)).spout, KINDS[kind](count(4), count(4)))
+    lines = []
+    for drain in (False, False, True):
+        result = run_topology(topology, clock=clock, states=states, drain=drain)
+        lines.append([row[0] for row in result["window"]])
+        assert result.errors == []
+    assert [*lines[0], *lines[1], *lines[2]] == ["0 1 2 3", "4 5 6"]
+    assert lines[-1] == ["4 5 6"]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_windows_that_were_drained_take_nothing_new_and_say_so(kind):
+    states, clock = MemoryStateProvider(), VirtualClock()
+    topology = topology_of(InputSpout(ROWS), KINDS[kind](count(4), count(4)))
+    run_topology(topology, {"source": [rows_of(2)]}, clock=clock, states=states)
+    result = run_topology(topology, {"source": [[(9, 90, 0)]]}, clock=clock, states=states)
+    assert result.late == {("window", "closed"): 1}
+    [error] = result.errors
+    assert "begin with new states, or end a run that is to go on with run(drain=False)" in str(error.error)
+
+
+def test_checkpoints_pass_through_windows_that_live_only_as_long_as_the_process():
+    @bolt(output="line string, times long")
+    class Counting:
+        def init_state(self, state):
+            self.state = state
+
+        def execute(self, tuple):
+            times = self.state.get(tuple["line"], 0) + 1
+            self.state.put(tuple["line"], times)
+            return tuple["line"], times
+
+    builder = TopologyBuilder("mixed").configure(state_checkpoint_interval=millis(100))
+    builder.set_spout("source", InputSpout(ROWS))
+    builder.set_bolt("window", plain(count(2), count(2)), 2).fields_grouping("source", "n")
+    builder.set_bolt("count", Counting).global_grouping("window")
+    result = run_topology(builder.build(), {"source": [rows_of(4), rows_of(4)]}, clock=VirtualClock(), seed=3)
+    assert sorted(result["count"]) == [("0 1", 1), ("0 1", 2), ("2 3", 1), ("2 3", 2)]
+    assert (result.acked, result.counts["window"]["in"]) == (8, 8)
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stateful_window_in_memory_without_message_ids_is_refused_before_it_starts():
+    with pytest.raises(
+        ConfigError, match=r"bolt 'window' has a state beside its windows.*message_id=, or .*max_events"
+    ):
+        LocalCluster(topology_of(InputSpout(ROWS), summing(count(2), count(2))))
+
+
+def test_a_message_id_is_a_whole_number():
+    declared = summing(count(2), count(2), message_id="id")
+    builder = TopologyBuilder("text").configure(state_checkpoint_interval=millis(100))
+    builder.set_spout("source", InputSpout("id string"))
+    builder.set_bolt("window", declared).global_grouping("source")
+    with pytest.raises(ConfigError, match="message_id 'id' is 'x', wanted a whole number"):
+        run_topology(builder.build(), {"source": [[("x",)]]}, clock=VirtualClock())
+
+
+def test_a_window_on_disk_cannot_fail_its_tuples():
+    @tumbling(count(2), max_events_in_memory=1_000, output="n long")
+    def failing(window):
+        raise FailedException("no")
+
+    builder = TopologyBuilder("failing").configure(state_checkpoint_interval=millis(100))
+    builder.set_spout("source", InputSpout(ROWS))
+    builder.set_bolt("window", failing).global_grouping("source")
+    with pytest.raises(BoltError, match="bolt 'window' failed"):
+        run_topology(builder.build(), {"source": [rows_of(2)]}, clock=VirtualClock())
+
+
+def test_what_a_crash_would_lose_is_found_when_the_topology_is_built():
+    @bolt(output=ROWS)
+    def copy(tuple):
+        return tuple["id"], tuple["at"], tuple["n"]
+
+    @windowed_bolt(length=count(2), slide=count(2), max_events_in_memory=1_000, output=ROWS)
+    def disk(window):
+        return [(row["id"], row["at"], row["n"]) for row in window]
+
+    by_ids = summing(count(2), count(2), message_id="id")
+    builder = TopologyBuilder("wrong").configure(acker_executors=0)
+    builder.set_spout("source", InputSpout(ROWS))
+    builder.set_bolt("copy", copy, 2).shuffle_grouping("source")
+    builder.set_bolt("disk", disk).global_grouping("source")
+    builder.set_bolt("window", by_ids, 2).fields_grouping("copy", "n").partial_key_grouping("disk", "n")
+    builder.set_bolt("named", summing(count(2), count(2), message_id="no")).global_grouping("source")
+    with pytest.raises(TopologyError) as found:
+        builder.build()
+    for problem, wanted in zip(
+        found.value.problems,
+        [
+            "bolt 'named' has message_id='no', a field that 'source' has not",
+            "bolt 'window' knows tuples again by message_id='id', but bolt 'window' reads 'disk' by partialKey(n) grouping",
+            "bolt 'window' knows tuples again by message_id='id', but bolt 'copy' reads 'source' by shuffle grouping with 2 tasks",
+            "bolt 'window' waits after a restart for tuples that were not acked, but without an acker all are",
+            "bolt 'named' waits after a restart",
+            "bolt 'window' keeps in memory what comes from 'disk', whose window is on disk",
+        ],
+        strict=True,
+    ):
+        assert problem.startswith(wanted)
+
+
+def test_tuples_on_disk_wait_for_a_checkpoint_not_for_their_window():
+    disk = plain(seconds(100), seconds(10), max_events_in_memory=1_000)
+    settings = {"message_timeout": seconds(30), "max_spout_pending": 2}
+    topology_of(InputSpout(ROWS), disk, **settings)
+    topology_of(InputSpout(ROWS), plain(count(100), count(10), max_events_in_memory=1_000), **settings)
+    with pytest.raises(TopologyError, match="bolt 'window' acks at a checkpoint, every 60000 ms"):
+        topology_of(InputSpout(ROWS), disk, **settings, state_checkpoint_interval=seconds(60))
+    by_ids = summing(seconds(20), seconds(10), message_id="id")
+    parts = r"up to 31000 ms \(length 20000 \+ slide 10000 \+ checkpoint interval 1000\)"
+    with pytest.raises(TopologyError, match=parts):
+        topology_of(InputSpout(ROWS), by_ids, message_timeout=seconds(30), state_checkpoint_interval=seconds(1))

@@ -1,0 +1,29 @@
+"""SeenIds beside a plain set: whatever was seen is known, and what is among the newest is told apart exactly."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.core.codec import decode_value, encode_value
+from windowing.core.seen import SeenIds
+
+
+@given(st.lists(st.integers(-20, 200)), st.integers(1, 8), st.integers(0, 50))
+def test_what_was_seen_is_known_and_what_is_near_the_newest_is_told_apart(
+    ids: list[int], remembered: int, at: int
+) -> None:
+    seen, model = SeenIds(remembered), set[int]()
+    for number, id in enumerate(ids):
+        if number == at:
+            stored = SeenIds.of(decode_value(encode_value(seen.plain()), "ids"))
+            assert stored.plain() == seen.plain()
+            stored._remembered = remembered
+            seen = stored
+        seen.add(id)
+        model.add(id)
+        assert all(id in seen for id in model)
+        newest = sorted(model)[-remembered:]
+        near = range(newest[0], newest[-1] + 2)
+        assert {each for each in near if each in seen} == {each for each in near if each in model}
+        assert len(list(seen)) < 2 * remembered
