@@ -14,7 +14,8 @@ from windowing.core import aggregate as agg
 from windowing.core.config import SkippedTuplesWarning
 from windowing.core.measures import Count, minutes, seconds
 from windowing.core.windows import ListContent, TupleWindow
-from windowing.errors import ConfigError
+from windowing.errors import BoltError, ConfigError
+from windowing.runtime import run_local
 from windowing.topology import CallStyle, Schema, WindowedBolt, bolt_of, sliding, tumbling, windowed_bolt
 from windowing.topology.marking import declaration_of
 
@@ -134,10 +135,6 @@ def test_a_class_may_have_execute_of_any_kind_of_method() -> None:
 def test_a_class_that_cannot_be_a_bolt_is_refused() -> None:
     class Nothing: ...
 
-    class NeedsSize:
-        def __init__(self, size: int) -> None: ...
-        def execute(self, window: TupleWindow) -> None: ...
-
     class PreparesAlone:
         def prepare(self) -> None: ...
         def execute(self, window: TupleWindow) -> None: ...
@@ -149,7 +146,6 @@ def test_a_class_that_cannot_be_a_bolt_is_refused() -> None:
         def execute() -> None: ...  # type: ignore[misc]
 
     refused(lambda: three(Nothing), "Nothing' has no execute", "execute(self, window)")
-    refused(lambda: three(NeedsSize), "(size: 'int')", "without arguments")
     refused(lambda: three(PreparesAlone), "PreparesAlone.prepare", "def prepare(self, context)")
     refused(lambda: three(Waits), "is async")
     refused(lambda: three(NoSelf), "a bolt takes (window) or (window, collector)")
@@ -196,6 +192,68 @@ def test_a_subclass_is_declared_by_itself() -> None:
     refused(lambda: bolt_of(Child), "Child' is not declared as a bolt", "inherits")
     assert bolt_of(three(Child)).name == "Child"
     assert bolt_of(Parent).name == "Parent"
+
+
+@three
+class Over:
+    """Counts the tuples over a limit; notes how often it was made ready."""
+
+    def __init__(self, limit: int, seen: list[int] | None = None) -> None:
+        self.limit, self.seen = limit, seen if seen is not None else []
+
+    def execute(self, window: TupleWindow) -> int:
+        self.seen.append(len(window))
+        return sum(n > self.limit for n in window)
+
+
+def test_a_class_is_given_arguments_by_a_partial_or_as_an_instance() -> None:
+    for target in (Over(2), functools.partial(Over, 2), functools.partial(Over, limit=2)):
+        assert (bolt_of(target).name, bolt_of(target).is_class, bolt_of(target).outputs) == (
+            "Over",
+            True,
+            bolt_of(three(lambda_named("same"))).outputs,
+        )
+        assert run_local(target, [[1, 2, 3], [4, 5, 6]])["default"] == [(1,), (3,)]
+    refused(lambda: bolt_of(Over), "(limit: 'int'", "give an instance, or functools.partial")
+    refused(lambda: bolt_of(functools.partial(Over)), "with these arguments", "fill in what is missing")
+    refused(lambda: bolt_of(Plain()), "'Plain' is not declared as a bolt", "inherits")
+
+
+def test_each_task_has_a_copy_of_an_instance_as_it_was_when_it_was_given() -> None:
+    given = Over(2)
+    bolt = bolt_of(given)
+    given.limit = 7
+    one, other = bolt.target(), bolt.target()
+    assert (one.limit, other.limit) == (2, 2)
+    assert run_local(bolt, [[1, 2, 3]])["default"] == [(1,)]
+    assert (given.seen, one.seen) == ([], [])
+    refused(lambda: bolt_of(Over(2, seen=(n for n in ()))), "cannot be copied for each task")  # type: ignore[arg-type]
+
+
+class Plain(Over):
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+def test_a_partial_of_a_marked_function_fills_in_arguments_by_name() -> None:
+    @three
+    def over(window: TupleWindow, limit: int = 0) -> int:
+        return sum(n > limit for n in window)
+
+    assert run_local(functools.partial(over, limit=2), [[1, 2, 3]])["default"] == [(1,)]
+    refused(lambda: bolt_of(functools.partial(over, 2)), "fills in the argument that the driver gives", "by name")
+    refused(lambda: bolt_of(functools.partial(plain, limit=2)), "'plain' is not declared as a bolt")
+
+
+def test_an_error_of_a_bolt_that_is_copied_names_its_own_line() -> None:
+    @three
+    class Fails:
+        def execute(self, window: TupleWindow) -> int:
+            return 1 // 0
+
+    for target in (Fails, Fails(), functools.partial(Fails)):
+        with pytest.raises(BoltError, match=r"bolt 'Fails' failed on .*test_decorators.py:\d+"):
+            run_local(target, [[1, 2, 3]])
 
 
 def test_what_was_not_declared_is_refused() -> None:

@@ -9,6 +9,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from windowing.errors import BoltError, told
+from windowing.topology.makers import class_of
 from windowing.topology.rows import RowError, row_of
 
 __all__ = ["blame", "file_of", "home_of"]
@@ -51,10 +52,9 @@ def home_of(target: Callable[..., Any], method: str | None = None) -> str | None
 
 def _code_of(target: Callable[..., Any], method: str | None) -> CodeType | None:
     written: Any = target
-    while isinstance(written, functools.partial):
-        written = written.func
     if method is not None:
-        written = getattr(written, method, written)
+        made = class_of(target) or target
+        written = getattr(made, method, made)
     while isinstance(written, functools.partial):
         written = written.func
     if not inspect.isroutine(written):

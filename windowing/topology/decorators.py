@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 
@@ -21,9 +21,11 @@ from windowing.core.config import OnError, WindowConfig, WindowOptions, config_o
 from windowing.core.measures import Count, Duration
 from windowing.errors import ConfigError, shown
 from windowing.topology.bolts import DEAD_LETTERS, CallStyle, WindowedBolt, title_of
+from windowing.topology.makers import HOW_TO_MAKE, copies_of
 from windowing.topology.schema import Schema, declare_streams
+from windowing.topology.signatures import bound, check_call, refuse_async, style_of_function
 
-__all__ = ["bolt_of", "sliding", "tumbling", "windowed_bolt"]
+__all__ = ["bolt_of", "is_windowed", "sliding", "tumbling", "windowed_bolt"]
 
 _MARK = "__windowed_bolt__"
 COMPONENT_MARK = "__topology_component__"
@@ -114,23 +116,69 @@ def sliding(
 def bolt_of(target: Any) -> WindowedBolt:
     """Return the bolt that `target` was declared as; a WindowedBolt is returned as it is.
 
-    Raises ConfigError for what no decorator has marked, a subclass of a marked class included.
+    A marked class makes an instance for each task. For arguments give `functools.partial` of it, or an instance, of which
+    each task gets a deep copy, as it is now; a partial of a marked function fills in arguments by name. Raises ConfigError for
+    what no decorator has marked, a subclass of a marked class included.
+
+    >>> @tumbling(Count(3), output="n long")
+    ... class Over:
+    ...     def __init__(self, limit):
+    ...         self.limit = limit
+    ...     def execute(self, window):
+    ...         return sum(n > self.limit for n in window)
+    >>> bolt_of(Over(5)).target().limit, bolt_of(functools.partial(Over, 7)).target().limit
+    (5, 7)
     """
     if isinstance(target, WindowedBolt):
         return target
     mark = _mark_of(target)
-    if mark is None:
-        parent = " (a class that it inherits from is)" if isinstance(getattr(target, _MARK, None), _Mark) else ""
+    if mark is not None:
+        if isinstance(target, type):
+            check_call(target, (), f"class {title_of(target)!r}", HOW_TO_MAKE)
+        return _bolt(mark, target, isinstance(target, type))
+    if isinstance(target, functools.partial):
+        return _bolt_of_partial(target)
+    mark = None if isinstance(target, type) else _mark_of(type(target))
+    if mark is not None:
+        return _bolt(mark, copies_of(target), True)
+    parent = " (a class that it inherits from is)" if isinstance(getattr(target, _MARK, None), _Mark) else ""
+    raise ConfigError(
+        f"{title_of(target)!r} is not declared as a bolt{parent}; put @windowed_bolt(length=..., output=...) on it"
+    )
+
+
+def is_windowed(target: Any) -> bool:
+    """Whether `bolt_of` knows the target: it, what it is a partial of, or the class of it is marked."""
+    if isinstance(target, WindowedBolt) or _mark_of(target) is not None:
+        return True
+    if isinstance(target, functools.partial):
+        return is_windowed(target.func)
+    return not isinstance(target, type) and _mark_of(type(target)) is not None
+
+
+def _bolt_of_partial(target: functools.partial[Any]) -> WindowedBolt:
+    inner: Any = target.func
+    mark = _mark_of(inner) if isinstance(inner, type) else None
+    if mark is not None:
+        check_call(target, (), f"{title_of(inner)!r} with these arguments", "fill in what is missing")
+        return _bolt(mark, target, True)
+    declared = bolt_of(inner)
+    refuse_positions(target, declared.name)
+    return replace(declared, target=target)
+
+
+def refuse_positions(target: functools.partial[Any], title: str) -> None:
+    """Raise for a partial of a function that fills in what the driver gives."""
+    if target.args:
         raise ConfigError(
-            f"{title_of(target)!r} is not declared as a bolt{parent}; put @windowed_bolt(length=..., output=...) on it"
+            f"functools.partial of {title!r} fills in the argument that the driver gives, got {shown(target.args)}; "
+            "fill in arguments by name"
         )
+
+
+def _bolt(mark: _Mark, target: Callable[..., Any], is_class: bool) -> WindowedBolt:
     return WindowedBolt(
-        name=mark.name,
-        config=mark.config,
-        outputs=mark.outputs,
-        target=target,
-        style=mark.style,
-        is_class=isinstance(target, type),
+        name=mark.name, config=mark.config, outputs=mark.outputs, target=target, style=mark.style, is_class=is_class
     )
 
 
@@ -232,7 +280,7 @@ def _style(target: Any, title: str) -> CallStyle:
             f"a bolt is a function or a class, got {shown(target)}; put the decorator on a function of (window)"
         )
     body = target if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target).__call__
-    return _style_of_function(target, body, title)
+    return style_of_function(target, body, title)
 
 
 def _style_of_class(target: type[Any], title: str) -> CallStyle:
@@ -241,64 +289,8 @@ def _style_of_class(target: type[Any], title: str) -> CallStyle:
         raise ConfigError(
             f"class {title!r} has no execute; give it execute(self, window), or execute(self, window, collector)"
         )
-    _check_call(target, (), f"class {title!r}", "each task makes its own without arguments; give defaults")
     for method, arguments, written in (("prepare", ("context",), "(self, context)"), ("cleanup", (), "(self)")):
         if getattr(target, method, None) is not None:
-            _check_call(_bound(target, method), arguments, f"{title}.{method}", f"write def {method}{written}")
-            _refuse_async(getattr(target, method), f"{title}.{method}")
-    return _style_of_function(_bound(target, "execute"), execute, f"{title}.execute")
-
-
-def _bound(target: type[Any], method: str) -> Callable[..., Any]:
-    """Return a method as an instance would have it, without making an instance."""
-    function = getattr(target, method)
-    found = inspect.getattr_static(target, method)
-    return function if isinstance(found, staticmethod | classmethod) else functools.partial(function, None)
-
-
-def _style_of_function(function: Callable[..., Any], body: Any, title: str, handed: str = "window") -> CallStyle:
-    """Return the style that the signature of `function` asks for; `body` is what runs, `handed` what it is called with."""
-    forms = f"a bolt takes ({handed}) or ({handed}, collector)"
-    _refuse_async(body, title, handed)
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        raise ConfigError(f"the signature of {title!r} cannot be read, but {forms}; wrap it in a function") from None
-    kinds = inspect.Parameter
-    parameters = list(signature.parameters.values())
-    if any(p.kind is kinds.KEYWORD_ONLY and p.default is kinds.empty for p in parameters):
-        raise ConfigError(f"{title}{signature} needs keyword arguments, but {forms}; give them defaults")
-    positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
-    needed = sum(p.default is kinds.empty for p in positional)
-    if not positional and any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
-        raise ConfigError(
-            f"{title}{signature} does not say how it is called, but {forms}; use functools.wraps in a decorator"
-        )
-    if needed > 2 or not positional:
-        raise ConfigError(f"{title}{signature} cannot be called with a {handed}: {forms}")
-    if needed < 2 and not (len(positional) > 1 and positional[1].name == "collector"):
-        return CallStyle.ROWS
-    if inspect.isgeneratorfunction(body):
-        raise ConfigError(f"{title}{signature} yields rows and takes a collector too; do one of them: {forms}")
-    return CallStyle.COLLECTOR
-
-
-def _refuse_async(body: Any, title: str, handed: str = "window") -> None:
-    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
-        raise ConfigError(
-            f"{title!r} is async, but a {handed} is handed out for the time of one call; "
-            "make it a plain function (asyncio.run inside it, if it must await)"
-        )
-
-
-def _check_call(function: Callable[..., Any], arguments: tuple[str, ...], what: str, way_out: str) -> None:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # written in C, without a signature: it shows when it is called
-    try:
-        signature.bind(*arguments)
-    except TypeError as problem:
-        raise ConfigError(
-            f"{what}{signature} cannot be called with ({', '.join(arguments)}): {problem}; {way_out}"
-        ) from None
+            check_call(bound(target, method), arguments, f"{title}.{method}", f"write def {method}{written}")
+            refuse_async(getattr(target, method), f"{title}.{method}")
+    return style_of_function(bound(target, "execute"), execute, f"{title}.execute")

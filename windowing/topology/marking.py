@@ -12,7 +12,6 @@ Law: what is decorated stays what it was, callable and testable.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -24,16 +23,10 @@ from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.errors import ConfigError, shown
 from windowing.topology.bolts import CallStyle, WindowedBolt, title_of
 from windowing.topology.components import Bolt, InputSpout, Spout, StatefulWindowedBolt
-from windowing.topology.decorators import (
-    COMPONENT_MARK,
-    _bound,
-    _check_call,
-    _refuse_async,
-    _style_of_function,
-    bolt_of,
-    refuse_marked,
-)
+from windowing.topology.decorators import COMPONENT_MARK, bolt_of, is_windowed, refuse_marked, refuse_positions
+from windowing.topology.makers import HOW_TO_MAKE, class_of, copies_of
 from windowing.topology.schema import Schema, declare_streams
+from windowing.topology.signatures import bound, check_call, refuse_async, style_of_function
 
 __all__ = ["ComponentKind", "Declaration", "bolt", "declaration_of", "spout"]
 
@@ -123,83 +116,59 @@ def declaration_of(target: Any) -> Declaration:
         return target
     if isinstance(target, InputSpout):
         return Declaration(kind=ComponentKind.INPUT, title="an InputSpout", outputs=target.outputs)
-    if isinstance(target, WindowedBolt):
-        return _windowed(target)
+    if is_windowed(target):
+        return _windowed(bolt_of(target))
     own = getattr(target, "__dict__", {})
-    if isinstance(target, functools.partial) and COMPONENT_MARK not in own and not _is_windowed(target):
-        return _partial(target)
     if COMPONENT_MARK in own:
         declared: Declaration = own[COMPONENT_MARK]
-        declared = replace(declared, target=target)
         if declared.is_class:
-            _check_call(target, (), f"class {declared.title!r}", _HOW_TO_MAKE)
-        return declared
-    if not isinstance(target, type) and not _is_windowed(target):
-        of_class = type(target)
-        if COMPONENT_MARK in vars(of_class) or _is_windowed(of_class):
-            return _made_by(of_class, functools.partial(copy.deepcopy, _snapshot(target)))
-    return _windowed(_bolt_of_any(target))
+            check_call(target, (), f"class {declared.title!r}", HOW_TO_MAKE)
+        return replace(declared, target=target)
+    if isinstance(target, functools.partial):
+        return _partial(target)
+    marked = None if isinstance(target, type) else _marked(type(target))
+    if marked is not None:
+        return replace(marked, target=copies_of(target))
+    raise _undeclared(target)
 
 
-_HOW_TO_MAKE = "give an instance, or functools.partial with the arguments"
-
-
-def _bolt_of_any(target: Any) -> WindowedBolt:
-    try:
-        return bolt_of(target)
-    except ConfigError:
-        title = title_of(target)
-        parent = getattr(target, COMPONENT_MARK, None)
-        why = " (a class that it inherits from is)" if isinstance(parent, Declaration) else ""
-        raise ConfigError(
-            f"{title!r} is not declared as a component{why}; put @spout, @bolt or @windowed_bolt with output=... on it"
-        ) from None
-
-
-def _is_windowed(target: Any) -> bool:
-    try:
-        bolt_of(target)
-    except ConfigError:
-        return False
-    return True
+def _marked(of_class: type[Any]) -> Declaration | None:
+    """Return what @spout or @bolt has left on a class itself."""
+    found: Declaration | None = vars(of_class).get(COMPONENT_MARK)
+    return found
 
 
 def _partial(target: functools.partial[Any]) -> Declaration:
     inner: Any = target.func
-    if isinstance(inner, type):
-        _check_call(target, (), f"{title_of(inner)!r} with these arguments", "fill in what is missing")
-        return _made_by(inner, target)
+    marked = _marked(inner) if isinstance(inner, type) else None
+    if marked is not None:
+        check_call(target, (), f"{title_of(inner)!r} with these arguments", "fill in what is missing")
+        return replace(marked, target=target)
     declared = declaration_of(inner)
-    if target.args or declared.target is None:
-        raise ConfigError(
-            f"functools.partial of {declared.title!r} fills in the argument that the driver gives, got "
-            f"{shown(target.args)}; fill in arguments by name"
-        )
-    if declared.window is not None:
-        return _windowed(replace(declared.window, target=target))
+    refuse_positions(target, declared.title)
     return replace(declared, target=target)
 
 
-def _made_by(of_class: type[Any], make: Callable[[], Any]) -> Declaration:
-    """Return the declaration of a class whose instances `make` makes."""
-    if COMPONENT_MARK in vars(of_class):
-        declared: Declaration = vars(of_class)[COMPONENT_MARK]
-        return replace(declared, target=make)
-    found = _windowed(_bolt_of_any(of_class))
-    assert found.window is not None
-    return replace(found, target=make, window=replace(found.window, target=make))
+def _undeclared(target: Any) -> ConfigError:
+    inherited = getattr(target, COMPONENT_MARK, None)
+    parent = any(map(is_windowed, target.__mro__)) if isinstance(target, type) else False
+    why = " (a class that it inherits from is)" if parent or isinstance(inherited, Declaration) else ""
+    return ConfigError(
+        f"{title_of(target)!r} is not declared as a component{why}; put @spout, @bolt or @windowed_bolt with output=... on it"
+    )
 
 
 def _windowed(window: WindowedBolt) -> Declaration:
-    stateful = window.is_class and callable(getattr(window.target, "init_state", None))
+    of_class = class_of(window.target) if window.is_class else None
+    stateful = callable(getattr(of_class, "init_state", None))
     kept = stateful or window.config.max_events_in_memory is not None
     if window.config.message_id is not None and not kept:
         raise ConfigError(
             f"message_id={window.config.message_id!r} is for bolts with a state, and {window.name!r} has no "
             "init_state(self, state); write one, keep its window on disk (max_events_in_memory=), or leave out message_id="
         )
-    if stateful and isinstance(window.target, type):
-        _check_methods(window.target, window.name, (("init_state", ("state",)), *_STATE_METHODS))
+    if of_class is not None and stateful:
+        _check_methods(of_class, window.name, (("init_state", ("state",)), *_STATE_METHODS))
     return Declaration(
         kind=ComponentKind.WINDOWED_BOLT,
         title=window.name,
@@ -210,16 +179,6 @@ def _windowed(window: WindowedBolt) -> Declaration:
         stateful=stateful,
         window=window,
     )
-
-
-def _snapshot(instance: Any) -> Any:
-    try:
-        return copy.deepcopy(instance)
-    except Exception as problem:
-        raise ConfigError(
-            f"{shown(instance)} cannot be copied for each task: {type(problem).__name__}: {problem}; "
-            "open files and connections in open() or prepare(), or give a functools.partial of the class"
-        ) from problem
 
 
 def _direct(direct: Any, outputs: Mapping[str, Schema]) -> frozenset[str]:
@@ -271,7 +230,7 @@ def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fr
     values_back = set()
     for method in ("ack", "fail"):
         if getattr(target, method, None) is not None:
-            if _binds(_bound(target, method), 2):
+            if _binds(bound(target, method), 2):
                 values_back.add(method)
             else:
                 _check_methods(target, title, ((method, ("message_id",)),))
@@ -289,7 +248,7 @@ def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fr
 def _style_of_spout(target: Any, title: str) -> CallStyle:
     if not callable(target):
         raise ConfigError(f"a spout is a function or a class, got {shown(target)}; put the decorator on one")
-    _refuse_async(target, title, "turn")
+    refuse_async(target, title, "turn")
     if _binds(target, 0):
         return CallStyle.ROWS
     if not _binds(target, 1):
@@ -304,7 +263,7 @@ def _bolt_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fro
     if not isinstance(target, type):
         if not callable(target):
             raise ConfigError(f"a bolt is a function or a class, got {shown(target)}; put the decorator on one")
-        style = _style_of_function(target, target, title, "tuple")
+        style = style_of_function(target, target, title, "tuple")
     else:
         _refuse_other_classes(target, title)
         prepare: tuple[str, ...] = ("context",)
@@ -313,7 +272,7 @@ def _bolt_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fro
             _check_methods(target, title, (("execute", ("tuple",)),))
         else:
             written: Any = target
-            style = _style_of_function(_bound(target, "execute"), written.execute, f"{title}.execute", "tuple")
+            style = style_of_function(bound(target, "execute"), written.execute, f"{title}.execute", "tuple")
         _check_methods(target, title, (("prepare", prepare), ("cleanup", ())))
         stateful = callable(getattr(target, "init_state", None))
         if stateful:
@@ -350,8 +309,8 @@ def _check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tupl
     for method, arguments in methods:
         if getattr(target, method, None) is not None:
             written = ", ".join(("self", *arguments))
-            _refuse_async(getattr(target, method), f"{title}.{method}", "call")
-            _check_call(_bound(target, method), arguments, f"{title}.{method}", f"write def {method}({written})")
+            refuse_async(getattr(target, method), f"{title}.{method}", "call")
+            check_call(bound(target, method), arguments, f"{title}.{method}", f"write def {method}({written})")
 
 
 def _binds(function: Callable[..., Any], arguments: int) -> bool:
