@@ -1,0 +1,333 @@
+"""TridentBoltExecutor: a batch is finished when all of it has come, whatever comes twice, late, never or from before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windowing.errors import ConfigError, MachineSpentError
+from windowing.transactions.attempt import TransactionAttempt
+from windowing.transactions.batch_effects import Ack, Batch, Begin, Execute, Fail, Finish, Forget, Report
+from windowing.transactions.bolt_executor import TridentBoltExecutor
+from windowing.transactions.tracked_batch import CoordSpec
+
+TIMEOUT_MS = 1_000
+
+
+def attempt(text: str) -> TransactionAttempt:
+    txid, number = text.split(":")
+    return TransactionAttempt(int(txid), int(number))
+
+
+class Driven:
+    """A task whose effects are written down, in words; `fails` is what its bolt raises FailedException at."""
+
+    def __init__(self, *specs: CoordSpec, **options: Any) -> None:
+        groups = {f"g{number}": spec for number, spec in enumerate(specs)}
+        self.machine = TridentBoltExecutor(groups, TIMEOUT_MS, **options)
+        self.now = 0
+        self.fails: set[Any] = set()
+        self.emits: dict[Any, list[str]] = {}
+        self.begun: list[Batch] = []
+        self.causes: list[str] = []
+
+    def do(self, effects: Any) -> list[str]:
+        words = []
+        for effect in effects:
+            match effect:
+                case Execute() | Finish():
+                    batch, what = effect.batch, effect.item if isinstance(effect, Execute) else "finish"
+                    words.append(what)
+                    if what in self.fails:
+                        self.machine.failed(batch, f"{what} failed")
+                    for target in self.emits.get(what, []):
+                        self.machine.emitted(batch, target)
+                case Report(_, target, sent, message):
+                    words.append(f"tell {target} {sent} by {message}")
+                case Ack(message):
+                    words.append(f"ack {message}")
+                case Fail(message, cause):
+                    words.append(f"fail {message}")
+                    self.causes.append(cause)
+                case Begin(batch):
+                    self.begun.append(batch)
+                case Forget(batch):
+                    self.begun.remove(batch)
+                    words.append("end")
+        self.machine.check()
+        return words
+
+    def tuple(self, name: str, sender: str, number: int, item: Any = None, group: str = "g0") -> list[str]:
+        item = f"{sender}{number}" if item is None else item
+        return self.do(self.machine.tuple(group, attempt(name), sender, number, item, self.now))
+
+    def report(self, name: str, sender: str, sent: int, message: str = "", group: str = "g0") -> list[str]:
+        return self.do(self.machine.report(group, attempt(name), sender, sent, message or f"r{sender}", self.now))
+
+    def commit(self, name: str, message: str = "c", group: str = "g0") -> list[str]:
+        return self.do(self.machine.commit(group, attempt(name), message, self.now))
+
+    def success(self, name: str, group: str = "g0") -> list[str]:
+        return self.do(self.machine.success(group, attempt(name), self.now))
+
+    def at(self, now_ms: int) -> list[str]:
+        self.now = now_ms
+        return self.do(self.machine.tick(now_ms))
+
+
+# -- a batch that comes as it should --------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_finished_told_and_acked_when_its_tuples_and_its_report_are_here():
+    task = Driven(CoordSpec(["a"], targets=["x", "y"]))
+    task.emits = {"a0": ["x"], "a1": ["x", "y"], "finish": ["y"]}
+    assert task.tuple("1:0", "a", 0) == ["a0"]
+    assert task.tuple("1:0", "a", 1) == ["a1"]
+    assert task.report("1:0", "a", 2) == ["finish", "tell x 2 by ra", "tell y 2 by ra", "ack ra", "end"]
+
+
+def test_a_batch_without_tuples_is_finished_too():
+    assert Driven(CoordSpec(["a"])).report("1:0", "a", 0) == ["finish", "ack ra", "end"]
+
+
+def test_every_upstream_task_has_to_report_and_the_first_report_is_held_until_then():
+    task = Driven(CoordSpec(["a", "b", "c"]))
+    assert task.report("1:0", "a", 0) == []
+    assert task.report("1:0", "b", 0) == ["ack rb"]
+    assert task.report("1:0", "c", 0) == ["finish", "ack ra", "end", "ack rc"]
+
+
+def test_batches_are_side_by_side():
+    task = Driven(CoordSpec(["a"]))
+    task.tuple("1:0", "a", 0)
+    task.tuple("2:0", "a", 0)
+    assert task.report("2:0", "a", 1) == ["finish", "ack ra", "end"]
+    assert task.report("1:0", "a", 1) == ["finish", "ack ra", "end"]
+
+
+def test_two_groups_with_the_same_txid_have_nothing_to_do_with_each_other():  # T7
+    task = Driven(CoordSpec(["a"]), CoordSpec(["a"]))
+    task.tuple("1:5", "a", 0, group="g0")
+    assert task.report("1:0", "a", 0, group="g1") == ["finish", "ack ra", "end"]
+    assert task.report("1:5", "a", 1, group="g0") == ["finish", "ack ra", "end"]
+
+
+# -- commits --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_committer_acks_the_batch_when_it_has_arrived_and_finishes_at_the_commit():
+    task = Driven(CoordSpec(["a"], commits=True, targets=["x"]))
+    task.emits = {"finish": ["x"]}
+    task.tuple("1:0", "a", 0)
+    assert task.report("1:0", "a", 1) == ["ack ra"]
+    assert task.commit("1:0") == ["finish", "tell x 1 by c", "ack c", "end"]
+
+
+def test_a_commit_of_what_has_not_arrived_here_is_failed():
+    task = Driven(CoordSpec(["a"], commits=True))
+    assert task.commit("1:0") == ["fail c"]
+    task.tuple("2:0", "a", 0)
+    assert task.commit("2:0") == ["fail c"]
+
+
+def test_a_commit_of_a_greater_attempt_than_has_arrived_is_failed():
+    task = Driven(CoordSpec(["a"], commits=True))
+    task.report("1:0", "a", 0)
+    assert task.commit("1:1") == ["end", "fail c"]
+    assert task.commit("1:0") == ["fail c"]
+
+
+def test_a_commit_that_comes_twice_is_done_once():
+    task = Driven(CoordSpec(["a"], commits=True))
+    task.report("1:0", "a", 0)
+    assert task.commit("1:0") == ["finish", "ack c", "end"]
+    assert task.commit("1:0") == []
+
+
+def test_a_commit_that_fails_fails_its_message_and_is_not_done_again():
+    task = Driven(CoordSpec(["a"], commits=True, targets=["x"]))
+    task.fails = {"finish"}
+    task.report("1:0", "a", 0)
+    assert task.commit("1:0") == ["finish", "fail c", "end"]
+    assert task.commit("1:0", "c2") == ["fail c2"]
+
+
+def test_what_reads_a_committer_and_another_task_acks_the_batch_before_the_commit():  # STORM-481: such a batch never ends
+    task = Driven(CoordSpec(["a"], commit_reports=["p"], targets=["x"]))
+    task.tuple("1:0", "a", 0)
+    assert task.report("1:0", "a", 1) == ["ack ra"]
+    assert task.tuple("1:0", "p", 0) == ["p0"]
+    assert task.report("1:0", "p", 1) == ["finish", "tell x 0 by rp", "ack rp", "end"]
+
+
+def test_what_reads_only_committers_begins_with_the_commit():
+    task = Driven(CoordSpec(commit_reports=["p", "q"]))
+    assert task.report("1:0", "p", 0) == []
+    assert task.report("1:0", "q", 0) == ["finish", "ack rp", "end", "ack rq"]
+
+
+@pytest.mark.parametrize("commit_first", [True, False])
+def test_a_committer_behind_a_committer_finishes_when_both_have_come(commit_first):
+    task = Driven(CoordSpec(["a"], commits=True, commit_reports=["p"]))
+    task.report("1:0", "a", 0)
+    if commit_first:
+        assert task.commit("1:0") == []
+        assert task.report("1:0", "p", 0) == ["finish", "ack c", "end", "ack rp"]
+    else:
+        assert task.report("1:0", "p", 0) == ["ack rp"]
+        assert task.commit("1:0") == ["finish", "ack c", "end"]
+
+
+# -- what is lost, late, twice, out of order ------------------------------------------------------------------------------
+
+
+def test_a_tuple_that_is_lost_fails_the_batch_when_the_report_comes():
+    task = Driven(CoordSpec(["a", "b"]))
+    task.report("1:0", "b", 0)
+    task.tuple("1:0", "a", 1)
+    assert task.report("1:0", "a", 2) == ["fail rb", "end", "ack ra"]
+    assert task.causes == ["1 of 2 tuples of batch 1:0 of g0 came from 'a'"]
+
+
+def test_one_lost_and_one_repeated_are_not_taken_for_two():
+    task = Driven(CoordSpec(["a"]))
+    assert task.tuple("1:0", "a", 0) == ["a0"]
+    assert task.tuple("1:0", "a", 0) == []
+    assert task.report("1:0", "a", 2) == ["fail ra", "end"]
+
+
+def test_where_channels_keep_no_order_a_tuple_may_come_after_the_report():
+    task = Driven(CoordSpec(["a"]), in_order=False)
+    task.tuple("1:0", "a", 2)
+    assert task.report("1:0", "a", 3) == []
+    assert task.tuple("1:0", "a", 0) == ["a0"]
+    assert task.tuple("1:0", "a", 1) == ["a1", "finish", "ack ra", "end"]
+
+
+def test_a_report_that_comes_twice_is_taken_once_and_not_settled_again():
+    task = Driven(CoordSpec(["a", "b"]))
+    assert task.report("1:0", "a", 0) == []
+    assert task.report("1:0", "a", 0) == []
+    assert task.report("1:0", "b", 0) == ["finish", "ack ra", "end", "ack rb"]
+    assert task.report("1:0", "b", 0) == []
+
+
+def test_what_comes_after_the_end_changes_nothing():
+    task = Driven(CoordSpec(["a"]))
+    task.report("1:0", "a", 0)
+    assert task.tuple("1:0", "a", 0) == []
+    task.success("1:0")
+    assert task.tuple("1:0", "a", 0) == []
+    assert task.report("1:0", "a", 0) == ["fail ra"]
+    assert task.machine.held == 0
+
+
+# -- attempts -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_greater_attempt_supersedes_a_smaller_which_is_failed():
+    task = Driven(CoordSpec(["a", "b"]))
+    task.tuple("1:0", "a", 0)
+    task.report("1:0", "a", 1)
+    assert task.tuple("1:1", "a", 0, "new") == ["fail ra", "end", "new"]
+    assert task.report("1:1", "a", 1, "m") == []
+    assert task.report("1:1", "b", 0) == ["finish", "ack m", "end", "ack rb"]
+
+
+def test_what_comes_of_a_smaller_attempt_is_failed_and_not_executed():  # T5: in Storm it is left without an answer
+    task = Driven(CoordSpec(["a"], commits=True))
+    task.report("1:1", "a", 0)
+    assert task.tuple("1:0", "a", 0) == []
+    assert task.report("1:0", "a", 1) == ["fail ra"]
+    assert task.commit("1:0") == ["fail c"]
+    assert task.commit("1:1") == ["finish", "ack c", "end"]
+
+
+# -- failures -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tuple_that_fails_ends_the_batch_at_once():  # T4, and Storm executes the rest of the tuples
+    task = Driven(CoordSpec(["a", "b"], targets=["x"]))
+    task.fails = {"a0"}
+    task.report("1:0", "b", 0)
+    assert task.tuple("1:0", "a", 0) == ["a0", "fail rb", "end"]
+    assert task.tuple("1:0", "a", 1) == []
+    assert task.report("1:0", "a", 2) == ["fail ra"]
+    assert task.causes == ["a0 failed", "a0 failed"]
+
+
+def test_a_failure_before_any_report_fails_the_first_that_comes():
+    task = Driven(CoordSpec(["a"]))
+    task.fails = {"a0"}
+    assert task.tuple("1:0", "a", 0) == ["a0", "end"]
+    assert task.report("1:0", "a", 1) == ["fail ra"]
+
+
+def test_a_finish_that_fails_tells_nobody():
+    task = Driven(CoordSpec(["a"], targets=["x"]))
+    task.fails = {"finish"}
+    assert task.report("1:0", "a", 0) == ["finish", "fail ra", "end"]
+
+
+# -- memory ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_kept_for_its_timeout_and_then_failed_in_words():
+    task = Driven(CoordSpec(["a", "b"]))
+    task.report("1:0", "a", 0)
+    assert task.machine.next_deadline_ms() == TIMEOUT_MS
+    assert task.at(TIMEOUT_MS - 1) == []
+    assert task.at(TIMEOUT_MS) == ["fail ra", "end"]
+    assert task.causes == ["batch 1:0 of g0 took more than 1000 ms: not all has come from 'b'"]
+    assert (task.machine.held, task.machine.next_deadline_ms()) == (0, None)
+
+
+def test_a_batch_that_waits_for_its_commit_is_forgotten_after_the_timeout_and_the_commit_then_fails():
+    task = Driven(CoordSpec(["a"], commits=True))
+    task.report("1:0", "a", 0)
+    assert task.at(TIMEOUT_MS) == ["end"]
+    assert task.commit("1:0") == ["fail c"]
+
+
+def test_a_success_forgets_the_batch_and_all_before_it_in_its_group():
+    task = Driven(CoordSpec(["a"]), CoordSpec(["a"]))
+    for group in ("g0", "g1"):
+        for name in ("1:0", "2:0", "3:0"):
+            task.tuple(name, "a", 0, group=group)
+    assert task.success("2:0") == ["end", "end"]
+    assert task.machine.held == 4
+
+
+def test_every_batch_that_was_begun_is_forgotten_once():
+    task = Driven(CoordSpec(["a"]))
+    task.tuple("1:0", "a", 0)
+    task.tuple("1:1", "a", 0)
+    task.tuple("2:0", "a", 0)
+    task.fails = {"a0"}
+    task.tuple("3:0", "a", 0)
+    task.success("1:1")
+    task.at(TIMEOUT_MS)
+    assert task.begun == []
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------------
+
+
+def test_a_sender_or_a_group_that_was_not_declared_is_an_error():
+    task = Driven(CoordSpec(["a"]))
+    with pytest.raises(ConfigError, match="'b' sent a part of batch 1:0 of g0, the upstream tasks are 'a'"):
+        task.tuple("1:0", "b", 0)
+    with pytest.raises(MachineSpentError):
+        task.tuple("1:0", "a", 0)
+    with pytest.raises(ConfigError, match="group 'g7'"):
+        Driven(CoordSpec(["a"])).tuple("1:0", "a", 0, group="g7")
+
+
+def test_a_spec_that_waits_for_nobody_or_twice_for_one_is_refused():
+    with pytest.raises(ConfigError, match="an upstream task that reports"):
+        CoordSpec(commits=True)
+    with pytest.raises(ConfigError, match="in both phases"):
+        CoordSpec(["a"], commit_reports=["a"])
+    with pytest.raises(ConfigError, match="timeout_ms"):
+        TridentBoltExecutor({}, 0)
