@@ -268,7 +268,6 @@ def test_a_decorator_without_parentheses_is_refused() -> None:
 
 
 def test_a_bolt_says_what_it_emits() -> None:
-    refused(lambda: windowed_bolt(Count(3)), "got no output", "output='")
     refused(lambda: windowed_bolt(Count(3), output="n lng"), "did you mean 'long'?")
     refused(
         lambda: windowed_bolt(
@@ -277,6 +276,37 @@ def test_a_bolt_says_what_it_emits() -> None:
         "late_stream='late' is also a stream of output",
     )
     refused(lambda: windowed_bolt(Count(3), output={"slow": "n int"})(plain), "add 'default' to output")
+
+
+def test_a_bolt_without_output_emits_nothing() -> None:
+    seen: list[int] = []
+
+    @windowed_bolt(Count(2), Count(2))
+    def notes(window: TupleWindow) -> None:
+        seen.append(len(window))
+
+    @windowed_bolt(Count(2), Count(2))
+    def yields_nothing(window: TupleWindow) -> Iterator[int]:
+        seen.append(len(window))
+        yield from ()
+
+    @windowed_bolt(Count(2), Count(2))
+    def collects(window: TupleWindow, collector: Any) -> None:
+        collector.emit((1,))
+
+    assert bolt_of(notes).outputs == {}
+    assert (run_local(notes, [[1, 2, 3]]).rows, run_local(yields_nothing, [[1, 2, 3]]).rows) == ({}, {})
+    assert seen == [2, 1, 2, 1]
+    for bolt in (windowed_bolt(Count(2))(lambda_named("counts")), three_of_nothing):
+        with pytest.raises(BoltError, match=r"it declares no output, yet it returned (None|1); add output="):
+            run_local(bolt, [[1]])
+    with pytest.raises(BoltError, match="stream 'default' is not declared, there are none"):
+        run_local(collects, [[1, 2]])
+
+
+@windowed_bolt(Count(1))
+def three_of_nothing(window: TupleWindow) -> Iterator[None]:
+    yield None
 
 
 def test_the_stream_of_dead_letters_is_no_stream_of_the_bolt_s_own() -> None:

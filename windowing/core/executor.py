@@ -20,6 +20,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Effect, Late, LateReason
 from windowing.core.guard import no_effects, one_for_each
@@ -31,7 +32,6 @@ from windowing.errors import ConfigError, InvalidTimestampError, SnapshotError, 
 __all__ = ["WindowedBoltExecutor"]
 
 SNAPSHOT_FORMAT = 1
-DEFAULT_STREAM = "default"
 _MAX_TIMESTAMP = 2**62
 
 Judged = tuple[int, LateReason]

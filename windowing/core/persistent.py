@@ -23,9 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.config import WindowConfig
 from windowing.core.events import Effect
-from windowing.core.executor import DEFAULT_STREAM, WindowedBoltExecutor
+from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.guard import no_effects, one_for_each
 from windowing.core.measures import Count, Measure
 from windowing.core.paged_manager import PagedWindowManager

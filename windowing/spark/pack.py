@@ -41,6 +41,7 @@ __all__ = [
     "largest_of",
     "max_future_ms",
     "packed",
+    "quoted",
     "raise_largest",
     "task_column",
     "timestamps_of",
@@ -176,7 +177,7 @@ def packed(rows: DataFrame, packer: Packer, task: Any) -> DataFrame:
         raise ConfigError(
             f"input column {sorted(taken)[0]!r} has a name that windowing uses itself; rename it before windowed()"
         )
-    columns = [F.col(_quoted(name)).alias(f"c{number}") for number, name in enumerate(rows.columns)]
+    columns = [F.col(quoted(name)).alias(f"c{number}") for number, name in enumerate(rows.columns)]
     now = F.unix_millis(F.current_timestamp()).alias(NOW)
     return rows.select(*columns, task.alias(TASK), now).mapInArrow(packer, PACKED)
 
@@ -198,7 +199,7 @@ def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) ->
         raise ConfigError(
             'grouping="shuffle" needs a column that is not a map, got only maps; give grouping=("column", ...)'
         )
-    return F.pmod(F.xxhash64(*[F.col(_quoted(name)) for name in names]), F.lit(tasks)).cast("int")
+    return F.pmod(F.xxhash64(*[F.col(quoted(name)) for name in names]), F.lit(tasks)).cast("int")
 
 
 def timestamps_of(column: pa.Array) -> pa.Int64Array:
@@ -306,7 +307,8 @@ def _hashable(kind: DataType) -> bool:
     return element is None or _hashable(element)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a column's name as Spark's `col` takes it, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -32,16 +32,13 @@ from windowing.spark.output import Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
-from windowing.spark.turn import DEAD_LETTERS, SIDE_STREAM, TaskStage
+from windowing.spark.turn import DEAD_LETTER_DDL, DEAD_LETTERS, SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
 
 __all__ = ["WindowedStream", "windowed"]
 
 REASON = "reason"
-_DEAD_LETTER = (
-    "bolt string, task int, window_start bigint, window_end bigint, window_key string, error string, tuples string"
-)
 Source = DataFrame | Mapping[str, DataFrame]
 
 
@@ -129,7 +126,7 @@ class WindowedStream:
         *,
         trigger: str | Duration | timedelta = "available_now",
         drain: bool = False,
-        discard: Sequence[str] = (),
+        discard: str | Sequence[str] = (),
         query_name: str | None = None,
     ) -> WindowedQuery:
         """Start ONE query: each stream goes to its sink, the stateful part is evaluated once per batch.
@@ -143,14 +140,15 @@ class WindowedStream:
         first batch.
         """
         require_session(self._spark)
-        known = self._sinks(sinks, discard)
+        left_out = (discard,) if isinstance(discard, str) else tuple(discard)
+        known = self._sinks(sinks, left_out)
         tasks = self._asked_tasks or definition.stored_tasks(self._spark, str(checkpoint)) or self.tasks
         plan = Plan(
             spark=self._spark,
             checkpoint=str(checkpoint),
             definition=self._definition(tasks),
             output=lambda folder: metrics.observed(self._output(tasks, folder)),
-            writer=self._writer(known, discard),
+            writer=self._writer(known, left_out),
             partitions=tasks,
             trigger=trigger_options(trigger, drain),
             query_name=query_name,
@@ -228,7 +226,8 @@ class WindowedStream:
 
     def _require_stream(self, name: str) -> None:
         if name not in self.schemas:
-            raise ConfigError(f"bolt {self.bolt.name!r} has no stream {shown(name)}; it has {', '.join(self.schemas)}")
+            streams = ", ".join(self.schemas) or "none: it declares no output"
+            raise ConfigError(f"bolt {self.bolt.name!r} has no stream {shown(name)}; it has {streams}")
 
 
 def _inputs(source: Source) -> dict[str, DataFrame]:
@@ -251,7 +250,7 @@ def _inputs(source: Source) -> dict[str, DataFrame]:
         )
     for name in names[1:]:
         _require_same(first, wanted, name, {field.name: field.dataType for field in given[name].schema.fields})
-    columns = [F.col(_quoted(column)) for column in wanted]
+    columns = [F.col(pack.quoted(column)) for column in wanted]
     return {name: given[name] if name == first else given[name].select(*columns) for name in names}
 
 
@@ -359,7 +358,7 @@ def _schemas(bolt: WindowedBolt, rows: StructType) -> dict[str, StructType]:
             field.nullable = True
         schemas[bolt.config.late_stream] = nullable.add(REASON, StringType())
     if bolt.config.on_error is OnError.DEAD_LETTER:
-        schemas[DEAD_LETTERS] = _struct(_DEAD_LETTER)
+        schemas[DEAD_LETTERS] = _struct(DEAD_LETTER_DDL)
     if len({name.lower() for name in schemas}) < len(schemas):
         raise ConfigError(f"bolt {bolt.name!r} has two streams of one name: {', '.join(schemas)}; rename one")
     return schemas
@@ -369,7 +368,3 @@ def _struct(ddl: str) -> StructType:
     parsed = StructType.fromDDL(ddl)
     assert isinstance(parsed, StructType)
     return parsed
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -11,7 +11,6 @@ fails, and nothing stops.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from windowing.topology.blame import blame, file_of
 from windowing.topology.bolts import CallStyle
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Component, OutputStream
-from windowing.topology.rows import RowError, refuse_awaitable, row_of, rows_of
+from windowing.topology.rows import RowError, refuse_awaitable, refuse_rows, row_of, rows_of
 from windowing.topology.tuples import Tuple
 
 __all__ = ["BoltCaller", "CollectedRows", "Emitted", "Outlet"]
@@ -196,9 +195,8 @@ class BoltCaller:
             return []
         default = self._component.outputs.get(DEFAULT_STREAM)
         if default is None:
-            if inspect.isgenerator(returned) and next(returned, None) is None:
-                return []  # it yields nothing: its body has run
-            raise RowError(f"it declares no output, yet it returned {shown(returned)}; add output=... to its @bolt")
+            refuse_rows(returned)
+            return []
         return [Emitted(DEFAULT_STREAM, row) for row in rows_of(returned, default.schema, DEFAULT_STREAM)]
 
     def _nothing(self, returned: Any) -> None:

@@ -57,8 +57,9 @@ def windowed_bolt(
     """Declare a bolt over windows, on a function of (window) or (window, collector), or on a class with `execute`.
 
     A function of (window) returns or yields rows; a class may have prepare(context) and cleanup() too. `output` are
-    the fields of the rows, or a mapping of streams to fields; `name` is the function's own where it is left out; the
-    options are those of `WindowConfig.of`. Raises ConfigError where the declaration cannot work, before data arrives.
+    the fields of the rows, or a mapping of streams to fields; without it the bolt emits nothing. `name` is the function's
+    own where it is left out; the options are those of `WindowConfig.of`. Raises ConfigError where the declaration cannot
+    work, before data arrives.
 
     >>> from windowing.core.measures import seconds
     >>> @windowed_bolt(length=seconds(10), slide=seconds(5), timestamp="ts", output="words long")
@@ -203,7 +204,7 @@ def _decorator(
         refuse_marked(target, title)
         style = _style(target, title)
         declared = _Mark(_name(target, name), config, outputs, style)
-        if style is CallStyle.ROWS and DEFAULT_STREAM not in outputs:
+        if style is CallStyle.ROWS and outputs and DEFAULT_STREAM not in outputs:
             raise ConfigError(
                 f"{title!r} returns its rows, which go to the stream 'default', but output names only "
                 f"{', '.join(outputs)}; add 'default' to output, or take (window, collector)"
@@ -233,11 +234,7 @@ def _mark_of(target: Any) -> _Mark | None:
 
 
 def _outputs(output: _Output | None, config: WindowConfig) -> Mapping[str, Schema]:
-    if output is None:
-        raise ConfigError(
-            "a bolt says which fields it emits, got no output; write output='origin string, flights long'"
-        )
-    outputs = declare_streams(output)
+    outputs = {} if output is None else declare_streams(output)
     late = config.late_stream
     if config.on_error is OnError.DEAD_LETTER:
         _refuse_dead_letters((*outputs, *(() if late is None else (late,))))

@@ -23,7 +23,7 @@ from windowing.errors import BoltError, shown
 from windowing.topology.schema import Schema
 from windowing.topology.values import Misfit, converter_of, converters_of
 
-__all__ = ["RowError", "refuse_awaitable", "row_of", "rows_of"]
+__all__ = ["RowError", "refuse_awaitable", "refuse_rows", "row_of", "rows_of"]
 
 _SCALARS = (str, bytes, bytearray, memoryview)
 
@@ -50,6 +50,14 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
         return
     for row in returned:
         yield row_of(row, schema, stream)
+
+
+def refuse_rows(returned: Any) -> None:
+    """Raise RowError if a bolt without output returned something; a generator is run, and may yield nothing."""
+    refuse_awaitable(returned)
+    rows = returned if isinstance(returned, Iterator) else () if returned is None else (returned,)
+    for row in rows:
+        raise RowError(f"it declares no output, yet it returned {shown(row)}; add output=... to its declaration")
 
 
 def refuse_awaitable(returned: Any) -> None:

@@ -18,7 +18,7 @@ from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, printable, shown
 from windowing.topology.blame import blame, file_of, home_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
-from windowing.topology.rows import RowError, refuse_awaitable, row_of, rows_of
+from windowing.topology.rows import RowError, refuse_awaitable, refuse_rows, row_of, rows_of
 
 __all__ = ["BoltRunner", "Collector", "Emission", "Outcome"]
 
@@ -101,8 +101,11 @@ class BoltRunner:
         self._check_open()
         if self._bolt.style is CallStyle.COLLECTOR:
             return self._collect(window)
-        schema = self._bolt.outputs[DEFAULT_STREAM]
+        schema = self._bolt.outputs.get(DEFAULT_STREAM)
         try:
+            if schema is None:
+                refuse_rows(self._call(window))
+                return []
             return [(DEFAULT_STREAM, row) for row in rows_of(self._call(window), schema, DEFAULT_STREAM)]
         except (Exception, SystemExit) as problem:
             raise self._failure(problem, f"on {_line(window)}") from problem
@@ -158,7 +161,7 @@ class BoltRunner:
 
 
 def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:
-    declared = ", ".join(bolt.outputs)
+    declared = ", ".join(bolt.outputs) or "none"
     if stream == bolt.config.late_stream:
         return (
             f"stream {stream!r} is the late stream, which takes late tuples only; the bolt's own streams are {declared}"
