@@ -12,7 +12,7 @@ say = @printf '\n== %s\n' "$(1)"
 
 .PHONY: help
 help:  ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: setup
 setup:  ## Make .venv with everything, and see to a Java >= 17; done in no time when all is there.
@@ -26,19 +26,33 @@ demo: setup  ## Run the main job on a year of real flights; make demo ARGS="--mo
 .PHONY: test
 test: setup lint types doctests  ## Set up, then lint, types, doctests and all tests but the long proofs.
 	$(call say,tests: all but the long proofs)
-	@$(PYTEST) -m "not crash"
+	@$(PYTEST) -m "not crash and not services"
 
 .PHONY: test-fast
 test-fast: setup  ## Run the tests that need neither Spark nor a long time.
 	$(call say,fast tests: no Spark and no long proofs)
-	@$(PYTEST) -m "not spark and not crash"
+	@$(PYTEST) -m "not spark and not crash and not services"
+
+.PHONY: services
+services: setup  ## Start PostgreSQL and Redis on loopback, with data of their own; as root, install what is missing.
+	@bash tools/services.sh start
+
+.PHONY: services-stop
+services-stop:  ## Stop what `make services` started, and remove its data.
+	@bash tools/services.sh stop
+
+.PHONY: test-services
+test-services: setup  ## Run the tests that need the servers of `make services`.
+	@bash tools/services.sh check
+	$(call say,services: the tests against PostgreSQL and Redis)
+	@$(PYTEST) -m services
 
 .PHONY: crash
 crash: setup  ## Run the long proofs: properties with five times the examples, then every kill and restart.
 	$(call say,crash: the property tests with the long profile)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) -m "hypothesis and not spark and not crash" --timeout 1800
+	@HYPOTHESIS_PROFILE=long $(PYTEST) -m "hypothesis and not spark and not crash and not services" --timeout 1800
 	$(call say,crash: the tests that kill real processes)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) -m crash --timeout 1800
+	@HYPOTHESIS_PROFILE=long $(PYTEST) -m "crash and not services" --timeout 1800
 
 .PHONY: lint
 lint: setup  ## Check style and format with ruff.
@@ -58,6 +72,6 @@ doctests: setup  ## Run the examples in the docstrings of windowing/.
 	@$(PYTEST) --doctest-modules windowing
 
 .PHONY: clean
-clean:  ## Remove .venv and everything else that a command here has made.
+clean: services-stop  ## Remove .venv and everything else that a command here has made.
 	rm -rf .venv build dist demo-out spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

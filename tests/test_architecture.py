@@ -51,7 +51,7 @@ RINGS = {
     "topology": pure("errors core transactions", "xxhash"),
     "__init__": pure(PURE_RINGS),
     "columnar": driver("errors core", "pyarrow numpy"),
-    "runtime": driver(f"{PURE_RINGS} columnar", "matplotlib"),
+    "runtime": driver(f"{PURE_RINGS} columnar", "matplotlib psycopg redis"),
     "spark": driver(f"{PURE_RINGS} columnar", "pyspark pandas pyarrow numpy"),
     "testing": driver(f"{PURE_RINGS} columnar runtime", "hypothesis sortedcontainers"),
     "cli": driver(f"{PURE_RINGS} columnar runtime spark testing __init__", "click typer rich"),
@@ -253,7 +253,7 @@ def test_a_ring_imports_only_rings_that_the_table_knows() -> None:
 
 
 def test_importing_windowing_loads_no_optional_package() -> None:
-    optional = "{'pyspark', 'py4j', 'hypothesis', 'pandas', 'pyarrow', 'numpy'}"
+    optional = "{'pyspark', 'py4j', 'hypothesis', 'pandas', 'pyarrow', 'numpy', 'psycopg', 'redis'}"
     code = f"import sys; import windowing; print(*sorted({optional} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT.parent)
     assert done.returncode == 0, done.stderr
