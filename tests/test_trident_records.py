@@ -1,0 +1,203 @@
+"""TransactionalState and RotatingTransactionalState: what was written is read, at its own path, or an error names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.core.codec import frame
+from windowing.errors import ConfigError, CorruptStateError
+from windowing.transactions.rotating_state import RotatingTransactionalState, put_all
+from windowing.transactions.transactional_state import MemoryStore, TransactionalState, part_of
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.integers(0, 9), each, max_size=3) | st.tuples(each),
+    max_leaves=8,
+)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def state(store: MemoryStore) -> TransactionalState:
+    return TransactionalState(store, "spout")
+
+
+# -- values under paths ---------------------------------------------------------------------------------------------------
+
+
+@given(PLAIN)
+def test_what_is_read_is_what_was_written_types_included(value):
+    state = TransactionalState(MemoryStore(), "spout")
+    state.write({"a/b": value})
+    found = state.read("a/b")
+    assert (found, repr(found)) == (value, repr(value))
+
+
+def test_a_name_that_was_never_written_is_none_and_others_are_listed(state):
+    state.write({"meta/2": 0, "meta/10": 0, "other": 0})
+    assert state.read("meta/3") is None
+    assert (state.names(), state.names("meta"), state.names("m")) == (["meta", "other"], ["10", "2"], [])
+    assert state.at("meta").read("2") == 0
+    state.delete(["meta/2", "meta/3"])
+    assert state.names("meta") == ["10"]
+
+
+def test_two_spouts_in_one_store_do_not_meet(store, state):
+    other = TransactionalState(store, "spout2")
+    state.write({"x": 1})
+    assert (other.read("x"), other.names()) == (None, [])
+
+
+def test_one_write_is_one_transaction_of_the_store(state, store):
+    calls = []
+    write = store.write
+    store.write = lambda changes: (calls.append(len(changes)), write(changes))
+    state.write({"a": 1, "b": 2})
+    assert calls == [2]
+
+
+def test_what_is_no_plain_data_is_refused_before_anything_is_written(state, store):
+    with pytest.raises(TypeError):
+        state.write({"a": 1, "b": object()})
+    assert store.blobs == {}
+
+
+def damaged(blob: bytes) -> list[bytes]:
+    flipped = [bytes([*blob[:place], blob[place] ^ 1, *blob[place + 1 :]]) for place in range(len(blob))]
+    return [blob[:cut] for cut in range(len(blob))] + flipped + [b"", b"null", b"\x80\x05K\x01.", blob + b"x"]
+
+
+def test_every_damaged_blob_is_an_error_that_names_its_path(state, store):
+    state.write({"meta/7": {"offset": 5}})
+    good = store.blobs["spout/meta/7"]
+    for blob in damaged(good):
+        store.blobs["spout/meta/7"] = blob
+        with pytest.raises(
+            CorruptStateError, match=r"the value of spout/meta/7 .*(nothing was reset|the version that wrote it)"
+        ):
+            state.read("meta/7")
+
+
+def test_a_newer_format_is_an_error_that_says_so(state, store):
+    blob = bytearray(frame(b"WNDT", b'["spout/x",1]'))
+    blob[5] = 9
+    store.blobs["spout/x"] = bytes(blob)
+    with pytest.raises(CorruptStateError, match="the value of spout/x has format 9, this library reads 1"):
+        state.read("x")
+
+
+def test_a_blob_of_another_path_is_an_error(state, store):
+    state.write({"a": 1, "b": 2})
+    store.blobs["spout/a"] = store.blobs["spout/b"]
+    with pytest.raises(CorruptStateError, match="the value of spout/a is that of 'spout/b'"):
+        state.read("a")
+
+
+@pytest.mark.parametrize("name", ["", "a//b", "../x", "/etc", "a/..", "a\0", "a b", "é"])
+def test_a_name_that_is_no_path_is_refused(state, name):
+    with pytest.raises(ConfigError, match="is no path of a store"):
+        state.write({name: 1})
+
+
+@given(st.lists(st.text(max_size=6), unique=True, max_size=8))
+def test_any_text_is_a_part_of_a_path_and_different_ones_are_different(texts):
+    parts = [part_of(text) for text in texts]
+    assert len(set(parts)) == len(texts)
+    state = TransactionalState(MemoryStore(), "spout")
+    state.write({f"p/{part}": text for part, text in zip(parts, texts, strict=True)})
+    assert {state.read(f"p/{part}") for part in parts} == set(texts)
+
+
+# -- values by txid -------------------------------------------------------------------------------------------------------
+
+
+def test_the_value_before_a_txid_is_that_of_the_next_smaller(state):
+    metas = RotatingTransactionalState(state, "meta")
+    assert (metas.previous(9), metas.last(), metas.txids(), metas.is_over(1)) == (None, None, [], False)
+    metas.put(9, "i")
+    metas.put(10, "j")
+    metas.put(12, "l")
+    assert [metas.previous(txid) for txid in (9, 10, 11, 12, 13)] == [None, "i", "j", "j", "l"]
+    assert (metas.last(), metas.get(12), metas.get(11), 10 in metas, 11 in metas) == ("l", "l", None, True, False)
+
+
+def test_success_cleans_up_what_came_before_and_keeps_what_the_next_rests_on(state):
+    metas = RotatingTransactionalState(state, "meta")
+    for txid in range(1, 6):
+        metas.put(txid, str(txid))
+    metas.cleanup_before(4)
+    assert (metas.txids(), state.names("meta")) == ([4, 5], ["4", "5"])
+    metas.cleanup_before(9)
+    assert (metas.txids(), metas.previous(9)) == ([5], "5")
+    assert (metas.is_over(4), metas.is_over(5)) == (True, False)
+
+
+def test_a_write_that_fails_leaves_what_was_there(state, store):
+    metas = RotatingTransactionalState(state, "meta")
+    metas.put(1, "a")
+
+    def broken(changes: Any) -> None:
+        raise OSError("no space")
+
+    store.write = broken
+    with pytest.raises(OSError, match="no space"):
+        metas.put(1, "b")
+    assert (metas.get(1), RotatingTransactionalState(state, "meta").get(1)) == ("a", "a")
+    metas.check()
+
+
+def test_the_values_of_several_names_are_written_at_once(state, store):
+    names = [RotatingTransactionalState(state, f"partitions/p{number}") for number in range(3)]
+    calls = []
+    write = store.write
+    store.write = lambda changes: (calls.append(len(changes)), write(changes))
+    put_all({each: number for number, each in enumerate(names)}, 7)
+    put_all({}, 8)
+    assert calls == [3]
+    assert [each.get(7) for each in names] == [0, 1, 2]
+
+
+def test_a_damaged_or_foreign_entry_stops_the_start_and_names_it(state, store):
+    RotatingTransactionalState(state, "meta").put(4, "x")
+    store.blobs["spout/meta/4"] = b"garbage"
+    with pytest.raises(CorruptStateError, match="spout/meta/4"):
+        RotatingTransactionalState(state, "meta")
+    del store.blobs["spout/meta/4"]
+    state.write({"meta/04": 1})
+    with pytest.raises(CorruptStateError, match="holds '04', wanted txids only"):
+        RotatingTransactionalState(state, "meta")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["put", "clean", "restart"]), st.integers(1, 9), st.none() | st.integers()),
+        max_size=30,
+    )
+)
+def test_it_is_a_dict_in_the_store_over_any_history(history):
+    state = TransactionalState(MemoryStore(), "spout")
+    metas, model = RotatingTransactionalState(state, "meta"), dict[int, Any]()
+    for what, txid, value in history:
+        if what == "put":
+            metas.put(txid, value)
+            model[txid] = value
+        elif what == "clean":
+            metas.cleanup_before(txid)
+            least = min(txid, max(model, default=0))
+            model = {each: model[each] for each in model if each >= least}
+        else:
+            metas = RotatingTransactionalState(state, "meta")
+        metas.check(live=model)
+        assert metas.txids() == sorted(model)
+        for each in range(11):
+            below = [number for number in model if number < each]
+            assert metas.previous(each) == (model[max(below)] if below else None)
+            assert metas.is_over(each) == (bool(model) and not below and each not in model)
