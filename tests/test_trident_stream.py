@@ -1,0 +1,681 @@
+"""The Stream API: what each step of a Trident topology does to the batches that go through it.
+
+Among them are equivalents of Storm's TridentIntegrationTest, one for each of its tests of streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from windowing.core.measures import count, seconds
+from windowing.errors import BoltError, FailedException
+from windowing.runtime.stores.factory import map_state
+from windowing.runtime.stores.memory import MemoryStore
+from windowing.topology.marking import spout
+from windowing.topology.trident import builtins as b
+from windowing.topology.trident.evaluation import TridentRun
+from windowing.topology.trident.joining import JoinType
+from windowing.topology.trident.streams import Stream, TridentState
+from windowing.topology.trident.topology import TridentTopology
+from windowing.transactions.kinds import SpoutKind
+
+
+class Given:
+    """A spout of batches whose rows the test gives."""
+
+    def __init__(self, output: str, kind: SpoutKind = SpoutKind.TRANSACTIONAL) -> None:
+        self.output, self.kind = output, kind
+
+
+def split(row: Any) -> list[tuple[str]]:
+    return [(word,) for word in row[0].split()]
+
+
+def run_of(build: Callable[[Stream], Any], fields: str = "word string, n long", tasks: int = 2) -> TridentRun:
+    """Return a run of one stream, called "in", that `build` goes on with; streams that it returns get a sink `out`."""
+    topology = TridentTopology("test")
+    built = build(topology.new_stream("in", Given(fields)).parallelism_hint(tasks))
+    if isinstance(built, Stream):
+        built.sink("out")
+    return TridentRun(topology.build())
+
+
+def out(build: Callable[[Stream], Any], rows: Iterable[Any], fields: str = "word string, n long") -> list[Any]:
+    return sorted(run_of(build, fields).batch({"in": rows})["out"], key=repr)
+
+
+WORDS = [("a", 1), ("b", 2), ("a", 3)]
+
+
+class Letters:
+    """A function as an object, with a life."""
+
+    log: list[str] = []
+
+    def prepare(self, context: Any) -> None:
+        self.log.append(f"prepare {context.task} of {context.tasks}")
+
+    def execute(self, row: Any, collector: Any) -> None:
+        for letter in row.word:
+            collector.emit((letter,))
+
+    def cleanup(self) -> None:
+        self.log.append("cleanup")
+
+
+# -- one tuple at a time -----------------------------------------------------------------------------------------------
+
+
+def test_each_appends_what_a_function_returns_and_a_tuple_for_each_row() -> None:
+    def twice(row: Any) -> list[int]:
+        return [row.n, row["n"] * 2]
+
+    assert out(lambda s: s.each("n", twice, "m long"), [("a", 1)]) == [("a", 1, 1), ("a", 1, 2)]
+    assert out(lambda s: s.each("n", lambda row: None, "m long"), [("a", 1)]) == []
+
+
+def test_a_function_sees_the_fields_that_it_names_in_their_order() -> None:
+    seen: list[Any] = []
+
+    def see(row: Any) -> None:
+        seen.append((row, row._fields))
+
+    out(lambda s: s.each(("n", "word"), see, "x long"), [("a", 1)])
+    assert seen == [((1, "a"), ("n", "word"))]
+
+
+def test_a_function_may_be_an_object_that_takes_a_collector_and_each_task_has_its_own() -> None:
+    Letters.log = []
+    run = run_of(lambda s: s.each("word", Letters(), "letter string").project("letter"))
+    assert sorted(run.batch({"in": [("ab", 1), ("c", 2)]})["out"]) == [("a",), ("b",), ("c",)]
+    run.close()
+    assert sorted(Letters.log) == ["cleanup", "cleanup", "prepare 0 of 2", "prepare 1 of 2"]
+
+
+def test_each_without_output_filters_as_filter_does() -> None:
+    assert out(lambda s: s.each("n", lambda row: row.n > 1), WORDS) == [("a", 3), ("b", 2)]
+    assert out(lambda s: s.filter(lambda row: row.word == "b"), WORDS) == [("b", 2)]
+    assert out(lambda s: s.filter(b.FilterNull(), "n"), [("a", None), ("b", 2)]) == [("b", 2)]
+    assert out(lambda s: s.each(("n", "m"), b.Equals()), [(1, 1), (1, 2)], "n long, m long") == [(1, 1)]
+    assert out(lambda s: s.each(("n", "m"), b.Negate(b.Equals())), [(1, 1), (1, 2)], "n long, m long") == [(1, 2)]
+
+
+def test_map_puts_one_row_in_the_place_of_a_tuple_and_keeps_the_fields_if_it_names_none() -> None:
+    assert out(lambda s: s.map(lambda row: (row.word * 2, row.n)), [("a", 1)]) == [("aa", 1)]
+    assert out(lambda s: s.map(lambda row: row.n + 0.5, "half double"), [("a", 1)]) == [(1.5,)]
+
+
+def test_flat_map_puts_any_number_of_rows_in_the_place_of_a_tuple() -> None:
+    assert out(lambda s: s.flat_map(split, "word string"), ["to be", ""], "sentence string") == [("be",), ("to",)]
+
+
+def test_peek_shows_the_tuples_and_lets_them_pass() -> None:
+    seen: list[Any] = []
+    assert out(lambda s: s.peek(seen.append), WORDS) == sorted(WORDS)
+    assert sorted(seen) == sorted(WORDS)
+
+
+def test_debug_writes_where_it_is_told_to() -> None:
+    lines: list[str] = []
+    assert out(lambda s: s.each("n", b.Debug(lines.append, "n")), [("a", 1)]) == [("a", 1)]
+    assert lines == ["n: Row(n=1)"]
+
+
+def test_project_keeps_fields_in_the_order_in_which_it_names_them() -> None:
+    assert out(lambda s: s.project("n", "word"), [("a", 1)]) == [(1, "a")]
+    assert out(lambda s: s.project(("n",)), [("a", 1)]) == [(1,)]
+
+
+def test_a_value_that_does_not_fit_its_declared_type_is_an_error_that_names_the_step_and_the_tuple() -> None:
+    with pytest.raises(
+        BoltError, match=r"step 2, map with <lambda> emitted a wrong row on Row\(word='a', n=1\): field 'x'"
+    ):
+        out(lambda s: s.map(lambda row: row.word, "x long"), [("a", 1)])
+
+
+def test_what_a_function_raises_names_step_tuple_and_line_and_a_failed_exception_stays_what_it_is() -> None:
+    def bad(row: Any) -> int:
+        return 1 // 0
+
+    with pytest.raises(
+        BoltError, match=r"step 2, each\(n\) with .*bad failed on .*ZeroDivisionError.*test_trident_stream.py"
+    ):
+        out(lambda s: s.each("n", bad, "m long"), [("a", 1)])
+
+    def fails(row: Any) -> int:
+        raise FailedException("again")
+
+    with pytest.raises(FailedException, match="again"):
+        out(lambda s: s.each("n", fails, "m long"), [("a", 1)])
+
+
+# -- where tuples are --------------------------------------------------------------------------------------------------
+
+
+def place_of(build: Callable[[Stream], Stream], tasks: int = 3, rows: Iterable[Any] = WORDS) -> list[Any]:
+    """Return (task, word, n) of each tuple behind a repartition into `tasks` partitions, batch by batch of two."""
+
+    class Where:
+        def prepare(self, context: Any) -> None:
+            self.task = context.task
+
+        def execute(self, row: Any) -> int:
+            return int(self.task)
+
+    run = run_of(
+        lambda s: build(s).each("n", Where(), "task long").parallelism_hint(tasks).project("task", "word", "n"), tasks=2
+    )
+    return [sorted(run.batch({"in": rows})["out"]) for _ in range(2)]
+
+
+def test_partition_by_brings_equal_keys_together() -> None:
+    first, second = place_of(lambda s: s.partition_by("word"))
+    assert first == second
+    assert len({task for task, word, _ in first if word == "a"}) == 1
+
+
+def test_global_brings_all_to_the_first_partition_and_batch_global_each_batch_to_another() -> None:
+    assert [{task for task, *_ in batch} for batch in place_of(lambda s: s.global_())] == [{0}, {0}]
+    assert [{task for task, *_ in batch} for batch in place_of(lambda s: s.batch_global())] == [{1}, {2}]
+
+
+def test_broadcast_brings_every_tuple_everywhere() -> None:
+    assert place_of(lambda s: s.broadcast())[0] == sorted((task, *row) for task in range(3) for row in WORDS)
+
+
+def test_shuffle_spreads_evenly() -> None:
+    tasks = [task for task, *_ in place_of(lambda s: s.shuffle(), rows=[("a", n) for n in range(12)])[0]]
+    assert [tasks.count(task) for task in range(3)] == [4, 4, 4]
+    assert len(place_of(lambda s: s.local_or_shuffle())[0]) == 3
+
+
+def test_a_custom_partition_asks_a_function_of_values_and_partitions() -> None:
+    assert place_of(lambda s: s.partition(lambda values, tasks: values[1] % tasks))[0] == [
+        (0, "a", 3),
+        (1, "a", 1),
+        (2, "b", 2),
+    ]
+
+
+def test_an_identity_partition_leaves_tuples_where_they_are() -> None:
+    assert place_of(lambda s: s.identity_partition(), tasks=2)[0] == [(0, "a", 1), (0, "a", 3), (1, "b", 2)]
+
+
+# -- many tuples of a batch --------------------------------------------------------------------------------------------
+
+
+class Concat:
+    """An Aggregator that emits as it goes, and at the end."""
+
+    def init(self, batch_id: Any, collector: Any) -> list[str]:
+        return []
+
+    def aggregate(self, value: list[str], row: Any, collector: Any) -> None:
+        value.append(row[0])
+        if row[0] == "now":
+            collector.emit(("at once",))
+
+    def complete(self, value: list[str], collector: Any) -> None:
+        collector.emit(("+".join(sorted(value)),))
+
+
+class Product:
+    """A ReducerAggregator."""
+
+    def init(self) -> int:
+        return 1
+
+    def reduce(self, current: int, row: Any) -> int:
+        return int(current * row[0])
+
+
+def test_aggregate_has_one_row_for_a_batch_also_for_an_empty_one() -> None:
+    run = run_of(lambda s: s.aggregate(None, b.Count(), "n long").parallelism_hint(3))
+    assert [run.batch({"in": rows})["out"] for rows in (WORDS, [], WORDS[:1])] == [[(3,)], [(0,)], [(1,)]]
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "inputs", "output", "of_words", "of_nothing"),
+    [
+        (b.Count(), None, "x long", 3, 0),
+        (b.Sum(), "n", "x long", 6, 0),
+        (b.Min(), "n", "x long", 1, None),
+        (b.Max(), "n", "x long", 3, None),
+        (Product(), "n", "x long", 6, 1),
+        (Concat(), "word", "x string", "a+a+b", ""),
+    ],
+)
+def test_aggregators_of_all_kinds_over_a_batch(
+    aggregator: Any, inputs: str | None, output: str, of_words: Any, of_nothing: Any
+) -> None:
+    run = run_of(lambda s: s.aggregate(inputs, aggregator, output).parallelism_hint(2))
+    assert run.batch({"in": WORDS})["out"] == [(of_words,)]
+    assert run.batch({"in": []})["out"] == [(of_nothing,)]
+
+
+def test_grouped_aggregates_have_a_row_for_each_key_and_none_for_an_empty_batch() -> None:
+    assert out(lambda s: s.group_by("word").aggregate("n", b.Sum(), "total long"), WORDS) == [("a", 4), ("b", 2)]
+    assert out(lambda s: s.group_by("word").aggregate("n", Product(), "total long"), WORDS) == [("a", 3), ("b", 2)]
+    assert out(lambda s: s.group_by("word").aggregate("n", b.Sum(), "total long"), []) == []
+
+
+def test_an_aggregator_may_emit_rows_as_it_goes() -> None:
+    made = out(lambda s: s.aggregate("word", Concat(), "x string"), [("now", 1), ("a", 2)])
+    assert made == [("a+now",), ("at once",)]
+
+
+def test_partition_aggregate_has_a_row_for_each_partition() -> None:
+    rows = [("a", 1), ("b", 2), ("a", 4)]
+    assert out(lambda s: s.partition_aggregate("n", b.Sum(), "x long"), rows) == [(2,), (5,)]
+    assert out(lambda s: s.group_by("word").partition_aggregate("n", b.Sum(), "x long"), rows) == [("a", 5), ("b", 2)]
+    assert out(lambda s: s.partition_aggregate("n", b.Sum(), "x long"), []) == [(0,), (0,)]
+
+
+def test_chained_aggregators_give_the_cross_product_of_what_they_emit() -> None:
+    def chain(stream: Stream) -> Stream:
+        declared = stream.chained_agg().aggregate(None, b.Count(), "n long").aggregate("n", b.Sum(), "total long")
+        return declared.aggregate("word", Concat(), "words string").chain_end()
+
+    assert out(chain, [("now", 1), ("a", 2)]) == [(2, 3, "a+now"), (2, 3, "at once")]
+
+
+def test_chained_combiners_work_before_tuples_travel() -> None:
+    def chain(stream: Stream) -> Stream:
+        grouped = stream.group_by("word").chained_agg()
+        return grouped.aggregate(None, b.Count(), "n long").aggregate("n", b.Max(), "most long").chain_end()
+
+    run = run_of(chain)
+    assert [exchange.schema.names for exchange in run.plan.exchanges] == [("word", "n"), ("word", "n", "most")]
+    assert sorted(run.batch({"in": WORDS})["out"]) == [("a", 2, 3), ("b", 1, 2)]
+
+
+def test_min_by_and_max_by_keep_the_whole_tuple_of_each_partition() -> None:
+    rows = [("a", 5), ("b", None), ("c", 2), ("d", 9)]
+    assert out(lambda s: s.global_().min_by("n"), rows) == [("c", 2)]
+    assert out(lambda s: s.global_().max_by("n"), rows) == [("d", 9)]
+    assert out(lambda s: s.global_().max_by("n", key=lambda n: -n), rows) == [("c", 2)]
+    assert out(lambda s: s.max_by("n"), rows) == [("a", 5), ("d", 9)]
+    assert out(lambda s: s.global_().min_by("n"), []) == []
+
+
+def test_first_n_are_the_first_of_the_batch() -> None:
+    rows = [("a", 5), ("b", None), ("c", 2), ("d", 9)]
+    assert len(out(lambda s: s.apply_assembly(b.FirstN(3)), rows)) == 3
+    assert out(lambda s: s.apply_assembly(b.FirstN(2, "n")), rows) == [("a", 5), ("c", 2)]
+    assert out(lambda s: s.apply_assembly(b.FirstN(3, "n", reverse=True)), rows) == [("a", 5), ("c", 2), ("d", 9)]
+
+
+# -- several streams ---------------------------------------------------------------------------------------------------
+
+
+def two(build: Callable[[TridentTopology, Stream, Stream], Stream], left: list[Any], right: list[Any]) -> list[Any]:
+    topology = TridentTopology("two")
+    first = topology.new_stream("left", Given("k long, a string")).parallelism_hint(2)
+    second = topology.new_stream("right", Given("key long, b string"))
+    build(topology, first, second).sink("out")
+    return sorted(TridentRun(topology.build()).batch({"left": left, "right": right})["out"], key=repr)
+
+
+def test_merge_is_one_stream_under_the_names_of_the_first_or_others() -> None:
+    assert two(lambda t, x, y: t.merge(x, y), [(1, "a")], [(2, "b")]) == [(1, "a"), (2, "b")]
+    assert two(lambda t, x, y: t.merge(x, y, names=("id", "c")).project("c"), [(1, "a")], [(2, "b")]) == [
+        ("a",),
+        ("b",),
+    ]
+
+
+INNER, OUTER = JoinType.INNER, JoinType.OUTER
+LEFT, RIGHT = [(1, "a"), (1, "b"), (2, "c")], [(1, "x"), (3, "y")]
+BOTH = [(1, "a", "x"), (1, "b", "x")]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (INNER, BOTH),
+        ([INNER, OUTER], [*BOTH, (2, "c", None)]),
+        ([OUTER, INNER], [*BOTH, (3, None, "y")]),
+        (OUTER, [*BOTH, (2, "c", None), (3, None, "y")]),
+    ],
+)
+def test_a_join_meets_within_a_batch_by_key_with_missing_sides_as_none(kinds: Any, expected: list[Any]) -> None:
+    assert two(lambda t, x, y: t.join([x, y], ["k", "key"], kinds=kinds), LEFT, RIGHT) == expected
+
+
+def test_a_join_names_its_fields_the_key_first() -> None:
+    joined = two(lambda t, x, y: t.join([x, y], ["k", "key"], ("id", "l", "r")).project("r", "id"), LEFT, RIGHT)
+    assert joined == [("x", 1), ("x", 1)]
+
+
+def test_tuples_of_different_batches_never_join() -> None:
+    topology = TridentTopology()
+    left, right = topology.new_stream("l", Given("k long")), topology.new_stream("r", Given("k long"))
+    topology.join([left, right], "k").sink("out")
+    run = TridentRun(topology.build())
+    assert [run.batch(rows)["out"] for rows in ({"l": [1]}, {"r": [1]}, {"l": [2], "r": [2]})] == [[], [], [(2,)]]
+
+
+def test_three_streams_join_and_one_stream_joins_itself() -> None:
+    topology = TridentTopology()
+    base = topology.new_stream("in", Given("k long"))
+    sides = [base.map(lambda row, by=by: (row.k, row.k * by), f"k long, x{by} long") for by in (2, 3, 4)]
+    topology.join(sides, "k", kinds=[INNER, OUTER, INNER]).sink("out")
+    assert TridentRun(topology.build()).batch({"in": [1, 2]})["out"] == [(1, 2, 3, 4), (2, 4, 6, 8)]
+
+
+def test_one_stream_may_have_many_steps_behind_it() -> None:
+    run = run_of(lambda s: [s.project("word").sink("words"), s.project("n").sink("numbers")] and None)
+    made = run.batch({"in": [("a", 1)]})
+    assert made == {"words": [("a",)], "numbers": [(1,)]}
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
+
+def stored(run: TridentRun, state: str = "state1") -> dict[Any, Any]:
+    return {key: value for partition in run.states[state] for key, value in partition.items()}
+
+
+def counts(name: str = "counts") -> Any:
+    return map_state(MemoryStore(), name)
+
+
+def test_persistent_aggregate_keeps_the_aggregate_of_all_batches_and_tells_the_new_values() -> None:
+    def build(stream: Stream) -> Stream:
+        state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
+        return state.parallelism_hint(3).new_values_stream()
+
+    run = run_of(build)
+    assert sorted(run.batch({"in": WORDS})["out"]) == [("a", 4), ("b", 2)]
+    assert sorted(run.batch({"in": [("a", 1)]})["out"]) == [("a", 5)]
+    assert stored(run) == {("a",): 5, ("b",): 2}
+
+
+def test_a_reducer_is_persisted_tuple_by_tuple() -> None:
+    run = run_of(
+        lambda s: s.group_by("word").persistent_aggregate(counts(), "n", Product(), "x long").new_values_stream()
+    )
+    assert sorted(run.batch({"in": WORDS})["out"]) == [("a", 3), ("b", 2)]
+    assert run.batch({"in": [("a", 5)]})["out"] == [("a", 15)]
+
+
+@pytest.mark.parametrize(("aggregator", "values"), [(b.Sum(), [6, 6, 16]), (Product(), [6, 6, 60])])
+def test_a_persistent_aggregate_without_keys_is_one_value(aggregator: Any, values: list[int]) -> None:
+    topology = TridentTopology()
+    state = topology.new_stream("in", Given("word string, n long")).parallelism_hint(2)
+    held = state.persistent_aggregate(counts(), "n", aggregator, "x long")
+    topology.new_drpc_stream("now").state_query(held, None, b.SnapshotGet(), "x long").project("x")
+    run = TridentRun(topology.build())
+    found = []
+    for rows in (WORDS, [], [("z", 10)]):
+        run.batch({"in": rows})
+        found += [value for (value,) in run.ask("now", "")]
+    assert found == values
+
+
+def test_an_attempt_that_is_made_again_counts_once() -> None:
+    run = run_of(
+        lambda s: s.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long").new_values_stream()
+    )
+    run.begin({"in": WORDS})  # dropped in the processing phase
+    run.begin({"in": WORDS}, attempt=1).commit()
+    again = run.begin({"in": WORDS}, attempt=2).commit()
+    assert sorted(again["out"]) == [("a", 4), ("b", 2)]
+    assert stored(run) == {("a",): 4, ("b",): 2}
+
+
+def test_partition_persist_hands_an_updater_the_tuples_of_a_partition_every_batch_of_every_partition_is_claimed() -> (
+    None
+):
+    log: list[Any] = []
+
+    class Logged:
+        kind = counts().kind
+
+        def make_state(self, partition: int, partitions: int) -> Any:
+            return Log(partition)
+
+    class Log:
+        def __init__(self, partition: int) -> None:
+            self.partition = partition
+
+        def begin_commit(self, attempt: Any) -> None:
+            log.append((self.partition, "begin", str(attempt)))
+
+        def commit(self, attempt: Any) -> None:
+            log.append((self.partition, "commit", str(attempt)))
+
+    class Updater:
+        def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+            log.append((state.partition, [tuple(row) for row in tuples]))
+            collector.emit((len(tuples),))
+
+    run = run_of(lambda s: s.partition_persist(Logged(), "n", Updater(), "rows long").new_values_stream())
+    assert run.batch({"in": [("a", 1), ("b", 2), ("c", 3)]})["out"] == [(2,), (1,)]
+    assert log == [
+        *[(0, "begin", "1:0"), (0, [(1,), (3,)]), (0, "commit", "1:0")],
+        *[(1, "begin", "1:0"), (1, [(2,)]), (1, "commit", "1:0")],
+    ]
+    log.clear()
+    run.batch({"in": []})
+    assert [entry[1] for entry in log] == ["begin", [], "commit"] * 2
+
+
+def test_state_query_asks_once_for_a_batch_and_sees_what_was_committed_before_it() -> None:
+    topology = TridentTopology()
+    stream = topology.new_stream("in", Given("word string, n long"))
+    state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
+    stream.group_by("word").state_query(state, "word", b.MapGet(), "before long").to_stream().sink("out")
+    run = TridentRun(topology.build())
+    assert sorted(run.batch({"in": WORDS})["out"]) == [("a", 1, None), ("a", 3, None), ("b", 2, None)]
+    assert run.batch({"in": [("a", 1)]})["out"] == [("a", 1, 4)]
+    assert run.batch({"in": [("a", 0)]})["out"] == [("a", 0, 5)]
+
+
+def test_a_query_that_does_not_answer_for_each_tuple_is_told_so() -> None:
+    class Forgetful(b.MapGet):
+        def batch_retrieve(self, state: Any, tuples: Any) -> Any:
+            return []
+
+    topology = TridentTopology()
+    state = topology.new_static_state(counts())
+    topology.new_stream("in", Given("word string")).state_query(state, "word", Forgetful(), "n long").sink("out")
+    with pytest.raises(BoltError, match="was asked for 1 tuples and gave 0 answers"):
+        TridentRun(topology.build()).batch({"in": ["a"]})
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tumbling_window_of_tuples_goes_on_from_batch_to_batch() -> None:
+    run = run_of(lambda s: s.global_().tumbling_window(count(3), "n", b.Sum(), "total long", timestamp="n"))
+    batches = [[("a", 1), ("b", 2)], [("c", 3), ("d", 4)], [("e", 5), ("f", 6), ("g", 7)]]
+    assert [run.batch({"in": rows})["out"] for rows in batches] == [[], [(6,)], [(15,)]]
+
+
+def test_a_sliding_window_of_event_time_and_its_late_stream() -> None:
+    topology = TridentTopology()
+    stream = topology.new_stream("in", Given("word string, at long")).parallelism_hint(2)
+    windows = stream.global_().sliding_window(seconds(10), seconds(5), "word", b.Count(), "n long", timestamp="at")
+    windows.sink("out")
+    windows.late_stream().sink("late")
+    run = TridentRun(topology.build())
+    assert run.batch({"in": [("a", 1000), ("b", 6000), ("c", 12_000)]}) == {"out": [(1,), (2,)], "late": []}
+    assert run.batch({"in": [("d", 2000), ("e", 21_000)]}) == {"out": [(2,), (1,)], "late": [("d", 2000, "late")]}
+
+
+def test_windows_for_each_group_begin_with_the_key() -> None:
+    run = run_of(lambda s: s.group_by("word").tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n"))
+    made = run.batch({"in": [("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)]})["out"]
+    assert sorted(made) == [("a", 4), ("b", 6)]
+
+
+def test_a_window_may_be_given_to_a_function_of_it() -> None:
+    def ends(window: Any) -> tuple[int, str]:
+        return window.end_timestamp, "".join(row.word for row in window)
+
+    run = run_of(lambda s: s.global_().tumbling_window(seconds(1), None, ends, "end long, words string", timestamp="n"))
+    assert run.batch({"in": [("a", 10), ("b", 999), ("c", 1000), ("d", 2500)]})["out"] == [(1000, "abc")]
+
+
+def test_a_window_over_the_clock_of_the_driver() -> None:
+    run = run_of(lambda s: s.global_().tumbling_window(seconds(10), "n", b.Sum(), "total long"))
+    assert run.batch({"in": WORDS}, now_ms=1000)["out"] == []
+    assert run.batch({"in": WORDS}, now_ms=9000)["out"] == []
+    assert run.batch({"in": []}, now_ms=20_000)["out"] == [(12,)]
+
+
+def test_all_tasks_of_a_window_have_one_watermark() -> None:
+    def build(stream: Stream) -> Stream:
+        grouped = stream.group_by("word")
+        return grouped.tumbling_window(seconds(1), "n", b.Count(), "n long", timestamp="n").parallelism_hint(5)
+
+    run = run_of(build)
+    run.batch({"in": [(word, 100) for word in "abcdefgh"]})
+    assert sorted(run.batch({"in": [("z", 5500)]})["out"]) == [(word, 1) for word in "abcdefgh"]
+
+
+def test_a_batch_that_is_tried_again_enters_its_windows_once() -> None:
+    run = run_of(lambda s: s.global_().tumbling_window(count(4), "n", b.Sum(), "total long", timestamp="n"))
+    run.begin({"in": WORDS})
+    assert run.begin({"in": WORDS}, attempt=1).commit()["out"] == []
+    assert run.begin({"in": WORDS}, attempt=2).commit()["out"] == []
+    assert run.begin({"in": [("z", 10)]}, txid=2).commit()["out"] == [(16,)]
+    assert run.begin({"in": [("z", 20)]}, txid=2, attempt=1).commit()["out"] == [(26,)]
+
+
+def test_a_batch_that_failed_inside_its_windows_leaves_them_as_they_were() -> None:
+    failing = [True]
+
+    def once(window: Any) -> int:
+        if failing.pop() if failing else False:
+            raise FailedException("once")
+        return sum(row.n for row in window)
+
+    run = run_of(lambda s: s.global_().tumbling_window(count(2), None, once, "total long", timestamp="n"))
+    with pytest.raises(FailedException, match="once"):
+        run.begin({"in": WORDS}).commit()
+    assert run.begin({"in": WORDS}, attempt=1).commit()["out"] == [(3,)]
+
+
+def test_windows_are_plain_data_and_go_on_elsewhere() -> None:
+    def build(stream: Stream) -> Stream:
+        return stream.global_().tumbling_window(count(4), "n", b.Sum(), "total long", timestamp="n")
+
+    first, second = run_of(build), run_of(build)
+    first.batch({"in": WORDS})
+    for group, tasks in first.tasks.items():
+        for task, other in zip(tasks, second.tasks[group], strict=True):
+            for number, window in task.windows().items():
+                other.windows()[number].restore(window.snapshot())
+    assert second.begin({"in": [("z", 10)]}, txid=2).commit()["out"] == [(16,)]
+
+
+def test_persists_and_windows_behind_a_window_work_on_what_it_emits() -> None:
+    def build(stream: Stream) -> Stream:
+        windows = stream.global_().tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n")
+        return (
+            windows.map(lambda row: ("all", row.total), "k string, total long")
+            .group_by("k")
+            .persistent_aggregate(counts(), "total", b.Sum(), "sum long")
+            .new_values_stream()
+        )
+
+    run = run_of(build)
+    assert run.batch({"in": WORDS})["out"] == [("all", 3)]
+    assert run.batch({"in": [("z", 10)]})["out"] == [("all", 16)]
+
+
+# -- Storm's TridentIntegrationTest ------------------------------------------------------------------------------------
+
+
+def word_counts(topology: TridentTopology) -> tuple[Stream, TridentState]:
+    words = topology.new_stream("words", Given("sentence string")).each("sentence", split, "word string")
+    return words, words.group_by("word").persistent_aggregate(counts(), None, b.Count(), "count long").parallelism_hint(
+        6
+    )
+
+
+def test_storm_word_count() -> None:
+    topology = TridentTopology()
+    _, state = word_counts(topology)
+    asked = topology.new_drpc_stream("words_of").each("args", split, "word string").group_by("word")
+    got = asked.state_query(state, "word", b.MapGet(), "count long").to_stream().aggregate("count", b.Sum(), "sum long")
+    got.project("sum")
+    run = TridentRun(topology.build())
+    run.batch({"words": ["hello the man said", "the"]})
+    assert [run.ask("words_of", text) for text in ("the", "hello")] == [[(2,)], [(1,)]]
+    run.batch({"words": ["the man on the moon", "where are you"]})
+    assert [run.ask("words_of", text) for text in ("the", "man", "man where you the")] == [[(4,)], [(2,)], [(8,)]]
+
+
+def test_storm_memory_map_get_tuples() -> None:
+    topology = TridentTopology()
+    _, state = word_counts(topology)
+    asked = topology.new_drpc_stream("all_tuples").broadcast()
+    asked.state_query(state, "args", b.TupleCollectionGet(), "word string, count long").project("word", "count")
+    run = TridentRun(topology.build())
+    run.batch({"words": ["hello the man said", "the"]})
+    assert sorted(run.ask("all_tuples", "man")) == [("hello", 1), ("man", 1), ("said", 1), ("the", 2)]
+
+
+def test_storm_count_agg() -> None:
+    topology = TridentTopology()
+    asked = topology.new_drpc_stream("numwords").each("args", split, "word string")
+    asked.aggregate(None, b.Count(), "count long").parallelism_hint(2).project("count")
+    run = TridentRun(topology.build())
+    assert [run.ask("numwords", "the") for _ in range(100)] == [[(1,)]] * 100
+    assert run.ask("numwords", "") == [(0,)]
+    assert run.ask("numwords", "1 2 3 4 5 6 7 8") == [(8,)]
+
+
+def test_storm_split_merge() -> None:
+    topology = TridentTopology()
+    asked = topology.new_drpc_stream("splitter")
+    words = asked.each("args", split, "word string").project("word")
+    length = asked.each("args", lambda row: str(len(row.args)), "len string").project("len")
+    topology.merge(words, length)
+    run = TridentRun(topology.build())
+    assert sorted(run.ask("splitter", "the man")) == [("7",), ("man",), ("the",)]
+    assert sorted(run.ask("splitter", "hello")) == [("5",), ("hello",)]
+
+
+def test_storm_multiple_groupings_of_one_stream() -> None:
+    topology = TridentTopology()
+    asked = topology.new_drpc_stream("tester")
+    words = asked.each("args", lambda row: 1, "one long").group_by("args")
+    first, second = (words.aggregate("one", b.Count(), "count long") for _ in range(2))
+    topology.merge(first, second)
+    run = TridentRun(topology.build())
+    assert run.ask("tester", "the") == [("the", 1), ("the", 1)]
+    assert run.ask("tester", "aaaaa") == [("aaaaa", 1), ("aaaaa", 1)]
+
+
+def test_storm_multi_repartition() -> None:
+    topology = TridentTopology()
+    asked = topology.new_drpc_stream("tester").each("args", split, "word string").local_or_shuffle().shuffle()
+    asked.aggregate(None, b.Count(), "count long").project("count")
+    run = TridentRun(topology.build())
+    assert [run.ask("tester", text) for text in ("the man", "aaa")] == [[(2,)], [(1,)]]
+
+
+def test_storm_word_count_through_many_empty_batches() -> None:
+    topology = TridentTopology()
+    word_counts(topology)
+    run = TridentRun(topology.build())
+    for rows in ([], ["hello the man said"], [], [], ["the", "man the"], [], []):
+        run.batch({"words": rows})
+    assert stored(run) == {("hello",): 1, ("the",): 3, ("man",): 2, ("said",): 1}
+
+
+def test_a_spout_of_tuples_begins_a_stream_too() -> None:
+    @spout(output="word string")
+    def words() -> Any:
+        yield "a"
+
+    topology = TridentTopology()
+    topology.new_stream("words", words).sink("out")
+    assert TridentRun(topology.build()).batch({"words": ["a"]})["out"] == [("a",)]

@@ -1,0 +1,205 @@
+"""TridentPlan: a Trident topology that can run: groups of nodes, exchanges between them, states; as frozen plain data.
+
+    spout_sentences x1 --identity--> b_0_split x1 --fields(word)--> b_1_count x2     phases: P process, C commit
+      1 sentences                      2 each (P)                     5 combine (P)
+                                       3 partial (P)                  6 persist (C)
+
+Laws: a plan is made by `TridentTopology.build`, which has found every mistake; groups stand in an order in which each reads only
+those before it; every edge of the graph is inside a group or in one exchange. A node is of the commit phase if it commits (persist,
+window) or reads, by way of others, one that does: it works in the order of the txids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from windowing.core.checks import did_you_mean
+from windowing.errors import ConfigError, shown
+from windowing.topology.config_keys import TopologyConfig
+from windowing.topology.drawing import Arrow, Box, mermaid
+from windowing.topology.schema import Schema
+from windowing.topology.trident.graph import Graph, ProcessorNode, SpoutNode
+from windowing.topology.trident.operations import Sink
+from windowing.topology.trident.partitions import Partitioning
+from windowing.topology.trident.stateful import StateSpec
+
+__all__ = ["Drpc", "Exchange", "GroupPlan", "Phase", "StatePlan", "TridentPlan"]
+
+
+class Phase(Enum):
+    """When a node works: with the tuples of a batch, in any order of batches, or when the batch is committed, in txid order."""
+
+    PROCESS = "process"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """Nodes that run together: one spout, or operations. parallelism: its number of tasks. states: whose partitions it holds."""
+
+    id: str
+    nodes: tuple[int, ...]
+    parallelism: int
+    is_spout: bool
+    commits: bool
+    batch_groups: tuple[str, ...]
+    states: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Tuples of one node on their way to a group. targets: (node, index of its input). phase: when they are complete.
+
+    late: they are the late tuples of a window. to_window: their timestamps are told to every task (see Outlet).
+    """
+
+    id: int
+    source: int
+    group: str
+    target_group: str
+    grouping: Partitioning
+    schema: Schema
+    targets: tuple[tuple[int, int], ...]
+    phase: Phase
+    batch_group: str
+    late: bool = False
+    to_window: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlan:
+    """A state: its factory and what is asked of it, and the group whose task i holds partition i (None: nobody asks it)."""
+
+    id: str
+    spec: StateSpec
+    group: str | None
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drpc:
+    """A function of DRPC: where its requests come in, and the node whose tuples answer them."""
+
+    function: str
+    spout: int
+    answer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TridentPlan:
+    """What both drivers run. groups: by id, each behind those that it reads. batch_groups: of each node; streams that meet share
+    one, and with it their batches. sinks: the node of each name.
+    """
+
+    name: str
+    graph: Graph
+    groups: Mapping[str, GroupPlan]
+    exchanges: tuple[Exchange, ...]
+    phases: Mapping[int, Phase]
+    batch_groups: Mapping[int, str]
+    states: Mapping[str, StatePlan]
+    drpc: Mapping[str, Drpc]
+    sinks: Mapping[str, int]
+    config: TopologyConfig
+
+    @property
+    def spouts(self) -> tuple[SpoutNode, ...]:
+        """The sources, requests of DRPC included."""
+        return tuple(node for node in self.graph.nodes.values() if isinstance(node, SpoutNode))
+
+    def group(self, id: str) -> GroupPlan:
+        """Return a group by its id; ConfigError names the nearest one."""
+        if id not in self.groups:
+            raise ConfigError(f"there is no group {shown(id)}; {did_you_mean(id, self.groups)}")
+        return self.groups[id]
+
+    def group_of(self, node: int) -> GroupPlan:
+        """Return the group that a node is in. Cost: O(groups)."""
+        return next(group for group in self.groups.values() if node in group.nodes)
+
+    def processor(self, number: int) -> ProcessorNode:
+        """Return a node that is an operation."""
+        node = self.graph.nodes[number]
+        assert isinstance(node, ProcessorNode)
+        return node
+
+    def into(self, group: str) -> tuple[Exchange, ...]:
+        """Return the exchanges that lead to a group."""
+        return tuple(exchange for exchange in self.exchanges if exchange.target_group == group)
+
+    def out_of(self, group: str) -> tuple[Exchange, ...]:
+        """Return the exchanges that lead away from a group."""
+        return tuple(exchange for exchange in self.exchanges if exchange.group == group)
+
+    def explain(self) -> str:
+        """Return groups, nodes and exchanges as text, for a person."""
+        lines = [f"topology {self.name}: {len(self.groups)} groups, {len(self.exchanges)} exchanges"]
+        for group in self.groups.values():
+            lines.append(f"{group.id} ×{group.parallelism}, {', '.join(group.batch_groups)}")
+            lines += [f"    {line}" for number in group.nodes for line in self._node_lines(number)]
+            for exchange in self.out_of(group.id):
+                late = " in the commit phase" if exchange.phase is Phase.COMMIT else ""
+                lines.append(f"  {exchange.source} == {exchange.grouping} ==> {exchange.target_group}{late}")
+        return "\n".join(lines) + "\n"
+
+    def to_mermaid(self) -> str:
+        """Return a drawing of groups and exchanges as Mermaid text; the same for the same plan.
+
+        Spouts are rounded, groups with windows have double sides, those with a state are cylinders; what goes in the commit phase
+        is dotted.
+        """
+        return mermaid(self.boxes(), self.arrows())
+
+    def boxes(self) -> Iterator[Box]:
+        """Yield what a drawing shows of each group."""
+        for group in self.groups.values():
+            nodes = [self.graph.nodes[number] for number in group.nodes]
+            titles = [node.title for node in nodes]
+            windowed = any(isinstance(node, ProcessorNode) and node.operation.keeps_window for node in nodes)
+            shape = "spout" if group.is_spout else "state" if group.states else "window" if windowed else "bolt"
+            head = group.id if group.parallelism == 1 else f"{group.id} ×{group.parallelism}"
+            yield Box(group.id, (head, *titles), shape)
+
+    def arrows(self) -> Iterator[Arrow]:
+        """Yield what a drawing shows of each exchange."""
+        for exchange in self.exchanges:
+            yield Arrow(exchange.group, exchange.target_group, str(exchange.grouping), exchange.phase is Phase.COMMIT)
+
+    def definition(self) -> dict[str, Any]:
+        """Return the plan as plain JSON data, to be kept with a checkpoint; functions are known by their names only."""
+        return {
+            "name": self.name,
+            "config": self.config.to_storm(),
+            "groups": {
+                group.id: {
+                    "parallelism": group.parallelism,
+                    "nodes": [self._node_definition(number) for number in group.nodes],
+                    "states": list(group.states),
+                }
+                for group in self.groups.values()
+            },
+            "exchanges": [
+                {
+                    "source": exchange.source,
+                    "target": exchange.target_group,
+                    "grouping": exchange.grouping.definition(),
+                    "inputs": [list(target) for target in exchange.targets],
+                }
+                for exchange in self.exchanges
+            ],
+        }
+
+    def _node_definition(self, number: int) -> dict[str, Any]:
+        node = self.graph.nodes[number]
+        return {"node": number, "title": node.title, "fields": node.schema.ddl}
+
+    def _node_lines(self, number: int) -> Iterator[str]:
+        node = self.graph.nodes[number]
+        phase = " [commit]" if self.phases[number] is Phase.COMMIT else ""
+        reads = ", ".join(str(edge.source) for edge in self.graph.in_edges[number])
+        yield f"{number} {node.title}{f' of {reads}' if reads else ''}{phase} -> {node.schema.ddl or 'nothing'}"
+        if isinstance(node, ProcessorNode) and isinstance(node.operation, Sink):
+            yield f"  out as {node.operation.name}"
