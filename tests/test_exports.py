@@ -32,8 +32,8 @@ RUNTIME = words("""
     VirtualClock run_local run_topology
 """)
 SPARK = words("""
-    BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink Sink WindowedQuery WindowedStream
-    require_session session submit windowed
+    BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout Root Sink SqliteQueue
+    WindowedQuery WindowedStream require_session session submit windowed
 """)
 ALIASES = {"Effect"}
 """A union of classes: it is documented where its members are."""

@@ -97,7 +97,7 @@ def run_process(job: Job, failpoint: str | None = None, timeout_s: float = 300.0
     log = Path(job.folder, "driver.log")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.job", job.plain()],
+            [sys.executable, "-m", job.module, job.plain()],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,

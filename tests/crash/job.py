@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import SparkSession
 
@@ -40,6 +40,7 @@ class Job:
     cores: int = 2
     drain: bool = True
     order_by: tuple[str, ...] = ()
+    module: ClassVar[str] = "tests.crash.job"
 
     @property
     def checkpoint(self) -> Path:

@@ -118,7 +118,7 @@ class BatchLedger:
 
     def take(self, record: BatchRecord) -> None:
         """Take what a batch says. Raises AckError where it cannot be right; the ledger is unchanged then."""
-        if record.batch != self.batch + 1 and self.batch >= 0:
+        if record.batch != self.batch + 1:
             raise AckError(f"batch {record.batch} came after batch {self.batch}; batches are taken in order, each once")
         changed = self._changed(record)
         self.told(record.told)

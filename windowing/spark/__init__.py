@@ -3,6 +3,7 @@
 session()            a Spark session with all that windowed bolts need
 windowed(bolt, df)   a bolt on streaming DataFrames: its streams, or one query with a sink per stream
 submit(topology)     a topology as one query
+PartitionedSpout     a source of rows in Python, which may take acks
 """
 
 from windowing.spark.metrics import BatchMetrics, MetricsListener
@@ -10,6 +11,8 @@ from windowing.spark.query import WindowedStream, windowed
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session, session
 from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, Sink
+from windowing.spark.spouts import PartitionedSpout, Root
+from windowing.spark.sqlite_queue import SqliteQueue
 from windowing.spark.submit import submit
 
 __all__ = [
@@ -20,7 +23,10 @@ __all__ = [
     "MetricsListener",
     "NoopSink",
     "ParquetSink",
+    "PartitionedSpout",
+    "Root",
     "Sink",
+    "SqliteQueue",
     "WindowedQuery",
     "WindowedStream",
     "require_session",

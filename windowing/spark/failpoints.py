@@ -12,6 +12,13 @@ environment runs through.
     kill_worker           the same place, and only the worker dies: Spark tries the task again
     in_sink               the first sink has written
     before_commit         all sinks have written, Spark has not committed the batch
+
+Where a spout takes acks (acks.py) there are these too:
+
+    before_ledger         what the batch says of roots is known, nothing of it is written
+    after_ledger          it is written, Spark has not committed the batch
+    before_ack            the batch is committed, no spout was told what it has settled
+    after_ack             all were told
 """
 
 from __future__ import annotations
@@ -21,9 +28,10 @@ import signal
 
 from windowing.errors import ConfigError, shown
 
-__all__ = ["NAMES", "hit"]
+__all__ = ["ACK_NAMES", "NAMES", "hit"]
 
 NAMES = ("before_batch", "before_state_write", "after_state_write", "kill_worker", "in_sink", "before_commit")
+ACK_NAMES = ("before_ledger", "after_ledger", "before_ack", "after_ack")
 _VARIABLE = "WINDOWING_FAILPOINT"
 
 
@@ -33,8 +41,9 @@ def hit(name: str, batch: int) -> None:
     if wanted is None:
         return
     point, _, number = wanted.partition(":")
-    if point not in NAMES or not number.isdigit():
-        raise ConfigError(f"{_VARIABLE} is {shown(wanted)}, wanted name:batch with a name of {', '.join(NAMES)}")
+    names = NAMES + ACK_NAMES
+    if point not in names or not number.isdigit():
+        raise ConfigError(f"{_VARIABLE} is {shown(wanted)}, wanted name:batch with a name of {', '.join(names)}")
     if point == name and int(number) == batch and _first_time():
         _kill(name)
 

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from windowing.core.measures import Duration
 from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, shown
 from windowing.spark import control, definition, failpoints
+from windowing.spark.acks import Acks
 from windowing.spark.failures import damaged_file, unwrapped
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import BatchMetrics, metrics_of
@@ -34,6 +35,7 @@ DRAINED_FILE = "drained.json"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ONE_FILE_ROWS = 50_000
 _LOG_EVERY_S = 60.0
+_SETTLE_EVERY_S = 0.5
 
 _log = logging.getLogger("windowing.spark")
 _starting = threading.Lock()
@@ -56,10 +58,15 @@ class Streams(Protocol):
 
 
 class BatchWriter:
-    """What foreachBatch calls. `sinks` are those of the streams of `layout` that have one, in order."""
+    """What foreachBatch calls. `sinks` are those of the streams of `layout` that have one, in order; `acks` for spouts that take
+    them.
+    """
 
-    def __init__(self, bolt: str, layout: Streams, sinks: Mapping[str, Sink], log_late: bool) -> None:
+    def __init__(
+        self, bolt: str, layout: Streams, sinks: Mapping[str, Sink], log_late: bool, acks: Acks | None = None
+    ) -> None:
         self._bolt, self._layout, self.sinks, self._log_late = bolt, layout, dict(sinks), log_late
+        self.acks = acks
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
 
@@ -67,6 +74,8 @@ class BatchWriter:
         """Evaluate the batch once and write its streams."""
         try:
             failpoints.hit("before_batch", batch_id)
+            if self.acks is not None:
+                self.acks.begin(batch_id)
             output.persist()
             try:
                 self._write(output, batch_id)
@@ -78,8 +87,11 @@ class BatchWriter:
             raise
 
     def _write(self, output: DataFrame, batch_id: int) -> None:
-        late = self._layout.late().alias("late")
-        counts = output.agg(*[self._layout.count(stream) for stream in self.sinks], late).first()
+        aggregates = [self._layout.count(stream) for stream in self.sinks]
+        aggregates.append(self._layout.late().alias("late"))
+        if self.acks is not None:
+            aggregates.append(self.acks.column())
+        counts = output.agg(*aggregates).first()
         assert counts is not None
         for stream, sink in self.sinks.items():
             count = self._layout.counted(counts, stream)
@@ -89,6 +101,8 @@ class BatchWriter:
             elif hasattr(sink, "skip"):
                 sink.skip(batch_id)
             failpoints.hit("in_sink", batch_id)
+        if self.acks is not None:
+            self.acks.record(batch_id, counts["acks"])
         if self._log_late and counts["late"]:
             self._warn(counts["late"])
 
@@ -172,6 +186,8 @@ class WindowedQuery:
         """Check the checkpoint against the plan and the sinks against the checkpoint, start the query, and watch over it."""
         finish = _open(plan)
         claim(plan.spark, plan.checkpoint, plan.writer.sinks)
+        if plan.writer.acks is not None:
+            plan.writer.acks.open()
         try:
             query = cls(plan, drain, finish)
         except Exception as error:
@@ -242,8 +258,14 @@ class WindowedQuery:
         return damaged_file(self._plan.spark, self._plan.checkpoint)
 
     def _wait(self) -> None:
+        acks = self._plan.writer.acks
         try:
-            self._query.awaitTermination()
+            if acks is None:
+                self._query.awaitTermination()
+                return
+            while not self._query.awaitTermination(_SETTLE_EVERY_S):  # type: ignore[arg-type]  # Spark takes fractions
+                acks.settle()
+            acks.settle()
         finally:
             self._collect()
 

@@ -22,6 +22,7 @@ from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics
+from windowing.spark.acks import Acks
 from windowing.spark.hadoop import literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.level import SpoutStage, emitted, processed
@@ -30,7 +31,9 @@ from windowing.spark.place import PlaceTurn
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
+from windowing.spark.spouts import PartitionedSpout
 from windowing.spark.topology_definition import described
+from windowing.spark.wire import stream_name
 from windowing.spark.wiring import Wiring, wired
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Component, Topology
@@ -38,7 +41,8 @@ from windowing.topology.stages import stages_of
 
 __all__ = ["Sources", "submit"]
 
-Sources = Mapping[str, DataFrame | Mapping[str, DataFrame]]
+Source = DataFrame | PartitionedSpout
+Sources = Mapping[str, Source | Mapping[str, Source]]
 
 
 def submit(
@@ -56,8 +60,9 @@ def submit(
 ) -> WindowedQuery:
     """Start a topology as ONE query; every bolt is evaluated once per batch, whatever branches and joins.
 
-    sources: a streaming DataFrame for each InputSpout, with the columns that it declares; for one with several streams a
-        mapping of streams to DataFrames.
+    sources: a streaming DataFrame or a PartitionedSpout for each InputSpout, with the columns that it declares; for one with
+        several streams a mapping of streams to them. A PartitionedSpout with an `ack` method is told of each batch that all that
+        came of it is done and committed.
     sinks: by "component" or "component.stream". A stream that nobody reads needs a sink or stands in `discard`; one that is
         read may have a sink too. "component.dead_letters" takes the tuples that a bolt has failed as often as the topology's
         `windowing.max.attempts` says: without it they end the query.
@@ -73,20 +78,23 @@ def submit(
     known = sinks_of(topology, sinks, discarded)
     names = outlet_names(topology)
     stages = stages_of(topology)
-    wiring = wired(stages, frozenset(names[name][0] for name in known))
+    given = _given(topology, sources)
+    acking = {key: number for number, (key, source) in enumerate(given.items()) if _takes_acks(source)}
+    at_once = topology.config.acker_executors == 0
+    wiring = wired(stages, frozenset(names[name][0] for name in known), {} if at_once else acking)
     _require_runnable(wiring)
-    inputs = _inputs(topology, sources)
+    inputs = {key: _selected(topology.components[key[0]], key[1], source, spark) for key, source in given.items()}
     width = _partitions(spark, checkpoint, wiring, partitions)
     unread = unread_late(topology, sinks, discarded)
     outlets = Outlets({name: names[name] for name in known}, unread)
     plan = Plan(
         spark=spark,
         checkpoint=str(checkpoint),
-        definition={**definition.frame(spark), "topology": described(wiring, width)},
+        definition={**definition.frame(spark), "topology": described(wiring, width, tuple(acking))},
         output=lambda folder: metrics.observed(
             _chain(spark, wiring, inputs, width, folder), metrics.wire_metric_columns()
         ),
-        writer=BatchWriter(topology.name, outlets, known, log_late=bool(unread)),
+        writer=BatchWriter(topology.name, outlets, known, bool(unread), _acks(spark, str(checkpoint), acking, given)),
         partitions=width,
         trigger=trigger_options(trigger, drain),
         query_name=query_name,
@@ -146,39 +154,59 @@ def _require_runnable(wiring: Wiring) -> None:
         PlaceTurn(wiring, place)  # refuses what its windows cannot do here
 
 
-def _inputs(topology: Topology, sources: Sources) -> dict[tuple[str, str], DataFrame]:
-    """Return the DataFrame of each stream of each spout, in the order of the plan, with the declared columns."""
+def _takes_acks(source: Any) -> bool:
+    return isinstance(source, PartitionedSpout) and source.takes_acks
+
+
+def _acks(
+    spark: SparkSession,
+    checkpoint: str,
+    acking: Mapping[tuple[str, str], int],
+    given: Mapping[tuple[str, str], Any],
+) -> Acks | None:
+    spouts = {number: (stream_name(*key), given[key]) for key, number in acking.items()}
+    return Acks(spark, checkpoint, spouts) if spouts else None
+
+
+def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:
+    """Return what was given for each stream of each spout, in the order of the plan."""
     spouts = {spout.id: spout for spout in topology.spouts}
     for name in sources:
         if name not in spouts:
             raise ConfigError(f"sources names {shown(name)}, which is no spout; {did_you_mean(str(name), spouts)}")
-    found = {}
+    found: dict[tuple[str, str], Any] = {}
     for spout in topology.spouts:
         if spout.kind is not ComponentKind.INPUT:
             raise ConfigError(
                 f"spout {spout.id!r} is Python code that cannot be asked for a batch again; on Spark a source has to be "
-                "replayable: declare an InputSpout and give a streaming DataFrame in sources="
+                "replayable: declare an InputSpout and give a streaming DataFrame or a PartitionedSpout in sources="
             )
         if spout.id not in sources:
             raise ConfigError(f"spout {spout.id!r} has no source; give sources={{{spout.id!r}: spark.readStream...}}")
         given = sources[spout.id]
-        streams: Mapping[str, DataFrame] = given if isinstance(given, Mapping) else {DEFAULT_STREAM: given}
+        streams: Mapping[str, Any] = given if isinstance(given, Mapping) else {DEFAULT_STREAM: given}
         for stream in spout.outputs:
             if stream not in streams:
                 raise ConfigError(
                     f"spout {spout.id!r} has a stream {stream!r} without a source; give a mapping of its streams to DataFrames"
                 )
-        for stream, rows in streams.items():
-            found[spout.id, stream] = _selected(spout, stream, rows)
+        for stream in streams:
+            if stream not in spout.outputs:
+                raise ConfigError(
+                    f"the source of spout {spout.id!r} is for no stream of it; {did_you_mean(stream, spout.outputs)}"
+                )
+        found |= {(spout.id, stream): streams[stream] for stream in spout.outputs}
     return found
 
 
-def _selected(spout: Component, stream: str, rows: Any) -> DataFrame:
+def _selected(spout: Component, stream: str, source: Any, spark: SparkSession) -> DataFrame:
+    """Return the declared columns of the rows of a source."""
     what = f"the source of spout {spout.id!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
-    if stream not in spout.outputs:
-        raise ConfigError(f"{what} is for no stream of it; {did_you_mean(stream, spout.outputs)}")
+    rows = source.stream(spark, stream_name(spout.id, stream)) if isinstance(source, PartitionedSpout) else source
     if not isinstance(rows, DataFrame) or not rows.isStreaming:
-        raise ConfigError(f"{what} is a streaming DataFrame, got {shown(rows)}; read it with spark.readStream")
+        raise ConfigError(
+            f"{what} is a streaming DataFrame or a PartitionedSpout, got {shown(rows)}; read it with spark.readStream"
+        )
     schema = spout.outputs[stream].schema
     wanted = StructType.fromDDL(schema.ddl)
     assert isinstance(wanted, StructType)

@@ -5,6 +5,7 @@ levels: placed bolts, their order, tasks, windows, states    refused: places and
 what a bolt with windows or a state reads, by which grouping refused
 a field of that which is gone or of another type             refused
 the spouts, their streams and their order                    refused: a checkpoint knows its sources by position
+which of them take acks                                      refused: tuples in windows know their roots, or do not
 partitions                                                   refused
 a new field, fused bolts, lag, late stream, on_error, ...    taken over
 """
@@ -12,7 +13,7 @@ a new field, fused bolts, lag, late stream, on_error, ...    taken over
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from windowing.spark.wire import stream_name
@@ -25,13 +26,21 @@ Definition = dict[str, Any]
 _PARTS = ("spouts", "partitions", "levels", "free")
 
 
-def described(wiring: Wiring, partitions: int) -> Definition:
-    """Return what has to stay, and under "free" what need not, as plain JSON data."""
+def described(wiring: Wiring, partitions: int, acking: Collection[tuple[str, str]] = ()) -> Definition:
+    """Return what has to stay, and under "free" what need not, as plain JSON data. `acking`: names of the streams of spouts that
+    take acks.
+    """
     topology = wiring.stages.topology
+
+    def acked(spout: str) -> list[Any]:
+        """What a checkpoint without acks does not have: those who wait for them, and when they are acked."""
+        mine = [stream for component, stream in acking if component == spout]
+        return [[*mine, "when done" if wiring.acks else "at once"]] if mine else []
+
     return {
         "name": topology.name,
         "partitions": partitions,
-        "spouts": [[spout.id, list(spout.outputs)] for spout in topology.spouts],
+        "spouts": [[spout.id, list(spout.outputs), *acked(spout.id)] for spout in topology.spouts],
         "levels": [
             [[name, _fixed(wiring, topology.components[name])] for name in level] for level in wiring.stages.levels[1:]
         ],

@@ -1,0 +1,186 @@
+"""submit() with spouts that take acks: a batch leaves the queue when all that came of it is done and committed, not before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from windowing.acking.batches import BatchLedger, BatchRecord, Partial
+from windowing.core.measures import seconds
+from windowing.errors import CorruptStateError, DefinitionChangedError, SourceError
+from windowing.spark import MemorySink, ParquetSink, SqliteQueue, submit
+from windowing.spark.ack_log import AckLog
+from windowing.spark.spouts import Root
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.decorators import tumbling
+from windowing.topology.plan import Topology
+
+WORDS = "word string, at long"
+
+
+def told_by(checkpoint: Path) -> tuple[type[SqliteQueue], list[tuple[int, str, list[int]]]]:
+    """Return a queue that notes what it is told, and which batches were committed then: (batch, what, commits)."""
+    told: list[tuple[int, str, list[int]]] = []
+
+    def note(root: Root, what: str) -> None:
+        commits = [int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit()]
+        told.append((root.batch, what, sorted(commits)))
+
+    class Noting(SqliteQueue):
+        def ack(self, root: Root) -> None:
+            note(root, "ack")
+            super().ack(root)
+
+        def fail(self, root: Root, component: str) -> None:
+            note(root, f"fail {component}")
+            super().fail(root, component)
+
+    return Noting, told
+
+
+def counts(on_error: str = "raise", **settings: Any) -> Topology:
+    @tumbling(
+        seconds(10), timestamp="at", key="word", on_error=on_error, name="count", output="word string, end long, n long"
+    )
+    def count(window: Any) -> Any:
+        if window.key == "bad":
+            raise ValueError("no such word")
+        return window.key, window.end_timestamp, len(window)
+
+    @tumbling(seconds(20), timestamp="end", output="end long, words long")
+    def total(window: Any) -> Any:
+        return window.end_timestamp, sum(row.n for row in window)
+
+    builder = TopologyBuilder("counts")
+    builder.configure({"topology.enable.message.timeouts": False, **settings})
+    builder.set_spout("words", InputSpout(WORDS))
+    builder.set_bolt("count", count, 2).fields_grouping("words", "word")
+    builder.set_bolt("total", total).global_grouping("count")
+    return builder.build()
+
+
+@pytest.fixture
+def start(spark: SparkSession, tmp_path: Path) -> Callable[..., dict[str, list[tuple[Any, ...]]]]:
+    def run(topology: Topology, source: Any, **options: Any) -> dict[str, list[tuple[Any, ...]]]:
+        sinks = {"count": MemorySink(), "total": MemorySink()}
+        checkpoint = str(tmp_path / "checkpoint")
+        query = submit(topology, spark, sources={"words": source}, sinks=sinks, checkpoint=checkpoint, **options)
+        query.await_end(200)
+        return {name: [tuple(row) for row in sink.rows] for name, sink in sinks.items()}
+
+    return run
+
+
+def test_a_batch_is_acked_when_its_last_window_has_fired_and_is_committed_and_a_restart_goes_on(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    kind, told = told_by(tmp_path / "checkpoint")
+    queue = kind(tmp_path / "queue.db", WORDS, max_rows=2, partitions=1)
+    rows = [
+        ("cow", 1_000),
+        ("moon", 9_000),
+        ("cow", 12_000),
+        ("cow", 8_000),
+        ("moon", 25_000),
+        ("cow", 3_000),
+        ("cow", 45_000),
+    ]
+    queue.put(rows[:6])
+    found = start(counts(), queue)
+    assert sorted(found["count"]) == [("cow", 10_000, 1), ("cow", 20_000, 1), ("moon", 10_000, 1)]
+    assert found["total"] == [(20_000, 3)]
+    # (0, 10] fired in batch 1, and what it emitted waited for (0, 20] of the next bolt, which fired in batch 2.
+    assert told == [(0, "ack", [0, 1, 2]), (1, "ack", [0, 1, 2])]
+    assert queue.rows() == rows[4:6], "a batch stays whole: its late row too"
+    queue.put(rows[6:])
+    found = start(counts(), queue, drain=True)
+    assert sorted(found["count"]) == [("cow", 50_000, 1), ("moon", 30_000, 1)]
+    assert [batch for batch, _, _ in told] == [0, 1, 2, 3]
+    assert all(commits[-1] >= batch + 1 for batch, _, commits in told)
+    assert len(queue) == 0
+
+
+def test_a_failed_window_gives_its_batches_back_until_they_are_dead(start: Callable[..., Any], tmp_path: Path) -> None:
+    kind, told = told_by(tmp_path / "checkpoint")
+    queue = kind(tmp_path / "queue.db", WORDS, max_rows=2, partitions=2, max_attempts=2)
+    queue.put([("bad", 1_000), ("cow", 2_000), ("cow", 11_000), ("moon", 12_000)])
+    start(counts(on_error="fail"), queue)
+    assert told == [(0, "fail count", [0, 1])]
+    assert queue.rows() == [("cow", 11_000), ("moon", 12_000), ("bad", 1_000), ("cow", 2_000)], "for another attempt"
+    with pytest.raises(DefinitionChangedError, match=r"spouts with their streams were .*when done.*, now .*at once"):
+        start(counts(on_error="skip", **{"topology.acker.executors": 0}), queue)
+
+
+def test_a_spout_that_is_wrong_ends_the_query_with_its_name(start: Callable[..., Any], tmp_path: Path) -> None:
+    class Broken(SqliteQueue):
+        def ack(self, root: Root) -> None:
+            raise OSError("the disk is full")
+
+    queue = Broken(tmp_path / "queue.db", WORDS)
+    queue.put([("cow", 1_000)])
+    sentence = r"spout 'words:default' raised in ack of batch 0: OSError: the disk is full; repair it and start again"
+    with pytest.raises(SourceError, match=sentence):
+        start(counts(**{"topology.acker.executors": 0}), queue)
+    assert queue.rows() == [("cow", 1_000)]
+    start(counts(**{"topology.acker.executors": 0}), SqliteQueue(tmp_path / "queue.db", WORDS))
+    assert queue.rows() == [], "told again at the next start; without ackers a batch is acked when it is committed"
+
+
+def test_a_spout_is_a_streaming_dataframe_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "queue.db", "n long, told map<string, array<double>>", partitions=3, max_rows=6)
+    queue.put([(n, {"half": [n / 2]}) for n in range(10)])
+    query = queue.stream(spark).writeStream.format("memory").queryName("queued").trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    found = sorted((row.n, row.told) for row in spark.table("queued").collect())
+    assert found == [(n, {"half": [n / 2]}) for n in range(10)]
+    assert len(queue) == 10, "nobody acks for a DataFrame"
+
+
+def record(batch: int) -> BatchRecord:
+    return BatchRecord(batch, {batch << 16: [{"0": batch}, {"0": batch + 1}]}, (Partial(batch << 16, 1, 1),), batch - 2)
+
+
+def test_the_log_of_acks_is_whole_at_any_length_and_its_damage_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    log, ledger = AckLog(spark, str(tmp_path)), BatchLedger()
+    for batch in range(53):
+        log.compact(ledger)
+        ledger.take(record(batch))
+        log.write(record(batch))
+        if batch in (0, 48, 49, 50, 51):
+            assert log.ledger(batch).snapshot() == ledger.snapshot()
+    folder = tmp_path / "windowing" / "acks"
+    assert sorted(path.name[10:] for path in folder.glob("0*")) == ["49.snapshot", "50.batch", "51.batch", "52.batch"]
+    before = log.ledger(51).snapshot()
+    (folder / "000000000052.batch").unlink()
+    assert log.ledger(51).snapshot() == before, "a batch that was not committed is not looked at"
+    with pytest.raises(CorruptStateError, match=r"000000000052.batch is missing"):
+        log.ledger(52)
+    for name in ("000000000049.snapshot", "000000000050.batch"):
+        content = (folder / name).read_bytes()
+        (folder / f".{name}.crc").unlink()
+        (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(CorruptStateError, match=name):
+            log.ledger(51)
+        (folder / name).write_bytes(content)
+    assert log.ledger(51).snapshot() == before
+
+
+def test_the_example_of_the_documentation_runs_as_it_stands(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    (example,) = [each for each in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "SqliteQueue(" in each]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "spark.md", "exec"), {"__name__": "spark_md"})
+    assert capsys.readouterr().out == "[('over and over', 25000)]\n"
+    counted = sorted((row.word, row.ends, row.n) for row in ParquetSink("out/count").read(spark).collect())
+    assert counted == [
+        *[(word, 10_000, 1) for word in ("cow", "jumped", "moon")],
+        *[("moon", 20_000, 1), ("over", 10_000, 1), ("the", 10_000, 2), ("the", 20_000, 1)],
+    ]

@@ -1,0 +1,233 @@
+"""PartitionedSpout as Spark asks it, and SqliteQueue, without a JVM."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from windowing.errors import ConfigError, SourceError
+from windowing.spark.failures import WorkerError
+from windowing.spark.spouts import Offsets, PartitionedSpout, Root, SpoutReader, batch_of
+from windowing.spark.sqlite_queue import SqliteQueue
+from windowing.topology.schema import Schema
+
+
+class Numbers(PartitionedSpout):
+    """Partitions of whole numbers: the row at offset n is n."""
+
+    fields = "n long"
+
+    def __init__(self, **ends: int) -> None:
+        self.ends, self.begins = ends, dict.fromkeys(ends, 0)
+        self.committed: list[Offsets] = []
+
+    def initial(self) -> Offsets:
+        return self.begins
+
+    def latest(self) -> Offsets:
+        return self.ends
+
+    def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"n": pa.array(range(start + 1, end + 1), pa.int32())})
+
+    def commit(self, end: Offsets) -> None:
+        self.committed.append(end)
+
+
+def reader_of(spout: PartitionedSpout) -> SpoutReader:
+    return SpoutReader(spout, Schema.parse(spout.fields), "numbers")
+
+
+def rows_of(reader: SpoutReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    parts = reader.partitions(start, end)
+    return [n for part in parts for batch in reader.read(part) for n in batch.column("n").to_pylist()]
+
+
+def test_a_spout_takes_acks_if_its_class_defines_them() -> None:
+    assert not Numbers(a=3).takes_acks
+    assert SqliteQueue.takes_acks.fget(object.__new__(SqliteQueue))  # type: ignore[attr-defined]
+
+
+def test_batches_are_cut_by_max_rows_and_the_log_alone_tells_what_each_has_read() -> None:
+    reader = reader_of(Numbers(a=3, b=7))
+    at = reader.initialOffset()
+    assert rows_of(reader, at, at) == []
+    batches = []
+    while (end := reader.latestOffset(at, ReadMaxRows(4))) != at:
+        assert batch_of(end, "numbers") == (at["to"], end["to"])
+        assert batch_of(end, "others") is None
+        batches.append(rows_of(reader, at, end))
+        reader.commit(end)
+        at = end
+    assert batches == [[1, 2, 1, 2], [3, 3, 4], [5, 6, 7]]
+    assert reader.latestOffset(at, ReadAllAvailable()) is at
+    assert reader._spout.committed[-1] == {"a": 3, "b": 7}  # type: ignore[attr-defined]
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.integers(0, 12), min_size=1),
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), max_size=4),
+    st.none() | st.integers(1, 7),
+)
+def test_every_row_is_read_once_whatever_comes_between_the_batches(
+    ends: dict[str, int], more: list[tuple[str, int]], rows: int | None
+) -> None:
+    spout = Numbers(**ends)
+    reader, found, bound = reader_of(spout), [], ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+    at, growing = reader.initialOffset(), iter(more)
+    while True:
+        end = reader.latestOffset(at, bound)
+        if end == at:
+            step = next(growing, None)
+            if step is None:
+                break
+            spout.ends = {**spout.ends, step[0]: spout.ends.get(step[0], 0) + step[1]}
+            spout.begins = dict.fromkeys(spout.ends, 0)
+            continue
+        parts = reader.partitions(at, end)
+        taken = [(part.partition, n) for part in parts for b in reader.read(part) for n in b.column("n").to_pylist()]  # type: ignore[attr-defined]
+        assert taken, "a batch that Spark makes has something to read"
+        assert rows is None or len(taken) <= max(rows, len(spout.ends))
+        found += taken
+        at = end
+    assert sorted(found) == sorted((name, n) for name, end in spout.ends.items() for n in range(1, end + 1))
+
+
+def test_a_run_of_what_is_there_ends_at_what_was_there_when_it_began() -> None:
+    spout = Numbers(a=5)
+    reader = reader_of(spout)
+    reader.prepareForTriggerAvailableNow()
+    spout.ends, spout.begins = {"a": 9, "b": 2}, {"a": 0, "b": 0}
+    at = reader.initialOffset()
+    end = reader.latestOffset(at, ReadAllAvailable())
+    assert end["to"]["a"] == 5
+    assert rows_of(reader, at, end) == [1, 2, 3, 4, 5]
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"ends": {"a": 2}}, "ends at offset 2, and the query has read up to 3: rows were lost"),
+        ({"ends": {"a": 3.5}}, "wanted a whole number for each partition"),
+        ({"ends": [3]}, "wanted a whole number for each partition"),
+        ({"ends": {"a": 3, "b": 1}}, "partition 'b' is in latest.* not in initial"),
+    ],
+)
+def test_offsets_that_cannot_be_right_are_an_error(change: dict[str, Any], sentence: str) -> None:
+    spout = Numbers(a=3)
+    reader = reader_of(spout)
+    at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    vars(spout).update(change)
+    with pytest.raises(WorkerError, match=sentence) as found:
+        reader.latestOffset(at, ReadAllAvailable())
+    assert isinstance(found.value.__cause__, SourceError)
+
+
+@pytest.mark.parametrize(
+    ("given_rows", "sentence"),
+    [
+        ([1, 2], "its read yields pyarrow RecordBatches"),
+        (pa.RecordBatch.from_pydict({"m": [1]}), "gave columns m; its fields are n"),
+        (pa.RecordBatch.from_pydict({"n": ["x"]}), "a value that is not of its field"),
+    ],
+)
+def test_rows_that_are_not_of_the_fields_are_an_error(given_rows: Any, sentence: str) -> None:
+    class Wrong(Numbers):
+        def read(self, partition: str, start: int, end: int) -> Iterator[Any]:
+            yield given_rows
+
+    reader = reader_of(Wrong(a=1))
+    at = reader.initialOffset()
+    with pytest.raises(WorkerError, match=sentence):
+        rows_of(reader, at, reader.latestOffset(at, ReadAllAvailable()))
+
+
+# -- the queue --------------------------------------------------------------------------------------------------------------
+
+
+def taken(queue: SqliteQueue, start: Offsets, end: Offsets) -> list[Any]:
+    root = Root(0, start, end)
+    parts = [queue.read(name, *bounds) for name, bounds in sorted(root.ranges.items())]
+    return sorted(row["n"] for part in parts for batch in part for row in batch.to_pylist())
+
+
+def test_offsets_of_a_queue_only_grow_also_when_it_is_empty_in_between(tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "q.db", "n long", partitions=2)
+    assert queue.initial() == queue.latest() == {"0": 0, "1": 0}
+    assert queue.put([(1,), (2,), (3,)]) == 3
+    assert queue.latest() == {"0": 3, "1": 3}
+    root = Root(0, queue.initial(), queue.latest())
+    assert taken(queue, root.start, root.end) == [1, 2, 3]
+    queue.ack(root)
+    queue.ack(root)
+    assert len(queue) == 0
+    assert queue.initial() == queue.latest() == {"0": 3, "1": 3}
+    queue.put([(4,)])
+    assert taken(queue, root.end, queue.latest()) == [4]
+
+
+def test_a_failed_root_comes_again_and_is_dead_after_its_last_attempt(tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "q.db", "n long", max_attempts=2)
+    queue.put([(1,), (2,)])
+    first = Root(0, {"0": 0}, {"0": 2})
+    queue.fail(first, "count")
+    queue.fail(first, "count")
+    assert queue.rows() == [(1,), (2,)], "once, whatever is told twice"
+    queue.put([(3,)])
+    queue.fail(Root(1, {"0": 2}, {"0": 5}), "count")
+    assert queue.dead == [(1,), (2,)]
+    assert queue.rows() == [(3,)]
+    assert queue.latest() == {"0": 6}
+
+
+def test_what_does_not_fit_a_queue_is_refused_whole(tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "q.db", "n long")
+    for rows in ([(1,), ("x",)], [(1,), (2, 3)]):
+        with pytest.raises(ConfigError, match="takes rows of n bigint"):
+            queue.put(rows)
+    assert len(queue) == 0
+    with pytest.raises(ConfigError, match="was made with fields 'n bigint', now 'm bigint'"):
+        SqliteQueue(tmp_path / "q.db", "m long")
+    with pytest.raises(ConfigError, match="was made with partitions '1', now '2'"):
+        SqliteQueue(tmp_path / "q.db", "n long", partitions=2)
+    with pytest.raises(ConfigError, match="max_rows of a queue is a whole number"):
+        SqliteQueue(tmp_path / "q.db", "n long", max_rows=0)
+    (tmp_path / "other.db").write_bytes(b"no database at all" * 100)
+    with pytest.raises((SourceError, sqlite3.DatabaseError)):
+        SqliteQueue(tmp_path / "other.db", "n long")
+
+
+values = st.fixed_dictionaries(
+    {
+        "text": st.none() | st.text(),
+        "x": st.none() | st.floats(allow_nan=False),
+        "raw": st.none() | st.binary(),
+        "day": st.none() | st.dates(),
+        "many": st.none() | st.lists(st.integers(-(2**63), 2**63 - 1)),
+    }
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(st.lists(values, max_size=5), st.integers(1, 3))
+def test_what_is_put_is_what_is_read_value_for_value(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], partitions: int
+) -> None:
+    fields = "text string, x double, raw binary, day date, many array<long>"
+    queue = SqliteQueue(tmp_path_factory.mktemp("q") / "q.db", fields, partitions=partitions)
+    queue.put(rows)
+    names = ("text", "x", "raw", "day", "many")
+    assert queue.rows() == [tuple(row[name] for name in names) for row in rows]
+    latest = queue.latest()
+    found = [row for name in latest for batch in queue.read(name, 0, latest[name]) for row in batch.to_pylist()]
+    assert len(found) == len(rows)
+    assert all(row in rows for row in found)

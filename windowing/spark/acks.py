@@ -1,0 +1,149 @@
+"""Acks: the driver's side of roots. Executors say what they did (edges.py), the ledger decides, the spouts are told.
+
+    batch 7     evaluated, sinks written --> record 7 into the log --> Spark commits 7
+                                             (ack_log.py)                   |
+    spouts <-- ack(root), fail(root) <-- news of batches up to 7 <----------+   seen: at the next batch, at the end of the run,
+                                                                                at the next start, or while the query waits
+Laws
+- A root is told of only after the batch that settled it is committed: before that the batch may be made again, and would ask
+  the source for its rows. A kill anywhere acks nothing early.
+- What was told is written with the next batch. So after a kill the news of the last batches may be told once more, never never.
+- The work on the driver is per root and batch; the partials come with the aggregate that evaluates the batch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from windowing.acking.batches import BatchLedger, BatchRecord, News
+from windowing.errors import CorruptStateError, SourceError, told
+from windowing.spark import definition, failpoints
+from windowing.spark.ack_log import AckLog
+from windowing.spark.edges import SOURCE_BITS, partials_of, root_of
+from windowing.spark.hadoop import Folder
+from windowing.spark.spouts import PartitionedSpout, Root, batch_of
+
+__all__ = ["Acks"]
+
+_log = logging.getLogger("windowing.spark")
+
+
+class Acks:
+    """The acks of one query. `spouts` are those that take them, by the number of their stream: name in the offset log, spout.
+
+    Its methods may be called from the thread of foreachBatch and from that which waits for the query.
+    """
+
+    def __init__(
+        self, spark: SparkSession, checkpoint: str, spouts: Mapping[int, tuple[str, PartitionedSpout]]
+    ) -> None:
+        self._spark, self._checkpoint, self._spouts = spark, checkpoint, dict(spouts)
+        self._log = AckLog(spark, checkpoint)
+        self._home = Folder(spark, checkpoint)
+        self._ledger = BatchLedger()
+        self._lock = threading.RLock()
+
+    def open(self) -> None:
+        """Read the ledger of the checkpoint, and tell what a query before this one has left untold."""
+        with self._lock:
+            last = definition.last_batch(self._spark, self._checkpoint)
+            pending = definition.pending_batch(self._spark, self._checkpoint)
+            committed = -1 if last is None else last if pending is None else pending - 1
+            self._ledger = self._log.ledger(committed)
+            self._tell(committed)
+
+    def column(self) -> Column:
+        """Return the aggregate that gathers what all senders of a batch say."""
+        return F.collect_list(F.when(F.col("kind") == "ack", F.col("data"))).alias("acks")
+
+    def begin(self, batch: int) -> None:
+        """Take note that Spark begins a batch: those before it are committed."""
+        with self._lock:
+            self._tell(batch - 1)
+
+    def record(self, batch: int, tables: Iterable[Any]) -> None:
+        """Take what all senders of an evaluated batch say, and make it durable; called before Spark commits the batch."""
+        with self._lock:
+            record = BatchRecord(
+                batch, self._begun(batch), partials_of(bytes(each) for each in tables), self._ledger.told_upto
+            )
+            failpoints.hit("before_ledger", batch)
+            self._log.compact(self._ledger)
+            self._ledger.take(record)
+            self._log.write(record)
+            failpoints.hit("after_ledger", batch)
+
+    def settle(self) -> None:
+        """Tell what is committed by now. Cost: nothing if there is no news, else a look-up in Spark's log of commits."""
+        with self._lock:
+            waiting = self._ledger.next_news
+            if waiting is not None and (self._home / "commits").exists(str(waiting)):
+                self._tell(waiting)
+
+    # -- what Spark's log says of a batch --------------------------------------------------------------------------------
+
+    def _begun(self, batch: int) -> dict[int, Any]:
+        """Return the roots that a batch begins: of each source that has given something, with its offsets."""
+        now, before = self._offsets(batch), self._offsets(batch - 1) if batch > 0 else {}
+        found = {}
+        for source, offset in now.items():
+            if offset != before.get(source) and offset[0] != offset[1]:
+                found[root_of(batch, source)] = [dict(offset[0]), dict(offset[1])]
+        return found
+
+    def _offsets(self, batch: int) -> dict[int, tuple[Any, Any]]:
+        name = f"offsets/{batch}"
+        folder = self._home / "offsets"
+        if not folder.exists(str(batch)):
+            raise CorruptStateError(f"{self._home.of(name)} is missing, whose offsets say what batch {batch} has read")
+        offsets = [_parsed(line) for line in folder.read(str(batch)).split(b"\n")[1:]]
+        found = {}
+        for source, (spout, _) in self._spouts.items():
+            for offset in offsets:
+                bounds = batch_of(offset, spout)
+                if bounds is not None:
+                    found[source] = bounds
+        return found
+
+    # -- telling ---------------------------------------------------------------------------------------------------------
+
+    def _tell(self, upto: int) -> None:
+        """Tell the spouts all news of batches up to a committed one, oldest first."""
+        news = self._ledger.news(upto)
+        for batch in sorted({each.batch for each in news}):
+            failpoints.hit("before_ack", batch)
+            for each in news:
+                if each.batch == batch:
+                    self._tell_one(each)
+            failpoints.hit("after_ack", batch)
+        self._ledger.told(upto)
+
+    def _tell_one(self, news: News) -> None:
+        name, spout = self._spouts[news.root & ((1 << SOURCE_BITS) - 1)]
+        root = Root(news.root >> SOURCE_BITS, *news.payload)
+        try:
+            if news.failed is None:
+                spout.ack(root)
+            else:
+                _log.warning("bolt %r has failed batch %d of spout %r", news.failed, root.batch, name)
+                spout.fail(root, news.failed)
+        except Exception as problem:
+            what = "ack" if news.failed is None else "fail"
+            raise SourceError(
+                f"spout {name!r} raised in {what} of batch {root.batch}: {told(problem)}; repair it and start again: it is told "
+                "again then"
+            ) from problem
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
