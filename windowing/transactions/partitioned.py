@@ -118,7 +118,7 @@ class _Reader:
         if partitions == self._current:
             return
         self._current = partitions
-        self._stored = {}  # a partition that comes back has been read by another task
+        self._stored = {}
         self.mine = self._emitter.partitions_of(partitions, self._context.task, self._context.tasks)
         self._emitter.refresh_partitions(self.mine)
 
@@ -135,7 +135,10 @@ class _Reader:
 
         Raises FailedException if the batch before is under way and may have read this partition elsewhere, and if it is gone.
         """
-        stored, txid, after = self.stored(partition), batch.attempt.txid, batch.after
+        txid, after = batch.attempt.txid, batch.after
+        if txid - 1 not in self.stored(partition):
+            del self._stored[partition]  # what is in memory may be old: another task may have read on from there
+        stored = self.stored(partition)
         if stored.is_over(txid):
             raise FailedException(
                 f"batch {txid} of partition {shown(partition)} was asked for, but {stored.txids()} are stored: it comes too late, "

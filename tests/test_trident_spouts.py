@@ -1,0 +1,700 @@
+"""Spouts of batches: metadata made once, batches emitted and committed by attempts, partitions read on from where they ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windowing.errors import ConfigError, CorruptStateError, FailedException
+from windowing.transactions.attempt import TransactionAttempt
+from windowing.transactions.batch_effects import Ack, Commit, EmitBatch, Fail, Report, Succeed
+from windowing.transactions.batch_spouts import BatchSpoutExecutor, FixedBatchSpout, RichSpoutBatchExecutor
+from windowing.transactions.coordinator_rules import Readiness
+from windowing.transactions.kinds import SpoutKind
+from windowing.transactions.partitioned import OpaquePartitionedTridentSpoutExecutor, PartitionedTridentSpoutExecutor
+from windowing.transactions.spout_coordinator import SendBatch, TridentSpoutCoordinator
+from windowing.transactions.spout_executor import TridentSpoutExecutor
+from windowing.transactions.spouts import (
+    BatchCoordinator,
+    IBatchSpout,
+    IOpaquePartitionedTridentSpout,
+    IPartitionedTridentSpout,
+    OpaquePartitionedEmitter,
+    PartitionedCoordinator,
+    PartitionedEmitter,
+    SpoutBatch,
+    SpoutContext,
+)
+from windowing.transactions.transactional_state import MemoryStore, TransactionalState
+
+
+def attempt(text: str) -> TransactionAttempt:
+    txid, number = text.split(":")
+    return TransactionAttempt(int(txid), int(number))
+
+
+def batch(text: str, metadata: Any = None, after: str | None = None) -> SpoutBatch:
+    return SpoutBatch(attempt(text), metadata, attempt(after) if after else None)
+
+
+class Rows:
+    """A collector that is a list."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def emit(self, values: Any) -> None:
+        self.rows.append(values[0] if len(values) == 1 else tuple(values))
+
+
+# -- TridentSpoutCoordinator ----------------------------------------------------------------------------------------------
+
+
+class Numbers(BatchCoordinator):
+    """Metadata is (end of the batch before, its own end); `end` is how far the source is."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.told: list[int] = []
+        self.fails = False
+
+    def initialize_transaction(self, txid: int, previous: Any, current: Any) -> Any:
+        if self.fails:
+            raise FailedException("no answer from the source")
+        return current or [previous[1] if previous else 0, self.end]
+
+    def success(self, txid: int) -> None:
+        self.told.append(txid)
+
+
+class Coordinated:
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self.store = store or MemoryStore()
+        self.numbers = Numbers()
+        self.machine = TridentSpoutCoordinator(self.numbers, TransactionalState(self.store, "spout"))
+
+    def batch(self, name: str, after: str | None = None, end: int = 0) -> Any:
+        """Return the metadata that was sent, or the cause of the failure, or None if nothing was done."""
+        self.numbers.end = end
+        effects = list(self.machine.batch(attempt(name), attempt(after) if after else None, None, "m"))
+        match effects:
+            case [SendBatch(sent, None, "m"), Ack("m")]:
+                assert (sent.attempt, sent.after) == (attempt(name), attempt(after) if after else None)
+                return sent.metadata
+            case [Fail("m", cause)]:
+                return cause
+        assert effects == []
+        return None
+
+
+def test_the_metadata_of_a_batch_rests_on_that_of_the_batch_before():
+    spout = Coordinated()
+    assert spout.batch("1:0", end=3) == [0, 3]
+    assert spout.batch("2:0", after="1:0", end=5) == [3, 5]
+
+
+def test_every_attempt_has_the_same_metadata_also_after_a_restart():
+    spout = Coordinated()
+    spout.batch("1:0", end=3)
+    spout.batch("2:0", after="1:0", end=5)
+    assert spout.batch("1:1", end=9) == [0, 3]
+    again = Coordinated(spout.store)
+    assert again.batch("1:2", end=9) == [0, 3]
+    assert again.batch("2:1", after="1:2", end=9) == [3, 5]
+    assert again.batch("3:0", after="2:1", end=9) == [5, 9]
+
+
+def test_a_batch_that_overtakes_what_it_rests_on_is_failed():
+    spout = Coordinated()
+    spout.batch("1:0", end=3)
+    assert spout.batch("3:0", after="2:0", end=9) == "[FAILED] batch 3:0 came before 2:0, on which it rests"
+    assert spout.batch("2:0", after="1:0", end=5) == [3, 5]
+    assert spout.batch("3:1", after="2:0", end=9) == [5, 9]
+
+
+def test_an_attempt_that_comes_late_is_failed_and_one_that_comes_twice_is_sent_once():
+    spout = Coordinated()
+    spout.batch("1:1", end=3)
+    assert "1:1, which supersedes it" in spout.batch("1:0", end=3)
+    assert spout.batch("1:1", end=3) is None
+
+
+def test_success_forgets_what_came_before_and_tells_the_spout_once():
+    spout = Coordinated()
+    for txid in range(1, 20):
+        spout.batch(f"{txid}:0", after=f"{txid - 1}:0" if txid > 1 else None, end=txid)
+        spout.machine.success(attempt(f"{txid}:0"))
+        spout.machine.success(attempt(f"{txid}:0"))
+        assert len(spout.store.blobs) <= 2
+    assert spout.numbers.told == list(range(1, 20))
+
+
+def test_a_txid_that_is_over_is_never_begun_anew():
+    spout = Coordinated()
+    for txid in (1, 2, 3):
+        spout.batch(f"{txid}:0", end=txid)
+        spout.machine.success(attempt(f"{txid}:0"))
+    assert "it comes too late, or the coordinator's record was lost" in spout.batch("2:1", end=9)
+    assert "it comes too late, or the coordinator's record was lost" in Coordinated(spout.store).batch("1:0", end=9)
+    assert Coordinated(spout.store).batch("4:0", end=9) == [3, 9]
+
+
+def test_a_spout_that_cannot_make_metadata_fails_the_batch_and_the_next_attempt_asks_again():
+    spout = Coordinated()
+    spout.numbers.fails = True
+    assert spout.batch("1:0") == "[FAILED] no answer from the source"
+    spout.numbers.fails = False
+    assert spout.batch("1:1", end=2) == [0, 2]
+
+
+def test_damaged_metadata_stops_the_start():
+    spout = Coordinated()
+    spout.batch("1:0", end=3)
+    spout.store.blobs["spout/meta/1"] = b"{}"
+    with pytest.raises(CorruptStateError, match="spout/meta/1"):
+        Coordinated(spout.store)
+
+
+# -- TridentSpoutExecutor -------------------------------------------------------------------------------------------------
+
+
+class Executed:
+    """A task of a spout whose emitter sends `emits` to each target, and fails at `fails`."""
+
+    def __init__(self, *targets: str) -> None:
+        self.machine = TridentSpoutExecutor(targets)
+        self.emits = 2
+        self.fails: type[Any] | None = None
+        self.cause = ""
+
+    def do(self, effects: Any) -> list[str]:
+        words = []
+        for effect in effects:
+            match effect:
+                case EmitBatch(each, skip):
+                    words.append(f"emit {each.attempt}" + (f" to the dead letters: {skip}" if skip else ""))
+                    for target in self.machine.targets * self.emits if not skip else ():
+                        self.machine.emitted(each.attempt, target)
+                case Commit(name) | Succeed(name):
+                    words.append(f"{type(effect).__name__.lower()} {name}")
+                case Report(_, target, sent, message):
+                    words.append(f"tell {target} {sent} by {message}")
+                case Ack(message) | Fail(message):
+                    words.append(f"{type(effect).__name__.lower()} {message}")
+            if type(effect) is self.fails:
+                self.machine.failed(effect.batch.attempt if type(effect) is EmitBatch else effect.attempt, "x")
+        self.machine.check()
+        return words
+
+    def batch(self, name: str, skip: str | None = None, message: str = "b") -> list[str]:
+        return self.do(self.machine.batch(batch(name), skip, message))
+
+    def commit(self, name: str) -> list[str]:
+        return self.do(self.machine.commit(attempt(name), "c"))
+
+    def success(self, name: str) -> list[str]:
+        return self.do(self.machine.success(attempt(name)))
+
+
+def test_a_batch_is_emitted_told_to_each_target_and_acked():
+    assert Executed("x", "y").batch("1:0") == ["emit 1:0", "tell x 2 by b", "tell y 2 by b", "ack b"]
+
+
+def test_a_batch_that_cannot_be_emitted_is_failed_and_told_to_nobody():  # T4: in Storm it is reported as a success
+    task = Executed("x")
+    task.fails = EmitBatch
+    assert task.batch("1:0") == ["emit 1:0", "fail b"]
+    assert task.commit("1:0") == ["fail c"]
+    task.fails = None
+    assert task.batch("1:1") == ["emit 1:1", "tell x 2 by b", "ack b"]
+
+
+def test_a_skipped_batch_goes_to_the_dead_letters_and_nothing_of_it_to_the_targets():
+    assert Executed("x").batch("1:2", skip="y") == ["emit 1:2 to the dead letters: y", "tell x 0 by b", "ack b"]
+
+
+def test_only_the_attempt_that_was_emitted_last_is_committed():
+    task = Executed()
+    assert task.commit("1:0") == ["fail c"]
+    task.batch("1:0")
+    task.batch("1:1")
+    assert task.commit("1:0") == ["fail c"]
+    assert task.commit("1:1") == ["commit 1:1", "ack c"]
+    assert task.commit("1:1") == []
+
+
+def test_a_commit_that_fails_is_not_tried_again_under_the_same_attempt():
+    task = Executed()
+    task.batch("1:0")
+    task.fails = Commit
+    assert task.commit("1:0") == ["commit 1:0", "fail c"]
+    task.fails = None
+    assert task.commit("1:0") == ["fail c"]
+    task.batch("1:1")
+    assert task.commit("1:1") == ["commit 1:1", "ack c"]
+
+
+def test_a_task_that_has_died_since_fails_the_commit():
+    Executed().batch("1:0")
+    assert Executed().commit("1:0") == ["fail c"]
+
+
+def test_what_comes_late_is_failed_and_what_comes_twice_is_done_once():
+    task = Executed()
+    task.batch("1:1")
+    assert task.batch("1:0") == ["fail b"]
+    assert task.batch("1:1") == []
+    assert task.success("1:1") == ["succeed 1:1"]
+    assert task.success("1:1") == []
+    assert task.batch("1:2") == ["fail b"]
+
+
+def test_success_forgets_all_that_came_before():
+    task = Executed()
+    for txid in range(1, 50):
+        task.batch(f"{txid}:0")
+        task.batch(f"{txid + 1}:0")
+        task.success(f"{txid}:0")
+        assert task.machine.held == 1
+
+
+# -- rows by txid ---------------------------------------------------------------------------------------------------------
+
+
+def rows_of(emitter: Any, each: SpoutBatch) -> list[Any]:
+    rows = Rows()
+    emitter.emit_batch(each, rows)
+    return rows.rows
+
+
+def context(store: MemoryStore | None = None, task: int = 0, tasks: int = 1) -> SpoutContext:
+    return SpoutContext(TransactionalState(store or MemoryStore(), "spout"), task, tasks)
+
+
+def fixed(cycle: bool = False) -> FixedBatchSpout:
+    return FixedBatchSpout("letter string", 3, [(letter,) for letter in "abcdefg"], cycle)
+
+
+def test_a_fixed_spout_gives_its_rows_and_then_ends():
+    spout = BatchSpoutExecutor(fixed())
+    coordinator, emitter = spout.get_coordinator(context()), spout.get_emitter(context())
+    assert [rows_of(emitter, batch(f"{txid}:0")) for txid in (1, 2, 3, 4)] == [
+        ["a", "b", "c"],
+        ["d", "e", "f"],
+        ["g"],
+        [],
+    ]
+    assert [coordinator.is_ready(txid).name for txid in (1, 3, 4)] == ["READY", "READY", "ENDED"]
+    assert FixedBatchSpout("letter string", 3, []).is_ready(1) is Readiness.ENDED
+
+
+def test_a_fixed_spout_that_cycles_begins_again_with_a_new_batch():
+    spout = fixed(cycle=True)
+    assert [spout.rows_of(txid) for txid in (3, 4)] == [[("g",)], [("a",), ("b",), ("c",)]]
+    assert spout.is_ready(1_000_000) is Readiness.READY
+
+
+def test_a_fixed_spout_gives_the_same_rows_in_every_attempt_in_any_order_and_after_a_restart():
+    emitter, again = (
+        BatchSpoutExecutor(fixed()).get_emitter(context()),
+        BatchSpoutExecutor(fixed()).get_emitter(context()),
+    )
+    rows_of(emitter, batch("1:0"))
+    emitter.success(attempt("1:0"))
+    assert rows_of(again, batch("2:1")) == rows_of(emitter, batch("2:0")) == ["d", "e", "f"]
+
+
+def test_a_spout_of_rows_has_to_say_what_it_promises_and_hears_of_its_batches():
+    class Letters(IBatchSpout):
+        def emit_batch(self, txid: int, collector: Any) -> None:
+            collector.emit((f"{txid}",))
+
+        def ack(self, txid: int) -> None:
+            self.acked = txid
+
+    with pytest.raises(ConfigError, match="does not say what a replayed batch holds; set kind"):
+        BatchSpoutExecutor(Letters())
+    Letters.kind = SpoutKind.TRANSACTIONAL
+    spout = Letters()
+    BatchSpoutExecutor(spout).get_emitter(context()).success(attempt("7:1"))
+    assert spout.acked == 7
+
+
+@pytest.mark.parametrize("size", [0, True, 1.5])
+def test_a_size_that_is_no_size_is_refused(size):
+    with pytest.raises(ConfigError, match="size is a whole number from 1"):
+        FixedBatchSpout("x string", size, [])
+    with pytest.raises(ConfigError, match=r"topology\.spout\.max\.batch\.size"):
+        RichSpoutBatchExecutor(Queue(""), max_batch_size=size)
+
+
+# -- a spout of single tuples ---------------------------------------------------------------------------------------------
+
+
+class Queue:
+    """A queue: what is given waits to be acked, and comes again when it is failed."""
+
+    def __init__(self, letters: str) -> None:
+        self.waiting = list(letters)
+        self.acked = ""
+        self.failed = ""
+        self.calls = 0
+
+    def open(self, opened_with: Any, collector: Any) -> None:
+        self.collector = collector
+
+    def next_tuple(self) -> None:
+        self.calls += 1
+        if self.waiting:
+            letter = self.waiting.pop(0)
+            self.collector.emit((letter,), message_id=letter)
+
+    def ack(self, message_id: str) -> None:
+        self.acked += message_id
+
+    def fail(self, message_id: str) -> None:
+        self.failed += message_id
+        self.waiting.append(message_id)
+
+    def close(self) -> None:
+        self.waiting = []
+
+
+def test_a_batch_of_a_rich_spout_ends_when_it_is_full_or_dry():  # T8: in Storm no batch after the first full one ends early
+    queue = Queue("abcde")
+    emitter = RichSpoutBatchExecutor(queue, max_batch_size=3).get_emitter(context())
+    assert [rows_of(emitter, batch(f"{txid}:0")) for txid in (1, 2, 3)] == [["a", "b", "c"], ["d", "e"], []]
+    assert queue.calls == 3 + 3 + 1
+
+
+def test_a_rich_spout_hears_of_its_messages_when_the_batch_is_committed():
+    queue = Queue("abcd")
+    emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
+    rows_of(emitter, batch("1:0"))
+    rows_of(emitter, batch("2:0"))
+    assert queue.acked == ""
+    emitter.success(attempt("1:0"))
+    assert queue.acked == "ab"
+    emitter.success(attempt("2:0"))
+    assert (queue.acked, queue.failed) == ("abcd", "")
+
+
+def test_what_failed_is_told_to_the_spout_when_the_batch_comes_again_however_late():  # T9: in Storm it never is
+    queue = Queue("abc")
+    emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
+    rows_of(emitter, batch("1:0"))
+    assert rows_of(emitter, batch("1:1")) == ["c", "a"]
+    assert queue.failed == "ab"
+    emitter.success(attempt("1:1"))
+    assert (queue.acked, queue.waiting) == ("ca", ["b"])
+
+
+def test_a_success_that_was_lost_is_made_up_for_by_the_next():
+    queue = Queue("abcd")
+    emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
+    rows_of(emitter, batch("1:0"))
+    rows_of(emitter, batch("2:0"))
+    emitter.success(attempt("2:0"))
+    assert queue.acked == "abcd"
+
+
+def test_a_rich_spout_may_take_values_with_the_ids_or_nothing_at_all():
+    class WithValues(Queue):
+        def ack(self, message_id: str, values: Any) -> None:
+            self.acked += f"{message_id}={values}"
+
+        fail: Any = None
+
+    queue = WithValues("a")
+    emitter = RichSpoutBatchExecutor(queue).get_emitter(context())
+    rows_of(emitter, batch("1:0"))
+    rows_of(emitter, batch("1:1"))
+    queue.waiting = ["b"]
+    rows_of(emitter, batch("2:0"))
+    emitter.success(attempt("2:0"))
+    assert queue.acked == "b=('b',)"
+
+
+def test_a_rich_spout_that_emits_where_it_may_not_is_told_so():
+    queue = Queue("a")
+    RichSpoutBatchExecutor(queue).get_emitter(context())
+    with pytest.raises(ConfigError, match=r"outside of next_tuple\(\)"):
+        queue.collector.emit(("a",))
+    with pytest.raises(ConfigError, match="batches have no direct streams"):
+        queue.collector.emit_direct(3, ("a",))
+
+
+# -- partitions -----------------------------------------------------------------------------------------------------------
+
+
+class Topic(PartitionedCoordinator, PartitionedEmitter):
+    """Partitions that grow: a batch is what is there, at most two rows. Metadata is [from, to)."""
+
+    def __init__(self, **partitions: str) -> None:
+        self.partitions = partitions
+        self.calls: list[str] = []
+
+    def get_partitions_for_batch(self) -> list[str]:
+        return list(self.partitions)
+
+    def emit_partition_batch_new(self, each: TransactionAttempt, collector: Any, partition: str, last: Any) -> Any:
+        start = last[1] if last else 0
+        metadata = [start, min(start + 2, len(self.partitions[partition]))]
+        self.calls.append(f"new {each} {partition}")
+        self.emit(collector, partition, metadata)
+        return metadata
+
+    def emit_partition_batch(self, each: TransactionAttempt, collector: Any, partition: str, metadata: Any) -> None:
+        self.calls.append(f"again {each} {partition}")
+        self.emit(collector, partition, metadata)
+
+    def emit(self, collector: Any, partition: str, metadata: Any) -> None:
+        for letter in self.partitions[partition][slice(*metadata)]:
+            if letter == "!":
+                raise FailedException("cannot read !")
+            collector.emit((letter,))
+
+
+class TopicSpout(IPartitionedTridentSpout, IOpaquePartitionedTridentSpout):
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+
+    def get_coordinator(self) -> PartitionedCoordinator:
+        return self.topic
+
+    def get_emitter(self) -> PartitionedEmitter:
+        return self.topic
+
+
+Executor = type[PartitionedTridentSpoutExecutor] | type[OpaquePartitionedTridentSpoutExecutor]
+TRANSACTIONAL, OPAQUE = PartitionedTridentSpoutExecutor, OpaquePartitionedTridentSpoutExecutor
+
+
+class Read:
+    """One task that reads a topic; `store` outlives it."""
+
+    def __init__(self, executor: Executor, topic: Topic, store: MemoryStore, task: int = 0, tasks: int = 1) -> None:
+        self.emitter: Any = executor(TopicSpout(topic)).get_emitter(context(store, task, tasks))
+        self.topic = topic
+
+    def batch(self, name: str, after: str | None = None, partitions: list[str] | None = None) -> str:
+        each = batch(name, list(self.topic.partitions) if partitions is None else partitions, after)
+        return "".join(rows_of(self.emitter, each))
+
+    def done(self, name: str) -> None:
+        if hasattr(self.emitter, "commit"):
+            self.emitter.commit(attempt(name))
+        self.emitter.success(attempt(name))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
+def test_a_batch_begins_where_the_one_before_ended(executor, store):
+    read = Read(executor, Topic(p="abcdef", q="xyz"), store)
+    assert read.batch("1:0") == "abxy"
+    assert read.batch("2:0", after="1:0") == "cdz"
+    read.done("1:0")
+    assert read.batch("3:0", after="2:0") == "ef"
+
+
+@pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
+def test_a_task_reads_its_share_of_the_partitions(executor, store):
+    topic = Topic(p="ab", q="xy", r="mn")
+    assert [Read(executor, topic, store, task, tasks=2).batch("1:0") for task in (0, 1)] == ["abmn", "xy"]
+
+
+@pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
+def test_after_a_restart_a_spout_goes_on_after_what_is_committed(executor, store):
+    topic = Topic(p="abcdef")
+    read = Read(executor, topic, store)
+    read.batch("1:0")
+    read.done("1:0")
+    assert Read(executor, topic, store).batch("2:0") == "cd"
+
+
+@pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
+def test_a_batch_that_overtook_what_it_rests_on_is_failed(executor, store):
+    read = Read(executor, Topic(p="abcdef"), store)
+    read.batch("1:0")
+    with pytest.raises(FailedException, match="batch 3:0 came before 2:0, on which it rests"):
+        read.batch("3:0", after="2:0")
+    assert read.batch("2:0", after="1:0") == "cd"
+    assert read.batch("3:1", after="2:0") == "ef"
+
+
+@pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
+def test_a_lost_record_of_the_coordinator_is_an_error_and_never_a_start_from_the_beginning(executor, store):
+    topic = Topic(p="abcdefgh")
+    read = Read(executor, topic, store)
+    for txid in (1, 2, 3):
+        read.batch(f"{txid}:0")
+        read.done(f"{txid}:0")
+    with pytest.raises(FailedException, match="the coordinator's record was lost"):
+        Read(executor, topic, store).batch("1:0")
+
+
+@pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
+def test_what_is_stored_does_not_grow(executor, store):
+    read = Read(executor, Topic(p="abcdef" * 20, q="xyz"), store)
+    for txid in range(1, 50):
+        read.batch(f"{txid}:0")
+        read.done(f"{txid}:0")
+        assert len(store.blobs) <= 4
+
+
+@pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
+def test_a_new_partition_is_read_from_its_beginning(executor, store):
+    topic = Topic(p="abcdef")
+    read = Read(executor, topic, store)
+    read.batch("1:0")
+    topic.partitions["q"] = "xy"
+    assert read.batch("2:0", after="1:0") == "cdxy"
+
+
+@pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
+def test_a_partition_that_goes_to_another_task_is_read_there_when_all_before_is_done(executor, store):
+    topic = Topic(p="abcdef", q="uvwxyz")
+    tasks = [Read(executor, topic, store, task, tasks=2) for task in (0, 1)]
+    assert [each.batch("1:0") for each in tasks] == ["ab", "uv"]
+    for each in tasks:
+        each.done("1:0")
+    assert tasks[0].batch("2:0") == "cd"
+    with pytest.raises(
+        FailedException, match="batch 3:0 came before 2:0, on which it rests, was read in partition 'q'"
+    ):
+        tasks[0].batch("3:0", after="2:0", partitions=["q", "p"])
+    assert tasks[1].batch("2:0") == "wx"
+    for each in tasks:
+        each.done("2:0")
+    assert [each.batch("3:1", partitions=["q", "p"]) for each in tasks] == ["yz", "ef"]
+    for each in tasks:
+        each.done("3:1")
+    topic.partitions |= {"p": "abcdefgh", "q": "uvwxyz12"}
+    assert [each.batch("4:0") for each in tasks] == ["gh", "12"]
+
+
+# -- transactional partitions ---------------------------------------------------------------------------------------------
+
+
+def test_every_attempt_at_a_batch_holds_the_same_rows_also_after_a_restart(store):
+    topic = Topic(p="abc", q="x")
+    read = Read(TRANSACTIONAL, topic, store)
+    read.batch("1:0")
+    read.batch("2:0", after="1:0")
+    topic.partitions |= {"p": "abcdef", "q": "xyz"}
+    again = Read(TRANSACTIONAL, topic, store)
+    assert again.batch("1:1") == "abx"
+    assert again.batch("2:1", after="1:1") == "c"
+    assert again.batch("3:0", after="2:1") == "deyz"
+    assert topic.calls[-6:-2] == ["again 1:1 p", "again 1:1 q", "again 2:1 p", "again 2:1 q"]
+
+
+def test_the_partitions_of_a_batch_are_those_of_its_first_attempt():
+    topic = Topic(p="ab")
+    coordinator = TRANSACTIONAL(TopicSpout(topic)).get_coordinator(context())
+    opaque = OPAQUE(TopicSpout(topic)).get_coordinator(context())
+    first = coordinator.initialize_transaction(1, None, None)
+    topic.partitions["q"] = "x"
+    assert coordinator.initialize_transaction(1, None, first) == ["p"]
+    assert opaque.initialize_transaction(1, None, first) == ["p", "q"]
+    assert coordinator.initialize_transaction(2, first, None) == ["p", "q"]
+
+
+def test_one_batch_is_one_write_however_many_partitions(store):
+    writes = []
+    write = store.write
+    store.write = lambda changes: (writes.append(len(changes)), write(changes))
+    Read(TRANSACTIONAL, Topic(**dict.fromkeys("pqrstu", "abc")), store).batch("1:0")
+    assert writes == [6]
+
+
+def test_an_attempt_that_failed_half_way_was_never_there(store):
+    topic = Topic(p="ab", q="!")
+    read = Read(TRANSACTIONAL, topic, store)
+    with pytest.raises(FailedException, match="cannot read !"):
+        read.batch("1:0")
+    topic.partitions["q"] = "xy"
+    assert (read.batch("1:1"), topic.calls[-2:]) == ("abxy", ["new 1:1 p", "new 1:1 q"])
+
+
+def test_after_a_restart_with_other_tasks_each_partition_is_read_as_it_was_or_anew(store):
+    topic = Topic(p="ab", q="xy")
+    Read(TRANSACTIONAL, topic, store, task=0, tasks=2).batch("1:0")
+    topic.partitions = {"p": "abcd", "q": "xyz"}
+    assert Read(TRANSACTIONAL, topic, store).batch("1:1") == "abxy"
+    assert topic.calls == ["new 1:0 p", "again 1:1 p", "new 1:1 q"]
+
+
+# -- opaque partitions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_may_hold_other_rows_and_the_next_batch_begins_where_it_ended(store):
+    topic = Topic(p="a")
+    read = Read(OPAQUE, topic, store)
+    assert read.batch("1:0") == "a"
+    assert read.batch("2:0", after="1:0") == ""
+    topic.partitions["p"] = "abcde"
+    assert read.batch("1:1") == "ab"
+    with pytest.raises(FailedException, match="came before 1:0"):
+        read.batch("2:1", after="1:0")
+    assert read.batch("2:1", after="1:1") == "cd"
+
+
+def test_a_commit_that_is_done_again_begins_where_the_batch_before_ended(store):  # T10: Storm deletes the place first
+    topic = Topic(p="abcdef")
+    read = Read(OPAQUE, topic, store)
+    read.batch("1:0")
+    read.done("1:0")
+    read.batch("2:0")
+    read.emitter.commit(attempt("2:0"))
+    again = Read(OPAQUE, topic, store)
+    assert again.batch("2:1") == "cd"
+    again.done("2:1")
+    assert again.batch("3:0") == "ef"
+
+
+def test_an_opaque_task_that_has_died_fails_the_commit_and_what_rests_on_it(store):  # T10: in Storm a null pointer
+    topic = Topic(p="abcdef")
+    Read(OPAQUE, topic, store).batch("1:0")
+    again = Read(OPAQUE, topic, store)
+    with pytest.raises(FailedException, match="this task has not emitted it, or has died since"):
+        again.emitter.commit(attempt("1:0"))
+    with pytest.raises(FailedException, match="on which it rests, or this task has died since"):
+        again.batch("2:0", after="1:0")
+    assert again.batch("1:1") == "ab"
+
+
+def test_partitions_that_change_between_emit_and_commit_are_committed_as_they_were_read(store):  # T10
+    topic = Topic(p="abcd", q="xyz")
+    read = Read(OPAQUE, topic, store)
+    assert read.batch("1:0") == "abxy"
+    del topic.partitions["q"]
+    assert read.batch("2:0", after="1:0") == "cd"
+    read.done("1:0")
+    read.done("2:0")
+    topic.partitions["q"] = "xyz"
+    assert Read(OPAQUE, topic, store).batch("3:0") == "z"
+
+
+def test_the_partitions_have_to_be_different_texts():
+    for wrong in (["p", "p"], [1], [("a", 1)]):
+        topic = Topic()
+        topic.get_partitions_for_batch = lambda wrong=wrong: wrong
+        with pytest.raises(ConfigError, match="the partitions of a batch are different texts"):
+            TRANSACTIONAL(TopicSpout(topic)).get_coordinator(context()).initialize_transaction(1, None, None)
+
+
+def test_an_opaque_emitter_needs_no_second_reading():
+    class Once(OpaquePartitionedEmitter):
+        def emit_partition_batch_new(self, each: Any, collector: Any, partition: str, last: Any) -> Any:
+            collector.emit((partition,))
+            return (last or 0) + 1
+
+    once = Once()
+    assert once.partitions_of(["a", "b", "c"], 1, 2) == ["b"]
+    assert once.emit_partition_batch_new(attempt("1:0"), Rows(), "a", None) == 1
