@@ -116,23 +116,20 @@ class NonTransactionalMap(_Map):
 
 
 class _Batch:
-    """One attempt at one partition: its rule is known from the first reading on."""
+    """One attempt at one partition. What it may do follows from its first reading, always anew: who is refused stays refused."""
 
     def __init__(self, mine: Fence, backing: BackingMap) -> None:
         self.mine = mine
         self.txid = mine.attempt.txid
         self.rows = CachedBatchReadsMap(backing, mine.attempt if mine.kind is StateType.OPAQUE else None)
-        self._rule: Rule | None = None
 
     def read(self, keys: Sequence[bytes]) -> Rule:
         """Read what is not known yet; return what the attempt may do."""
         reading = self.rows.read(keys)
         if reading is not None:
-            rule = judged(reading.fence, self.mine)
             check_reading(reading, self.mine.place)
-            self._rule = rule if self._rule is None else self._rule
-        assert self._rule is not None
-        return self._rule
+        assert self.rows.reading is not None
+        return judged(self.rows.reading.fence, self.mine)
 
     def value(self, key: bytes, rule: Rule) -> bytes | None:
         """Return the value of a key that was read, as the batch sees it."""

@@ -1,0 +1,45 @@
+"""The servers of `make services`; every test in this folder is marked `services`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+ROOT = Path(__file__).parents[2]
+SERVERS = ["postgres", "redis"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("services")
+
+
+def address(server: str) -> str:
+    """Return the URL of a server, with its password."""
+    file = ROOT / ".services" / "addresses"
+    if not file.exists():
+        pytest.fail("PostgreSQL and Redis do not run here: start them with make services", pytrace=False)
+    lines = dict(line.split("=", 1) for line in file.read_text().splitlines())
+    return lines[f"WINDOWING_{server.upper()}_URL"]
+
+
+def empty(server: str) -> None:
+    """Remove whatever an earlier test has stored."""
+    if server == "redis":
+        with redis.Redis.from_url(address("redis")) as client:
+            client.flushdb()
+        return
+    with psycopg.connect(address("postgres"), autocommit=True) as db:
+        db.execute("DROP SCHEMA public CASCADE")
+        db.execute("CREATE SCHEMA public")
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> str:
+    """The name of a server that has nothing stored."""
+    empty(request.param)
+    return str(request.param)
