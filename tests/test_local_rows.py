@@ -9,7 +9,8 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from windowing import LateReason, seconds, tumbling
+from windowing import Activation, LateReason, WindowConfig, WindowedBoltExecutor, count, seconds, tumbling
+from windowing.core.codec import dumps, loads
 from windowing.errors import ConfigError, InvalidTimestampError
 from windowing.runtime import run_local
 from windowing.runtime.rows import field_of, key_of, source_of, timestamp_ms
@@ -111,3 +112,18 @@ def test_keys_and_sources_are_read_by_name():
     assert (key_of(row, ("a",)), key_of(row, ("a", "b"))) == (1, (1, "x"))
     assert (source_of(row, "a"), source_of(row, "c")) == ("1", None)
     assert field_of(row, "c") is None
+
+
+@pytest.mark.parametrize("fields", [("k",), ("k", "at")])
+def test_nan_is_one_key_after_a_restart_too(fields):
+    config = WindowConfig.of(length=count(2), slide=count(2), timestamp="at", key=fields)
+    first, second = WindowedBoltExecutor(config), WindowedBoltExecutor(config)
+    for at in (1, 1):
+        assert list(first.add("row", at, key=key_of({"k": float("nan"), "at": 1}, fields))) == []
+    first.check()
+    second.restore(loads(dumps(first.snapshot()), "a test"))
+    second.check()
+    list(second.add("row", 1, key=key_of({"k": float("nan"), "at": 1}, fields)))
+    second.check()
+    assert [len(effect.window) for effect in second.turn() if isinstance(effect, Activation)] == [2]
+    assert len(second.snapshot()["manager"]["tracks"]) == 1

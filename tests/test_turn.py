@@ -168,6 +168,21 @@ def test_windows_of_a_users_own_policy_survive_in_stored_bytes() -> None:
     assert stopped.chunks
 
 
+class Unstorable(LastThree):
+    def get_state(self) -> Any:
+        return {"seen": object()}
+
+
+def test_what_cannot_be_stored_is_an_error_that_names_the_bolt() -> None:
+    parts = [[(1, "a")]]
+    bolt = bolt_with(slide=millis(10), timestamp="ts", eviction=Unstorable)
+    with pytest.raises(BoltError, match=r"bolt '\w+' cannot be stored: a value of type object .*; keep plain data in"):
+        Task(bolt).run(batches_of(parts)[0])
+    odd = agg.fold(object, lambda acc, value: acc, lambda a, b: a, lambda acc: 0)
+    with pytest.raises(BoltError, match=r"bolt '\w+' cannot be stored: a value of type object"):
+        Task(bolt_with(length=millis(10), slide=millis(10), timestamp="ts", aggregate=odd)).run(batches_of(parts)[0])
+
+
 def test_rows_are_read_by_name_whatever_the_columns_are_called() -> None:
     def told(window: Any) -> Any:
         row = window.get()[-1]

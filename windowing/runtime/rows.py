@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from windowing.core.codec import NAN
 from windowing.errors import ConfigError, shown
 from windowing.topology.records import Record
 from windowing.topology.values import timestamp_of
 
 __all__ = ["field_of", "key_of", "source_of", "timestamp_ms", "timestamps_of"]
-
-_NAN = float("nan")
 
 
 def field_of(row: Any, name: str) -> Any:
@@ -80,4 +79,4 @@ def source_of(row: Any, name: str) -> str | None:
 
 
 def _one_nan(value: Any) -> Any:
-    return _NAN if isinstance(value, float) and value != value else value
+    return NAN if isinstance(value, float) and value != value else value

@@ -304,16 +304,23 @@ class _Turn:
         if self.numbered is not None:
             held = np.fromiter((number for number, _, _ in self.numbered.held_since(0)), dtype=np.int64)
             numbers = np.arange(self.numbered.next_sequence - len(accepted), self.numbered.next_sequence)
-            state = dumps(self.executor.snapshot(events=False))
+            state = self._dumped(self.executor.snapshot(events=False))
         else:
             named: set[int] = set()
-            state = dumps(self.executor.snapshot(), lambda value: self._named(value, named))
+            state = self._dumped(self.executor.snapshot(), lambda value: self._named(value, named))
             held = np.array(sorted(named), dtype=np.int64)
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
         written = chunks.write(self._fresh(table, accepted, numbers), held, self.stored.next_id, nonce)
         stored = _Stored(state, written, self.stored.next_id + 1, self.next_number)
         kept, told = frame(META_MAGIC, stored.body()), self._metrics(table, before)
         return TurnResult(kept, self.rows, chunks.puts, chunks.drops, told, self.late)
+
+    def _dumped(self, snapshot: dict[str, Any], reference: Callable[[Any], int | None] | None = None) -> bytes:
+        """Return the executor as bytes; what cannot be stored of it is a policy's state, or an accumulator."""
+        try:
+            return dumps(snapshot, reference)
+        except TypeError as problem:
+            raise BoltError(f"bolt {self.stage.bolt.name!r} cannot be stored: {problem}") from problem
 
     def _fresh(self, table: pa.Table | None, accepted: np.ndarray[Any, Any], numbers: Any) -> pa.Table | None:
         """Return the accepted rows as chunks hold them; on processing time their timestamp is the clock."""
