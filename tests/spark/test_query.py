@@ -279,8 +279,23 @@ def test_a_stream_without_a_sink_is_refused_at_start_unless_discarded(
     with pytest.raises(ConfigError, match="no stream 'sums'"):
         windowed(summed, source.read()).start({"sums": MemorySink()}, str(tmp_path / "checkpoint"))
     with caplog.at_level(logging.WARNING, "windowing.spark"):
-        run(summed, source.read(), sinks={}, discard=("default",))
+        run(summed, source.read(), sinks={}, discard="default")
     assert ["1 late or unusable tuples" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_bolt_without_output_runs_without_sinks(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    @tumbling(count(2), timestamp="ts")
+    def notes(window: Any) -> None:
+        (tmp_path / f"window-{window.end_timestamp}").write_text(",".join(row.k for row in window))
+
+    source = feed().add([{"k": "a", "ts": 1, "v": 0.0}, {"k": "b", "ts": 2, "v": 0.0}, {"k": "c", "ts": 3, "v": 0.0}])
+    with pytest.raises(ConfigError, match="no stream 'default'; it has none: it declares no output"):
+        windowed(notes, source.read()).start(MemorySink(), str(tmp_path / "checkpoint"))
+    done = run(notes, source.read(), sinks={}, drain=True)
+    assert sum(batch.windows_fired for batch in done.query.progress) == 2
+    assert {file.name: file.read_text() for file in tmp_path.glob("window-*")} == {"window-2": "a,b", "window-3": "c"}
 
 
 def test_late_tuples_never_reach_a_declared_stream_that_happens_to_be_called_late(
