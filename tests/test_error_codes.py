@@ -1,0 +1,56 @@
+"""Every error class has a code of its own, and a row in docs/errors.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from windowing.errors import WindowingError, printable, shown, told
+
+ROOT = Path(__file__).parents[1]
+
+
+def declared() -> Iterator[tuple[str, str]]:
+    """(code, class) of every class in windowing/ whose body sets `code` to a text in capitals."""
+    for source in sorted((ROOT / "windowing").rglob("*.py")):
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                yield from ((code, node.name) for code in map(code_of, node.body) if code is not None)
+
+
+def code_of(statement: ast.stmt) -> str | None:
+    if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Constant):
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        value = statement.value.value
+        if isinstance(target, ast.Name) and target.id == "code" and isinstance(value, str) and value.isupper():
+            return value
+    return None
+
+
+def test_every_code_is_one_class_s_and_stands_in_the_table() -> None:
+    found = sorted(declared())
+    assert len({code for code, _ in found}) == len(found) > 15
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| `([A-Z_]+)` \| `(\w+)`", page, re.MULTILINE)) == found
+
+
+def test_every_class_has_a_code_of_its_own() -> None:
+    classes = {name for _, name in declared()}
+    for source in (ROOT / "windowing").rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            bases = (
+                {base.id for base in node.bases if isinstance(base, ast.Name)}
+                if isinstance(node, ast.ClassDef)
+                else set()
+            )
+            if bases & classes and node.name.endswith("Error"):
+                assert node.name in classes or node.name == "RowError", f"{source}: {node.name}"
+
+
+def test_what_comes_from_data_is_escaped_and_cut() -> None:
+    assert str(WindowingError("no")) == "[WINDOWING] no"
+    assert (shown("a\nb\u202e"), len(shown("x" * 999))) == ("'a\\nb\\u202e'", 200)
+    assert (printable("a\nb\x1b[0m"), len(printable("x" * 999))) == ("a\\nb\\x1b[0m", 500)
+    assert told(ValueError("a\nb")) == "ValueError: a\\nb"
