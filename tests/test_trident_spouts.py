@@ -587,11 +587,12 @@ def test_every_attempt_at_a_batch_holds_the_same_rows_also_after_a_restart(store
     read.batch("1:0")
     read.batch("2:0", after="1:0")
     topic.partitions |= {"p": "abcdef", "q": "xyz"}
+    assert read.batch("1:1") == "abx"
     again = Read(TRANSACTIONAL, topic, store)
-    assert again.batch("1:1") == "abx"
-    assert again.batch("2:1", after="1:1") == "c"
+    assert again.batch("1:2") == "abx"
+    assert again.batch("2:1", after="1:2") == "c"
     assert again.batch("3:0", after="2:1") == "deyz"
-    assert topic.calls[-6:-2] == ["again 1:1 p", "again 1:1 q", "again 2:1 p", "again 2:1 q"]
+    assert topic.calls[-6:-2] == ["again 1:2 p", "again 1:2 q", "again 2:1 p", "again 2:1 q"]
 
 
 def test_the_partitions_of_a_batch_are_those_of_its_first_attempt():

@@ -136,9 +136,9 @@ class _Reader:
         Raises FailedException if the batch before is under way and may have read this partition elsewhere, and if it is gone.
         """
         txid, after = batch.attempt.txid, batch.after
-        if txid - 1 not in self.stored(partition):
-            del self._stored[partition]  # what is in memory may be old: another task may have read on from there
         stored = self.stored(partition)
+        if txid - 1 not in stored:
+            stored.reload()  # another task may have read on from there
         if stored.is_over(txid):
             raise FailedException(
                 f"batch {txid} of partition {shown(partition)} was asked for, but {stored.txids()} are stored: it comes too late, "

@@ -41,6 +41,12 @@ class RotatingTransactionalState:
         self._state = state
         self._name = name
         self._values: dict[int, Any] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Read all values anew, where another task may have written them. Raises CorruptStateError."""
+        state, name = self._state, self._name
+        self._values = {}
         for text in state.names(name):
             if not (text.isascii() and text.isdigit() and text == str(int(text))):
                 raise CorruptStateError(
