@@ -9,6 +9,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from windowing.runtime import run_local
 
@@ -47,6 +48,12 @@ def test_every_other_block_of_python_compiles(page):
 def test_every_link_leads_somewhere(page):
     missing = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()]
     assert not missing
+
+
+def test_the_page_for_developers_says_how_many_examples_a_property_test_has():
+    text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
+    for profile in ("default", "long"):
+        assert f"`{profile}` ({settings.get_profile(profile).max_examples}" in text
 
 
 def test_the_readme_can_be_tried_at_the_prompt():
