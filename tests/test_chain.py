@@ -79,7 +79,7 @@ def keyed(window: Any) -> Any:
     return shown(window)
 
 
-BOLTS = [Same, Twice, threes, slides, keyed]
+BOLTS = [Same, Twice, Counter, threes, slides, keyed]
 GROUPINGS: list[Grouping] = [
     ShuffleGrouping(),
     FieldsGrouping(("n",)),

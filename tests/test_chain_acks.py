@@ -74,6 +74,7 @@ class Oracle:
             patch.setattr(InputSource, "ack", ack)
             if drain:
                 self.cluster.drain()
+                self.cluster.checkpoint()  # a stateful bolt acks what is committed
             else:
                 self.cluster.run_batch(rows)
         self.batch += 1

@@ -46,7 +46,7 @@ def builder(**inputs: str) -> TopologyBuilder:
     return made
 
 
-Both = Callable[..., None]
+Both = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
@@ -77,16 +77,16 @@ def on_spark(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> C
 
 @pytest.fixture
 def same(on_spark: Callable[..., Any]) -> Both:
-    def check(topology: Topology, drain: bool = True, **batches: Sequence[Any]) -> None:
+    def check(topology: Topology, drain: bool = True, **batches: Sequence[Any]) -> list[dict[str, Any]]:
         expected = clustered(topology, batches, drain=drain)
-        for (
-            batch
-        ) in expected:  # a row that failed comes once more from a spout on LocalCluster, on Spark it waits at the bolt
+        for batch in expected:
+            # A row that failed comes once more from a spout on LocalCluster, on Spark it waits at the bolt.
             for spout in topology.spouts:
                 batch.pop(spout.id, None)
         assert any(expected), "the topology has to give something"
         found = on_spark(topology, batches, drain)
         assert [sets(batch) for batch in found] == [sets(batch) for batch in expected]
+        return found
 
     return check
 
@@ -243,7 +243,7 @@ def test_branches_and_a_diamond_are_evaluated_once(same: Both, tmp_path: Path) -
     assert sorted(calls) == sorted([str(n) for n in range(12)] * 2), "once on each runtime"
 
 
-def test_a_stateful_counter_goes_on_from_batch_to_batch(on_spark: Callable[..., Any]) -> None:
+def test_a_stateful_counter_goes_on_from_batch_to_batch(same: Both) -> None:
     @bolt(output="word string, n long")
     class Counter:
         def init_state(self, state: Any) -> None:
@@ -256,7 +256,7 @@ def test_a_stateful_counter_goes_on_from_batch_to_batch(on_spark: Callable[..., 
 
     made = builder(words=WORDS)
     made.set_bolt("counter", Counter, 3).fields_grouping("words", "word")
-    found = on_spark(made.build(), {"words": WORD_BATCHES}, drain=False)
+    found = same(made.build(), drain=False, words=WORD_BATCHES)
     assert sorted(found[0]["counter"]) == [("cow", 1), ("cow", 2), ("cow", 3), ("moon", 1), ("sun", 1)]
     assert sorted(found[1]["counter"]) == [("cow", 4), ("cow", 5), ("moon", 2), ("moon", 3), ("sun", 2)]
 
