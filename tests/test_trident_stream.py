@@ -6,7 +6,7 @@ Among them are equivalents of Storm's TridentIntegrationTest, one for each of it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -53,7 +53,7 @@ WORDS = [("a", 1), ("b", 2), ("a", 3)]
 class Letters:
     """A function as an object, with a life."""
 
-    log: list[str] = []
+    log: ClassVar[list[str]] = []
 
     def prepare(self, context: Any) -> None:
         self.log.append(f"prepare {context.task} of {context.tasks}")
@@ -88,7 +88,7 @@ def test_a_function_sees_the_fields_that_it_names_in_their_order() -> None:
 
 
 def test_a_function_may_be_an_object_that_takes_a_collector_and_each_task_has_its_own() -> None:
-    Letters.log = []
+    Letters.log.clear()
     run = run_of(lambda s: s.each("word", Letters(), "letter string").project("letter"))
     assert sorted(run.batch({"in": [("ab", 1), ("c", 2)]})["out"]) == [("a",), ("b",), ("c",)]
     run.close()
@@ -367,7 +367,11 @@ def test_three_streams_join_and_one_stream_joins_itself() -> None:
 
 
 def test_one_stream_may_have_many_steps_behind_it() -> None:
-    run = run_of(lambda s: [s.project("word").sink("words"), s.project("n").sink("numbers")] and None)
+    def build(stream: Stream) -> None:
+        stream.project("word").sink("words")
+        stream.project("n").sink("numbers")
+
+    run = run_of(build)
     made = run.batch({"in": [("a", 1)]})
     assert made == {"words": [("a",)], "numbers": [(1,)]}
 
@@ -472,7 +476,9 @@ def test_state_query_asks_once_for_a_batch_and_sees_what_was_committed_before_it
     run = TridentRun(topology.build())
     assert sorted(run.batch({"in": WORDS})["out"]) == [("a", 1, None), ("a", 3, None), ("b", 2, None)]
     assert run.batch({"in": [("a", 1)]})["out"] == [("a", 1, 4)]
-    assert run.batch({"in": [("a", 0)]})["out"] == [("a", 0, 5)]
+    assert run.begin({"in": [("a", 2)]}).commit()["out"] == [("a", 2, 5)]
+    again = run.begin({"in": [("a", 7), ("b", 1)]}, attempt=1)
+    assert sorted(again.commit()["out"]) == [("a", 7, 5), ("b", 1, 2)], "a replay asks what the first attempt asked"
 
 
 def test_a_query_that_does_not_answer_for_each_tuple_is_told_so() -> None:

@@ -30,7 +30,7 @@ Rows = Mapping[str, Iterable[Any]]
 
 
 class TridentRun:
-    """Runs a plan in this thread. `states[id][i]` is partition i of a state.
+    """Runs a plan in this thread. `states[id][i]` is partition i of a state; `piece`: how many rows at most travel together.
 
     >>> from windowing.topology.trident.builtins import Count
     >>> from windowing.topology.trident.topology import TridentTopology
@@ -44,8 +44,8 @@ class TridentRun:
     [('be', 1), ('to', 2)]
     """
 
-    def __init__(self, plan: TridentPlan) -> None:
-        self.plan = plan
+    def __init__(self, plan: TridentPlan, piece: int | None = None) -> None:
+        self.plan, self.piece = plan, piece
         self.next_txid = FIRST_TXID
         self.states: dict[str, list[Any]] = {
             id: [state.spec.factory.make_state(partition, state.partitions) for partition in range(state.partitions)]
@@ -77,7 +77,8 @@ class TridentRun:
             known = [str(spout.source.name) for spout in self.plan.spouts if spout.kind is not None]
             if name not in known:
                 raise ConfigError(f"there is no stream {shown(name)}; {did_you_mean(str(name), known)}")
-        batch = Batch(TransactionAttempt(self.next_txid if txid is None else txid, attempt), now_ms)
+        number = self.next_txid if txid is None else txid
+        batch = Batch(TransactionAttempt(number, attempt), now_ms, as_of=number - 1)
         groups = {self.plan.batch_groups[spout.number] for spout in self.plan.spouts if spout.kind is not None}
         return BatchInFlight(
             self, batch, groups, {spout.number: rows.get(str(spout.source.name), ()) for spout in self.plan.spouts}
@@ -163,5 +164,7 @@ class BatchInFlight:
 
     def _send(self, exchange: Exchange, task: int, rows: list[Row]) -> None:
         targets = self._tasks[exchange.target_group, exchange.batch_group]
-        for target, part in self._outlets[exchange.id][task].route(rows).items():
-            targets[target].execute(exchange, part)
+        size = self._run.piece or len(rows) or 1
+        for start in range(0, len(rows), size):
+            for target, part in self._outlets[exchange.id][task].route(rows[start : start + size]).items():
+                targets[target].execute(exchange, part)

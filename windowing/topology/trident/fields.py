@@ -32,15 +32,16 @@ Names = Fields | str | Iterable[str]
 _NAN = float("nan")
 
 
-def names_of(fields: Any) -> tuple[Any, ...]:
-    """Return the names that a user wrote, unchecked.
+def names_of(fields: Any) -> tuple[str, ...]:
+    """Return the names that a user wrote, unchecked; what is no text is shown as one, and then not found.
 
-    >>> names_of("word"), names_of(("word", "n")), names_of(None)
-    (('word',), ('word', 'n'), ())
+    >>> names_of("word"), names_of(("word", "n")), names_of(None), names_of(3)
+    (('word',), ('word', 'n'), (), ('3',))
     """
     if fields is None:
         return ()
-    return (fields,) if isinstance(fields, str) or not isinstance(fields, Iterable) else tuple(fields)
+    several = (fields,) if isinstance(fields, str) or not isinstance(fields, Iterable) else tuple(fields)
+    return tuple(name if isinstance(name, str) else shown(name) for name in several)
 
 
 def chosen(schema: Schema, names: Iterable[Any]) -> Schema:

@@ -85,7 +85,8 @@ class QueryProcessor(StatefulProcessor):
         if not rows:
             return []
         tuples = list(map(self._record, rows))
-        answers = list(self._function.batch_retrieve(self.state, tuples))
+        state = self.state if batch.as_of is None else _AsOf(self.state, batch.as_of)
+        answers = list(self._function.batch_retrieve(state, tuples))
         if len(answers) != len(tuples):
             raise BoltError(
                 f"{self._who} was asked for {len(tuples)} tuples and gave {len(answers)} answers; batch_retrieve returns a list "
@@ -97,6 +98,22 @@ class QueryProcessor(StatefulProcessor):
             self._function.execute(tuple, answer, collector)
             emitted += map(row.__add__, collector.take())
         return emitted
+
+
+class _AsOf:
+    """A state as a txid left it; what is not asked by key is as it is."""
+
+    def __init__(self, state: Any, txid: int) -> None:
+        self._state, self._txid = state, txid
+
+    def multi_get(self, keys: Any) -> Any:
+        return self._state.multi_get(keys, as_of=self._txid)
+
+    def get(self) -> Any:
+        return self._state.get(as_of=self._txid)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
 
 
 def _hook(target: Any, method: str, *arguments: Any) -> None:

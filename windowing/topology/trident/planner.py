@@ -223,7 +223,7 @@ class _Planner:
                 group=ids[self.of[hop.source]],
                 target_group=ids[hop.group],
                 grouping=partition.grouping if isinstance(partition, PartitionNode) else IdentityGrouping(),
-                schema=reader.inputs[index],
+                schema=reader.schema if hop.late else reader.inputs[index],
                 targets=hop.targets,
                 phase=self.phases[hop.source],
                 batch_group=batch_groups[hop.source],

@@ -37,12 +37,16 @@ __all__ = [
 
 
 class Batch(NamedTuple):
-    """Which batch a task works on: `id` is its attempt, or for a request of DRPC what the driver calls it. `now_ms`: the driver's
-    clock, the same in every task and at every replay; None where it keeps none.
+    """Which batch a task works on: `id` is its attempt, or for a request of DRPC what the driver calls it.
+
+    now_ms: the driver's clock, the same in every task and at every replay; None where it keeps none. as_of: the txid that was
+    committed last, if no later one can be committed before this batch is; then queries see the states as that left them, at a
+    replay too. None: as they are.
     """
 
     id: TransactionAttempt | Any
     now_ms: int | None = None
+    as_of: int | None = None
 
     @property
     def txid(self) -> int:

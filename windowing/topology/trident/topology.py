@@ -82,8 +82,9 @@ class TridentTopology:
         those of the key, then the others of each stream; None for what they are called there. kinds: for all, or for each.
         """
         sides = _flat(streams)
-        by = [names_of(keys)] * len(sides) if isinstance(keys, str) else [names_of(key) for key in keys]
-        how = [kinds] * len(sides) if isinstance(kinds, JoinType) else list(kinds)
+        for_all = isinstance(keys, str) or not isinstance(keys, Iterable)
+        by = [names_of(keys)] * len(sides) if for_all else [names_of(key) for key in keys]
+        how = list(kinds) if isinstance(kinds, Iterable) else [kinds] * len(sides)
         if len(by) != len(sides) or len(how) != len(sides):
             self._sketch.note(
                 f"a join of {len(sides)} streams is given {len(by)} keys and {len(how)} kinds; give one of each for each stream"

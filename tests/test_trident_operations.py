@@ -1,0 +1,359 @@
+"""Random pipelines beside a model of plain lists: whatever the groups, the partitions, the pieces and the attempts, the rows agree.
+
+Every step takes tuples (k string, n long) and gives such tuples, so that any step can stand behind any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windowing.core.measures import count
+from windowing.runtime.stores.factory import map_state
+from windowing.runtime.stores.memory import MemoryStore
+from windowing.topology.hashing import key_hash
+from windowing.topology.trident import builtins as b
+from windowing.topology.trident.evaluation import TridentRun
+from windowing.topology.trident.facts import facts_of
+from windowing.topology.trident.joining import JoinType
+from windowing.topology.trident.planner import built, plan_of
+from windowing.topology.trident.streams import Stream
+from windowing.topology.trident.topology import TridentTopology
+from windowing.transactions.kinds import SpoutKind
+
+Row = tuple[str, int]
+Parts = list[list[Row]]
+FIELDS = "k string, n long"
+
+
+class Given:
+    kind = SpoutKind.OPAQUE
+    output = FIELDS
+
+
+class Product:
+    """A reducer: order does not matter, how often a tuple comes does."""
+
+    def init(self) -> int:
+        return 1
+
+    def reduce(self, current: int, row: Any) -> int:
+        return int(current * (2 * row.n + 1) % 1009)
+
+
+class Middle:
+    """An aggregator: the value in the middle, none of no tuple."""
+
+    def init(self, batch_id: Any, collector: Any) -> list[int]:
+        return []
+
+    def aggregate(self, value: list[int], row: Any, collector: Any) -> None:
+        value.append(row.n)
+
+    def complete(self, value: list[int], collector: Any) -> None:
+        if value:
+            collector.emit((sorted(value)[len(value) // 2],))
+
+
+AGGREGATORS: dict[str, tuple[Any, Callable[[list[int]], list[int]]]] = {
+    "sum": (b.Sum(), lambda ns: [sum(ns)]),
+    "max": (b.Max(), lambda ns: [max(ns)] if ns else [-1]),
+    "product": (Product(), lambda ns: [_product(ns)]),
+    "middle": (Middle(), lambda ns: [sorted(ns)[len(ns) // 2]] if ns else []),
+}
+
+
+def _product(ns: list[int]) -> int:
+    result = 1
+    for n in ns:
+        result = result * (2 * n + 1) % 1009
+    return result
+
+
+def grown(row: Any) -> list[int]:
+    return [row.n + 1, row.n * 2]
+
+
+def branched(row: Any) -> list[Row]:
+    return [(row.k, row.n), (f"{row.k}x"[:2], row.n - 1)] if row.n % 2 else []
+
+
+def called(name: str) -> Callable[[Any], Row]:
+    return lambda row: (name, -1 if row.n is None else row.n)
+
+
+# -- steps on the real thing: (stream, hint) -> stream -----------------------------------------------------------------
+
+OUTER, INNER = JoinType.OUTER, JoinType.INNER
+State = Callable[[], Any]
+
+
+def real(stream: Stream, step: tuple[Any, ...], topology: TridentTopology, hint: Callable[[], int]) -> Stream:
+    """Return the stream behind one step; `hint` draws a parallelism for whatever asks for one."""
+    name, *how = step
+    if name == "each":
+        made = stream.each("n", grown, "m long").project("k", "m").map(lambda row: (row.k, row.m), FIELDS)
+    elif name == "filter":
+        made = stream.filter(lambda row: row.n % how[0] != 0, "n")
+    elif name == "flat_map":
+        made = stream.flat_map(branched)
+    elif name == "partition_by":
+        made = stream.partition_by("k").filter(lambda row: True)
+    elif name in ("shuffle", "global_", "batch_global", "broadcast", "identity_partition"):
+        made = getattr(stream, name)().filter(lambda row: True)
+    elif name == "aggregate":
+        made = stream.aggregate("n", AGGREGATORS[how[0]][0], "n long").map(called("all"), FIELDS)
+    elif name == "partition_aggregate":
+        made = stream.partition_aggregate("n", AGGREGATORS[how[0]][0], "n long").map(called("part"), FIELDS)
+    elif name == "group":
+        made = stream.group_by("k").aggregate("n", AGGREGATORS[how[0]][0], "n long")
+    elif name == "partition_group":
+        made = stream.group_by("k").partition_aggregate("n", AGGREGATORS[how[0]][0], "n long")
+    elif name == "chain":
+        chain = stream.group_by("k").chained_agg().aggregate(None, b.Count(), "c long")
+        chain.aggregate("n", AGGREGATORS[how[0]][0], "s long")
+        made = chain.chain_end().map(lambda row: (row.k, row.c * 10_000 + row.s), FIELDS)
+    elif name == "min_by":
+        made = stream.min_by("n").map(called("min"))
+    elif name == "first":
+        made = stream.apply_assembly(b.FirstN(2, "n")).map(called("first"))
+    elif name == "merge":
+        made = topology.merge(stream, several(stream, how[0], topology, hint))
+    elif name == "join":
+        other = several(stream, how[0], topology, hint).map(lambda row: (row.k, row.n), "k string, m long")
+        joined = topology.join([stream, other], "k", kinds=list(how[1]))
+        made = joined.map(lambda row: (row.k, (row.n or 0) * 3 + (row.m or 0)), FIELDS)
+    elif name == "persist":
+        state = stream.group_by("k").persistent_aggregate(map_state(MemoryStore(), "s"), "n", how[0], "n long")
+        made = state.parallelism_hint(hint()).new_values_stream()
+        return made
+    else:
+        windows = stream.global_().tumbling_window(count(3), "n", b.Sum(), "n long", timestamp="n")
+        windows.parallelism_hint(hint())
+        made = windows.map(called("window"), FIELDS)
+    return made.parallelism_hint(hint())
+
+
+def several(stream: Stream, steps: list[Any], topology: TridentTopology, hint: Callable[[], int]) -> Stream:
+    for step in steps:
+        stream = real(stream, step, topology, hint)
+    return stream
+
+
+# -- the same steps on lists: k partitions of rows ---------------------------------------------------------------------
+
+
+def by_key(rows: list[Row]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for k, n in rows:
+        found.setdefault(k, []).append(n)
+    return found
+
+
+class Model:
+    """All groups have `tasks` tasks; what is kept from batch to batch is in `kept`, by where the step stands."""
+
+    def __init__(self, tasks: int) -> None:
+        self.tasks = tasks
+        self.kept: dict[Any, Any] = {}
+
+    def several(self, parts: Parts, steps: list[Any], txid: int, at: tuple[int, ...] = ()) -> Parts:
+        for number, step in enumerate(steps):
+            parts = self.one(parts, step, txid, (*at, number))
+        return parts
+
+    def moved(self, parts: Parts, to: Callable[[Row], int]) -> Parts:
+        return [[row for part in parts for row in part if to(row) == task] for task in range(self.tasks)]
+
+    def home(self, row: Row) -> int:
+        return key_hash(("string",), (row[0],)) % self.tasks
+
+    def one(self, parts: Parts, step: tuple[Any, ...], txid: int, at: tuple[int, ...]) -> Parts:
+        name, *how = step
+        whole = [row for part in parts for row in part]
+        if name == "each":
+            return [[(k, m) for k, n in part for m in (n + 1, n * 2)] for part in parts]
+        if name == "filter":
+            return [[(k, n) for k, n in part if n % how[0] != 0] for part in parts]
+        if name == "flat_map":
+            return [[new for k, n in part if n % 2 for new in ((k, n), (f"{k}x"[:2], n - 1))] for part in parts]
+        if name == "partition_by":
+            return self.moved(parts, self.home)
+        if name == "shuffle":
+            spread: Parts = [[] for _ in parts]
+            for task, part in enumerate(parts):
+                for number, row in enumerate(part):
+                    spread[(task + txid + number) % self.tasks].append(row)
+            return spread
+        if name == "global_":
+            return self.moved(parts, lambda row: 0)
+        if name == "batch_global":
+            return self.moved(parts, lambda row: txid % self.tasks)
+        if name == "broadcast":
+            return [list(whole) for _ in parts]
+        if name == "identity_partition":
+            return parts
+        if name == "aggregate":
+            values = AGGREGATORS[how[0]][1]([n for _, n in whole])
+            return [[("all", n) for n in values] if task == txid % self.tasks else [] for task in range(self.tasks)]
+        if name == "partition_aggregate":
+            return [[("part", n) for n in AGGREGATORS[how[0]][1]([n for _, n in part])] for part in parts]
+        if name == "group":
+            moved = self.moved(parts, self.home)
+            return [[(k, v) for k, ns in by_key(part).items() for v in AGGREGATORS[how[0]][1](ns)] for part in moved]
+        if name == "partition_group":
+            return [[(k, v) for k, ns in by_key(part).items() for v in AGGREGATORS[how[0]][1](ns)] for part in parts]
+        if name == "chain":
+            found = by_key(whole).items()
+            rows = [(k, len(ns) * 10_000 + v) for k, ns in found for v in AGGREGATORS[how[0]][1](ns)]
+            return self.moved([rows], self.home)
+        if name == "min_by":
+            return [[("min", min(n for _, n in part))] if part else [] for part in parts]
+        if name == "first":
+            return [[("first", n) for n in sorted(n for _, n in whole)[:2]], *([[] for _ in range(self.tasks - 1)])]
+        if name == "merge":
+            other = self.several(parts, how[0], txid, at)
+            return [mine + theirs for mine, theirs in zip(parts, other, strict=True)]
+        if name == "join":
+            return self.moved(
+                [self.joined(whole, [row for part in self.several(parts, how[0], txid, at) for row in part], how[1])],
+                self.home,
+            )
+        if name == "persist":
+            return self.moved([self.persisted(whole, how[0], at)], self.home)
+        return [
+            [("window", n) for n in self.windowed([n for _, n in whole], at)],
+            *([[] for _ in range(self.tasks - 1)]),
+        ]
+
+    @staticmethod
+    def joined(left: list[Row], right: list[Row], kinds: Any) -> list[Row]:
+        ours, theirs = by_key(left), by_key(right)
+        rows = []
+        for k in {**ours, **theirs}:
+            mine = ours.get(k) or ([0] if kinds[0] is OUTER else [])
+            other = theirs.get(k) or ([0] if kinds[1] is OUTER else [])
+            rows += [(k, n * 3 + m) for n in mine for m in other]
+        return rows
+
+    def persisted(self, rows: list[Row], aggregator: Any, at: Any) -> list[Row]:
+        stored = self.kept.setdefault(at, {})
+        for k, ns in by_key(rows).items():
+            if isinstance(aggregator, Product):
+                stored[k] = stored.get(k, 1) * _product(ns) % 1009
+            else:
+                stored[k] = stored.get(k, 0) + sum(ns)
+        return [(k, stored[k]) for k in by_key(rows)]
+
+    def windowed(self, ns: list[int], at: Any) -> list[int]:
+        """Three by three in the order of the timestamps n; late behind the watermark, numbered when that rises."""
+        kept = self.kept.setdefault(at, {"watermark": -10, "waiting": [], "left": []})
+        risen = max([*ns, kept["watermark"]])
+        kept["waiting"] += [n for n in ns if n >= kept["watermark"]]
+        if risen > kept["watermark"]:
+            kept["left"] += sorted(kept["waiting"])
+            kept["waiting"] = []
+        kept["watermark"] = risen
+        made = []
+        while len(kept["left"]) >= 3:
+            made.append(sum(kept["left"][:3]))
+            kept["left"] = kept["left"][3:]
+        return made
+
+
+# -- what is drawn -----------------------------------------------------------------------------------------------------
+
+KINDS = st.sampled_from(sorted(AGGREGATORS))
+SIMPLE = st.one_of(
+    st.just(("each",)),
+    st.tuples(st.just("filter"), st.integers(2, 4)),
+    st.just(("flat_map",)),
+    st.sampled_from([(name,) for name in ("partition_by", "shuffle", "global_", "batch_global", "identity_partition")]),
+    st.tuples(st.just("aggregate"), KINDS),
+    st.tuples(st.just("group"), KINDS),
+    st.tuples(st.just("chain"), KINDS),
+    st.just(("first",)),
+)
+PARTED = st.one_of(
+    st.just(("broadcast",)),
+    st.tuples(st.just("partition_aggregate"), KINDS),
+    st.tuples(st.just("partition_group"), KINDS),
+    st.just(("min_by",)),
+)
+
+
+def joins(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    few = st.lists(inner, max_size=2)
+    kinds = st.tuples(*[st.sampled_from([INNER, OUTER])] * 2)
+    return st.one_of(st.tuples(st.just("merge"), few), st.tuples(st.just("join"), few, kinds))
+
+
+PERSIST = st.tuples(st.just("persist"), st.sampled_from([b.Sum(), Product()]))
+ROWS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 20)), max_size=12)
+BATCHES = st.lists(ROWS, min_size=1, max_size=3)
+
+
+def pipelines(*more: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    """Steps without a state, a window perhaps, steps, a persist perhaps, steps: the one order in which all of them may stand."""
+    step = st.one_of(SIMPLE, *more)
+    step = st.one_of(step, step, step, joins(step))
+    some = st.lists(step, max_size=3)
+    window, persist = st.lists(st.just(("window",)), max_size=1), st.lists(PERSIST, max_size=1)
+    return st.tuples(some, window, some, persist, some).map(lambda pieces: [each for piece in pieces for each in piece])
+
+
+def run_of(steps: list[Any], hint: Callable[[], int], merge: bool = True, piece: int | None = None) -> TridentRun:
+    topology = TridentTopology("random")
+    stream = topology.new_stream("in", Given()).parallelism_hint(hint())
+    several(stream, steps, topology, hint).sink("out").parallelism_hint(hint())
+    if merge:
+        return TridentRun(topology.build(), piece)
+    built("random", topology._sketch, [])
+    return TridentRun(plan_of("random", facts_of(topology._sketch, []), [], merge=False), piece)
+
+
+def bounded(rows: list[Row]) -> bool:
+    """Whether a model's batch stays small enough; merges, joins and broadcasts multiply."""
+    return len(rows) < 2_000
+
+
+@settings(deadline=None)
+@given(
+    pipelines(PARTED),
+    BATCHES,
+    st.integers(1, 3),
+    st.booleans(),
+    st.none() | st.integers(1, 3),
+    st.lists(st.integers(0, 2), min_size=3, max_size=3),
+)
+def test_a_pipeline_gives_what_lists_give(
+    steps: list[Any], batches: list[list[Row]], tasks: int, merge: bool, piece: int | None, retries: list[int]
+) -> None:
+    run, model = run_of(steps, lambda: tasks, merge, piece), Model(tasks)
+    for txid, rows in enumerate(batches, 1):
+        dealt = [rows[task::tasks] for task in range(tasks)]
+        expected = sorted(row for part in model.several(dealt, steps, txid) for row in part)
+        if not bounded(expected):
+            return
+        for attempt in range(retries[txid - 1]):
+            tried = run.begin({"in": rows}, attempt, txid)
+            if attempt:  # the first one is dropped before it commits, another one after
+                tried.commit()
+        found = run.begin({"in": rows}, retries[txid - 1], txid).commit()["out"]
+        assert sorted(found) == expected
+
+
+@settings(deadline=None)
+@given(pipelines(), BATCHES, st.data())
+def test_the_number_of_partitions_changes_nothing(
+    steps: list[Any], batches: list[list[Row]], data: st.DataObject
+) -> None:
+    one, many = run_of(steps, lambda: 1), run_of(steps, lambda: data.draw(st.integers(1, 4)))
+    for rows in batches:
+        expected = one.batch({"in": rows})["out"]
+        if not bounded(expected):
+            return
+        assert sorted(many.batch({"in": rows})["out"]) == sorted(expected)

@@ -1,0 +1,429 @@
+"""The planner: how the graph of a Trident topology becomes groups, exchanges and parallelism."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.core.measures import count
+from windowing.runtime.stores.factory import map_state
+from windowing.runtime.stores.memory import MemoryStore
+from windowing.topology.plan import TopologyError
+from windowing.topology.schema import Schema
+from windowing.topology.trident import builtins as b
+from windowing.topology.trident.evaluation import TridentRun
+from windowing.topology.trident.graph import Graph, IndexedEdge, Node
+from windowing.topology.trident.grouper import GraphGrouper
+from windowing.topology.trident.plan import Phase, TridentPlan
+from windowing.topology.trident.stateful import StateSpec
+from windowing.topology.trident.streams import Stream, TridentState
+from windowing.topology.trident.topology import TridentTopology
+from windowing.transactions.kinds import SpoutKind
+from windowing.transactions.spouts import IBatchSpout
+
+
+class Given(IBatchSpout):
+    """A spout of one task, or with `tasks` of any number."""
+
+    kind = SpoutKind.TRANSACTIONAL
+    output = "word string, n long"
+
+    def emit_batch(self, txid: int, collector: Any) -> None:
+        raise NotImplementedError
+
+
+class Parallel:
+    kind = SpoutKind.OPAQUE
+    output = "word string, n long"
+
+
+def words(topology: TridentTopology, name: str = "words") -> Stream:
+    return topology.new_stream(name, Parallel())
+
+
+def counts(name: str = "counts") -> Any:
+    return map_state(MemoryStore(), name)
+
+
+def identity(row: Any) -> int:
+    return int(row.n)
+
+
+def truth(row: Any) -> bool:
+    return True
+
+
+def groups(plan: TridentPlan) -> list[list[str]]:
+    return [[plan.graph.nodes[number].title for number in group.nodes] for group in plan.groups.values()]
+
+
+def exchanges(plan: TridentPlan) -> list[tuple[int, str, list[tuple[int, int]]]]:
+    return [(exchange.source, str(exchange.grouping), list(exchange.targets)) for exchange in plan.exchanges]
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def test_operations_in_a_row_are_one_group_and_a_spout_is_one_by_itself() -> None:
+    topology = TridentTopology()
+    words(topology).each("n", identity, "m long").project("m").sink("out")
+    plan = topology.build()
+    assert groups(plan) == [["spout words"], ["each(n) with identity", "project(m)", "sink out"]]
+    assert exchanges(plan) == [(1, "identity", [(2, 0)])]
+
+
+def test_a_repartition_ends_a_group() -> None:
+    topology = TridentTopology()
+    words(topology).each("n", identity, "m long").shuffle().project("m").sink("out")
+    plan = topology.build()
+    assert groups(plan) == [["spout words"], ["each(n) with identity"], ["project(m)", "sink out"]]
+    assert exchanges(plan)[1] == (2, "shuffle", [(4, 0)])
+
+
+def test_two_branches_of_a_group_stay_in_it_and_what_joins_them_too() -> None:
+    topology = TridentTopology()
+    stream = words(topology).each("n", identity, "m long")
+    topology.merge(stream.project("m"), stream.project("n")).sink("out")
+    assert [len(group) for group in groups(topology.build())] == [1, 5]
+
+
+def test_what_reads_two_groups_behind_different_spouts_is_merged_with_neither_by_its_inputs() -> None:
+    topology = TridentTopology()
+    first, second = words(topology, "a"), words(topology, "b").each("n", identity, "m long").project("word", "n")
+    topology.merge(first, second).sink("out")
+    plan = topology.build()
+    assert groups(plan) == [
+        ["spout a"],
+        ["spout b"],
+        ["each(n) with identity", "project(word, n)", "merge", "sink out"],
+    ]
+    assert exchanges(plan) == [(1, "identity", [(5, 0)]), (2, "identity", [(3, 0)])]
+
+
+def test_one_repartition_read_by_two_groups_is_two_exchanges_and_by_one_group_one() -> None:
+    topology = TridentTopology()
+    shuffled = words(topology).shuffle()
+    shuffled.project("n").shuffle().sink("n")
+    shuffled.project("word").shuffle().sink("word")
+    assert len([found for found in exchanges(topology.build()) if found[0] == 1]) == 2
+
+    topology = TridentTopology()
+    shuffled = words(topology).shuffle()
+    topology.merge(shuffled.project("n"), shuffled.map(identity, "m long")).sink("out")
+    assert exchanges(topology.build()) == [(1, "shuffle", [(3, 0), (4, 0)])]
+
+
+def test_two_repartitions_in_a_row_have_a_step_between_that_lets_everything_pass() -> None:
+    topology = TridentTopology()
+    words(topology).shuffle().global_().sink("out")
+    plan = topology.build()
+    assert groups(plan) == [["spout words"], ["merge"], ["sink out"]]
+    assert [found[1] for found in exchanges(plan)] == ["shuffle", "global"]
+
+
+def test_operations_beside_a_state_are_in_its_group_even_from_another_stream() -> None:
+    topology = TridentTopology()
+    state = words(topology).group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long")
+    topology.new_drpc_stream("asked").partition_by("args").state_query(state, "args", b.MapGet(), "x long")
+    plan = topology.build()
+    holder = plan.group(str(plan.states["state1"].group))
+    assert [plan.graph.nodes[number].title for number in holder.nodes] == [
+        "combine Sum by word",
+        "persist state1 with Sum",
+        "query state1 with MapGet",
+    ]
+    assert holder.batch_groups == ("bg0", "bg1")
+    assert holder.states == ("state1",)
+
+
+def test_combiners_are_split_before_and_behind_the_exchange_others_are_not() -> None:
+    topology = TridentTopology()
+    words(topology).group_by("word").aggregate("n", b.Sum(), "x long").sink("out")
+    plan = topology.build()
+    assert groups(plan) == [["spout words"], ["partial Sum by word"], ["combine Sum by word", "sink out"]]
+    assert [exchange.schema.ddl for exchange in plan.exchanges] == ["word string, n bigint", "word string, x bigint"]
+
+
+def test_windows_begin_a_group() -> None:
+    topology = TridentTopology()
+    windows = words(topology).project("n").tumbling_window(count(2), "n", b.Sum(), "x long", timestamp="n")
+    windows.late_stream().sink("late")
+    windows.sink("out")
+    plan = topology.build()
+    assert groups(plan)[1:] == [
+        ["project(n)"],
+        ["window 2 tuples / 2 tuples with Sum", "late tuples", "sink late", "sink out"],
+    ]
+    assert [exchange.to_window for exchange in plan.exchanges] == [False, True]
+
+
+def test_late_tuples_that_leave_the_group_of_their_window_have_an_exchange_of_their_own() -> None:
+    topology = TridentTopology()
+    windows = words(topology).global_().tumbling_window(count(2), "n", b.Sum(), "x long", timestamp="n")
+    windows.shuffle().sink("out")
+    state = topology.new_static_state(counts())
+    late = windows.late_stream().state_query(state, "word", b.MapGet(), "before long")
+    words(topology, "more").state_query(state, "word", b.MapGet(), "before long").sink("more")
+    late.sink("late")
+    plan = topology.build()
+    behind = [(exchange.late, exchange.schema.names) for exchange in plan.exchanges if exchange.source == 3]
+    assert behind == [(False, ("x",)), (True, ("word", "n", "reason"))]
+    run = TridentRun(plan)
+    run.batch({"words": [("a", 1), ("b", 2)], "more": []})
+    assert run.batch({"words": [("c", 1)]}) == {"out": [], "more": [], "late": [("c", 1, "late", None)]}
+
+
+def graphs() -> st.SearchStrategy[tuple[Graph, list[int]]]:
+    """Draw a graph and which of its nodes are repartitions; node 0 is a spout."""
+
+    @st.composite
+    def draw(pick: Any) -> tuple[Graph, list[int]]:
+        size = pick(st.integers(2, 12))
+        edges, partitions = [], []
+        for number in range(1, size):
+            if number > 1 and number not in partitions and pick(st.integers(0, 4)) == 0:
+                partitions.append(number)
+            known = list(range(number))
+            sources = pick(
+                st.lists(st.sampled_from(known), min_size=1, max_size=1 if number in partitions else 3, unique=True)
+            )
+            edges += [IndexedEdge(source, number, index) for index, source in enumerate(sources)]
+        nodes = [Node(number=number, title="step", schema=Schema((), ())) for number in range(size)]
+        return Graph.of(nodes, edges), partitions
+
+    return draw()
+
+
+def naive(graph: Graph, initial: list[set[int]]) -> set[frozenset[int]]:
+    """The article's mergeFully, word by word: look at all groups again after every merge."""
+    current = [frozenset(nodes) for nodes in initial]
+
+    def neighbours(group: frozenset[int], forward: bool) -> set[Any]:
+        found = set()
+        for edge in graph.edges:
+            here, there = (edge.source, edge.target) if forward else (edge.target, edge.source)
+            if here in group and there not in group:
+                found.add(next((other for other in current if there in other), None))
+        return found
+
+    happened = True
+    while happened:
+        happened = False
+        for group in current:
+            for forward in (True, False):
+                near = neighbours(group, forward)
+                if len(near) == 1 and None not in near:
+                    (other,) = near
+                    current[current.index(group)] = group | other
+                    current.remove(other)
+                    happened = True
+                    break
+            if happened:
+                break
+    return set(current)
+
+
+@given(graphs())
+def test_groups_are_those_of_the_article(drawn: tuple[Graph, list[int]]) -> None:
+    graph, partitions = drawn
+    initial = [{number} for number in graph.nodes if number and number not in partitions]
+    grouper = GraphGrouper(graph, initial)
+    grouper.merge_fully()
+    assert {frozenset(group.nodes) for group in grouper.groups} == naive(graph, initial)
+
+
+@given(graphs())
+def test_nothing_is_left_to_merge_and_merging_makes_no_cycle(drawn: tuple[Graph, list[int]]) -> None:
+    graph, partitions = drawn
+    grouper = GraphGrouper(graph, [{number} for number in graph.nodes if number and number not in partitions])
+    grouper.merge_fully()
+    of = {number: position for position, group in enumerate(grouper.groups) for number in group.nodes}
+    for group in grouper.groups:
+        for near in (grouper.outgoing(group), grouper.incoming(group)):
+            assert len(near) != 1 or near == {None}
+    reach: dict[int, set[int]] = {position: set() for position in range(len(grouper.groups))}
+    steps = {(of.get(edge.source, -edge.source - 1), of.get(edge.target, -edge.target - 1)) for edge in graph.edges}
+    for start in reach:
+        ahead = [start]
+        while ahead:
+            at = ahead.pop()
+            for source, target in steps:
+                if source == at and target != at and target not in reach[start]:
+                    reach[start].add(target)
+                    ahead.append(target)
+        assert start not in reach[start]
+
+
+# -- parallelism -------------------------------------------------------------------------------------------------------
+
+
+def sizes(topology: TridentTopology) -> list[int]:
+    return [group.parallelism for group in topology.build().groups.values()]
+
+
+def test_the_largest_hint_of_a_group_holds_up_to_the_repartition_before_it() -> None:
+    topology = TridentTopology()
+    head = words(topology).each("n", identity, "m long").parallelism_hint(2).project("m").parallelism_hint(3)
+    head.shuffle().filter(truth, "m").parallelism_hint(5).sink("out")
+    assert sizes(topology) == [3, 3, 5]
+
+
+def test_without_a_hint_there_is_one_task() -> None:
+    topology = TridentTopology()
+    words(topology).shuffle().sink("out")
+    assert sizes(topology) == [1, 1]
+
+
+def test_groups_that_an_identity_exchange_joins_have_one_parallelism() -> None:
+    topology = TridentTopology()
+    words(topology).identity_partition().project("n").parallelism_hint(4).identity_partition().sink("out")
+    assert sizes(topology) == [4, 4, 4]
+
+
+def test_max_task_parallelism_is_an_upper_bound() -> None:
+    topology = TridentTopology().configure(max_task_parallelism=2)
+    words(topology).project("n").parallelism_hint(4).sink("out")
+    assert sizes(topology) == [2, 2]
+
+
+def test_a_state_with_a_number_of_partitions_fixes_the_parallelism_of_its_group() -> None:
+    topology = TridentTopology()
+    state = words(topology).group_by("word").persistent_aggregate(StateSpec(counts(), 3), "n", b.Sum(), "x long")
+    state.parallelism_hint(7)
+    plan = topology.build()
+    assert plan.states["state1"].partitions == 3 == plan.group(str(plan.states["state1"].group)).parallelism
+
+
+def test_a_spout_of_one_task_goes_with_one_task_up_to_a_repartition() -> None:
+    topology = TridentTopology()
+    topology.new_stream("in", Given()).project("n").shuffle().sink("out").parallelism_hint(3)
+    assert sizes(topology) == [1, 1, 3]
+
+
+# -- phases, batch groups, names ---------------------------------------------------------------------------------------
+
+
+def test_what_commits_and_all_behind_it_is_of_the_commit_phase() -> None:
+    topology = TridentTopology()
+    stream = words(topology)
+    state: TridentState = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long")
+    state.new_values_stream().shuffle().filter(truth, "x").sink("new")
+    stream.sink("all")
+    plan = topology.build()
+    titles = {node.title: plan.phases[number] for number, node in plan.graph.nodes.items()}
+    assert titles["combine Sum by word"] is titles["sink all"] is Phase.PROCESS
+    assert titles["persist state1 with Sum"] is titles["filter(x) with truth"] is titles["sink new"] is Phase.COMMIT
+    assert [exchange.phase for exchange in plan.exchanges][-1] is Phase.COMMIT
+    assert [group.commits for group in plan.groups.values()].count(True) == 2
+
+
+def test_streams_that_meet_share_their_batches_others_do_not() -> None:
+    topology = TridentTopology()
+    first, second, third = (words(topology, name) for name in "abc")
+    topology.merge(first, third).sink("out")
+    second.sink("other")
+    plan = topology.build()
+    assert {spout.source.name: plan.batch_groups[spout.number] for spout in plan.spouts} == {
+        "a": "bg0",
+        "b": "bg1",
+        "c": "bg0",
+    }
+
+
+def test_the_last_step_that_was_added_answers_a_function_of_drpc() -> None:
+    topology = TridentTopology()
+    asked = topology.new_drpc_stream("f")
+    asked.filter(truth, "args")
+    asked.project("args")
+    plan = topology.build()
+    assert plan.graph.nodes[plan.drpc["f"].answer].title == "project(args)"
+
+
+def test_groups_are_called_by_the_names_of_their_streams() -> None:
+    topology = TridentTopology()
+    stream = words(topology).name("split").each("n", identity, "m long").name("count").project("m")
+    stream.shuffle().project("m").shuffle().name("end").sink("out")
+    assert list(topology.build().groups) == ["spout_words", "b_0_split_count", "b_1_count", "b_2_end"]
+
+
+def test_a_cycle_through_a_state_is_refused() -> None:
+    topology = TridentTopology()
+    stream = words(topology)
+    first = stream.group_by("word").persistent_aggregate(counts("a"), "n", b.Sum(), "x long")
+    second = first.new_values_stream().group_by("word").persistent_aggregate(counts("b"), "x", b.Sum(), "y long")
+    stream.state_query(second, "word", b.MapGet(), "y long").shuffle().state_query(
+        first, "word", b.MapGet(), "z long"
+    ).sink("out")
+    with pytest.raises(
+        TopologyError, match=r"the operations beside a state run together, and so .* would wait for each other"
+    ):
+        topology.build()
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def word_count() -> TridentPlan:
+    topology = TridentTopology("word_count")
+    stream = words(topology).name("split").filter(truth, "word").parallelism_hint(2)
+    state = stream.name("count").group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
+    state.parallelism_hint(3).new_values_stream().shuffle().name("out").sink("totals")
+    return topology.build()
+
+
+def test_explain_prints_groups_nodes_and_exchanges() -> None:
+    assert (
+        word_count().explain()
+        == """\
+topology word_count: 4 groups, 3 exchanges
+spout_words ×2, bg0
+    1 spout words -> word string, n bigint
+  1 == identity ==> b_0_split_count
+b_0_split_count ×2, bg0
+    2 filter(word) with truth of 1 -> word string, n bigint
+    3 partial Sum by word of 2 -> word string, total bigint
+  3 == fields(word) ==> b_1_count
+b_1_count ×3, bg0
+    5 combine Sum by word of 4 -> word string, total bigint
+    6 persist state1 with Sum of 5 [commit] -> word string, total bigint
+  6 == shuffle ==> b_2_out in the commit phase
+b_2_out ×1, bg0
+    8 sink totals of 7 [commit] -> word string, total bigint
+      out as totals
+"""
+    )
+
+
+def test_a_plan_is_drawn() -> None:
+    assert (
+        word_count().to_mermaid()
+        == """\
+flowchart LR
+    c_spout_words(["spout_words ×2<br/>spout words"])
+    c_b_0_split_count["b_0_split_count ×2<br/>filter(word) with truth<br/>partial Sum by word"]
+    c_b_1_count[("b_1_count ×3<br/>combine Sum by word<br/>persist state1 with Sum")]
+    c_b_2_out["b_2_out<br/>sink totals"]
+    c_spout_words -- "identity" --> c_b_0_split_count
+    c_b_0_split_count -- "fields(word)" --> c_b_1_count
+    c_b_1_count -. "shuffle" .-> c_b_2_out
+"""
+    )
+
+
+def test_the_definition_of_a_plan_is_plain_data() -> None:
+    definition = word_count().definition()
+    assert json.loads(json.dumps(definition)) == definition
+    assert definition["groups"]["b_1_count"]["states"] == ["state1"]
+
+
+def test_a_long_topology_has_one_group_and_no_recursion() -> None:
+    topology = TridentTopology()
+    stream = words(topology)
+    for _ in range(1500):
+        stream = stream.filter(truth, "word")
+    stream.sink("out")
+    assert [len(group) for group in groups(topology.build())] == [1, 1501]
