@@ -148,6 +148,23 @@ def test_what_a_window_emits_belongs_to_the_roots_of_all_its_tuples() -> None:
     assert run.run({}, drain=True) == [(0, 2, None)]
 
 
+def test_a_fused_bolt_hands_on_the_roots_of_its_tuples() -> None:
+    @bolt(output=FIELDS)
+    def positive(tuple: Any) -> Any:
+        return (tuple.n, tuple.at) if tuple.n > 0 else None
+
+    made = TopologyBuilder("fused")
+    made.configure({"topology.enable.message.timeouts": False})
+    made.set_spout("in", InputSpout(FIELDS))
+    made.set_bolt("positive", positive).shuffle_grouping("in")
+    made.set_bolt("again", positive).shuffle_grouping("positive")
+    made.set_bolt("tens", tens).global_grouping("again")
+    run = Acking(made.build())
+    assert run.run({"in": [(1, 3), (-1, 4)]}) == [], "3 waits in a window"
+    assert run.run({"in": [(-1, 20)]}) == [(0, 1, None)], "dropped"
+    assert run.run({"in": [(1, 10)]}) == [(0, 0, None), (0, 2, None)]
+
+
 def test_an_aggregating_window_acks_its_tuples_too() -> None:
     @sliding(millis(10), millis(5), timestamp="at", aggregate={"sum": total("n")}, output="sum long")
     def summed(window: Any) -> Any:

@@ -98,6 +98,10 @@ class PlaceTurn:
             acks=self._acked,
         )
 
+    def _is_read(self) -> bool:
+        topology = self._wiring.stages.topology
+        return any(topology.readers(self._component.id, stream) for stream in self._component.outputs)
+
     def _window_turn(
         self,
         stage: TaskStage,
@@ -114,7 +118,7 @@ class PlaceTurn:
             if row.kind != "rows"
         ]
         values = TaskValues(stored.value, self._what) if self._component.stateful else None
-        watch = _Watch(flow.partials, self._place.component) if self._acked else None
+        watch = _Watch(flow.partials, self._component.id, self._is_read()) if self._acked else None
         turn = stage.turn(
             self._place.task, stored.metadata, stored.chunk, parts, controls, nonce, values, batch + 1, watch
         )
@@ -160,15 +164,18 @@ class PlaceTurn:
 
 
 class _Watch:
-    """What becomes of a windowed task's tuples in a turn, told to the partials; `roots[i]` are those of output row i."""
+    """What becomes of a windowed task's tuples in a turn, told to the partials; `roots[i]` are those of output row i, if somebody
+    reads it: a row that only goes to a sink is committed with its batch.
+    """
 
-    def __init__(self, partials: Partials, component: str) -> None:
-        self._partials, self._component = partials, component
+    def __init__(self, partials: Partials, component: str, is_read: bool) -> None:
+        self._partials, self._component, self._is_read = partials, component, is_read
         self.roots: list[Roots] = []
 
     def fired(self, window: TupleWindow, rows: int) -> None:
-        if rows > len(self.roots):
-            self.roots += [_roots(window)] * (rows - len(self.roots))
+        new = rows - len(self.roots)
+        if new:
+            self.roots += [_roots(window) if self._is_read else NO_ROOTS] * new
 
     def failed(self, window: TupleWindow) -> None:
         self._partials.fail(_roots(window), self._component)
