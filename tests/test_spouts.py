@@ -69,6 +69,7 @@ def test_batches_are_cut_by_max_rows_and_the_log_alone_tells_what_each_has_read(
         at = end
     assert batches == [[1, 2, 1, 2], [3, 3, 4], [5, 6, 7]]
     assert reader.latestOffset(at, ReadAllAvailable()) is at
+    assert rows_of(reader, at, at) == [], "asked when another source has something"
     assert reader._spout.committed[-1] == {"a": 3, "b": 7}  # type: ignore[attr-defined]
 
 
