@@ -109,8 +109,9 @@ class PostgresMap(Remote):
             psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError:
             raise ConfigError(
-                f"the address {masked(url)} is none of a PostgreSQL database; write postgresql://user:password@host:5432/database"
-            ) from None  # the cause would show the password
+                f"the address of the store of {place} is none of a PostgreSQL database (not shown, for it may hold a password); "
+                "write postgresql://user:password@host:5432/database"
+            ) from None  # the cause would show it
 
     def _connect(self) -> None:
         if self._db is None:

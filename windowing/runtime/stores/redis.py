@@ -108,8 +108,9 @@ class RedisMap(Remote):
             )
         except ValueError:
             raise ConfigError(
-                f"the address {masked(url)} is none of a Redis server; write redis://user:password@host:6379/0"
-            ) from None  # the cause would show the password
+                f"the address of the store of {place} is none of a Redis server (not shown, for it may hold a password); "
+                "write redis://user:password@host:6379/0"
+            ) from None  # the cause would show it
         self._read_script = self._client.register_script(_READ)
         self._write_script = self._client.register_script(_WRITE)
 

@@ -1,0 +1,242 @@
+"""Connections that are cut at every step, answers that get lost, servers that stop: PostgreSQL and Redis."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+
+from tests.services.conftest import ROOT, address
+from tests.services.proxy import Cut, Proxy
+from tests.services.test_server_stores import store_on
+from tests.state_world import Add
+from tests.store_contract import commit
+from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError
+from windowing.runtime.stores import map_state
+from windowing.runtime.stores.remote import masked
+from windowing.transactions.kinds import StateType
+
+ROUND_TRIPS_OF_A_BATCH = 2
+
+
+@pytest.fixture
+def proxy(server: str) -> Iterator[Proxy]:
+    with Proxy(address(server)) as standing:
+        yield standing
+
+
+def state_through(server: str, proxy: Proxy, kind: StateType = StateType.OPAQUE, patience_s: float = 10) -> Any:
+    return map_state(store_on(server, proxy.url, patience_s), "counts", kind).make_state(0, 1)
+
+
+def stored(server: str) -> dict[str, int]:
+    with closing(map_state(store_on(server), "counts").make_state(0, 1)) as state:
+        return dict(state.items())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("keys", [0, 1, 1000])
+def test_a_batch_is_two_round_trips_whatever_its_size(server: str, proxy: Proxy, keys: int) -> None:
+    with closing(state_through(server, proxy)) as state:
+        commit(state, 1, 0, {n: Add(1) for n in range(keys)})
+        for txid in range(2, 10):  # psycopg prepares statements that come often, which is a round trip of its own, once
+            commit(state, txid, 0, {n: Add(1) for n in range(keys)})
+        before = proxy.requests
+        commit(state, 10, 0, {n: Add(1) for n in range(keys)})
+        assert proxy.requests - before == ROUND_TRIPS_OF_A_BATCH
+
+
+def live(server: str, proxy: Proxy, name: str) -> int:
+    """Connect, make the tables, commit two batches; return how many requests that took, the good-bye not counted."""
+    before = proxy.requests
+    with closing(map_state(store_on(server, proxy.url, 10), name).make_state(0, 1)) as state:
+        assert commit(state, 1, 0, {"a": Add(1), "b": Add(2)}) == [1, 2]
+        assert commit(state, 2, 0, {"a": Add(10)}) == [11]
+        taken = proxy.requests - before
+    with closing(map_state(store_on(server), name).make_state(0, 1)) as state:
+        assert dict(state.items()) == {"a": 11, "b": 2}  # type: ignore[attr-defined]
+    return taken
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "before its answer arrives"])
+def test_a_connection_cut_at_any_step_counts_every_batch_once(server: str, proxy: Proxy, after: bool) -> None:
+    steps = live(server, proxy, "undisturbed")
+    assert steps >= 2 * ROUND_TRIPS_OF_A_BATCH
+    for step in range(1, steps + 1):
+        time.sleep(0.05)  # for the good-bye of the last connection, which is a request too
+        proxy.cut = Cut(proxy.requests + step, after)
+        live(server, proxy, f"cut_{step}")
+        assert proxy.cuts == step, "the connection was not cut"
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "before its answer arrives"])
+def test_a_commit_whose_answer_is_lost_for_good_is_looked_up_by_the_next_attempt(
+    server: str, proxy: Proxy, after: bool
+) -> None:
+    """The patience ends while nobody answers: the attempt fails, and whoever comes next finds out what happened."""
+    for kind, txid in ((StateType.OPAQUE, 2), (StateType.OPAQUE, 3)):
+        with closing(state_through(server, proxy, kind, patience_s=0.5)) as state:
+            if txid == 2:
+                commit(state, 1, 0, {"a": Add(1)})
+            state.multi_get(["a"])
+            proxy.cut, proxy.refuse = Cut(proxy.requests + 2, after), 1000
+            with pytest.raises(StoreUnavailableError, match=r"did not answer for 0\.5 s"):
+                commit(state, txid, 0, {"a": Add(100)})
+            proxy.refuse = 0
+            assert commit(state, txid, 1, {"a": Add(10)}) == [1 + 10 * (txid - 1)]
+    assert stored(server) == {"a": 21}
+
+
+def test_a_server_that_refuses_for_a_while_is_asked_again(server: str, proxy: Proxy) -> None:
+    proxy.refuse = 3
+    with closing(state_through(server, proxy)) as state:
+        assert commit(state, 1, 0, {"a": Add(1)}) == [1]
+    assert proxy.refuse == 0
+
+
+def test_a_non_transactional_put_is_sent_again(server: str, proxy: Proxy) -> None:
+    with closing(state_through(server, proxy, StateType.NON_TRANSACTIONAL)) as state:
+        commit(state, 1, 0, {"a": Add(1)})
+        proxy.cut = Cut(proxy.requests + 2, after=True)
+        assert commit(state, 2, 0, {"a": Add(1)}) == [2]
+        assert proxy.cuts == 1
+        assert state.multi_get(["a"]) == [2]
+
+
+# -- passwords and wrong addresses -------------------------------------------------------------------------------------
+
+
+SECRET = "pa55-of-the-state"
+WRONG = {
+    "postgres": [
+        f"postgresql://windowing:{SECRET}@127.0.0.1:1/x",
+        f"host=127.0.0.1 port=1 password={SECRET}",
+        f"postgresql://me:{SECRET}@127.0.0.1/x?nonsense=1",
+    ],
+    "redis": [
+        f"redis://:{SECRET}@127.0.0.1:1/0",
+        f"rediss://me:{SECRET}@127.0.0.1:1/0",
+        f"http://me:{SECRET}@127.0.0.1/0",
+    ],
+}
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_password_is_in_no_error_and_no_repr(server: str, which: int) -> None:
+    factory = map_state(store_on(server, WRONG[server][which], 0.1), "counts")
+    assert SECRET not in repr(factory)
+    with pytest.raises((StoreUnavailableError, ConfigError)) as caught:
+        factory.make_state(0, 1).multi_get(["a"])
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_wrong_password_is_refused_at_once_and_not_shown(server: str) -> None:
+    url = address(server)
+    password = url.split("@")[0].rpartition(":")[2]
+    started = time.monotonic()
+    with pytest.raises(ConfigError, match="refuses the user") as caught:
+        map_state(store_on(server, url.replace(password, SECRET)), "counts").make_state(0, 1).multi_get(["a"])
+    assert time.monotonic() - started < 5
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    assert masked(url) in str(caught.value)
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+def test_damage_on_a_server_names_the_key_and_nothing_is_reset(server: str) -> None:
+    with closing(map_state(store_on(server), "counts").make_state(0, 1)) as state:
+        commit(state, 1, 0, {"a": Add(1), "b": Add(2)})
+        if server == "postgres":
+            with psycopg.connect(address(server), autocommit=True) as db:
+                db.execute("UPDATE counts SET value = '9' WHERE key = %s", (b'"a"',))
+        else:
+            with redis.Redis.from_url(address(server)) as client:
+                rows = "windowing:{counts/0}:rows"
+                blob: Any = client.hget(rows, '"a"')
+                client.hset(rows, '"a"', blob[:-1] + b"9")
+        for use in (lambda: state.multi_get(["a"]), lambda: commit(state, 2, 0, {"a": Add(1)})):
+            with pytest.raises(CorruptStateError, match="the row of 'a' in the state counts/0"):
+                use()
+        assert state.multi_get(["b"]) == [2]
+
+
+def test_rows_that_redis_evicted_are_missed() -> None:
+    from tests.services.conftest import empty
+
+    empty("redis")
+    with closing(map_state(store_on("redis"), "counts").make_state(0, 1)) as state:
+        commit(state, 1, 0, {"a": Add(1), "b": Add(2)})
+        with redis.Redis.from_url(address("redis")) as client:
+            client.hdel("windowing:{counts/0}:rows", '"a"')
+        with pytest.raises(CorruptStateError, match="has 1 rows, its fence says 2"):
+            commit(state, 2, 0, {"b": Add(1)})
+
+
+def test_keys_of_another_type_in_redis_and_tables_of_another_shape_in_postgres_are_refused(server: str) -> None:
+    if server == "postgres":
+        with psycopg.connect(address(server), autocommit=True) as db:
+            db.execute("CREATE TABLE counts (a int)")
+            db.execute("CREATE TABLE counts_fences (a int)")
+    else:
+        with redis.Redis.from_url(address(server)) as client:
+            client.set("windowing:{counts/0}:rows", "x")
+    with (
+        closing(map_state(store_on(server), "counts").make_state(0, 1)) as state,
+        pytest.raises(CorruptStateError, match="not ours"),
+    ):
+        commit(state, 1, 0, {"a": Add(1)})
+
+
+# -- the server itself -------------------------------------------------------------------------------------------------
+
+
+def test_a_backend_that_the_administrator_ends_is_replaced() -> None:
+    from tests.services.conftest import empty
+
+    empty("postgres")
+    with closing(map_state(store_on("postgres"), "counts").make_state(0, 1)) as state:
+        commit(state, 1, 0, {"a": Add(1)})
+        with psycopg.connect(address("postgres"), autocommit=True) as db:
+            ended = db.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%counts%'"
+            )
+            assert ended.rowcount == 1
+        assert commit(state, 2, 0, {"a": Add(1)}) == [2]
+
+
+def test_redis_killed_while_it_commits_has_what_was_committed() -> None:
+    """appendfsync always: what was answered is there when the server comes back, and a batch counts once."""
+    from tests.services.conftest import empty
+
+    empty("redis")
+    folder = ROOT / ".services" / "redis"
+    with closing(map_state(store_on("redis", patience_s=30), "counts").make_state(0, 1)) as state:
+        killed = threading.Event()
+
+        def kill() -> None:
+            time.sleep(0.2)
+            os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+            killed.set()
+            time.sleep(0.2)
+            subprocess.run(["redis-server", str(Path(folder / "conf"))], check=True, capture_output=True)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        txid = 0
+        while killer.is_alive() or not killed.is_set():
+            txid += 1
+            assert commit(state, txid, 0, {"a": Add(1), "b": Add(txid)}) == [txid, txid * (txid + 1) // 2]
+        killer.join()
+    assert txid > 1
+    assert stored("redis") == {"a": txid, "b": txid * (txid + 1) // 2}

@@ -1,0 +1,49 @@
+"""Exactly once on real servers: the random worlds of test_trident_worlds.py, in fewer examples."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.services.test_server_stores import store_on
+from tests.state_world import StateWorld
+from windowing.runtime.stores import Store
+from windowing.transactions.kinds import StateType
+from windowing.transactions.rows import BackingMap, Place
+
+
+class Renamed:
+    """A store in which every state has a name that no other example has."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.name = f"counts_{uuid.uuid4().hex[:12]}"
+
+    def open(self, place: Place) -> BackingMap:
+        return self.store.open(place._replace(state=self.name))
+
+
+class OnServer(StateWorld):
+    server: str
+
+    def make_store(self) -> Store:
+        return Renamed(store_on(self.server))
+
+
+@pytest.mark.parametrize(("kind", "cache"), [(StateType.TRANSACTIONAL, 2), (StateType.OPAQUE, 0)], ids=str)
+def test_on_a_server(server: str, kind: StateType, cache: int) -> None:
+    world = type("World", (OnServer,), {"server": server, "kind": kind, "cache": cache})
+    few = settings(
+        max_examples=10,
+        stateful_step_count=25,
+        phases=[
+            Phase.explicit,
+            Phase.reuse,
+            Phase.generate,
+        ],  # shrinking on a server takes minutes; the seed is printed
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    run_state_machine_as_test(world, settings=few)
