@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +85,14 @@ def test_a_weaker_guarantee_has_to_be_asked_for_by_name(kind, state, accept):
     else:
         with pytest.raises(ConfigError, match=rf"accept=Guarantee\.{given.name}"):
             check_guarantee(kind, state, accept=accept)
+
+
+def test_the_page_has_the_table():
+    page = (Path(__file__).parents[1] / "docs" / "trident.md").read_text(encoding="utf-8")
+    words = {ONCE: "**exactly once**", MORE: "at least once", NONE: "any number of times"}
+    for kind in SpoutKind:
+        row = " | ".join([f"| {kind.value} spout", *(words[GUARANTEES[kind, state]] for state in StateType)])
+        assert f"{row} |\n" in page
 
 
 def test_attempts_are_ordered_by_txid_and_then_by_attempt():
