@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.core.measures import count
+from windowing.runtime.drawing import to_svg
 from windowing.runtime.stores.factory import map_state
 from windowing.runtime.stores.memory import MemoryStore
 from windowing.topology.plan import TopologyError
@@ -412,6 +413,31 @@ flowchart LR
     c_b_1_count -. "shuffle" .-> c_b_2_out
 """
     )
+
+
+def test_a_plan_is_an_image_too() -> None:
+    pytest.importorskip("matplotlib")
+    assert "persist state1 with Sum" in to_svg(word_count())
+
+
+def test_a_group_waits_for_the_commit_if_it_commits_or_reads_one_that_waits() -> None:
+    topology = TridentTopology()
+    stream = words(topology)
+    state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long")
+    state.new_values_stream().shuffle().sink("new")
+    stream.shuffle().sink("all")
+    topology.new_drpc_stream("asked").partition_by("args").state_query(
+        state, "args", b.MapGet(), "x long"
+    ).shuffle().project("x")
+    plan = topology.build()
+    of = {sink: plan.group_of(number).id for sink, number in plan.sinks.items()}
+    holder, answer = str(plan.states["state1"].group), plan.group_of(plan.drpc["asked"].answer).id
+    assert [plan.waits(holder, "bg0"), plan.waits(of["new"], "bg0"), plan.waits(of["all"], "bg0")] == [
+        True,
+        True,
+        False,
+    ]
+    assert [plan.waits(holder, "bg1"), plan.waits(answer, "bg1")] == [False, False]
 
 
 def test_the_definition_of_a_plan_is_plain_data() -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from windowing.core.measures import count, seconds
-from windowing.errors import BoltError, FailedException
+from windowing.errors import BoltError, FailedException, SupersededError
 from windowing.runtime.stores.factory import map_state
 from windowing.runtime.stores.memory import MemoryStore
 from windowing.topology.marking import spout
@@ -481,6 +481,53 @@ def test_state_query_asks_once_for_a_batch_and_sees_what_was_committed_before_it
     assert sorted(again.commit()["out"]) == [("a", 7, 5), ("b", 1, 2)], "a replay asks what the first attempt asked"
 
 
+def test_all_nan_are_one_key_and_lists_may_be_keys() -> None:
+    nan = float("nan")
+    rows = [(nan, [1, 2]), (float("nan"), [1, 2]), (0.0, [3]), (-0.0, [3])]
+    grouped = out(lambda s: s.group_by("x", "ys").aggregate(None, b.Count(), "n long"), rows, "x double, ys array<int>")
+    assert [(str(x).lstrip("-"), ys, n) for x, ys, n in grouped] == [("0.0", [3], 2), ("nan", [1, 2], 2)]
+
+
+def test_minus_zero_is_zero_in_a_state_too() -> None:
+    def build(stream: Stream) -> Stream:
+        return stream.group_by("x").persistent_aggregate(counts(), None, b.Count(), "n long").new_values_stream()
+
+    run = run_of(build, "x double")
+    assert [run.batch({"in": [zero]})["out"] for zero in (0.0, -0.0)] == [[(0.0, 1)], [(0.0, 2)]]
+
+
+def test_min_and_max_pass_over_none_and_hold_nan_for_the_largest() -> None:
+    rows = [(None,), (2.0,), (float("nan"),), (1.0,)]
+    for aggregator, expected in ((b.Min(), "1.0"), (b.Max(), "nan")):
+        ((found,),) = out(lambda s, agg=aggregator: s.aggregate("x", agg, "y double"), rows, "x double")
+        assert str(found) == expected
+    assert out(lambda s: s.global_().min_by("x"), [(None,), (2.0,)], "x double") == [(2.0,)]
+    assert out(lambda s: s.aggregate("x", b.Sum(), "y double"), [(None,), (2.0,)], "x double") == [(2.0,)]
+
+
+def test_what_a_state_says_of_a_later_attempt_reaches_the_driver_as_it_is() -> None:
+    run = run_of(
+        lambda s: s.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long").new_values_stream()
+    )
+    run.batch({"in": WORDS})
+    run.batch({"in": WORDS})
+    with pytest.raises(SupersededError):
+        run.begin({"in": WORDS}, txid=1).commit()
+
+
+def test_each_task_has_an_updater_of_its_own() -> None:
+    class Counting:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+            self.calls += 1
+            collector.emit((self.calls,))
+
+    run = run_of(lambda s: s.partition_persist(counts(), "n", Counting(), "calls long").new_values_stream())
+    assert [run.batch({"in": WORDS})["out"] for _ in range(2)] == [[(1,), (1,)], [(2,), (2,)]]
+
+
 def test_a_query_that_does_not_answer_for_each_tuple_is_told_so() -> None:
     class Forgetful(b.MapGet):
         def batch_retrieve(self, state: Any, tuples: Any) -> Any:
@@ -564,6 +611,12 @@ def test_a_batch_that_failed_inside_its_windows_leaves_them_as_they_were() -> No
     run = run_of(lambda s: s.global_().tumbling_window(count(2), None, once, "total long", timestamp="n"))
     with pytest.raises(FailedException, match="once"):
         run.begin({"in": WORDS}).commit()
+    assert run.begin({"in": WORDS}, attempt=1).commit()["out"] == [(3,)]
+
+
+def test_the_last_batch_fires_what_is_left() -> None:
+    run = run_of(lambda s: s.global_().tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n"))
+    assert run.begin({"in": WORDS}, drain=True).commit()["out"] == [(3,), (3,)]
     assert run.begin({"in": WORDS}, attempt=1).commit()["out"] == [(3,)]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from windowing.errors import ConfigError
 from windowing.topology.drawing import Arrow, Box
 from windowing.topology.plan import Topology
+from windowing.topology.trident.plan import TridentPlan
 
 __all__ = ["to_png", "to_svg"]
 
@@ -23,7 +24,7 @@ _FILLS = {"spout": "#dcecf8", "bolt": "#f4f4f2", "window": "#fdf0d5", "state": "
 _SETTINGS: Any = {"svg.hashsalt": "windowing", "svg.fonttype": "none", "font.family": "monospace", "font.size": 10}
 
 
-def to_svg(topology: Topology) -> str:
+def to_svg(topology: Topology | TridentPlan) -> str:
     """Return the plan as SVG text, its labels as text that can be searched.
 
     Raises ConfigError where matplotlib is missing. Cost: tens of milliseconds for a plan of ten components.
@@ -31,12 +32,12 @@ def to_svg(topology: Topology) -> str:
     return _drawn(topology, "svg", {"metadata": {"Date": None}}).decode()
 
 
-def to_png(topology: Topology, dpi: int = 150) -> bytes:
+def to_png(topology: Topology | TridentPlan, dpi: int = 150) -> bytes:
     """Return the plan as the bytes of a PNG with this many dots an inch."""
     return _drawn(topology, "png", {"dpi": dpi, "metadata": {"Software": None}})
 
 
-def _drawn(topology: Topology, kind: str, options: dict[str, Any]) -> bytes:
+def _drawn(topology: Topology | TridentPlan, kind: str, options: dict[str, Any]) -> bytes:
     try:
         import matplotlib
         from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from windowing.topology.trident.fields import short_title
+from windowing.topology.trident.fields import short_title, stored_key
 
 if TYPE_CHECKING:
     from windowing.topology.trident.streams import Stream
@@ -258,7 +258,7 @@ class MapGet:
 
     def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
         """Return the values, in one call."""
-        values: Sequence[Any] = state.multi_get([tuple(row) for row in tuples])
+        values: Sequence[Any] = state.multi_get([stored_key(row) for row in tuples])
         return values
 
     def execute(self, tuple: Any, result: Any, collector: Any) -> None:

@@ -65,20 +65,22 @@ class TridentRun:
     def _partitions(self, task: int) -> dict[str, Any]:
         return {id: partitions[task] for id, partitions in self.states.items() if task < len(partitions)}
 
-    def batch(self, rows: Rows, now_ms: int | None = None) -> dict[str, list[Row]]:
-        """Process and commit one batch, given by name of the stream; return the rows of each sink."""
-        sinks = self.begin(rows, now_ms=now_ms).commit()
+    def batch(self, rows: Rows, now_ms: int | None = None, drain: bool = False) -> dict[str, list[Row]]:
+        """Process and commit one batch, given by name of the stream; return the rows of each sink. drain: it is the last."""
+        sinks = self.begin(rows, now_ms=now_ms, drain=drain).commit()
         self.next_txid += 1
         return sinks
 
-    def begin(self, rows: Rows, attempt: int = 0, txid: int | None = None, now_ms: int | None = None) -> BatchInFlight:
+    def begin(
+        self, rows: Rows, attempt: int = 0, txid: int | None = None, now_ms: int | None = None, drain: bool = False
+    ) -> BatchInFlight:
         """Process a batch without committing it; to drop it is to forget it."""
         for name in rows:
             known = [str(spout.source.name) for spout in self.plan.spouts if spout.kind is not None]
             if name not in known:
                 raise ConfigError(f"there is no stream {shown(name)}; {did_you_mean(str(name), known)}")
         number = self.next_txid if txid is None else txid
-        batch = Batch(TransactionAttempt(number, attempt), now_ms, as_of=number - 1)
+        batch = Batch(TransactionAttempt(number, attempt), now_ms, as_of=number - 1, drain=drain)
         groups = {self.plan.batch_groups[spout.number] for spout in self.plan.spouts if spout.kind is not None}
         return BatchInFlight(
             self, batch, groups, {spout.number: rows.get(str(spout.source.name), ()) for spout in self.plan.spouts}

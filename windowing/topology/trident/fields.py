@@ -21,7 +21,18 @@ from windowing.topology.records import record_type
 from windowing.topology.schema import Schema
 from windowing.topology.tuples import Fields
 
-__all__ = ["Names", "Row", "chosen", "extended", "key_picker", "names_of", "picker", "recorder", "short_title"]
+__all__ = [
+    "Names",
+    "Row",
+    "chosen",
+    "extended",
+    "key_picker",
+    "names_of",
+    "picker",
+    "recorder",
+    "short_title",
+    "stored_key",
+]
 
 Row = tuple[Any, ...]
 """The values of one tuple, in the order of its stream's fields."""
@@ -101,6 +112,15 @@ def key_picker(schema: Schema, names: tuple[str, ...]) -> Callable[[Row], Any]:
     pick = picker(schema, names)
     plain = all(not kind.startswith(("array", "float", "double")) for kind in chosen(schema, names).types)
     return pick if plain else lambda row: tuple(map(_of_key, pick(row)))
+
+
+def stored_key(values: Iterable[Any]) -> Row:
+    """Return the key under which a state keeps what belongs to these values: -0.0 is 0.0, as where keys are compared.
+
+    >>> stored_key(["a", -0.0])
+    ('a', 0.0)
+    """
+    return tuple(0.0 if isinstance(value, float) and value == 0 else value for value in values)
 
 
 def _of_key(value: Any) -> Any:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from windowing.errors import BoltError, shown
+from windowing.errors import BoltError, StateError, shown
+from windowing.topology.makers import copies_of
 from windowing.topology.schema import Schema
 from windowing.topology.trident.code import TridentOutput, raised
 from windowing.topology.trident.fields import Row
@@ -40,6 +41,8 @@ class StatefulProcessor(TridentProcessor):
         batch, rows = slot
         try:
             return self._work(batch, rows)
+        except StateError:
+            raise  # the driver knows it by its type: superseded, say
         except (Exception, SystemExit) as problem:
             raise raised(self._who, problem, f"on the {len(rows)} tuples of batch {shown(batch.id)}") from problem
 
@@ -55,6 +58,7 @@ class PersistProcessor(StatefulProcessor):
         self._updater = updater
 
     def prepare(self, context: Any) -> None:
+        self._updater = copies_of(self._updater)()
         _hook(self._updater, "prepare", context)
 
     def cleanup(self) -> None:
@@ -76,6 +80,7 @@ class QueryProcessor(StatefulProcessor):
         self._function = function
 
     def prepare(self, context: Any) -> None:
+        self._function = copies_of(self._function)()
         _hook(self._function, "prepare", context)
 
     def cleanup(self) -> None:

@@ -134,6 +134,19 @@ class TridentPlan:
         """Return the exchanges that lead away from a group."""
         return tuple(exchange for exchange in self.exchanges if exchange.group == group)
 
+    def waits(self, group: str, batch_group: str) -> bool:
+        """Return whether a group has all of a batch at its commit only: it commits, or reads a group that waits.
+
+        For drivers whose tasks report once for a batch, when they have finished all of it. Cost: O(groups * exchanges).
+        """
+        waiting: dict[str, bool] = {}
+        for id, found in self.groups.items():
+            mine = [number for number in found.nodes if self.batch_groups[number] == batch_group]
+            commits = any(self.phases[number] is Phase.COMMIT for number in mine)
+            read = (exchange for exchange in self.into(id) if exchange.batch_group == batch_group)
+            waiting[id] = commits or any(waiting[exchange.group] for exchange in read)
+        return waiting[group]
+
     def explain(self) -> str:
         """Return groups, nodes and exchanges as text, for a person."""
         lines = [f"topology {self.name}: {len(self.groups)} groups, {len(self.exchanges)} exchanges"]

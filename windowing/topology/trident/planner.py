@@ -245,7 +245,8 @@ class _Planner:
         for group in order:
             first = self.graph.nodes[group.nodes[0]]
             if isinstance(first, SpoutNode):
-                ids[group] = f"{'drpc' if first.kind is None else 'spout'}_{first.source.name}"[:63]
+                name = f"{'drpc' if first.kind is None else 'spout'}_{first.source.name}"
+                ids[group] = name if len(name) <= 63 else f"{name[:50]}_{first.number}"
                 continue
             names = dict.fromkeys(self.graph.nodes[number].name for number in group.nodes)
             ids[group] = "_".join(["b", str(bolts), *(re.sub(r"\W", "_", name) for name in names if name)])[:63]

@@ -41,12 +41,13 @@ class Batch(NamedTuple):
 
     now_ms: the driver's clock, the same in every task and at every replay; None where it keeps none. as_of: the txid that was
     committed last, if no later one can be committed before this batch is; then queries see the states as that left them, at a
-    replay too. None: as they are.
+    replay too. None: as they are. drain: it is the last one, at the end of the input, so that windows fire what is left.
     """
 
     id: TransactionAttempt | Any
     now_ms: int | None = None
     as_of: int | None = None
+    drain: bool = False
 
     @property
     def txid(self) -> int:

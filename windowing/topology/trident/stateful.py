@@ -15,7 +15,7 @@ from typing import Any
 
 from windowing.errors import shown
 from windowing.topology.schema import Schema
-from windowing.topology.trident.fields import chosen, extended, recorder, short_title
+from windowing.topology.trident.fields import chosen, extended, recorder, short_title, stored_key
 from windowing.topology.trident.operations import NO_FIELDS, Check, Operation, Place
 from windowing.topology.trident.persisting import PersistProcessor, QueryProcessor
 from windowing.transactions.aggregators import CombinerValueUpdater, ReducerValueUpdater
@@ -81,7 +81,7 @@ class CombinerUpdater:
             for updater in updaters:
                 collector.emit((state.update(updater),))
             return
-        keys = [tuple(row[: self.keys]) for row in tuples]
+        keys = [stored_key(row[: self.keys]) for row in tuples]
         for key, value in zip(keys, state.multi_update(keys, updaters) if keys else (), strict=True):
             collector.emit((*key, value))
 
@@ -103,7 +103,7 @@ class ReducerUpdater:
         record = recorder(self.fields, self.inputs)
         of_key: dict[Any, list[Any]] = {}
         for row in tuples:
-            of_key.setdefault(tuple(row[: self.keys]), []).append(record(row))
+            of_key.setdefault(stored_key(row[: self.keys]), []).append(record(row))
         updaters = [ReducerValueUpdater(self.aggregator, rows) for rows in of_key.values()]
         if not self.keys:
             for updater in updaters:

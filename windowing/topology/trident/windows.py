@@ -142,6 +142,8 @@ class WindowProcessor(TridentProcessor):
                 executor.track("default", timestamp, source)
         for effect in executor.turn():
             self._perform(effect, emitted, slot.late)
+        for effect in executor.drain() if slot.batch.drain else ():
+            self._perform(effect, emitted, slot.late)
         return emitted
 
     def take_late(self, slot: _Slot) -> list[Row]:
@@ -149,6 +151,10 @@ class WindowProcessor(TridentProcessor):
 
     def cleanup(self) -> None:
         self._runner.close()
+
+    def counts(self) -> dict[str, int]:
+        """Return what became of the tuples: in, shown, skipped, pending, expired, late, and windows fired."""
+        return self._executor.counts()
 
     def snapshot(self) -> dict[str, Any]:
         """Return the windows as plain data: as they are, and as they were before the batch that was committed last."""
