@@ -36,13 +36,10 @@ class Driven:
         words = []
         for effect in effects:
             match effect:
-                case Execute() | Finish():
-                    batch, what = effect.batch, effect.item if isinstance(effect, Execute) else "finish"
-                    words.append(what)
-                    if what in self.fails:
-                        self.machine.failed(batch, f"{what} failed")
-                    for target in self.emits.get(what, []):
-                        self.machine.emitted(batch, target)
+                case Execute(batch, items):
+                    words += self.work(batch, items)
+                case Finish(batch):
+                    words += self.work(batch, ["finish"])
                 case Report(_, target, sent, message):
                     words.append(f"tell {target} {sent} by {message}")
                 case Ack(message):
@@ -58,9 +55,22 @@ class Driven:
         self.machine.check()
         return words
 
+    def work(self, batch: Batch, items: Any) -> list[str]:
+        """Return what the bolt did: it stops at what fails."""
+        for place, item in enumerate(items, 1):
+            for target in self.emits.get(item, []):
+                self.machine.emitted(batch, target)
+            if item in self.fails:
+                self.machine.failed(batch, f"{item} failed")
+                return list(items[:place])
+        return list(items)
+
     def tuple(self, name: str, sender: str, number: int, item: Any = None, group: str = "g0") -> list[str]:
         item = f"{sender}{number}" if item is None else item
-        return self.do(self.machine.tuple(group, attempt(name), sender, number, item, self.now))
+        return self.do(self.machine.tuples(group, attempt(name), sender, number, [item], self.now))
+
+    def run(self, name: str, sender: str, first: int, items: str) -> list[str]:
+        return self.do(self.machine.tuples("g0", attempt(name), sender, first, items, self.now))
 
     def report(self, name: str, sender: str, sent: int, message: str = "", group: str = "g0") -> list[str]:
         return self.do(self.machine.report(group, attempt(name), sender, sent, message or f"r{sender}", self.now))
@@ -221,6 +231,21 @@ def test_what_comes_after_the_end_changes_nothing():
     assert task.tuple("1:0", "a", 0) == []
     assert task.report("1:0", "a", 0) == ["fail ra"]
     assert task.machine.held == 0
+
+
+def test_runs_of_tuples_that_overlap_are_taken_once_each():
+    task = Driven(CoordSpec(["a"]), in_order=False)
+    assert task.run("1:0", "a", 0, "ab") == ["a", "b"]
+    assert task.run("1:0", "a", 4, "ef") == ["e", "f"]
+    assert task.report("1:0", "a", 6) == []
+    assert task.run("1:0", "a", 1, "bcde") == ["c", "d", "finish", "ack ra", "end"]
+    assert task.run("1:0", "a", 0, "ab") == []
+
+
+def test_a_run_ends_at_the_tuple_that_fails():
+    task = Driven(CoordSpec(["a"]))
+    task.fails = {"b"}
+    assert task.run("1:0", "a", 0, "abc") == ["a", "b", "end"]
 
 
 # -- attempts -------------------------------------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ class Topology:
         def send(row: str) -> None:
             rows.append(row)
             to = MIDDLE[int(row[1:]) % 2]
-            self.send(to, "tuple", batch.attempt, name, machine.emitted(batch.attempt, to), row)
+            self.send(to, "tuples", batch.attempt, name, machine.emitted(batch.attempt, to), [row])
 
         emitter.emit_batch(batch, ToMiddle(send))
         if not self.opaque:
@@ -331,7 +331,7 @@ class Topology:
             elif isinstance(effect, Forget):
                 del kept[effect.batch]
             elif isinstance(effect, Execute):
-                self.try_to(machine.failed, effect.batch, partial(self.execute, name, effect.batch, effect.item))
+                self.try_to(machine.failed, effect.batch, partial(self.execute, name, effect.batch, effect.items[0]))
             elif isinstance(effect, Finish):
                 self.try_to(machine.failed, effect.batch, partial(self.finish, name, effect.batch))
             else:
@@ -343,7 +343,7 @@ class Topology:
         kept[batch].append(row)
         if name in MIDDLE:
             for to in (STATES[row[0] == "x"], "q"):
-                self.send(to, "tuple", batch.attempt, name, machine.emitted(batch, to), row)
+                self.send(to, "tuples", batch.attempt, name, machine.emitted(batch, to), [row])
 
     def finish(self, name: str, batch: Any) -> None:
         machine, kept = self.bolts[name]
@@ -351,7 +351,7 @@ class Topology:
         if name in STATES:
             self.commit(name, attempt, sorted(rows))
             for row in rows:
-                self.send("q", "tuple", attempt, name, machine.emitted(batch, "q"), row)
+                self.send("q", "tuples", attempt, name, machine.emitted(batch, "q"), [row])
         elif name == "q":
             assert all(times == 2 for times in Counter(rows).values()), "q has a row not once from b and once from p"
 

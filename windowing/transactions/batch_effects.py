@@ -6,7 +6,7 @@ report or a `$commit`: it comes back once, acked or failed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 from windowing.transactions.attempt import TransactionAttempt
@@ -49,10 +49,11 @@ class Begin(NamedTuple):
 
 
 class Execute(NamedTuple):
-    """Hand the tuple to the bolt. If it raises FailedException, say so by `failed` before the next effect is taken."""
+    """Hand the tuples to the bolt, in order. If it raises FailedException, say so by `failed` before the next effect is taken, and
+    leave out the rest."""
 
     batch: Batch
-    item: Any
+    items: Sequence[Any]
 
 
 class Finish(NamedTuple):
@@ -113,8 +114,8 @@ class Outgoing:
     """How many tuples of one attempt were sent to each target.
 
     >>> outgoing = Outgoing(("a", "b"))
-    >>> outgoing.number("a"), outgoing.number("a"), outgoing.counts
-    (0, 1, {'a': 2, 'b': 0})
+    >>> outgoing.number("a"), outgoing.number("a", 3), outgoing.number("a"), outgoing.counts
+    (0, 1, 4, {'a': 5, 'b': 0})
     """
 
     __slots__ = ("counts",)
@@ -122,8 +123,8 @@ class Outgoing:
     def __init__(self, targets: tuple[Task, ...]) -> None:
         self.counts = dict.fromkeys(targets, 0)
 
-    def number(self, target: Task) -> int:
-        """Return the number, from 0, of the next tuple for a target. Raises KeyError for one that was not declared."""
+    def number(self, target: Task, tuples: int = 1) -> int:
+        """Return the number, from 0, of the first of so many tuples for a target. Raises KeyError for one that is unknown."""
         number = self.counts[target]
-        self.counts[target] = number + 1
+        self.counts[target] = number + tuples
         return number

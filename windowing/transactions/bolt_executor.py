@@ -22,7 +22,7 @@ Source: Storm's `TridentBoltExecutor`, its `TrackedBatch` and `CoordinatedOutput
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from windowing.core.guard import Guard
@@ -42,11 +42,11 @@ class TridentBoltExecutor:
     in_order: whether the tuples of a task always come before its report, so that one that is missing then is lost, and the batch
     fails at once; False: it may still come, and only the timeout ends the waiting.
 
-    Cost: O(1) a tuple, O(targets) a batch.
+    Cost: O(1) for a run of tuples that comes in order, O(targets) a batch.
 
     >>> task = TridentBoltExecutor({"g": CoordSpec(reports={"a"}, targets=("next",))}, timeout_ms=30_000)
     >>> first = TransactionAttempt(1, 0)
-    >>> [type(effect).__name__ for effect in task.tuple("g", first, "a", 0, "to be", now_ms=0)]
+    >>> [type(effect).__name__ for effect in task.tuples("g", first, "a", 0, ["to be"], now_ms=0)]
     ['Begin', 'Execute']
     >>> [type(effect).__name__ for effect in task.report("g", first, "a", 1, "m", now_ms=1)]
     ['Finish', 'Report', 'Ack', 'Forget']
@@ -75,11 +75,12 @@ class TridentBoltExecutor:
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def tuple(
-        self, group: str, attempt: TransactionAttempt, sender: Task, number: int, item: Any, now_ms: int
+    def tuples(
+        self, group: str, attempt: TransactionAttempt, sender: Task, first: int, items: Sequence[Any], now_ms: int
     ) -> Iterator[Effect]:
-        """Take a tuple of an upstream task; `number` counts those that it sends here in this attempt, from 0."""
-        return self._enter(now_ms, self._tuple(Batch(group, attempt), sender, number, item))
+        """Take a run of tuples of an upstream task, whose numbers are `first`, `first` + 1, ...: it counts, from 0, those that it
+        sends here in this attempt."""
+        return self._enter(now_ms, self._tuples(Batch(group, attempt), sender, first, items))
 
     def report(
         self, group: str, attempt: TransactionAttempt, sender: Task, sent: int, message: Any, now_ms: int
@@ -106,9 +107,9 @@ class TridentBoltExecutor:
 
     # -- while an effect is performed ----------------------------------------------------------------------------------
 
-    def emitted(self, batch: Batch, target: Task) -> int:
-        """Return the number of a tuple that is being sent to a target; while Execute or Finish is performed."""
-        return self._tracked[batch.group, batch.attempt.txid].outgoing.number(target)
+    def emitted(self, batch: Batch, target: Task, tuples: int = 1) -> int:
+        """Return the number of the first of so many tuples that go to a target; while Execute or Finish is performed."""
+        return self._tracked[batch.group, batch.attempt.txid].outgoing.number(target, tuples)
 
     def failed(self, batch: Batch, cause: str) -> None:
         """Take note that the bolt raised FailedException; while Execute or Finish is performed."""
@@ -116,15 +117,15 @@ class TridentBoltExecutor:
 
     # -- what they do --------------------------------------------------------------------------------------------------
 
-    def _tuple(self, batch: Batch, sender: Task, number: int, item: Any) -> Iterator[Effect]:
+    def _tuples(self, batch: Batch, sender: Task, first: int, items: Sequence[Any]) -> Iterator[Effect]:
         tracked = yield from self._track(batch)
         if tracked is None or tracked.stage in (Stage.FAILED, Stage.FINISHED):
             return
-        if not tracked.input_of(sender).take(number):
-            self.stale += 1
-            return
-        yield Execute(batch, item)
-        yield from self._go_on(tracked)
+        new = tracked.input_of(sender).take(first, items)
+        self.stale += len(items) - len(new)
+        if new:
+            yield Execute(batch, new)
+            yield from self._go_on(tracked)
 
     def _report(self, batch: Batch, sender: Task, sent: int, message: Any) -> Iterator[Effect]:
         tracked = yield from self._track(batch)

@@ -92,9 +92,9 @@ class TridentSpoutExecutor:
 
     # -- while an effect is performed ----------------------------------------------------------------------------------
 
-    def emitted(self, attempt: TransactionAttempt, target: Task) -> int:
-        """Return the number of a tuple that is being sent to a target; while EmitBatch is performed."""
-        return self._emissions[attempt.txid].outgoing.number(target)
+    def emitted(self, attempt: TransactionAttempt, target: Task, tuples: int = 1) -> int:
+        """Return the number of the first of so many tuples that are being sent to a target; while EmitBatch is performed."""
+        return self._emissions[attempt.txid].outgoing.number(target, tuples)
 
     def failed(self, attempt: TransactionAttempt, cause: str) -> None:
         """Take note that the emitter raised FailedException; while EmitBatch or Commit is performed."""

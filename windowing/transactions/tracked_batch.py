@@ -6,7 +6,7 @@ RECEIVING --all reports and tuples of the batch phase--> ARRIVED --commit, all o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -54,8 +54,8 @@ class Incoming:
     """The tuples of one upstream task: those below `next` came, and those in `ahead`. `sent` is what it reported.
 
     >>> came = Incoming()
-    >>> came.take(0), came.take(2), came.take(0), came.received
-    (True, True, False, 2)
+    >>> came.take(0, "ab"), came.take(3, "d"), came.take(1, "bcd"), came.received
+    ('ab', ['d'], ['c'], 4)
     """
 
     __slots__ = ("ahead", "next", "sent")
@@ -65,8 +65,14 @@ class Incoming:
         self.ahead: set[int] = set()
         self.sent: int | None = None
 
-    def take(self, number: int) -> bool:
-        """Take note of a tuple; return whether it is the first of its number. Cost: O(1)."""
+    def take(self, first: int, items: Sequence[Any]) -> Sequence[Any]:
+        """Take note of the tuples `first`, `first` + 1, ...; return those that came for the first time. Cost: O(1) in order."""
+        if first == self.next and not self.ahead:
+            self.next += len(items)
+            return items
+        return [item for number, item in enumerate(items, first) if self._take(number)]
+
+    def _take(self, number: int) -> bool:
         if number < self.next or number in self.ahead:
             return False
         self.ahead.add(number)
