@@ -1,0 +1,31 @@
+"""The long proof of topologies whose states and windows outlive them: kill -9 at every named point, and anywhere."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.cluster_job import POINTS
+from tests.cluster_lives import a_folder, assert_nothing_differs, live
+
+pytestmark = pytest.mark.crash
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_twice_at_every_point(point: str) -> None:
+    with a_folder() as folder:
+        assert not live(folder, f"{point}:1")
+        live(folder, f"{point}:{random.randint(2, 30)}")
+        assert live(folder)
+        assert_nothing_differs(folder)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_killed_anywhere_many_times(seed: int) -> None:
+    chance = random.Random(seed)
+    with a_folder() as folder:
+        for _ in range(8):
+            live(folder, seconds=chance.uniform(0.3, 1.5))
+        assert live(folder)
+        assert_nothing_differs(folder)
