@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from windowing.core.measures import count
@@ -320,7 +320,15 @@ def bounded(rows: list[Row]) -> bool:
     return len(rows) < 2_000
 
 
+SHUFFLED = [("shuffle",), ("partition_aggregate", "product"), ("broadcast",), ("partition_group", "sum")]
+FOUR = [("a", 1), ("b", 2), ("a", 3), ("c", 4)]
+
+
 @settings(deadline=None)
+@example(SHUFFLED, [FOUR, FOUR[:3], FOUR[:1]], 3, False, 1, [0, 1, 2])
+@example(
+    [("window",), ("merge", [("each",)]), ("persist", b.Sum())], [FOUR, [("a", 9)], FOUR], 2, True, None, [2, 2, 2]
+)
 @given(
     pipelines(PARTED),
     BATCHES,

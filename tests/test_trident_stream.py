@@ -9,17 +9,25 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import pytest
+from pyspark import cloudpickle
 
 from windowing.core.measures import count, seconds
 from windowing.errors import BoltError, FailedException, SupersededError
 from windowing.runtime.stores.factory import map_state
 from windowing.runtime.stores.memory import MemoryStore
+from windowing.topology.groupings import ShuffleGrouping
 from windowing.topology.marking import spout
+from windowing.topology.schema import Schema
 from windowing.topology.trident import builtins as b
 from windowing.topology.trident.evaluation import TridentRun
+from windowing.topology.trident.graph import ProcessorNode
 from windowing.topology.trident.joining import JoinType
+from windowing.topology.trident.partitions import Router
+from windowing.topology.trident.processors import Batch
 from windowing.topology.trident.streams import Stream, TridentState
 from windowing.topology.trident.topology import TridentTopology
+from windowing.topology.trident.windowed import Window
+from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.kinds import SpoutKind
 
 
@@ -190,6 +198,14 @@ def test_shuffle_spreads_evenly() -> None:
     tasks = [task for task, *_ in place_of(lambda s: s.shuffle(), rows=[("a", n) for n in range(12)])[0]]
     assert [tasks.count(task) for task in range(3)] == [4, 4, 4]
     assert len(place_of(lambda s: s.local_or_shuffle())[0]) == 3
+
+
+def test_a_shuffle_begins_elsewhere_in_each_batch_and_goes_on_from_piece_to_piece() -> None:
+    router = Router(ShuffleGrouping(), Schema.parse("n long"), partition=1, tasks=3)
+    assert [router.route([(0,)], txid) for txid in (1, 2, 3)] == [{2: [(0,)]}, {0: [(0,)]}, {1: [(0,)]}]
+    run = run_of(lambda s: s.shuffle().partition_aggregate(None, b.Count(), "n long").parallelism_hint(3), tasks=1)
+    run.piece = 1
+    assert run.batch({"in": [("a", n) for n in range(6)]})["out"] == [(2,), (2,), (2,)]
 
 
 def test_a_custom_partition_asks_a_function_of_values_and_partitions() -> None:
@@ -431,6 +447,19 @@ def test_an_attempt_that_is_made_again_counts_once() -> None:
     assert stored(run) == {("a",): 4, ("b",): 2}
 
 
+def test_nothing_is_written_and_no_window_moves_before_the_commit() -> None:
+    def build(stream: Stream) -> None:
+        stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long").new_values_stream().sink("new")
+        stream.global_().tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n").sink("windows")
+
+    run = run_of(build)
+    flight = run.begin({"in": WORDS})
+    assert (stored(run), flight.sinks) == ({}, {"new": [], "windows": []})
+    flight.commit()
+    assert (stored(run), sorted(flight.sinks["new"])) == ({("a",): 4, ("b",): 2}, [("a", 4), ("b", 2)])
+    assert flight.sinks["windows"] == [(3,)]
+
+
 def test_partition_persist_hands_an_updater_the_tuples_of_a_partition_every_batch_of_every_partition_is_claimed() -> (
     None
 ):
@@ -612,6 +641,58 @@ def test_a_batch_that_failed_inside_its_windows_leaves_them_as_they_were() -> No
     with pytest.raises(FailedException, match="once"):
         run.begin({"in": WORDS}).commit()
     assert run.begin({"in": WORDS}, attempt=1).commit()["out"] == [(3,)]
+
+
+def test_tuples_without_a_timestamp_are_late_with_their_own_reason_and_every_tuple_is_counted() -> None:
+    def build(stream: Stream) -> Stream:
+        windows = stream.global_().tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n")
+        return windows.late_stream().project("word", "reason")
+
+    run = run_of(build)
+    assert run.batch({"in": [("a", 5), ("b", None)]})["out"] == [("b", "invalid")]
+    assert run.batch({"in": [("c", 1)]})["out"] == [("c", "late")]
+    ((window,),) = [task.windows().values() for tasks in run.tasks.values() for task in tasks if task.windows()]
+    assert window.counts() == {"in": 3, "shown": 0, "skipped": 0, "pending": 1, "expired": 0, "late": 2, "fired": 0}
+
+
+def test_a_partition_without_tuples_sends_no_partial_result() -> None:
+    run = run_of(lambda s: s.aggregate(None, b.Count(), "n long"))
+    (task, idle) = run.tasks[run.plan.into(run.plan.group_of(run.plan.sinks["out"]).id)[0].group]
+    sent = []
+    for each, rows in ((task, WORDS), (idle, [])):
+        batch = each.start_batch("bg0", Batch(TransactionAttempt(1, 0)))
+        batch.execute(run.plan.exchanges[0], rows)
+        batch.finish_batch()
+        sent.append(list(batch.take().exchanges.values()))
+    assert sent == [[[(3,)]], []]
+
+
+@pytest.mark.parametrize(
+    ("add", "length", "slide"),
+    [
+        (lambda s, *how: s.tumbling_window(count(5), *how), {"count": 5}, {"count": 5}),
+        (lambda s, *how: s.tumbling_window(seconds(5), *how), {"ms": 5000}, {"ms": 5000}),
+        (lambda s, *how: s.sliding_window(count(5), count(2), *how), {"count": 5}, {"count": 2}),
+        (lambda s, *how: s.sliding_window(seconds(5), seconds(2), *how), {"ms": 5000}, {"ms": 2000}),
+        (lambda s, *how: s.window(seconds(5), count(2), *how), {"ms": 5000}, {"count": 2}),
+        (lambda s, *how: s.group_by("word").sliding_window(count(5), seconds(2), *how), {"count": 5}, {"ms": 2000}),
+    ],
+)
+def test_storm_window_config(add: Any, length: dict[str, int], slide: dict[str, int]) -> None:
+    plan = run_of(lambda s: add(s, "n", b.Sum(), "total long")).plan
+    (node,) = [node for node in plan.graph.nodes.values() if isinstance(getattr(node, "operation", None), Window)]
+    assert isinstance(node, ProcessorNode)
+    assert isinstance(node.operation, Window)
+    fixed = node.operation.bolt(node.inputs[0], node.schema, late_stream="late").definition()["fixed"]
+    assert (fixed["length"], fixed["slide"]) == (length, slide)
+
+
+def test_a_plan_travels_with_the_users_functions() -> None:
+    run = run_of(
+        lambda s: s.each("n", lambda row: row.n * 3, "m long").group_by("word").aggregate("m", b.Sum(), "x long")
+    )
+    there = TridentRun(cloudpickle.loads(cloudpickle.dumps(run.plan)))
+    assert sorted(there.batch({"in": WORDS})["out"]) == [("a", 12), ("b", 6)]
 
 
 def test_the_last_batch_fires_what_is_left() -> None:

@@ -66,11 +66,13 @@ class Window(Operation):
         output = self._output(check, key)
         return output if named and key is not None else None
 
-    def bolt(self, schema: Schema, output: Schema) -> WindowedBolt:
-        """Return the bolt over these windows, for tuples of `schema`: whoever runs windows runs it."""
+    def bolt(self, schema: Schema, output: Schema, late_stream: str | None = None) -> WindowedBolt:
+        """Return the bolt over these windows, for tuples of `schema`: whoever runs windows runs it. late_stream: where it sends
+        late tuples, for a driver whose windows have streams.
+        """
         return WindowedBolt(
             name=self.name,
-            config=self._config(),
+            config=replace(self._config(), late_stream=late_stream),
             outputs={"default": output},
             target=self._target(schema),
             style=CallStyle.ROWS,
@@ -103,7 +105,7 @@ class Window(Operation):
                 f"on_error={config.on_error.value!r} is for bolts: here a batch fails whole, by a FailedException; "
                 "write on_error='raise' or 'skip'"
             )
-        return replace(config, late_stream=None)
+        return config
 
     def _named_fields(self, check: Check, config: WindowConfig) -> bool:
         """Note each field that the window names and the stream has not."""
