@@ -80,7 +80,10 @@ class KeyedMachine(ABC, Generic[T]):
     # -- entries -------------------------------------------------------------------------------------------------------
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
-        """Accept one tuple that is not late. Cost: O(1) on event time; on processing time what falls due with it."""
+        """Accept one tuple that is not late. Cost: O(1) on event time; on processing time what falls due with it.
+
+        Not late means `timestamp >= late_below()`; it is the executor that asks, no machine does.
+        """
         self._open()
         try:
             track = self._tracks.get(key)

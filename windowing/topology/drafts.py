@@ -6,7 +6,6 @@ that the rules (windowing/topology/rules.py) go on with the rest and all mistake
 
 from __future__ import annotations
 
-import functools
 import graphlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 from windowing.errors import ConfigError, shown
 from windowing.topology.components import _Component
 from windowing.topology.config_keys import ComponentConfig, Setting, TopologyConfig, read_settings
+from windowing.topology.makers import class_of
 from windowing.topology.marking import Declaration, declaration_of
 from windowing.topology.plan import OutputStream, Subscription
 from windowing.topology.schema import Schema
@@ -116,10 +116,8 @@ def _declare(facts: Facts, name: str, draft: Draft) -> None:
 
 def _own_settings(declared: Declaration) -> Mapping[str, Any]:
     """Return what `get_component_configuration` of a class says, asked of an instance made for it."""
-    target: Any = declared.target
-    if isinstance(target, functools.partial):
-        target = target.func if isinstance(target.func, type) else type(target.args[0]) if target.args else None
-    method = getattr(target, "get_component_configuration", None) if declared.is_class else None
+    of_class = class_of(declared.target) if declared.is_class else None
+    method = getattr(of_class, "get_component_configuration", None)
     if method is None or method is _Component.get_component_configuration or declared.target is None:
         return {}
     try:
