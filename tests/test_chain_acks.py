@@ -93,9 +93,9 @@ def with_ids(topology: Topology, batches: dict[str, Any]) -> list[dict[str, Any]
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
-@given(cases(), st.integers(0, 9), st.integers(1, 2))
+@given(cases(), st.integers(0, 9))
 def test_a_root_is_acked_in_the_batch_in_which_the_last_of_its_rows_is(
-    case: tuple[Topology, dict[str, Any]], seed: int, partitions: int
+    case: tuple[Topology, dict[str, Any]], seed: int
 ) -> None:
     topology, batches = case
     spark, local = Acking(topology, 1, seed), Oracle(topology)
@@ -104,6 +104,19 @@ def test_a_root_is_acked_in_the_batch_in_which_the_last_of_its_rows_is(
     assert sorted(spark.run({}, drain=True)) == local.run({}, drain=True)
     assert not spark.ledger.open, "after the drain nothing waits"
     assert len(spark.ledger) == 0
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=20)
+@given(cases(), st.integers(2, 3))
+def test_whoever_sends_a_batch_each_root_is_acked_once(case: tuple[Topology, dict[str, Any]], partitions: int) -> None:
+    topology, batches = case
+    run = Acking(topology, partitions)
+    fed = with_ids(topology, batches)
+    news = [each for rows in fed for each in run.run(rows)] + run.run({}, drain=True)
+    assert sorted(news) == [
+        (number, batch, None) for number in range(len(topology.spouts)) for batch in range(len(fed))
+    ]
+    assert len(run.ledger) == 0
 
 
 def one_bolt(target: Any, tasks: int = 1, **settings: Any) -> Topology:

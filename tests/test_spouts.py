@@ -56,6 +56,14 @@ def test_a_spout_takes_acks_if_its_class_defines_them() -> None:
     assert SqliteQueue.takes_acks.fget(object.__new__(SqliteQueue))  # type: ignore[attr-defined]
 
 
+def test_a_spout_without_fields_is_refused_before_spark_is_asked() -> None:
+    class Fieldless(Numbers):
+        fields = ""
+
+    with pytest.raises(ConfigError, match="a schema is a text of fields"):
+        Fieldless(a=1).stream(None)  # type: ignore[arg-type]
+
+
 def test_batches_are_cut_by_max_rows_and_the_log_alone_tells_what_each_has_read() -> None:
     reader = reader_of(Numbers(a=3, b=7))
     at = reader.initialOffset()

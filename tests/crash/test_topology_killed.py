@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from tests.crash import topology_job
-from tests.crash.harness import Outputs, assert_same, finish_process, kill_process, outputs, worker_environment
+from tests.crash.harness import Outputs, assert_same, kill_process, outputs, worker_environment
 from tests.crash.topology_job import BATCHES, DRAIN, TopologyJob, input_rows, root_of_row, start
 
 cloudpickle.register_pickle_by_value(topology_job)  # type: ignore[no-untyped-call]  # the workers do not see the tests
@@ -73,8 +73,8 @@ def assert_recovered(job: TopologyJob, undisturbed: tuple[Outputs, dict[int, int
 @pytest.mark.parametrize(
     "points",
     [
-        ("before_batch:1", "after_state_write:2", "before_ledger:3", "before_commit:4", f"before_ack:{DRAIN}"),
-        ("in_sink:0", "after_ledger:1", "before_ack:2", "after_ack:3", f"after_ledger:{DRAIN}"),
+        ("before_batch:0", "after_state_write:1", "before_ledger:2", "before_commit:2", f"before_ack:{DRAIN}"),
+        ("in_sink:0", "after_ledger:1", "before_ack:2", "after_ack:2", f"after_ledger:{DRAIN}"),
     ],
 )
 def test_a_topology_killed_at_any_point_loses_and_repeats_nothing_and_acks_nothing_early(
@@ -84,7 +84,7 @@ def test_a_topology_killed_at_any_point_loses_and_repeats_nothing_and_acks_nothi
     for point in points:
         kill_process(job, point)
         assert_nothing_acked_early(job, undisturbed[1])
-    finish_process(job)
+    finish(spark, job)
     assert_recovered(job, undisturbed)
 
 

@@ -26,7 +26,7 @@ from windowing.topology.marking import bolt
 from windowing.topology.plan import Topology
 
 FIELDS = "id long, key string, at long, value double"
-BATCHES = 5
+BATCHES = 3
 DRAIN = BATCHES
 _PER_BATCH = 40
 _QUICK_START = {  # half the processor time of a JVM that lives for seconds

@@ -65,7 +65,7 @@ class PartitionedSpout(ABC):
     Errors of its methods end the query. Source: Trident's partitioned spouts; Spark's DataSourceStreamReader.
     """
 
-    fields: str
+    fields: str = ""
     max_rows: int | None = None
 
     @abstractmethod
