@@ -9,12 +9,22 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly HOME_DIR="$PWD/.services"
 readonly ADDRESSES="$HOME_DIR/addresses"   # read by the tests; has the passwords, so only the owner may read it
 readonly REDIS="$HOME_DIR/redis"
-readonly POSTGRES="$HOME_DIR/postgres"
 
 say() { printf 'services: %s\n' "$*"; }
 stop() { printf 'services: %s\n' "$*" >&2; exit 1; }
 
 # ---------------------------------------------------------------- looking, changing nothing
+
+is_root() { [[ "$(id -u)" == 0 ]]; }
+
+# PostgreSQL's folder: beside Redis's, or where the user postgres can enter if the folders above this one keep him out.
+postgres_home() {
+    if is_root && id postgres >/dev/null 2>&1 && ! runuser -u postgres -- test -x "$PWD"; then
+        echo "/var/tmp/windowing-postgres-$(pwd | cksum | cut -d ' ' -f 1)"
+    else
+        echo "$HOME_DIR/postgres"
+    fi
+}
 
 # The folder of PostgreSQL's commands: Debian keeps the servers out of the PATH, one folder for each version.
 postgres_bin() {
@@ -29,9 +39,12 @@ redis_runs() {
     pid="$(cat "$REDIS/pid" 2>/dev/null)" && [[ "$(cat "/proc/$pid/comm" 2>/dev/null)" == redis-server ]]
 }
 
-postgres_runs() { [[ -n "$(postgres_bin)" && -d "$POSTGRES/data" ]] && as_postgres pg_ctl status -D "$POSTGRES/data" >/dev/null; }
+postgres_runs() {
+    [[ -n "$(postgres_bin)" && -d "$(postgres_home)/data" ]] &&
+        as_postgres pg_ctl status -D "$(postgres_home)/data" >/dev/null
+}
 
-can_apt() { [[ "$(id -u)" == 0 && -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
+can_apt() { is_root && [[ -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
 
 free_port() { .venv/bin/python -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
@@ -41,7 +54,7 @@ secret() { .venv/bin/python -c 'import secrets; print(secrets.token_hex(16))'; }
 as_postgres() {
     local command="$1"
     shift
-    if [[ "$(id -u)" == 0 ]]; then
+    if is_root; then
         (cd / && runuser -u postgres -- "$(postgres_bin)/$command" "$@")
     else
         "$(postgres_bin)/$command" "$@"
@@ -61,16 +74,7 @@ install() {
         trap 'rm -f /usr/sbin/policy-rc.d' EXIT
     fi
     apt-get update -qq
-    # shellcheck disable=SC2086
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $2 >/dev/null
-}
-
-install_postgres() {
-    if [[ ! -e /etc/postgresql-common/createcluster.conf ]]; then
-        mkdir -p /etc/postgresql-common
-        echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
-    fi
-    install PostgreSQL "postgresql"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$2" >/dev/null
 }
 
 # ---------------------------------------------------------------- starting
@@ -95,24 +99,18 @@ start_redis() {
 }
 
 start_postgres() {
-    local port password owner
-    port="$(free_port)" password="$(secret)"
-    if [[ "$(id -u)" == 0 ]]; then owner=postgres; else owner="$(id -un)"; fi
-    rm -rf "$POSTGRES"
-    mkdir -p "$POSTGRES"
-    echo "$password" >"$POSTGRES/password"
-    chown -R "$owner" "$POSTGRES"
-    if [[ "$(id -u)" == 0 ]]; then
-        runuser -u postgres -- test -r "$POSTGRES/password" ||
-            stop "the user postgres cannot enter $POSTGRES: give the folders above it the right x for others."
-    fi
-    as_postgres initdb -D "$POSTGRES/data" -U windowing --pwfile="$POSTGRES/password" --auth=scram-sha-256 --no-sync \
+    local port password home
+    port="$(free_port)" password="$(secret)" home="$(postgres_home)"
+    rm -rf "$home"
+    mkdir "$home"
+    echo "$password" >"$home/password"
+    if is_root; then chown -R postgres "$home"; fi
+    as_postgres initdb -D "$home/data" -U windowing --pwfile="$home/password" --auth=scram-sha-256 --no-sync \
         --encoding=UTF8 --locale=C >/dev/null
     printf '%s\n' "listen_addresses = '127.0.0.1'" "port = $port" "unix_socket_directories = ''" "max_connections = 200" \
-        >>"$POSTGRES/data/postgresql.conf"
-    as_postgres pg_ctl start -w -D "$POSTGRES/data" -l "$POSTGRES/log" >/dev/null ||
-        stop "PostgreSQL did not start: see $POSTGRES/log"
-    echo "WINDOWING_POSTGRES_URL=postgresql://windowing:$password@127.0.0.1:$port/postgres" >"$POSTGRES/address"
+        >>"$home/data/postgresql.conf"
+    as_postgres pg_ctl start -w -D "$home/data" -l "$home/log" >/dev/null || stop "PostgreSQL did not start: see $home/log"
+    echo "WINDOWING_POSTGRES_URL=postgresql://windowing:$password@127.0.0.1:$port/postgres" >"$home/address"
     say "PostgreSQL runs on 127.0.0.1:$port"
 }
 
@@ -120,19 +118,19 @@ start_postgres() {
 
 start() {
     [[ -x .venv/bin/python ]] || stop ".venv is missing: run make setup first."
+    command -v redis-server >/dev/null || install Redis redis-server
+    [[ -n "$(postgres_bin)" ]] || install PostgreSQL postgresql
     umask 077
     mkdir -p "$HOME_DIR"
     chmod 711 "$HOME_DIR"
-    command -v redis-server >/dev/null || install Redis "redis-server"
-    [[ -n "$(postgres_bin)" ]] || install_postgres
     redis_runs || start_redis
     postgres_runs || start_postgres
-    cat "$REDIS/address" "$POSTGRES/address" >"$ADDRESSES"
+    cat "$REDIS/address" "$(postgres_home)/address" >"$ADDRESSES"
 }
 
 stop_all() {
     if postgres_runs; then
-        as_postgres pg_ctl stop -w -m fast -D "$POSTGRES/data" >/dev/null
+        as_postgres pg_ctl stop -w -m fast -D "$(postgres_home)/data" >/dev/null
         say "PostgreSQL is stopped"
     fi
     if redis_runs; then
@@ -142,7 +140,7 @@ stop_all() {
         for _ in {1..100}; do [[ -e "/proc/$pid" ]] || break; sleep 0.1; done
         say "Redis is stopped"
     fi
-    rm -rf "$HOME_DIR"
+    rm -rf "$(postgres_home)" "$HOME_DIR"
 }
 
 check() {
