@@ -10,6 +10,7 @@ import pytest
 
 from tests.state_world import Add, Faulty
 from tests.store_contract import PLACE, commit, fence
+from windowing.core.codec import decode_value, encode_value
 from windowing.errors import (
     BatchChangedError,
     ConfigError,
@@ -462,3 +463,19 @@ def test_a_reading_keeps_the_order_of_the_keys_through_a_cache() -> None:
     for order in orders:
         keys = [bytes([n]) for n in order]
         assert cache.multi_get(keys) == Reading(fence(1), [rows[key] for key in keys])
+
+
+@pytest.mark.parametrize(
+    "value", [0, 7, -7, 10**18 - 1, 10**18, -(10**18), 10**17, 2**64, True, "7", 7.0, b"7"], ids=repr
+)
+def test_numbers_written_the_short_way_are_those_of_the_long_one(value: Any) -> None:
+    blob = TypedJson().encode(value)
+    assert blob == encode_value(value)
+    for read in (TypedJson().decode(blob, "a value"), decode_value(blob, "a value")):
+        assert (read, type(read)) == (value, type(value))
+
+
+@pytest.mark.parametrize("blob", [b"\xb2", b"", b"7x"], ids=repr)
+def test_what_only_looks_like_a_number_is_no_number(blob: bytes) -> None:
+    with pytest.raises(CorruptStateError, match="a value cannot be read"):
+        TypedJson().decode(blob, "a value")

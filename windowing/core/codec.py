@@ -29,6 +29,7 @@ _HEADER = struct.Struct(">4sHIQ")
 _MAX_INFLATED = 2**31
 _COMPRESS_FROM = 4096
 _COMPRESSED = b"x"  # how zlib begins, and no JSON does
+_json = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode  # json.dumps makes an encoder for every value
 
 NAN = float("nan")
 """The one NaN of decoded data, so that NaN is one key of a dict, as it is one key in Spark."""
@@ -64,7 +65,7 @@ def unframe(magic: bytes, blob: bytes, what: str) -> bytes:
 
 def dumps(data: Any, reference: Reference | None = None) -> bytes:
     """Return plain data as compressed, typed JSON; `reference` may name a value by a number instead (a stored row)."""
-    text = json.dumps(_plain(data, reference), ensure_ascii=True, separators=(",", ":"))
+    text = _json(_plain(data, reference))
     return zlib.compress(text.encode(), 1)
 
 
@@ -86,7 +87,7 @@ def encode_value(value: Any, reference: Reference | None = None) -> bytes:
     >>> encode_value(("JFK", 3)), decode_value(encode_value(("JFK", 3)), "a key")
     (b'{"$":["tuple",["JFK",3]]}', ('JFK', 3))
     """
-    text = json.dumps(_plain(value, reference), ensure_ascii=True, separators=(",", ":")).encode()
+    text = _json(_plain(value, reference)).encode()
     return zlib.compress(text, 1) if len(text) >= _COMPRESS_FROM else text
 
 
