@@ -29,7 +29,7 @@ from windowing.core.guard import Guard
 from windowing.errors import ConfigError, shown
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.batch_effects import Ack, Batch, Begin, Execute, Fail, Finish, Forget, Report, Task
-from windowing.transactions.tracked_batch import CoordSpec, Stage, TrackedBatch
+from windowing.transactions.tracked_batch import CoordSpec, Phase, Stage, TrackedBatch
 
 __all__ = ["TridentBoltExecutor"]
 
@@ -142,10 +142,10 @@ class TridentBoltExecutor:
             return
         if self._in_order and not came.complete:
             tracked.cause = f"{came.received} of {sent} tuples of batch {batch} came from {shown(sender)}"
-        early = tracked.hold(sender, message)
+        is_held = tracked.hold_report(sender, message)
         yield from self._go_on(tracked)
-        if early is not None:
-            yield Ack(early)
+        if not is_held:
+            yield Ack(message)
 
     def _commit(self, batch: Batch, message: Any) -> Iterator[Effect]:
         tracked = yield from self._track(batch)
@@ -156,7 +156,7 @@ class TridentBoltExecutor:
             cause = tracked.cause if tracked is not None and tracked.cause else "it has not arrived here"
             yield Fail(message, f"batch {batch} cannot be committed: {cause}")
             return
-        tracked.committing, tracked.held = True, message
+        tracked.hold_commit(message)
         yield from self._go_on(tracked)
 
     def _succeed(self, group: str, txid: int) -> Iterator[Effect]:
@@ -201,9 +201,8 @@ class TridentBoltExecutor:
         """Do what follows from what has come by now: fail, ack what was held, finish."""
         if not tracked.cause and tracked.stage is Stage.RECEIVING and tracked.has_arrived():
             tracked.stage = Stage.ARRIVED
-            if tracked.spec.waits and tracked.held is not None:
-                held, tracked.held = tracked.held, None
-                yield Ack(held)
+            if tracked.spec.waits:
+                yield from map(Ack, tracked.release(Phase.BATCH))
         if not tracked.cause and tracked.stage is Stage.ARRIVED and tracked.is_to_finish():
             yield Finish(tracked.batch)
             if not tracked.cause:
@@ -213,10 +212,10 @@ class TridentBoltExecutor:
 
     def _finish(self, tracked: TrackedBatch) -> Iterator[Effect]:
         tracked.stage = Stage.FINISHED
-        held, tracked.held = tracked.held, None
+        [message] = tracked.release(Phase.COMMIT if tracked.spec.waits else Phase.BATCH)
         for target, sent in tracked.outgoing.counts.items():
-            yield Report(tracked.batch.attempt, target, sent, held)
-        yield Ack(held)
+            yield Report(tracked.batch.attempt, target, sent, message)
+        yield Ack(message)
         yield Forget(tracked.batch)
 
     def _forget(self, tracked: TrackedBatch, cause: str) -> Iterator[Effect]:
@@ -224,9 +223,8 @@ class TridentBoltExecutor:
         if tracked.stage in (Stage.FINISHED, Stage.FAILED):
             return
         tracked.stage, tracked.cause = Stage.FAILED, cause
-        held, tracked.held = tracked.held, None
-        if held is not None:
-            yield Fail(held, cause)
+        for message in (*tracked.release(Phase.BATCH), *tracked.release(Phase.COMMIT)):
+            yield Fail(message, cause)
         yield Forget(tracked.batch)
 
     def check(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from windowing.errors import ConfigError, shown
 from windowing.transactions.batch_effects import Batch, Outgoing, Task
 
-__all__ = ["CoordSpec", "Incoming", "Stage", "TrackedBatch"]
+__all__ = ["CoordSpec", "Incoming", "Phase", "Stage", "TrackedBatch"]
 
 
 class CoordSpec:
@@ -100,10 +100,17 @@ class Stage(Enum):
     FAILED = "failed"
 
 
-class TrackedBatch:
-    """One attempt. `held` is the message that is acked when the phase is over, `cause` why it failed, or is about to."""
+class Phase(Enum):
+    """While a batch is processed, and at its commit. One message is held in each, so that its tree stays open."""
 
-    __slots__ = ("batch", "cause", "committing", "deadline_ms", "held", "incoming", "outgoing", "spec", "stage")
+    BATCH = "batch"
+    COMMIT = "commit"
+
+
+class TrackedBatch:
+    """One attempt. `cause` is why it failed, or is about to."""
+
+    __slots__ = ("_held", "batch", "cause", "committing", "deadline_ms", "incoming", "outgoing", "spec", "stage")
 
     def __init__(self, batch: Batch, spec: CoordSpec, deadline_ms: int) -> None:
         self.batch = batch
@@ -113,8 +120,8 @@ class TrackedBatch:
         self.incoming = {task: Incoming() for task in (*spec.reports, *spec.commit_reports)}
         self.outgoing = Outgoing(spec.targets)
         self.committing = False
-        self.held: Any = None
         self.cause = ""
+        self._held: dict[Phase, Any] = {}
 
     def input_of(self, sender: Task) -> Incoming:
         """Return what came of an upstream task. Raises ConfigError for one that was not declared."""
@@ -135,15 +142,22 @@ class TrackedBatch:
             return False
         return all(self.incoming[task].complete for task in self.spec.commit_reports)
 
-    def hold(self, sender: Task, message: Any) -> Any:
-        """Hold the message of a report if it is the first of its phase; return the one that can be acked, None if none can.
+    def hold_report(self, sender: Task, message: Any) -> bool:
+        """Hold the message of a report until its phase is over; return False if another is held, or will be: a commit."""
+        phase = Phase.COMMIT if sender in self.spec.commit_reports else Phase.BATCH
+        if phase in self._held or (phase is Phase.COMMIT and self.spec.commits):
+            return False
+        self._held[phase] = message
+        return True
 
-        Where a commit comes it is what is held in the commit phase.
-        """
-        if self.held is not None or (sender in self.spec.commit_reports and self.spec.commits):
-            return message
-        self.held = message
-        return None
+    def hold_commit(self, message: Any) -> None:
+        """Hold the message of a commit until it is done."""
+        self.committing = True
+        self._held[Phase.COMMIT] = message
+
+    def release(self, phase: Phase) -> list[Any]:
+        """Return the message that is held for a phase, and hold it no more; nothing if there is none."""
+        return [self._held.pop(phase)] if phase in self._held else []
 
     def missing(self) -> str:
         """Say what has not come."""
@@ -156,8 +170,10 @@ class TrackedBatch:
         """Assert what "correct" means."""
         ended = self.stage in (Stage.FINISHED, Stage.FAILED)
         # What has ended holds nothing, and a cause ends it.
-        assert not (ended and self.held is not None)
+        assert not (ended and self._held)
         assert (self.stage is Stage.FAILED) == bool(self.cause)
+        # A bolt that waits for the commit holds no message of the batch phase once all of it is here.
+        assert self.stage is Stage.RECEIVING or not self.spec.waits or Phase.BATCH not in self._held
         # What has arrived has arrived, and has not finished without its commit.
         assert self.stage not in (Stage.ARRIVED, Stage.FINISHED) or self.has_arrived()
         assert self.stage is not Stage.FINISHED or self.is_to_finish()
