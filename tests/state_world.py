@@ -267,12 +267,12 @@ class StateWorld(RuleBasedStateMachine):
     def between_batches_the_state_is_that_of_an_undisturbed_run(self) -> None:
         if self.batch is None:
             for reader, model in zip(self.readers, self.model, strict=True):
-                assert dict(reader.items()) == dict(model)  # type: ignore[attr-defined]
+                assert dict(reader.items()) == dict(model)
 
     @invariant()
     def caches_are_as_they_should_be(self) -> None:
         for state in self.states:
-            backing = state.backing  # type: ignore[attr-defined]
+            backing = state.backing
             if isinstance(backing, CachedMap):
                 backing.check()
 

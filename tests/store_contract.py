@@ -142,7 +142,7 @@ def test_every_kind_of_map_gives_back_keys_and_values_of_all_types(store: Store,
     again = factory.make_state(0, 1)
     assert again.multi_get(keys) == values
     assert [type(value) for value in again.multi_get(keys)] == [type(value) for value in values]
-    assert len(list(again.items())) == len(keys)  # type: ignore[attr-defined]
+    assert len(list(again.items())) == len(keys)
     again.close()
 
 
@@ -163,7 +163,7 @@ def test_a_superseded_attempt_is_refused_and_changes_nothing(counts: MapStateFac
     commit(second, 3, 0, {"a": Add(1000)})
     with pytest.raises(SupersededError, match=r"2:1 came .* after 3:0"):
         commit(first, 2, 1, {"a": Add(100)})
-    assert dict(second.items()) == {"a": 1101}  # type: ignore[attr-defined]
+    assert dict(second.items()) == {"a": 1101}
     first.close()
     second.close()
 
@@ -173,10 +173,10 @@ def test_an_opaque_attempt_undoes_all_of_the_one_before_it(counts: MapStateFacto
     commit(state, 1, 0, {"a": Add(1), "b": Add(1)})
     commit(state, 2, 0, {"a": Add(10), "c": Add(10)})
     assert commit(state, 2, 1, {"b": Add(100)}) == [101]
-    assert dict(state.items()) == {"a": 1, "b": 101}  # type: ignore[attr-defined]
+    assert dict(state.items()) == {"a": 1, "b": 101}
     commit(state, 2, 2, {})
     commit(state, 3, 0, {"a": Add(5)})
-    assert dict(state.items()) == {"a": 6, "b": 1}  # type: ignore[attr-defined]
+    assert dict(state.items()) == {"a": 6, "b": 1}
     state.close()
 
 
@@ -188,7 +188,7 @@ def test_who_reads_before_another_attempt_writes_is_to_be_tried_again(counts: Ma
     with pytest.raises(StateConflictError, match=r"went from no batch to 1:0 while 1:1 was being committed"):
         later.commit(TransactionAttempt(1, 1))
     commit(later, 1, 2, {"a": Add(1)})
-    assert dict(later.items()) == {"a": 1}  # type: ignore[attr-defined]
+    assert dict(later.items()) == {"a": 1}
     later.close()
     earlier.close()
 

@@ -67,7 +67,7 @@ def test_a_changed_row_is_damage_that_names_the_key(tmp_path: Path, column: str,
             lambda: state.multi_get(["key-7"]),
             lambda: dict(state.items()),
             lambda: commit(state, 2, 0, {"key-7": Add(1)}),
-        ):  # type: ignore[attr-defined]
+        ):
             with pytest.raises(
                 CorruptStateError, match=rf"the row of 'key-7' in the state counts/{partition} .*nothing was reset"
             ):
@@ -193,7 +193,7 @@ def test_processes_that_share_a_file_wait_for_each_other_and_count_once(tmp_path
     assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0] * 4
     for partition in (0, 1):
         with closing(factory(path).make_state(partition, 2)) as state:
-            values: dict[str, int] = dict(state.items())  # type: ignore[attr-defined]
+            values: dict[str, int] = dict(state.items())
             assert values.pop("a") == sum(values.values()) <= txids
             assert values["only-1"] >= 1
 
@@ -236,7 +236,7 @@ def check(path: Path, kind: StateType) -> int:
     states = factory(path, kind)
     claimed = claimed_txid(states)
     with closing(states.make_state(0, 1)) as state:
-        found: dict[str, int] = dict(state.items())  # type: ignore[attr-defined]
+        found: dict[str, int] = dict(state.items())
     assert found in (expected(claimed), expected(max(0, claimed - 1)))
     return claimed
 

@@ -13,6 +13,7 @@ from tests.store_contract import PLACE, commit, fence
 from windowing.core.codec import decode_value, encode_value
 from windowing.errors import (
     BatchChangedError,
+    BoltError,
     ConfigError,
     CorruptStateError,
     DefinitionChangedError,
@@ -20,6 +21,9 @@ from windowing.errors import (
     StateError,
 )
 from windowing.runtime.stores import MemoryStore, map_state, snapshot_state
+from windowing.topology.schema import Schema
+from windowing.topology.trident.persisting import PersistProcessor
+from windowing.topology.trident.processors import Batch
 from windowing.transactions.aggregators import CombinerValueUpdater, ReducerValueUpdater, ReplaceUpdater
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.caches import CachedBatchReadsMap, CachedMap
@@ -233,13 +237,40 @@ def test_a_state_is_used_between_begin_and_commit_of_one_attempt(kind: StateType
     state.begin_commit(TransactionAttempt(1, 0))
     with pytest.raises(StateError, match=r"began to commit 1:0, then was told to commit .*attempt=1"):
         state.commit(TransactionAttempt(1, 1))
-    with pytest.raises(StateError, match="asked as of 1 within a commit"):
-        state.multi_get(["a"], as_of=1)
     with pytest.raises(StateError, match="2 keys and 1 updates"):
         state.multi_update(["a", "b"], [Add(1)])
-    for attempt in ((0, 0), (1, -1)):
-        with pytest.raises(StateError, match="txids begin at 1 and attempts at 0"):
-            state.begin_commit(TransactionAttempt(*attempt))
+    for attempt in ((0, 0), (1, -1), (1,), ("request", "f"), (1.0, 0), None, 1):
+        with pytest.raises(StateError, match="txids begin at 1, attempts at 0"):
+            state.begin_commit(attempt)
+
+
+@each_fenced
+def test_a_query_does_not_see_a_batch_that_failed_before_its_commit(kind: StateType) -> None:
+    state = state_of(kind)
+    commit(state, 1, 0, {"a": Add(1)})
+    state.begin_commit(TransactionAttempt(2, 0))
+    state.multi_update(["a"], [Add(10)])
+    assert (state.multi_get(["a"]), state.multi_get(["a"], as_of=1)) == ([11], [1])
+    state.rollback()
+    assert state.multi_get(["a"]) == [1]
+    assert commit(state, 2, 1, {"a": Add(10)}) == [11]
+
+
+def test_an_updater_that_fails_leaves_nothing_behind_for_queries() -> None:
+    class Fails:
+        def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
+            state.multi_update(["a"], [Add(10)])
+            raise ValueError("in the updater")
+
+    state = state_of(OPAQUE)
+    commit(state, 1, 0, {"a": Add(1)})
+    persist = PersistProcessor("persist", "counts", tuple, Schema((), ()), Fails())
+    persist.prepare(None)
+    persist.state = state
+    slot = persist.start_batch(Batch(TransactionAttempt(2, 0), None))
+    with pytest.raises(BoltError, match="in the updater"):
+        persist.finish_batch(slot)
+    assert state.multi_get(["a"]) == [1]
 
 
 def test_a_value_that_is_no_plain_data_is_refused_before_anything_is_stored() -> None:
@@ -287,7 +318,7 @@ def test_registered_types_are_stored_wherever_they_are_in_a_value() -> None:
     commit(state, 1, 0, {(Fraction(1, 2),): ReplaceUpdater(value)})
     assert dict(state.items()) == {(Fraction(1, 2),): value}
     with pytest.raises(CorruptStateError, match="is of the type 'fraction', which is not registered here"):
-        dict(map_state(store, "shares").make_state(0, 1).items())  # type: ignore[attr-defined]
+        dict(map_state(store, "shares").make_state(0, 1).items())
 
 
 def test_a_type_is_registered_once() -> None:

@@ -42,7 +42,7 @@ def state_through(server: str, proxy: Proxy, kind: StateType = StateType.OPAQUE,
 
 def stored(server: str) -> dict[str, int]:
     with closing(map_state(store_on(server), "counts").make_state(0, 1)) as state:
-        return dict(state.items())  # type: ignore[attr-defined]
+        return dict(state.items())
 
 
 @pytest.mark.parametrize("keys", [0, 1, 1000])
@@ -64,7 +64,7 @@ def live(server: str, proxy: Proxy, name: str) -> int:
         assert commit(state, 2, 0, {"a": Add(10)}) == [11]
         taken = proxy.requests - before
     with closing(map_state(store_on(server), name).make_state(0, 1)) as state:
-        assert dict(state.items()) == {"a": 11, "b": 2}  # type: ignore[attr-defined]
+        assert dict(state.items()) == {"a": 11, "b": 2}
     return taken
 
 

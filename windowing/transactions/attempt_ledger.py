@@ -39,6 +39,10 @@ class AttemptLedger:
             if self._backing.multi_put({}, Claim(found, mine)) is None:
                 return mine.attempt
 
+    def close(self) -> None:
+        """Let go of the store."""
+        self._backing.close()
+
     def _next(self, found: Fence | None, txid: int) -> TransactionAttempt:
         if found is None:
             return TransactionAttempt(txid, 0)

@@ -78,7 +78,7 @@ class _Map:
 
 
 class NonTransactionalMap(_Map):
-    """Every update is applied when it comes, and again when it comes again. For `multi_update` see MapState."""
+    """Every update is applied when it comes, and again when it comes again; it keeps no earlier values, so `as_of` is ignored."""
 
     kind: ClassVar[StateType] = StateType.NON_TRANSACTIONAL
 
@@ -87,6 +87,9 @@ class NonTransactionalMap(_Map):
 
     def commit(self, attempt: TransactionAttempt) -> None:
         """Nothing: updates are written when they come."""
+
+    def rollback(self) -> None:
+        """Nothing: what is written stays."""
 
     def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
         encoded = self._encoded(keys)
@@ -167,14 +170,13 @@ class _FencedMap(_Map):
         self._batch: _Batch | None = None
 
     def begin_commit(self, attempt: TransactionAttempt) -> None:
-        # Compared as written: what comes from JSON or Spark may be a plain tuple.
-        attempt = TransactionAttempt(*attempt)
-        if attempt.txid <= NO_TXID or attempt.attempt < 0:
+        if not _is_attempt(attempt):
             raise StateError(
-                f"the state {self.backing.place} was to commit {attempt}; txids begin at 1 and attempts at 0. Updates that "
-                "belong to no batch need a non-transactional state"
+                f"the state {self.backing.place} was to commit {shown(attempt)}, wanted a TransactionAttempt: txids begin at 1, "
+                "attempts at 0; updates that belong to no batch (of DRPC requests, say) need a non-transactional state"
             )
-        self._batch = _Batch(Fence(attempt, self.kind, self.codec.name, self.backing.place), self.backing)
+        mine = Fence(TransactionAttempt(*attempt), self.kind, self.codec.name, self.backing.place)
+        self._batch = _Batch(mine, self.backing)
 
     def commit(self, attempt: TransactionAttempt) -> None:
         batch = self._begun()
@@ -186,15 +188,13 @@ class _FencedMap(_Map):
         self._batch = None
         batch.commit()
 
+    def rollback(self) -> None:
+        self._batch = None
+
     def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
         encoded = self._encoded(keys)
-        if self._batch is None:
+        if self._batch is None or as_of is not None:
             return self._stored(encoded, as_of)
-        if as_of is not None:
-            raise StateError(
-                f"the state {self.backing.place} was asked as of {as_of} within a commit, where it is what the batch makes of it; "
-                "ask before the commit, or leave as_of out"
-            )
         rule = self._batch.read(encoded)
         return [self._decoded(self._batch.value(key, rule), key) for key in encoded]
 
@@ -269,6 +269,9 @@ class SnapshottableMap:
     def commit(self, attempt: TransactionAttempt) -> None:
         self.values.commit(attempt)
 
+    def rollback(self) -> None:
+        self.values.rollback()
+
     def get(self, as_of: int | None = None) -> Any:
         return self.values.multi_get([self.KEY], as_of)[0]
 
@@ -295,6 +298,13 @@ def map_of(kind: StateType, backing: BackingMap, codec: StateCodec | None = None
     if kind not in MAPS:
         raise ConfigError(f"a state's kind is a StateType, got {shown(kind)}; give StateType.OPAQUE, for one")
     return MAPS[kind](backing, codec)
+
+
+def _is_attempt(attempt: Any) -> bool:
+    """Return whether it is a txid from 1 and an attempt from 0; a plain tuple of them will do."""
+    if not isinstance(attempt, tuple) or [type(number) for number in attempt] != [int, int]:
+        return False
+    return bool(attempt[0] > NO_TXID and attempt[1] >= 0)
 
 
 def _attempt(fence: Fence | None) -> str:

@@ -12,7 +12,7 @@ another thing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from windowing.transactions.aggregators import TridentCollector, ValueUpdater
@@ -44,6 +44,9 @@ class State(Protocol):
         is a FailedException if the batch is to be tried again, as its next attempt.
         """
 
+    def rollback(self) -> None:
+        """Forget what was begun and not committed: the attempt failed elsewhere."""
+
     def close(self) -> None:
         """Let go of the store."""
 
@@ -54,9 +57,13 @@ class ReadOnlyMapState(State, Protocol):
     def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
         """Return the values, None where there is none.
 
-        In a commit: as the batch sees them. Else as they are stored or, with `as_of`, as of the end of that txid, which is the
-        one before the last at the earliest; later ones leave the value of one txid ago only (StateConflictError: ask anew).
+        Between begin and commit: as the batch sees them. Else as they are stored. With `as_of`, always as of the end of that txid:
+        a row keeps the value before the txid that wrote it, so a key that was written by a later one than the next is a
+        StateConflictError (ask as of a later txid).
         """
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Yield all stored keys and values, in the order of the keys' bytes."""
 
 
 class MapState(ReadOnlyMapState, Protocol):

@@ -7,6 +7,7 @@ A factory is plain data (of a memory store: the store itself) and opens nothing 
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,13 +59,14 @@ class MapStateFactory:
         backing = self.store.open(Place(self.name, partition, partitions))
         return map_of(self.kind, CachedMap(backing, self.cache) if self.cache else backing, self.codec)
 
+    def ledger(self, partitions: int) -> AttemptLedger:
+        """Return where attempts are claimed, over a connection of its own; close it."""
+        return AttemptLedger(self.store.open(Place(self.name, LEDGER, partitions)), self.kind, self.codec.name)
+
     def claim_attempt(self, txid: int, partitions: int) -> TransactionAttempt:
         """Claim the next attempt at a batch, durably; for drivers without a coordinator, before the attempt begins."""
-        backing = self.store.open(Place(self.name, LEDGER, partitions))
-        try:
-            return AttemptLedger(backing, self.kind, self.codec.name).claim(txid)
-        finally:
-            backing.close()
+        with closing(self.ledger(partitions)) as ledger:
+            return ledger.claim(txid)
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,9 @@ class PostgresMap(Remote):
             return ConfigError(
                 f"the state {self.place} cannot be written at {where}: {told}; give a user who may create and write its tables"
             )
-        if isinstance(problem, psycopg.ProgrammingError | psycopg.DataError | psycopg.IntegrityError):
+        if isinstance(
+            problem, psycopg.ProgrammingError | psycopg.DataError | psycopg.IntegrityError | psycopg.InternalError
+        ):
             return CorruptStateError(
                 f"the tables of the state {self.place} at {where} are not ours, or damaged: {told}; restore them from a copy, or "
                 "give the state another name; nothing was reset"

@@ -67,8 +67,12 @@ class PersistProcessor(StatefulProcessor):
     def _work(self, batch: Batch, rows: list[Row]) -> list[Row]:
         collector = TridentOutput(self._output)
         self.state.begin_commit(batch.id)
-        self._updater.update_state(self.state, list(map(self._record, rows)), collector)
-        self.state.commit(batch.id)
+        try:
+            self._updater.update_state(self.state, list(map(self._record, rows)), collector)
+            self.state.commit(batch.id)
+        except BaseException:
+            _hook(self.state, "rollback")  # else queries would see what was not committed
+            raise
         return collector.rows
 
 
