@@ -33,7 +33,16 @@ from windowing.transactions.batch_effects import (
 from windowing.transactions.bolt_executor import TridentBoltExecutor
 from windowing.transactions.coordinator import MasterBatchCoordinator
 from windowing.transactions.coordinator_record import CoordinatorRecord
-from windowing.transactions.coordinator_rules import AskReady, CoordinatorConfig, Emit, Readiness, Save, Stream
+from windowing.transactions.coordinator_rules import (
+    AskReady,
+    CoordinatorConfig,
+    Emit,
+    OnFailure,
+    Readiness,
+    Save,
+    Stop,
+    Stream,
+)
 from windowing.transactions.partitioned import OpaquePartitionedTridentSpoutExecutor, PartitionedTridentSpoutExecutor
 from windowing.transactions.spout_coordinator import SendBatch, TridentSpoutCoordinator
 from windowing.transactions.spout_executor import TridentSpoutExecutor
@@ -120,11 +129,15 @@ class ToMiddle:
 class Topology:
     """All of it in one object; `step` delivers one message or lets time pass. Laws are asserted where they could break."""
 
-    def __init__(self, seed: int, opaque: bool, max_pending: int) -> None:
+    def __init__(self, seed: int, opaque: bool, max_pending: int, poison: int = 0) -> None:
         self.chance = random.Random(seed)
         self.faults = Faults()
         self.opaque = opaque
-        self.config = CoordinatorConfig(max_pending, 0, 5, RetryPolicy(None, first_ms=1, cap_ms=40))
+        self.poison = poison
+        retry = RetryPolicy(2 if poison else None, first_ms=1, cap_ms=40)
+        self.config = CoordinatorConfig(max_pending, 0, 5, retry, OnFailure.SKIP)
+        self.stopped = False
+        self.dead: dict[tuple[int, str], list[str]] = {}
         self.now = 0
         self.store = MemoryStore()
         self.durable: Any = None
@@ -174,8 +187,11 @@ class Topology:
         return token
 
     def step(self) -> None:
-        """Deliver any message, or let some time pass."""
-        if not self.wire:
+        """Deliver any message, or let some time pass; a topology that stopped is started again."""
+        if self.stopped:
+            self.stopped = False
+            self.begin("master")
+        elif not self.wire:
             due = [tree.deadline_ms for tree in self.trees] + [self.master.next_deadline_ms() or self.now + TREE_MS]
             self.pass_time(max(1, min(due) - self.now))
         elif self.chance.randrange(20) == 0:
@@ -227,6 +243,9 @@ class Topology:
                 self.durable = effect.record.plain()
             elif isinstance(effect, AskReady):
                 self.ask = effect.txid
+            elif isinstance(effect, Stop):
+                assert self.poison
+                self.stopped = True
             else:
                 self.on_emit(effect)
         self.master.check()
@@ -257,10 +276,10 @@ class Topology:
             self.coordinator.success(rest[0])
             return
         emit, token = rest
-        for effect in self.coordinator.batch(emit.attempt, emit.after, None, token):
+        for effect in self.coordinator.batch(emit.attempt, emit.after, emit.skip, token):
             if isinstance(effect, SendBatch):
                 for to in SPOUTS:
-                    self.send(to, "batch", effect.batch, self.token(token.tree))
+                    self.send(to, "batch", effect.batch, effect.skip, self.token(token.tree))
             else:
                 self.settle(token, effect.cause if isinstance(effect, Fail) else None)
 
@@ -269,12 +288,12 @@ class Topology:
     def at_spout(self, name: str, kind: str, *rest: Any) -> None:
         machine, emitter = self.spouts[name]
         if kind == "batch":
-            effects = machine.batch(rest[0], None, rest[1])
+            effects = machine.batch(*rest)
         else:
             effects = machine.commit(*rest) if kind == "commit" else machine.success(*rest)
         for effect in effects:
             if isinstance(effect, EmitBatch):
-                self.try_to(machine.failed, effect.batch.attempt, partial(self.emit_batch, name, effect.batch))
+                self.try_to(machine.failed, effect.batch.attempt, partial(self.emit_batch, name, *effect))
             elif isinstance(effect, Commit):
                 self.try_to(machine.failed, effect.attempt, partial(emitter.commit, effect.attempt))
             elif isinstance(effect, Succeed):
@@ -283,16 +302,21 @@ class Topology:
                 self.answer(name, effect)
         machine.check()
 
-    def emit_batch(self, name: str, batch: Any) -> None:
+    def emit_batch(self, name: str, batch: Any, skip: str | None) -> None:
+        """Emit rows into the topology, or all of them to the dead letters."""
         machine, emitter = self.spouts[name]
         rows: list[str] = []
 
         def send(row: str) -> None:
             rows.append(row)
+            if skip is not None:
+                return
             to = MIDDLE[int(row[1:]) % 2]
             self.send(to, "tuples", batch.attempt, name, machine.emitted(batch.attempt, to), [row])
 
         emitter.emit_batch(batch, ToMiddle(send))
+        if skip is not None:
+            self.dead[batch.attempt.txid, name] = rows
         if not self.opaque:
             assert self.first_rows.setdefault((batch.attempt.txid, name), rows) == rows, "a replay holds other rows"
 
@@ -340,6 +364,8 @@ class Topology:
 
     def execute(self, name: str, batch: Any, row: str) -> None:
         machine, kept = self.bolts[name]
+        if self.poison and name in MIDDLE and int(row[1:]) % self.poison == self.poison - 1:
+            raise FailedException("poison")
         kept[batch].append(row)
         if name in MIDDLE:
             for to in (STATES[row[0] == "x"], "q"):
@@ -380,6 +406,7 @@ class Topology:
         rows = [
             row for state in self.states.values() for txid, each in state.items() if txid <= done for row in each[1]
         ]
+        rows += [row for (txid, _), dead in self.dead.items() if txid <= done for row in dead]
         for partition in "xyz":
             numbers = sorted(int(row[1:]) for row in rows if row[0] == partition)
             assert numbers == list(range(len(numbers))), "a row is lost, or there twice"
