@@ -248,6 +248,12 @@ def test_the_decision_to_skip_outlives_the_process():
     assert (str(again.emits[0].attempt), again.emits[0].skip) == ("1:3", "y")
 
 
+def test_a_skip_says_why_even_if_nobody_said():
+    run = Driven(retry=RetryPolicy(1, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
+    run.fail(BATCH, "1:0")
+    assert run.emits[-1].skip == "an unknown cause"
+
+
 def test_a_skip_that_fails_too_often_too_stops_the_topology():
     run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
     for number in range(3):

@@ -195,7 +195,7 @@ class MasterBatchCoordinator:
         row = TRANSITIONS[flight.status, cause]
         flight.status = row.then
         if row.sends is Stream.BATCH:
-            why = self.record.tries[flight.attempt.txid].cause
+            why = self.record.tries[flight.attempt.txid].cause or "an unknown cause"
             yield Emit(row.sends, flight.attempt, after, why if flight.skips else None)
         elif row.sends is not None:
             yield Emit(row.sends, flight.attempt)
