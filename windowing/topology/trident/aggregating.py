@@ -20,11 +20,9 @@ from enum import Enum
 from itertools import chain, product
 from typing import Any, Protocol
 
-from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import shown
-from windowing.topology.rows import row_of
 from windowing.topology.schema import Schema
-from windowing.topology.trident.code import TridentOutput, raised
+from windowing.topology.trident.code import RowMaker, TridentOutput, raised
 from windowing.topology.trident.fields import Row, key_picker, picker, recorder
 from windowing.topology.trident.processors import Batch, TridentProcessor
 
@@ -93,7 +91,7 @@ class _CombinerFold:
     """The first value is taken as it is, which is what combining it with zero gives."""
 
     def __init__(self, part: Part, schema: Schema) -> None:
-        self._aggregator, self._output = part.aggregator, part.output
+        self._aggregator, self._make = part.aggregator, RowMaker(part.output).one
         record = recorder(schema, part.inputs)
         position = schema.names.index(part.inputs[0]) if part.combines else 0
         init = part.aggregator.init
@@ -110,12 +108,12 @@ class _CombinerFold:
 
     def rows(self, value: Any) -> list[Row]:
         result = self._aggregator.zero() if value is _NOTHING else value
-        return [row_of((result,), self._output, DEFAULT_STREAM)]
+        return [self._make((result,))]
 
 
 class _ReducerFold:
     def __init__(self, part: Part, schema: Schema) -> None:
-        self._aggregator, self._output = part.aggregator, part.output
+        self._aggregator, self._make = part.aggregator, RowMaker(part.output).one
         self._record = recorder(schema, part.inputs)
 
     def start(self, batch_id: Any) -> Any:
@@ -125,7 +123,7 @@ class _ReducerFold:
         return self._aggregator.reduce(value, self._record(row))
 
     def rows(self, value: Any) -> list[Row]:
-        return [row_of((value,), self._output, DEFAULT_STREAM)]
+        return [self._make((value,))]
 
 
 class _AggregatorFold:

@@ -13,37 +13,73 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import call
 from typing import Any
 
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import BoltError, ConfigError, FailedException, shown
 from windowing.topology.blame import blame, file_of
 from windowing.topology.bolts import CallStyle, title_of
-from windowing.topology.rows import RowError, row_of
+from windowing.topology.rows import RowError, row_of, rows_of
 from windowing.topology.schema import Schema
 from windowing.topology.signatures import bound, check_call, style_of_function
 from windowing.topology.trident.fields import Row
+from windowing.topology.values import Misfit, converters_of
 
-__all__ = ["Code", "TaskCode", "TridentOutput", "code_of", "raised"]
+__all__ = ["Code", "RowMaker", "TaskCode", "TridentOutput", "code_of", "raised"]
 
+_SCALARS = (str, int, float)
 _FOLDER = __file__.removesuffix("code.py")
 _OURS = tuple(
     f"{_FOLDER}{module}.py" for module in ("code", "processors", "aggregating", "joining", "persisting", "windows")
 )
 
 
+class RowMaker:
+    """Makes rows of one stream of what users' code gives: by the rules of `row_of`, with a short way for what is most common.
+
+    >>> maker = RowMaker(Schema.parse("word string"))
+    >>> maker.rows(["to", ("be",)]), maker.one({"word": "or"})
+    ([('to',), ('be',)], ('or',))
+    """
+
+    __slots__ = ("_convert", "_converters", "_fields", "_schema")
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema, self._fields = schema, len(schema)
+        self._converters = converters_of(schema.types)
+        self._convert = self._converters[0] if self._fields == 1 else None
+
+    def one(self, row: Any) -> Row:
+        """Return one row, or raise RowError. Cost: 0.3 us for a tuple of values that are of their types."""
+        try:
+            if type(row) is tuple and len(row) == self._fields:
+                return tuple(map(call, self._converters, row))
+            if self._convert is not None and type(row) in _SCALARS:
+                return (self._convert(row),)
+        except Misfit:
+            pass  # row_of says which field it was
+        return row_of(row, self._schema, DEFAULT_STREAM)
+
+    def rows(self, returned: Any) -> list[Row]:
+        """Return the rows of what a function returned or yields."""
+        if type(returned) is list:
+            return list(map(self.one, returned))
+        return list(rows_of(returned, self._schema, DEFAULT_STREAM))
+
+
 class TridentOutput:
     """The collector of one stream: checks what is emitted, and keeps it. Source: Storm's `TridentCollector`."""
 
-    __slots__ = ("_schema", "rows")
+    __slots__ = ("_maker", "rows")
 
     def __init__(self, schema: Schema) -> None:
-        self._schema = schema
+        self._maker = RowMaker(schema)
         self.rows: list[Row] = []
 
     def emit(self, values: Any) -> None:
         """Emit one row: a tuple, a list, a dict by name, or a scalar where the stream has one field."""
-        self.rows.append(row_of(values, self._schema, DEFAULT_STREAM))
+        self.rows.append(self._maker.one(values))
 
     def take(self) -> list[Row]:
         """Return what was emitted since the last call."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from windowing.core.checks import did_you_mean
 from windowing.errors import ConfigError, shown
-from windowing.topology.rows import row_of
+from windowing.topology.trident.code import RowMaker
 from windowing.topology.trident.fields import Row
 from windowing.topology.trident.graph import SpoutNode
 from windowing.topology.trident.outlets import Outlet, OutletBatch
@@ -136,7 +136,7 @@ class BatchInFlight:
 
     def _emit_spout(self, spout: SpoutNode, rows: list[Any]) -> None:
         group = self._plan.group_of(spout.number)
-        checked = [row_of(row, spout.schema, "default") for row in rows]
+        checked = list(map(RowMaker(spout.schema).one, rows))
         for task in range(group.parallelism):
             part = checked[task :: group.parallelism]
             for exchange in self._plan.out_of(group.id):

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import shown
 from windowing.topology.bolts import CallStyle
-from windowing.topology.rows import RowError, refuse_awaitable, row_of, rows_of
+from windowing.topology.rows import RowError, refuse_awaitable
 from windowing.topology.schema import Schema
-from windowing.topology.trident.code import Code, TaskCode, TridentOutput
+from windowing.topology.trident.code import Code, RowMaker, TaskCode, TridentOutput
 from windowing.topology.trident.fields import Row
 from windowing.transactions.attempt import TransactionAttempt
 
@@ -147,12 +146,13 @@ class MapProcessor(UserProcessor):
 
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema) -> None:
         super().__init__(who, code, record)
-        self._output = output
+        self._make = RowMaker(output).one
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
         returned = self._call(self._record(row))
-        refuse_awaitable(returned)
-        emitted.append(row_of(returned, self._output, DEFAULT_STREAM))
+        if type(returned) is not tuple:
+            refuse_awaitable(returned)
+        emitted.append(self._make(returned))
 
 
 class EachProcessor(UserProcessor):
@@ -160,20 +160,19 @@ class EachProcessor(UserProcessor):
 
     def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema, keep: bool) -> None:
         super().__init__(who, code, record)
-        self._output, self._keep = output, keep
+        self._keep, self._output = keep, output
+        self._collects = code.style is CallStyle.COLLECTOR
+        self._make = RowMaker(output).rows
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
-        made = rows_made(self._call, self._code.style, self._output, self._record(row))
+        tuple = self._record(row)
+        made = self._collected(tuple) if self._collects else self._make(self._call(tuple))
         emitted.extend(map(row.__add__, made) if self._keep else made)
 
-
-def rows_made(call: Callable[..., Any], style: CallStyle, output: Schema, *arguments: Any) -> list[Row]:
-    """Return the rows that a user's function returned, yielded or emitted."""
-    if style is CallStyle.ROWS:
-        return list(rows_of(call(*arguments), output, DEFAULT_STREAM))
-    collector = TridentOutput(output)
-    returned = call(*arguments, collector)
-    refuse_awaitable(returned)
-    if returned is not None:
-        raise RowError(f"it takes a collector, yet it returned {shown(returned)}; emit rows and return nothing")
-    return collector.rows
+    def _collected(self, tuple: Any) -> list[Row]:
+        collector = TridentOutput(self._output)
+        returned = self._call(tuple, collector)
+        refuse_awaitable(returned)
+        if returned is not None:
+            raise RowError(f"it takes a collector, yet it returned {shown(returned)}; emit rows and return nothing")
+        return collector.take()
