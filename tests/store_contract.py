@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -211,6 +212,42 @@ def test_another_kind_codec_or_number_of_partitions_is_refused(store: Store, cou
         other.close()
     assert state.multi_get(["a"]) == [1]
     state.close()
+
+
+def test_threads_that_race_count_each_batch_once(counts: MapStateFactory) -> None:
+    """Two a partition go through the same txids as different attempts, each over a connection of its own."""
+    txids = 15
+
+    def race(partition: int, attempt: int) -> None:
+        with closing(counts.make_state(partition, 2)) as state:
+            for txid in range(1, txids + 1):
+                with suppress(SupersededError):
+                    while not came_through(state, txid, attempt):
+                        continue
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(race, partition, attempt) for partition in (0, 1) for attempt in (0, 1)]:
+            done.result(60)
+    for partition in (0, 1):
+        with closing(counts.make_state(partition, 2)) as state:
+            values = dict(state.items())
+            assert values.pop("all") == sum(values.values()) <= txids
+            assert values["by 1"] >= 1, "nobody supersedes the last attempt at the last batch"
+
+
+def came_through(state: MapState, txid: int, attempt: int) -> bool:
+    """Commit; return False if another attempt wrote between the read and the write."""
+    try:
+        commit(state, txid, attempt, {"all": Add(1), f"by {attempt}": Add(1)})
+    except StateConflictError:
+        return False
+    return True
+
+
+def test_claims_that_race_are_never_the_same(counts: MapStateFactory) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        claimed = list(pool.map(lambda _: counts.claim_attempt(7, 2), range(12)))
+    assert sorted(claimed) == [TransactionAttempt(7, attempt) for attempt in range(12)]
 
 
 def test_claimed_attempts_only_grow_whoever_claims_them(counts: MapStateFactory) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.state_world import Add
-from tests.store_contract import commit
+from tests.store_contract import came_through, commit
 from tests.test_states_killed import in_a_child
-from windowing.errors import CorruptStateError, StateConflictError, StoreUnavailableError, SupersededError
+from windowing.errors import CorruptStateError, StoreUnavailableError, SupersededError
 from windowing.runtime.stores import MapStateFactory, SqliteStore, map_state
 from windowing.transactions.attempt_ledger import LEDGER
 from windowing.transactions.kinds import StateType
@@ -164,16 +164,8 @@ def compete(path: Path, partition: int, attempt: int, txids: int) -> None:
     with closing(factory(path).make_state(partition, 2)) as state:
         for txid in range(1, txids + 1):
             with suppress(SupersededError):
-                while not committed(state, txid, attempt):
+                while not came_through(state, txid, attempt):
                     continue
-
-
-def committed(state: Any, txid: int, attempt: int) -> bool:
-    try:
-        commit(state, txid, attempt, {"a": Add(1), f"only-{attempt}": Add(1)})
-    except StateConflictError:
-        return False
-    return True
 
 
 def test_processes_that_share_a_file_wait_for_each_other_and_count_once(tmp_path: Path) -> None:
@@ -194,8 +186,8 @@ def test_processes_that_share_a_file_wait_for_each_other_and_count_once(tmp_path
     for partition in (0, 1):
         with closing(factory(path).make_state(partition, 2)) as state:
             values: dict[str, int] = dict(state.items())
-            assert values.pop("a") == sum(values.values()) <= txids
-            assert values["only-1"] >= 1
+            assert values.pop("all") == sum(values.values()) <= txids
+            assert values["by 1"] >= 1
 
 
 # -- kill -9 -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 SERVERS = ["postgres", "redis"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:

@@ -13,11 +13,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 import redis
 
-from tests.services.conftest import ROOT, address
+from tests.services.conftest import ROOT, address, empty
 from tests.services.proxy import Cut, Proxy
 from tests.services.test_server_stores import store_on
 from tests.state_world import Add
@@ -28,6 +29,7 @@ from windowing.runtime.stores.remote import masked
 from windowing.transactions.kinds import StateType
 
 ROUND_TRIPS_OF_A_BATCH = 2
+SERVICES = ROOT / ".services"
 
 
 @pytest.fixture
@@ -172,8 +174,6 @@ def test_damage_on_a_server_names_the_key_and_nothing_is_reset(server: str) -> N
 
 
 def test_rows_that_redis_evicted_are_missed() -> None:
-    from tests.services.conftest import empty
-
     empty("redis")
     with closing(map_state(store_on("redis"), "counts").make_state(0, 1)) as state:
         commit(state, 1, 0, {"a": Add(1), "b": Add(2)})
@@ -202,8 +202,6 @@ def test_keys_of_another_type_in_redis_and_tables_of_another_shape_in_postgres_a
 
 
 def test_a_backend_that_the_administrator_ends_is_replaced() -> None:
-    from tests.services.conftest import empty
-
     empty("postgres")
     with closing(map_state(store_on("postgres"), "counts").make_state(0, 1)) as state:
         commit(state, 1, 0, {"a": Add(1)})
@@ -215,22 +213,58 @@ def test_a_backend_that_the_administrator_ends_is_replaced() -> None:
         assert commit(state, 2, 0, {"a": Add(1)}) == [2]
 
 
-def test_redis_killed_while_it_commits_has_what_was_committed() -> None:
-    """appendfsync always: what was answered is there when the server comes back, and a batch counts once."""
-    from tests.services.conftest import empty
+def kill_redis() -> None:
+    os.kill(int((SERVICES / "redis" / "pid").read_text()), signal.SIGKILL)
 
-    empty("redis")
-    folder = ROOT / ".services" / "redis"
-    with closing(map_state(store_on("redis", patience_s=30), "counts").make_state(0, 1)) as state:
-        killed = threading.Event()
 
-        def kill() -> None:
-            time.sleep(0.2)
-            os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
-            killed.set()
-            time.sleep(0.2)
-            subprocess.run(["redis-server", str(Path(folder / "conf"))], check=True, capture_output=True)
+def start_redis() -> None:
+    subprocess.run(["redis-server", str(SERVICES / "redis" / "conf")], check=True, capture_output=True)
 
+
+def postgres_data() -> Path:
+    with psycopg.connect(address("postgres"), autocommit=True) as db:
+        found = db.execute("SHOW data_directory").fetchone()
+    assert found is not None
+    return Path(found[0])
+
+
+def kill_postgres(data: Path) -> int:
+    """Kill the server process; its children see that and end by themselves."""
+    pid = int((data / "postmaster.pid").read_text().split()[0])
+    children = [child.pid for child in psutil.Process(pid).children()]
+    os.kill(pid, signal.SIGKILL)
+    while any(psutil.pid_exists(child) for child in children):
+        time.sleep(0.01)
+    return pid
+
+
+def start_postgres(data: Path, pg_ctl: Path) -> None:
+    as_postgres = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
+    command = [*as_postgres, str(pg_ctl), "start", "-w", "-D", str(data), "-l", str(data.parent / "log")]
+    subprocess.run(command, check=True, capture_output=True, cwd="/")
+
+
+def test_a_server_killed_while_it_commits_has_what_was_committed(server: str) -> None:
+    """What was answered is there when the server comes back, and every batch counts once."""
+    if server == "postgres":
+        data = postgres_data()
+        binary = Path(psutil.Process(int((data / "postmaster.pid").read_text().split()[0])).exe())
+    killed = threading.Event()
+
+    def kill() -> None:
+        time.sleep(0.3)
+        if server == "postgres":
+            kill_postgres(data)
+        else:
+            kill_redis()
+        killed.set()
+        time.sleep(0.2)
+        if server == "postgres":
+            start_postgres(data, binary.parent / "pg_ctl")
+        else:
+            start_redis()
+
+    with closing(map_state(store_on(server, patience_s=60), "counts").make_state(0, 1)) as state:
         killer = threading.Thread(target=kill)
         killer.start()
         txid = 0
@@ -238,5 +272,6 @@ def test_redis_killed_while_it_commits_has_what_was_committed() -> None:
             txid += 1
             assert commit(state, txid, 0, {"a": Add(1), "b": Add(txid)}) == [txid, txid * (txid + 1) // 2]
         killer.join()
+        assert killed.is_set()
     assert txid > 1
-    assert stored("redis") == {"a": txid, "b": txid * (txid + 1) // 2}
+    assert stored(server) == {"a": txid, "b": txid * (txid + 1) // 2}

@@ -116,16 +116,21 @@ class PostgresMap(Remote):
     def _connect(self) -> None:
         if self._db is None:
             wait_s = max(2, int(self._patience_s))
-            self._db = psycopg.connect(
-                self._url,
-                autocommit=True,
-                connect_timeout=wait_s,
-                keepalives_idle=10,
-                keepalives_interval=5,
-                keepalives_count=3,
-                tcp_user_timeout=1000 * wait_s,
-            )
-            self._prepare(self._db)
+            wanted: dict[str, Any] = {  # without these a connection that died in silence is waited for for hours
+                "connect_timeout": wait_s,
+                "keepalives_idle": 10,
+                "keepalives_interval": 5,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 1000 * wait_s,
+                **psycopg.conninfo.conninfo_to_dict(self._url),
+            }
+            db = psycopg.connect(psycopg.conninfo.make_conninfo(**wanted), autocommit=True)
+            try:
+                self._prepare(db)
+            except BaseException:
+                db.close()
+                raise
+            self._db = db
 
     def _prepare(self, db: psycopg.Connection[Any]) -> None:
         db.execute(

@@ -36,10 +36,16 @@ _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 @dataclass(frozen=True)
 class SqliteStore:
-    """A file; a new one is made, its folder too. Other tables in it are left alone."""
+    """A file; a new one is made, its folder too. Other tables in it are left alone.
+
+    A relative path is taken from the folder in which the store is declared, wherever it is opened.
+    """
 
     path: str | Path
     timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path).absolute())
 
     def open(self, place: Place) -> SqliteMap:
         """Return the rows of one partition, over a connection of its own."""
