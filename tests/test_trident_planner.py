@@ -446,10 +446,14 @@ def test_the_definition_of_a_plan_is_plain_data() -> None:
     assert definition["groups"]["b_1_count"]["states"] == ["state1"]
 
 
-def test_a_long_topology_has_one_group_and_no_recursion() -> None:
+def test_a_long_topology_is_planned_and_run_without_recursion() -> None:
     topology = TridentTopology()
     stream = words(topology)
-    for _ in range(1500):
+    state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long").parallelism_hint(2)
+    stream = stream.partition_by("word")
+    for _ in range(1100):
         stream = stream.filter(truth, "word")
-    stream.sink("out")
-    assert [len(group) for group in groups(topology.build())] == [1, 1501]
+    stream.state_query(state, "word", b.MapGet(), "x long").sink("out")
+    plan = topology.build()
+    assert max(len(group) for group in groups(plan)) == 1104
+    assert TridentRun(plan).batch({"words": [("a", 1)]})["out"] == [("a", 1, None)]

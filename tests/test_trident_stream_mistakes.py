@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from windowing.core.measures import count, seconds
-from windowing.runtime.stores.factory import map_state
+from windowing.errors import ConfigError
+from windowing.runtime.stores.factory import map_state, snapshot_state
 from windowing.runtime.stores.memory import MemoryStore
 from windowing.topology.plan import TopologyError
 from windowing.topology.trident import builtins as b
+from windowing.topology.trident.evaluation import TridentRun
 from windowing.topology.trident.joining import JoinType
 from windowing.topology.trident.rules import TRIDENT_RULES
 from windowing.topology.trident.stateful import StateSpec
@@ -219,6 +221,14 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         r"state1 wants 2 partitions, state2 wants 3 partitions, but nothing between them moves tuples",
         lambda t, s: [s.partition_persist(StateSpec(counts(f"c{n}"), n), "n", Updater()) for n in (2, 3)],
     ),
+    (
+        r"query state1 with MapGet asks state1, which has 3 partitions by word string, but its tuples come there by shuffle; put",
+        lambda t, s: strays(s, s.shuffle()),
+    ),
+    (
+        r"asks state1, which has 3 partitions by word string, but its tuples come there by n bigint",
+        lambda t, s: strays(s, s.partition_by("n")),
+    ),
     (r"writes the same state as step 2, .*; give each a name of its own", lambda t, s: twice(s)),
     (
         r"drpc f is merged or joined with spout in, but a request is no batch",
@@ -274,6 +284,11 @@ def twice(stream: Stream) -> None:
     stream.partition_persist(state, "n", Updater())
 
 
+def strays(stream: Stream, asking: Stream) -> Stream:
+    state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long").parallelism_hint(3)
+    return asking.filter(keep).state_query(state, "word", b.MapGet(), "x long")
+
+
 def own_tail(stream: Stream) -> Stream:
     state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
     return state.new_values_stream().state_query(state, "word", b.MapGet(), "x long")
@@ -320,6 +335,26 @@ def test_nothing_raises_before_build() -> None:
     topology.merge()
     with pytest.raises(TopologyError):
         topology.build()
+
+
+def test_a_query_may_come_by_the_key_or_everywhere_or_to_the_only_partition() -> None:
+    topology = TridentTopology()
+    stream = topology.new_stream("in", Given())
+    strays(stream, stream.partition_by("word"))
+    strays(stream, stream.broadcast())
+    state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
+    stream.shuffle().state_query(state, "word", b.MapGet(), "x long")
+    assert [state.partitions for state in topology.build().states.values()] == [3, 3, 1]
+
+
+def test_a_state_of_the_other_shape_is_refused_before_the_first_batch() -> None:
+    topology = TridentTopology()
+    one_value = snapshot_state(MemoryStore(), "total")
+    topology.new_stream("in", Given()).group_by("word").persistent_aggregate(one_value, "n", b.Sum(), "total long")
+    with pytest.raises(
+        ConfigError, match="a SnapshottableMap has one value, but the aggregate is kept by key; give a map state"
+    ):
+        TridentRun(topology.build())
 
 
 def test_a_weaker_guarantee_may_be_asked_for_by_name() -> None:

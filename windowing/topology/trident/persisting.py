@@ -58,6 +58,7 @@ class PersistProcessor(StatefulProcessor):
         self._updater = updater
 
     def prepare(self, context: Any) -> None:
+        _hook(self._updater, "check_state", self.state)
         self._updater = copies_of(self._updater)()
         _hook(self._updater, "prepare", context)
 

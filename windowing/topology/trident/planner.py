@@ -19,9 +19,12 @@ from typing import NamedTuple, TypeVar
 
 from windowing.errors import shown
 from windowing.topology.config_keys import Setting
+from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping
 from windowing.topology.plan import TopologyError
 from windowing.topology.rules import name_problem
+from windowing.topology.schema import Schema
 from windowing.topology.trident.facts import Facts, facts_of
+from windowing.topology.trident.fields import chosen
 from windowing.topology.trident.graph import Graph, PartitionNode, ProcessorNode, Sketch, SpoutNode
 from windowing.topology.trident.grouper import GraphGrouper, Group
 from windowing.topology.trident.operations import Sink
@@ -58,6 +61,7 @@ def plan_of(name: str, facts: Facts, problems: list[str], merge: bool = True) ->
     planner = _Planner(facts, merge)
     order = planner.order(problems)
     sizes = planner.parallelism(problems)
+    problems += planner.stray_queries(sizes)
     return planner.plan(name, order, sizes)
 
 
@@ -166,6 +170,32 @@ class _Planner:
             wanted = _spec_of(self.facts, id).partitions
             if wanted is not None and beside & set(numbers):
                 yield id, wanted
+
+    def stray_queries(self, sizes: dict[Group, int]) -> Iterable[str]:
+        """Yield a sentence for each query whose tuples come to another partition than the one that has their key."""
+        for node, query in self.facts.doing(Query):
+            for writer, persist in self.facts.doing(Persist):
+                partitions = sizes[self.of[node.number]]
+                if query.state != persist.state or not persist.group or partitions == 1:
+                    continue
+                key = chosen(writer.schema, persist.group)
+                for stray in filter(None, (_strays(by, key) for by in self._brought_by(node.number))):
+                    yield (
+                        f"{node.called} asks {query.state}, which has {partitions} partitions by {key.ddl}, but its tuples come "
+                        f"there by {stray}; put .partition_by(...) of such fields, or .broadcast(), before it"
+                    )
+
+    def _brought_by(self, number: int) -> Iterable[PartitionNode]:
+        """Yield the repartitions that are the last ones before a node."""
+        ahead, seen = [number], {number}
+        while ahead:
+            for edge in self.graph.in_edges[ahead.pop()]:
+                source = self.graph.nodes[edge.source]
+                if isinstance(source, PartitionNode) and not _is_identity(self.graph, edge.source):
+                    yield source
+                elif edge.source not in seen:
+                    seen.add(edge.source)
+                    ahead.append(edge.source)
 
     def plan(self, name: str, order: list[Group], sizes: dict[Group, int]) -> TridentPlan:
         """Put everything together."""
@@ -291,6 +321,16 @@ def _united(sets: Iterable[Iterable[_Member]]) -> list[set[_Member]]:
                 apart.append(other)
         united = [*apart, whole]
     return united
+
+
+def _strays(by: PartitionNode, key: Schema) -> str | None:
+    """Return how a repartition brings tuples elsewhere than where a key of these types is kept, None if it does not."""
+    if isinstance(by.grouping, AllGrouping | CustomGrouping):
+        return None
+    if not isinstance(by.grouping, FieldsGrouping):
+        return str(by.grouping)
+    fields = chosen(by.schema, by.grouping.fields)
+    return None if fields.types == key.types else fields.ddl
 
 
 def _is_identity(graph: Graph, number: int) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from windowing.errors import shown
+from windowing.errors import ConfigError, shown
 from windowing.topology.schema import Schema
 from windowing.topology.trident.fields import chosen, extended, recorder, short_title, stored_key
 from windowing.topology.trident.operations import NO_FIELDS, Check, Operation, Place
@@ -74,6 +74,10 @@ class CombinerUpdater:
     aggregator: Any
     keys: int
 
+    def check_state(self, state: Any) -> None:
+        """Raise ConfigError for a state of the other shape; asked before the first batch."""
+        _check_shape(state, self.keys)
+
     def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
         """Update the state once for each tuple, and emit its key with the new value."""
         updaters = [CombinerValueUpdater(self.aggregator, row[-1]) for row in tuples]
@@ -97,6 +101,10 @@ class ReducerUpdater:
     fields: Schema
     keys: int
     inputs: tuple[str, ...]
+
+    def check_state(self, state: Any) -> None:
+        """Raise ConfigError for a state of the other shape; asked before the first batch."""
+        _check_shape(state, self.keys)
 
     def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
         """Update the state once for each key, and emit the key with its new value."""
@@ -191,3 +199,13 @@ class Query(Operation):
         inputs = schema.names if self.inputs is None else self.inputs
         output = Schema(node.schema.names[len(schema) :], node.schema.types[len(schema) :])
         return QueryProcessor(node.called, self.state, recorder(schema, inputs), output, self.function)
+
+
+def _check_shape(state: Any, keys: int) -> None:
+    if not hasattr(state, "multi_update" if keys else "update"):
+        given = type(state).__name__
+        raise ConfigError(
+            f"a {given} has one value, but the aggregate is kept by key; give a map state, or leave out group_by"
+            if keys
+            else f"a {given} is no state of one value; give a map state or a Snapshottable"
+        )

@@ -190,21 +190,18 @@ class Stream:
 
         state: a StateFactory, or a StateSpec of one.
         """
-        return self._persist(state, Persist, inputs=inputs, updater=updater, output=output)
+        return self._persist(state, inputs=inputs, updater=updater, output=output)
 
     def persistent_aggregate(self, state: Any, inputs: Names | None, aggregator: Any, output: _Output) -> TridentState:
-        """Keep the aggregate of all batches as the one value of a state; new values come in each batch."""
-        spec = _spec(state)
-        whole = (
-            StateSpec(SnapshotFactory(spec.factory), spec.partitions, spec.accept) if spec.kind is not None else spec
-        )
+        """Keep the aggregate of all batches as the one value of a state, in one partition; new values come in each batch."""
+        whole = _spec(state)
+        if whole.kind is not None:
+            whole = StateSpec(SnapshotFactory(whole.factory), whole.partitions or 1, whole.accept)
         if kind_of(aggregator) is AggregatorKind.REDUCER:
-            return self.global_()._persist(
-                whole, Persist, inputs=inputs, updater=aggregator, output=output, reduces=True
-            )
+            return self.global_()._persist(whole, inputs=inputs, updater=aggregator, output=output, reduces=True)
         chain = ChainedAggregatorDeclarer(self, None, GlobalGrouping(), Emits.FIRST)
         one = chain.aggregate(inputs, aggregator, output).chain_end()
-        return one._persist(whole, Persist, inputs=None, updater=CombinerUpdater(aggregator, 0), output=output)
+        return one._persist(whole, inputs=None, updater=CombinerUpdater(aggregator, 0), output=output)
 
     def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> Stream:
         """Append what a state answers about each tuple; asked once for a batch, of what is committed."""
@@ -257,11 +254,11 @@ class Stream:
         operation = Window(f"{name}_{number}", length, slide, spec, group, dict(options))
         return WindowedStream(self._sketch, self._sketch.add(operation, (self._draft,), self._name), self._name)
 
-    def _persist(self, state: Any, make: Any, *, inputs: Any, **rest: Any) -> TridentState:
+    def _persist(self, state: Any, *, inputs: Any, **rest: Any) -> TridentState:
         spec = _spec(state)
         id = self._sketch.state_id()
         read = None if inputs is None else names_of(inputs)
-        operation = make(state=id, spec=spec, inputs=read, **rest)
+        operation = Persist(state=id, spec=spec, inputs=read, **rest)
         return TridentState(self._sketch, id, spec, self._sketch.add(operation, (self._draft,), self._name), self._name)
 
 
@@ -305,10 +302,10 @@ class GroupedStream:
         if kind_of(aggregator) is AggregatorKind.REDUCER:
             there = self._stream.partition_by(self._group)
             rest = {"updater": aggregator, "output": output, "group": self._group, "reduces": True}
-            return there._persist(state, Persist, inputs=inputs, **rest)
+            return there._persist(state, inputs=inputs, **rest)
         values = self.aggregate(inputs, aggregator, output)
         updater = CombinerUpdater(aggregator, len(self._group))
-        return values._persist(state, Persist, inputs=None, updater=updater, output=output, group=self._group)
+        return values._persist(state, inputs=None, updater=updater, output=output, group=self._group)
 
     def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> GroupedStream:
         """Ask a state that is partitioned by the same fields."""
