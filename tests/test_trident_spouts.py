@@ -659,6 +659,24 @@ def test_a_commit_that_is_done_again_begins_where_the_batch_before_ended(store):
     assert again.batch("3:0") == "ef"
 
 
+def test_only_the_attempt_that_was_read_last_is_committed(store):
+    read = Read(OPAQUE, Topic(p="abcdef"), store)
+    read.batch("1:0")
+    read.batch("1:1")
+    with pytest.raises(FailedException, match="batch 1:0 cannot be committed"):
+        read.emitter.commit(attempt("1:0"))
+    read.done("1:1")
+
+
+def test_what_was_read_and_not_committed_is_read_again_also_of_a_partition_that_came_and_went(store):
+    topic = Topic(p="ab", q="xy")
+    read = Read(OPAQUE, topic, store)
+    assert read.batch("1:0") == "abxy"
+    assert read.batch("1:1", partitions=["p"]) == "ab"
+    read.done("1:1")
+    assert Read(OPAQUE, topic, store).batch("2:0") == "xy"
+
+
 def test_an_opaque_task_that_has_died_fails_the_commit_and_what_rests_on_it(store):  # T10: in Storm a null pointer
     topic = Topic(p="abcdef")
     Read(OPAQUE, topic, store).batch("1:0")
