@@ -113,7 +113,7 @@ def test_a_planted_bug_is_found(plant: Plant, kind: StateType, cache: int, monke
     plant(monkeypatch)
     world = type("World", (InMemory,), {"kind": kind, "cache": cache})
     search = settings(
-        max_examples=300, stateful_step_count=40, phases=[Phase.generate], database=None, print_blob=False,
+        max_examples=2000, stateful_step_count=40, phases=[Phase.generate], database=None, print_blob=False,
         report_multiple_bugs=False,
     )  # fmt: skip
     with pytest.raises((AssertionError, WindowingError)):
