@@ -337,6 +337,7 @@ def test_a_pipeline_gives_what_lists_give(
     steps: list[Any], batches: list[list[Row]], tasks: int, merge: bool, piece: int | None, retries: list[int]
 ) -> None:
     run, model = run_of(steps, lambda: tasks, merge, piece), Model(tasks)
+    run.plan.check()
     for txid, rows in enumerate(batches, 1):
         dealt = [rows[task::tasks] for task in range(tasks)]
         expected = sorted(row for part in model.several(dealt, steps, txid) for row in part)
@@ -354,6 +355,7 @@ def test_the_number_of_partitions_changes_nothing(
     steps: list[Any], batches: list[list[Row]], data: st.DataObject
 ) -> None:
     one, many, model = run_of(steps, lambda: 1), run_of(steps, lambda: data.draw(st.integers(1, 4))), Model(1)
+    many.plan.check()
     for txid, rows in enumerate(batches, 1):
         model.several([rows], steps, txid)  # gives up where there are too many rows
         expected = one.batch({"in": rows})["out"]

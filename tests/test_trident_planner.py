@@ -59,10 +59,12 @@ def truth(row: Any) -> bool:
 
 
 def groups(plan: TridentPlan) -> list[list[str]]:
+    plan.check()
     return [[plan.graph.nodes[number].title for number in group.nodes] for group in plan.groups.values()]
 
 
 def exchanges(plan: TridentPlan) -> list[tuple[int, str, list[tuple[int, int]]]]:
+    plan.check()
     return [(exchange.source, str(exchange.grouping), list(exchange.targets)) for exchange in plan.exchanges]
 
 

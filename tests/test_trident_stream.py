@@ -48,7 +48,9 @@ def run_of(build: Callable[[Stream], Any], fields: str = "word string, n long", 
     built = build(topology.new_stream("in", Given(fields)).parallelism_hint(tasks))
     if isinstance(built, Stream):
         built.sink("out")
-    return TridentRun(topology.build())
+    plan = topology.build()
+    plan.check()
+    return TridentRun(plan)
 
 
 def out(build: Callable[[Stream], Any], rows: Iterable[Any], fields: str = "word string, n long") -> list[Any]:

@@ -21,9 +21,9 @@ from windowing.errors import ConfigError, shown
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.drawing import Arrow, Box, mermaid
 from windowing.topology.schema import Schema
-from windowing.topology.trident.graph import Graph, ProcessorNode, SpoutNode
+from windowing.topology.trident.graph import Graph, PartitionNode, ProcessorNode, SpoutNode
 from windowing.topology.trident.operations import Sink
-from windowing.topology.trident.partitions import Partitioning
+from windowing.topology.trident.partitions import IdentityGrouping, Partitioning
 from windowing.topology.trident.stateful import StateSpec
 
 __all__ = ["Drpc", "Exchange", "GroupPlan", "Phase", "StatePlan", "TridentPlan"]
@@ -204,6 +204,34 @@ class TridentPlan:
                 for exchange in self.exchanges
             ],
         }
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        of = {number: group.id for group in self.groups.values() for number in group.nodes}
+        operations = {number for number, node in self.graph.nodes.items() if not isinstance(node, PartitionNode)}
+        # Every source and every operation is in one group.
+        assert set(of) == operations
+        assert sum(len(group.nodes) for group in self.groups.values()) == len(operations)
+        # Every input of an operation is filled inside its group, or by one exchange.
+        inside = [
+            (edge.target, edge.index) for edge in self.graph.edges if of.get(edge.source) == of.get(edge.target, "")
+        ]
+        brought = [target for exchange in self.exchanges for target in exchange.targets]
+        wanted = [(edge.target, edge.index) for edge in self.graph.edges if edge.target in operations]
+        assert sorted(inside + brought) == sorted(wanted)
+        place = {id: position for position, id in enumerate(self.groups)}
+        for exchange in self.exchanges:
+            # A group stands behind those that it reads, an identity keeps the number of tasks, a batch stays in its group.
+            assert place[exchange.group] < place[exchange.target_group]
+            sizes = {self.groups[exchange.group].parallelism, self.groups[exchange.target_group].parallelism}
+            assert len(sizes) == 1 or not isinstance(exchange.grouping, IdentityGrouping)
+            assert {self.batch_groups[target] for target, _ in exchange.targets} == {exchange.batch_group}
+        for edge in self.graph.edges:
+            # What reads a node of the commit phase is of it too.
+            assert self.phases[edge.source] is Phase.PROCESS or self.phases[edge.target] is Phase.COMMIT
+        for state in self.states.values():
+            # Task i of its group holds partition i of a state.
+            assert state.group is None or self.groups[state.group].parallelism == state.partitions
 
     def _node_definition(self, number: int) -> dict[str, Any]:
         node = self.graph.nodes[number]
