@@ -115,6 +115,9 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     (r"step 2, aggregate MinBy: there is no field 'x'", lambda t, s: s.min_by("x")),
     (r"step 2, aggregate _Few: there is no field 'x'", lambda t, s: s.apply_assembly(b.FirstN(3, "x"))),
     # -- what is handed over -------------------------------------------------------------------------------------------
+    (r"each\(n\) with later: 'later' is async, but a tuple is handed out", lambda t, s: s.each("n", later, "x long")),
+    (r"Needy.* cannot be called with \(\)", lambda t, s: s.each("n", Needy, "x long")),
+    (r"Needy.prepare.* cannot be called with \(context\)", lambda t, s: s.each("n", Needy(1), "x long")),
     (r"3 is no function and has no execute", lambda t, s: s.each("n", 3, "x long")),
     (
         r"each\(n\) with <lambda>: .*<lambda>\(\) cannot be called with a tuple",
@@ -176,6 +179,10 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
         r"is no JoinType",
         lambda t, s: t.join([s.project("word"), s.project("word")], "word", kinds=["left", JoinType.OUTER]),
     ),  # type: ignore[list-item]
+    (
+        r"step 4, partition by fields\(m\): field 'm' of type map<string,bigint> has no hash",
+        lambda t, s: t.join([s.project("m"), s.project("word")], ["m", "word"]),
+    ),
     # -- windows -------------------------------------------------------------------------------------------------------
     (r"timestamp is 'at', a field that is not there", lambda t, s: win(s, timestamp="at")),
     (r"source is 'x', a field that is not there", lambda t, s: win(s, timestamp="n", source="x")),
@@ -242,6 +249,20 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     (r"asks the state that .* has just written, behind its new values", lambda t, s: own_tail(s)),
 ]
+
+
+async def later(row: Any) -> int:
+    return 1
+
+
+class Needy:
+    def __init__(self, what: int) -> None:
+        self.what = what
+
+    def prepare(self) -> None: ...
+
+    def execute(self, row: Any) -> int:
+        return self.what
 
 
 class Nine:
@@ -314,6 +335,12 @@ def test_all_mistakes_are_reported_together_and_what_follows_from_one_is_not() -
         "step_5",
         "step_6",
     ]
+
+
+def test_a_join_without_a_key_is_told_so_of_each_side() -> None:
+    found = problems(lambda t, s: t.join([s.project("word"), s.project("n")], [(), ()]))
+    assert len(found) == 2
+    assert all("it names no field; name those of the key" in problem for problem in found)
 
 
 def test_an_empty_topology_has_nothing_to_work_on() -> None:
