@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from tests.store_contract import *  # noqa: F403
 from windowing.errors import ConfigError
-from windowing.runtime.stores import MemoryStore, SqliteStore, Store, store_of
+from windowing.runtime.stores import MemoryStore, SqliteStore, Store, map_state, store_of
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -47,3 +49,16 @@ def test_an_extra_that_is_not_installed_is_named(address: str, module: str, monk
     monkeypatch.setitem(sys.modules, {"postgres": "psycopg", "redis": "redis"}[module], None)
     with pytest.raises(ConfigError, match=rf"install windowing\[{module}\]"):
         store_of(address)
+
+
+@pytest.mark.parametrize("address", ["counts.db", "postgresql://me:secret@h/db", "redis://:secret@h:1/0"])
+def test_a_state_travels_to_other_processes_as_plain_data(address: str) -> None:
+    factory = map_state(store_of(address), "counts", cache=10)
+    copy = pickle.loads(pickle.dumps(factory))
+    assert (copy.store, copy.name, copy.kind, copy.cache) == (factory.store, "counts", factory.kind, 10)
+
+
+def test_clients_of_servers_are_not_loaded_where_nobody_asks_for_them() -> None:
+    code = "import sys, windowing.runtime.stores; print(*{'psycopg', 'redis', 'pyspark'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
