@@ -3,6 +3,7 @@
     <checkpoint>/windowing/acks/000000000041.snapshot     the ledger after batch 41
                                 000000000042.batch        what batch 42 has said (a BatchRecord)
                                 000000000043.batch        ... written before Spark commits batch 43
+                                told                      up to which batch all was told when a run ended
 
 Laws
 - The ledger is what the snapshot and the records of *committed* batches fold to. The record of a batch that was not committed is
@@ -23,6 +24,7 @@ from windowing.spark.hadoop import Folder
 __all__ = ["AckLog"]
 
 _MAGIC = b"WNDA"
+_TOLD = "told"
 _EVERY = 50
 _WAY_OUT = "put the checkpoint back from a copy; nothing was reset"
 
@@ -50,11 +52,18 @@ class AckLog:
                 raise CorruptStateError(
                     f"the acks of batch {batch} do not fit: {problem.args[0]}; {_WAY_OUT}"
                 ) from problem
+        if self._folder.exists(_TOLD):
+            path = self._folder.of(_TOLD)
+            ledger.told(min(int(loads(unframe(_MAGIC, self._folder.read(_TOLD), path), path)), committed))
         return ledger
 
     def write(self, record: BatchRecord) -> None:
         """Put the record of a batch into the log, in place of one that an earlier attempt has left."""
         self._folder.write(_name(record.batch, "batch"), frame(_MAGIC, dumps(record.plain())))
+
+    def told(self, upto: int) -> None:
+        """Take note that all news of batches up to this one was told, where no record of a batch follows that says so."""
+        self._folder.write(_TOLD, frame(_MAGIC, dumps(upto)))
 
     def compact(self, ledger: BatchLedger) -> None:
         """Every so many batches put a snapshot in place of the records; the ledger is that after a committed batch."""

@@ -7,7 +7,8 @@
 Laws
 - A root is told of only after the batch that settled it is committed: before that the batch may be made again, and would ask
   the source for its rows. A kill anywhere acks nothing early.
-- What was told is written with the next batch. So after a kill the news of the last batches may be told once more, never never.
+- What was told is written with the next batch, or at once where none follows. So after a kill the news of the last batches may be
+  told once more.
 - The work on the driver is per root and batch; the partials come with the aggregate that evaluates the batch.
 """
 
@@ -57,7 +58,7 @@ class Acks:
             pending = definition.pending_batch(self._spark, self._checkpoint)
             committed = -1 if last is None else last if pending is None else pending - 1
             self._ledger = self._log.ledger(committed)
-            self._tell(committed)
+            self._tell_now(committed)
 
     def column(self) -> Column:
         """Return the aggregate that gathers what all senders of a batch say."""
@@ -85,7 +86,7 @@ class Acks:
         with self._lock:
             waiting = self._ledger.next_news
             if waiting is not None and (self._home / "commits").exists(str(waiting)):
-                self._tell(waiting)
+                self._tell_now(waiting)
 
     # -- what Spark's log says of a batch --------------------------------------------------------------------------------
 
@@ -113,6 +114,12 @@ class Acks:
         return found
 
     # -- telling ---------------------------------------------------------------------------------------------------------
+
+    def _tell_now(self, upto: int) -> None:
+        """Tell, and write that down: it may be long until the next batch does."""
+        if self._ledger.news(upto):
+            self._tell(upto)
+            self._log.told(upto)
 
     def _tell(self, upto: int) -> None:
         """Tell the spouts all news of batches up to a committed one, oldest first."""

@@ -138,15 +138,17 @@ class SqliteQueue(PartitionedSpout):
             self._remove(db, root)
 
     def fail(self, root: Root, component: str) -> None:
-        """Put the rows of a root at the end, for another attempt; those that have had their last go among the dead."""
-        again = """INSERT INTO queue (attempt, row) SELECT attempt + 1, row FROM queue
-                   WHERE id > ? AND id <= ? AND id % ? = ? AND attempt < ? ORDER BY id"""
-        dead = """INSERT INTO dead (id, component, row) SELECT id, ?, row FROM queue
-                  WHERE id > ? AND id <= ? AND id % ? = ? AND attempt >= ?"""
+        """Put the rows of a root at the end, in their order, for another attempt; after their last they are among the dead."""
         with self._transaction() as db:
+            found: list[tuple[int, int, bytes]] = []
             for bounds in self._bounds(root):
-                db.execute(again, (*bounds, self._max_attempts))
-                db.execute(dead, (component, *bounds, self._max_attempts))
+                found += db.execute(
+                    "SELECT id, attempt, row FROM queue WHERE id > ? AND id <= ? AND id % ? = ?", bounds
+                )
+            again = [(attempt + 1, row) for _, attempt, row in sorted(found) if attempt < self._max_attempts]
+            dead = [(number, component, row) for number, attempt, row in found if attempt >= self._max_attempts]
+            db.executemany("INSERT INTO queue (attempt, row) VALUES (?, ?)", again)
+            db.executemany("INSERT INTO dead (id, component, row) VALUES (?, ?, ?)", dead)
             self._remove(db, root)
 
     def _remove(self, db: sqlite3.Connection, root: Root) -> None:
