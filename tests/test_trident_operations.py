@@ -360,3 +360,18 @@ def test_the_number_of_partitions_changes_nothing(
         model.several([rows], steps, txid)  # gives up where there are too many rows
         expected = one.batch({"in": rows})["out"]
         assert sorted(many.batch({"in": rows})["out"]) == sorted(expected)
+
+
+@settings(deadline=None)
+@given(pipelines(PARTED), BATCHES, st.integers(1, 3), st.randoms(use_true_random=False))
+def test_batches_are_processed_side_by_side_and_committed_in_order(
+    steps: list[Any], batches: list[list[Row]], tasks: int, chance: Any
+) -> None:
+    run, model = run_of(steps, lambda: tasks), Model(tasks)
+    dealt = [[rows[task::tasks] for task in range(tasks)] for rows in batches]
+    expected = [model.several(parts, steps, txid) for txid, parts in enumerate(dealt, 1)]
+    flights = dict.fromkeys(chance.sample(range(1, len(batches) + 1), len(batches)))
+    for txid in flights:
+        flights[txid] = run.begin({"in": batches[txid - 1]}, txid=txid)
+    for txid in sorted(flights):
+        assert sorted(flights[txid].commit()["out"]) == sorted(row for part in expected[txid - 1] for row in part)

@@ -448,6 +448,17 @@ def test_the_definition_of_a_plan_is_plain_data() -> None:
     assert definition["groups"]["b_1_count"]["states"] == ["state1"]
 
 
+def test_the_definition_of_a_window_says_all_that_stored_windows_depend_on() -> None:
+    topology = TridentTopology()
+    words(topology).tumbling_window(count(2), "n", b.Sum(), "x long", timestamp="n").sink("out")
+    definition = topology.build().definition()
+    (window,) = [
+        node["window"] for group in definition["groups"].values() for node in group["nodes"] if "window" in node
+    ]
+    assert json.loads(json.dumps(window)) == window
+    assert (window["fixed"]["length"], window["fixed"]["timestamp"]) == ({"count": 2}, {"field": "n"})
+
+
 def test_a_long_topology_is_planned_and_run_without_recursion() -> None:
     topology = TridentTopology()
     stream = words(topology)

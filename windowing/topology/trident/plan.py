@@ -25,6 +25,7 @@ from windowing.topology.trident.graph import Graph, PartitionNode, ProcessorNode
 from windowing.topology.trident.operations import Sink
 from windowing.topology.trident.partitions import IdentityGrouping, Partitioning
 from windowing.topology.trident.stateful import StateSpec
+from windowing.topology.trident.windowed import Window
 
 __all__ = ["Drpc", "Exchange", "GroupPlan", "Phase", "StatePlan", "TridentPlan"]
 
@@ -235,7 +236,10 @@ class TridentPlan:
 
     def _node_definition(self, number: int) -> dict[str, Any]:
         node = self.graph.nodes[number]
-        return {"node": number, "title": node.title, "fields": node.schema.ddl}
+        definition: dict[str, Any] = {"node": number, "title": node.title, "fields": node.schema.ddl}
+        if isinstance(node, ProcessorNode) and isinstance(node.operation, Window):
+            definition["window"] = node.operation.bolt(node.inputs[0], node.schema).definition()
+        return definition
 
     def _node_lines(self, number: int) -> Iterator[str]:
         node = self.graph.nodes[number]
