@@ -1,1 +1,1 @@
-"""State that is committed in steps: checkpoints, barriers, the order of hooks. Pure machines; runtime/ and spark/ drive them."""
+"""What is committed in steps: states with checkpoints, batches with attempts. Pure machines; runtime/ and spark/ drive them."""
