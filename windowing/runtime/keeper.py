@@ -122,5 +122,5 @@ class Keeper:
             settle(message._anchors, self._task.context.component)
 
     def held(self) -> list[Any]:
-        """Return the tuples that wait: for the first state, for the bolt, for a commit, at the gate."""
-        return [*self.executor.tuples(), *self.gate.waiting()]
+        """Return the tuples that wait: for the first state, for the bolt, for a commit."""
+        return self.executor.tuples()

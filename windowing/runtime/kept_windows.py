@@ -30,12 +30,12 @@ from windowing.topology.tuples import Fields, Origin, Tuple
 from windowing.transactions.checkpoint import Checkpoint
 from windowing.transactions.state import KeyValueState
 
-__all__ = ["PagedWindowTask", "RecoveredWindowTask"]
+__all__ = ["KeptWindowTask", "PagedWindowTask", "RecoveredWindowTask"]
 
 Channel = tuple[str, str, int]
 
 
-class _KeptWindowTask(WindowedBoltTask):
+class KeptWindowTask(WindowedBoltTask):
     """What both share: a Keeper, and the state of a bolt that has one."""
 
     def __init__(self, *place: Any, executor: WindowedBoltExecutor, links: Links, state: KeyValueState | None) -> None:
@@ -120,7 +120,7 @@ class _KeptWindowTask(WindowedBoltTask):
                 self.keeper.fail(message)
 
 
-class RecoveredWindowTask(_KeptWindowTask):
+class RecoveredWindowTask(KeptWindowTask):
     """One task of a stateful windowed bolt in memory; `rows` is where a checkpoint has its windows.
 
     Raises ConfigError for a bolt without message_id. What does not come again in time is reported as an error of the bolt.
@@ -221,7 +221,7 @@ class RecoveredWindowTask(_KeptWindowTask):
         )
 
 
-class PagedWindowTask(_KeptWindowTask):
+class PagedWindowTask(KeptWindowTask):
     """One task of a windowed bolt whose tuples lie in pages."""
 
     def __init__(self, *place: Any, window: PersistentWindow, links: Links, state: KeyValueState | None) -> None:

@@ -19,8 +19,10 @@ from typing import Any
 from windowing.acking.ledger import Acked, Failed
 from windowing.runtime.cluster import LocalCluster
 from windowing.runtime.hub import Delivery
+from windowing.runtime.kept_windows import KeptWindowTask, RecoveredWindowTask
 from windowing.runtime.spouts import SpoutTask
-from windowing.runtime.tasks import BoltTask
+from windowing.runtime.stateful import StatefulBoltTask
+from windowing.runtime.tasks import BoltTask, Task
 from windowing.runtime.windowed import WindowedBoltTask
 
 __all__ = ["Watch", "check_counts", "check_ids"]
@@ -103,6 +105,8 @@ class Watch:
             acker.acker.check()
         for spout in self._cluster.crew.spouts:
             spout.pending.check()
+        for task in self._cluster.crew.tasks:
+            _check_kept(task)
         left = {root for one in self._unsettled() for root in one.get_message_id()}
         early = [root for root in left if isinstance(self.heard.get(root), Acked)]
         assert not early, f"tuples of acked trees are left: {early[:3]}"
@@ -123,13 +127,27 @@ class Watch:
     def _unsettled(self) -> Iterator[Delivery]:
         for task in self._cluster.crew.tasks:
             held: list[Any] = [list(task.inbox)]
-            if isinstance(task, WindowedBoltTask):
+            if isinstance(task, KeptWindowTask | StatefulBoltTask):
+                held.append(task.keeper.held())
+            elif isinstance(task, WindowedBoltTask):
                 held.append(task.executor.snapshot())
             elif isinstance(task, BoltTask):
                 held.append(getattr(task.caller.instance, "held", []))
+            if task.gate is not None:
+                held.append(task.gate.waiting())
             for one in _deliveries(held):
                 if one._anchors is not None and not one._anchors.settled:
                     yield one
+
+
+def _check_kept(task: Task) -> None:
+    """Let the machines of a task that outlives its process check themselves."""
+    if isinstance(task, KeptWindowTask | StatefulBoltTask):
+        task.keeper.executor.check()
+    if isinstance(task, RecoveredWindowTask):
+        task.recovery.check()
+    elif isinstance(task, KeptWindowTask) and task.keeper.initialised:
+        task.executor.check()
 
 
 def _deliveries(data: Any) -> Iterator[Delivery]:
