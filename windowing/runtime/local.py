@@ -19,19 +19,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from windowing.core.checks import DEFAULT_STREAM, did_you_mean
-from windowing.core.config import OnError, Semantics
+from windowing.core.config import OnError
 from windowing.core.events import Activation, Effect, Expired, LateReason
 from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.measures import Duration
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, ConfigError, InvalidTimestampError, WindowingError, shown, told
 from windowing.runtime.clock import Clock, SystemClock
 from windowing.runtime.failing import FailedTuples
 from windowing.runtime.pages import SqlitePages
 from windowing.runtime.rows import key_of, source_of, timestamps_of
+from windowing.runtime.window_timer import WindowTimer
 from windowing.topology.bolts import DEAD_LETTERS, WindowedBolt
 from windowing.topology.context import TaskContext
 from windowing.topology.decorators import bolt_of
@@ -60,13 +60,6 @@ class DeadLetter(NamedTuple):
     key: Any
     error: BoltError
     tuples: list[Any] | None
-
-
-@runtime_checkable
-class _Waking(Protocol):
-    """A machine that knows when it has something to do; Storm's do not, they are told at every tick."""
-
-    def next_deadline_ms(self) -> int | None: ...
 
 
 @dataclass(slots=True)
@@ -138,7 +131,9 @@ class LocalRun:
         self._runner = BoltRunner(self.bolt)
         self._runner.open(TaskContext(self.bolt.name))
         self._failed = FailedTuples() if self.bolt.config.on_error is OnError.FAIL else None
-        self._turned_ms = self.clock.now_ms() if self._rings() else None
+        self._timer = WindowTimer(self.executor)
+        if not self.bolt.config.event_time:
+            self._timer.start(self.clock.now_ms())
         self._over: str | None = None
 
     def __enter__(self) -> LocalRun:
@@ -210,13 +205,7 @@ class LocalRun:
         Over event time that is every `watermark_interval`; over the clock it is when the next window is due (in Storm's
         semantics: every slide).
         """
-        config = self.bolt.config
-        if config.event_time or self._rings():
-            every_ms = self._rings() or config.watermark_interval_ms
-            return None if self._turned_ms is None else self._turned_ms + every_ms
-        manager = self.executor.manager
-        due = manager.next_deadline_ms() if isinstance(manager, _Waking) else None
-        return None if due is None else due + 1  # W is the clock minus 1 ms: this millisecond may bring more tuples
+        return self._timer.next_deadline_ms()
 
     # -- the work ------------------------------------------------------------------------------------------------------
 
@@ -235,22 +224,13 @@ class LocalRun:
             )
 
     def _turn(self) -> list[Emission]:
-        self._turned_ms = self.clock.now_ms()
+        self._timer.turned(self.clock.now_ms())
         return self._perform(self.executor.turn)
-
-    def _rings(self) -> int | None:
-        """Return how often Storm's timer rings, which fires whatever is due or not; None where there is no such timer."""
-        config = self.bolt.config
-        if config.semantics is Semantics.STORM and not config.event_time and isinstance(config.slide, Duration):
-            return config.slide.ms
-        return None
 
     def _is_due(self) -> bool:
         """Whether the clock has passed the end of a window, over the clock; event time waits for its turn."""
-        if self.bolt.config.event_time:
-            return False
-        deadline, now = self.next_deadline_ms(), self.executor.now_ms
-        return deadline is not None and now is not None and now >= deadline
+        now = self.executor.now_ms
+        return not self.bolt.config.event_time and now is not None and self._timer.due(now)
 
     def _perform(self, step: Callable[[], Iterator[Effect]]) -> list[Emission]:
         """Make one step and perform its effects; only then does the result change."""
