@@ -131,6 +131,22 @@ def test_nothing_is_stored_before_the_commit(kind: StateType) -> None:
     assert list(backing.items()) == [], "what was begun and not committed is forgotten"
 
 
+@each_kind
+def test_a_call_of_which_one_updater_fails_does_nothing(kind: StateType) -> None:
+    class Fails:
+        def update(self, stored: Any) -> Any:
+            raise ValueError("no")
+
+    state = state_of(kind)
+    commit(state, 1, 0, {"a": Add(1)})
+    state.begin_commit(TransactionAttempt(2, 0))
+    with pytest.raises(ValueError, match="no"):
+        state.multi_update(["a", "b", "c"], [Add(1), Fails(), Add(1)])
+    state.multi_update(["d"], [Add(1)])
+    state.commit(TransactionAttempt(2, 0))
+    assert dict(state.items()) == {"a": 1, "d": 1}
+
+
 def test_equal_numbers_of_different_types_are_different_keys() -> None:
     state = state_of()
     state.begin_commit(TransactionAttempt(1, 0))

@@ -58,6 +58,17 @@ class _Map:
     def close(self) -> None:
         self.backing.close()
 
+    def _updated(
+        self, values: dict[bytes, bytes | None], keys: list[bytes], updaters: Sequence[ValueUpdater[Any]]
+    ) -> list[Any]:
+        """Apply the updaters to the values, in order; return the value after each."""
+        results = []
+        for key, updater in zip(keys, updaters, strict=True):
+            result = updater.update(self._decoded(values[key], key))
+            values[key] = self._value(result)
+            results.append(result)
+        return results
+
     def _encoded(self, keys: Sequence[Any]) -> list[bytes]:
         return [self.codec.encode(tuple(key) if isinstance(key, list) else key) for key in keys]
 
@@ -99,11 +110,7 @@ class NonTransactionalMap(_Map):
     def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         encoded = self._paired(keys, updaters)
         values = self._read(encoded)
-        results = []
-        for key, updater in zip(encoded, updaters, strict=True):
-            result = updater.update(self._decoded(values[key], key))
-            values[key] = self._value(result)
-            results.append(result)
+        results = self._updated(values, encoded, updaters)
         self.backing.multi_put({k: None if v is None else Row(NO_TXID, v) for k, v in values.items()})
         return results
 
@@ -203,11 +210,10 @@ class _FencedMap(_Map):
         rule = batch.read(encoded)
         if not rule.apply:
             return self._committed(batch, encoded, rule)
-        results = []
-        for key, updater in zip(encoded, updaters, strict=True):
-            result = updater.update(self._decoded(batch.value(key, rule), key))
-            batch.put(key, self._value(result), rule)
-            results.append(result)
+        values = {key: batch.value(key, rule) for key in encoded}
+        results = self._updated(values, encoded, updaters)
+        for key, value in values.items():  # after all of them: an updater that raises leaves nothing of this call
+            batch.put(key, value, rule)
         return results
 
     def _committed(self, batch: _Batch, keys: list[bytes], rule: Rule) -> list[Any]:
