@@ -496,6 +496,15 @@ def test_a_cache_behind_another_writer_is_found_out_when_it_claims() -> None:
     assert commit(cached, 3, 1, {"a": Add(100)}) == [111]
 
 
+@each_kind
+def test_a_query_sees_what_another_process_wrote_past_a_cache(kind: StateType) -> None:
+    store = MemoryStore()
+    cached, other = state_of(kind, CachedMap(store.open(PLACE))), state_of(kind, store.open(PLACE))
+    commit(cached, 1, 0, {"a": Add(1)})
+    commit(other, 2, 0, {"a": Add(10)})
+    assert cached.multi_get(["a"]) == cached.multi_get(["a"], as_of=2) == [11]
+
+
 def test_a_cache_has_room() -> None:
     with pytest.raises(ConfigError, match="a cache needs room for at least 1 row"):
         CachedMap(MemoryStore().open(PLACE), 0)

@@ -14,6 +14,8 @@ from tests.state_world import StateWorld
 from windowing.runtime.stores import MemoryStore, SqliteStore, Store
 from windowing.transactions.kinds import StateType
 
+pytestmark = pytest.mark.hypothesis  # for the long profile
+
 
 class InMemory(StateWorld):
     def make_store(self) -> Store:

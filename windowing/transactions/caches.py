@@ -91,32 +91,33 @@ class CachedMap:
     """A backing map that remembers the `size` rows used last, least recently used first out.
 
     Keys without a row are remembered too. While all keys of a batch are known, it reads nothing. What a state without a fence
-    (a non-transactional one) remembers is right as long as nobody else writes to its partition.
+    (a non-transactional one) remembers is right as long as nobody else writes to its partition. Whoever does not claim what he
+    read asks what is `beneath`.
     """
 
     def __init__(self, backing: BackingMap, size: int = 5000) -> None:
         if size < 1:
             raise ConfigError(f"a cache needs room for at least 1 row, got {size}; leave the cache out instead")
         self.size = size
-        self._backing = backing
+        self.beneath = backing
         self._fence: Fence | None = None
         self._known = False
         self._rows: OrderedDict[bytes, Row | None] = OrderedDict()
 
     @property
     def place(self) -> Place:
-        return self._backing.place
+        return self.beneath.place
 
     def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
         missing = [key for key in keys if key not in self._rows]
         if self._known and not missing and not self._leaves_something(undo):
             return Reading(self._fence, [self._used(key) for key in keys])
-        reading = self._backing.multi_get(missing, undo)
+        reading = self.beneath.multi_get(missing, undo)
         if not self._known or reading.fence != self._fence:
             self._forget()
             if len(missing) < len(keys):
                 missing = list(keys)
-                reading = self._backing.multi_get(keys, undo)
+                reading = self.beneath.multi_get(keys, undo)
         found = dict(zip(missing, reading.rows, strict=True))
         rows = [found[key] if key in found else self._used(key) for key in keys]
         self._known, self._fence = True, reading.fence
@@ -126,7 +127,7 @@ class CachedMap:
     def multi_put(self, rows: Mapping[bytes, Row | None], claim: Claim | None = None) -> Fence | None:
         known = self._known and (claim is None or claim.expected == self._fence)
         try:
-            refused = self._backing.multi_put(rows, claim)
+            refused = self.beneath.multi_put(rows, claim)
         except BaseException:
             self._forget()
             raise
@@ -138,11 +139,11 @@ class CachedMap:
         return refused
 
     def items(self) -> Iterator[tuple[bytes, Row]]:
-        return self._backing.items()
+        return self.beneath.items()
 
     def close(self) -> None:
         self._forget()
-        self._backing.close()
+        self.beneath.close()
 
     def _leaves_something(self, undo: TransactionAttempt | None) -> bool:
         return undo is not None and self._fence is not None and self._fence.attempt.txid == undo.txid

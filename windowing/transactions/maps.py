@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from windowing.errors import ConfigError, DefinitionChangedError, StateConflictError, StateError, shown
 from windowing.transactions.aggregators import ReplaceUpdater, ValueUpdater
 from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.caches import CachedBatchReadsMap
+from windowing.transactions.caches import CachedBatchReadsMap, CachedMap
 from windowing.transactions.fence import Rule, base, check_reading, check_repeated, judged, undone, written
 from windowing.transactions.kinds import StateType
 from windowing.transactions.rows import NO_TXID, BackingMap, Claim, Fence, Row
@@ -38,6 +38,8 @@ class _Map:
     def __init__(self, backing: BackingMap, codec: StateCodec | None = None) -> None:
         self.backing = backing
         self.codec: StateCodec = TypedJson() if codec is None else codec
+        # A cache may be behind another process: a commit finds that out, a query would not.
+        self._queried = backing.beneath if isinstance(backing, CachedMap) else backing
 
     def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         raise NotImplementedError
@@ -104,19 +106,19 @@ class NonTransactionalMap(_Map):
 
     def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
         encoded = self._encoded(keys)
-        rows = self._read(encoded)
+        rows = self._read(self._queried, encoded)
         return [self._decoded(rows[key], key) for key in encoded]
 
     def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         encoded = self._paired(keys, updaters)
-        values = self._read(encoded)
+        values = self._read(self.backing, encoded)
         results = self._updated(values, encoded, updaters)
         self.backing.multi_put({k: None if v is None else Row(NO_TXID, v) for k, v in values.items()})
         return results
 
-    def _read(self, keys: list[bytes]) -> dict[bytes, bytes | None]:
+    def _read(self, backing: BackingMap, keys: list[bytes]) -> dict[bytes, bytes | None]:
         unique = list(dict.fromkeys(keys))
-        reading = self.backing.multi_get(unique)
+        reading = backing.multi_get(unique)
         if reading.fence is not None:
             raise DefinitionChangedError(
                 f"the state {self.backing.place} is {reading.fence.kind.value}: its batches are counted once, which a "
@@ -224,7 +226,7 @@ class _FencedMap(_Map):
         return [self._decoded(batch.value(key, rule), key) for key in keys]
 
     def _stored(self, keys: list[bytes], as_of: int | None) -> list[Any]:
-        reading = self.backing.multi_get(list(dict.fromkeys(keys)))
+        reading = self._queried.multi_get(list(dict.fromkeys(keys)))
         if reading.fence is not None:
             reading.fence.require(self.kind, self.codec.name, self.backing.place)
         check_reading(reading, self.backing.place)
