@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windowing import millis
+from windowing import millis, seconds
 from windowing.errors import BoltError, FailedException
 from windowing.runtime.clock import VirtualClock
 from windowing.runtime.cluster import LocalCluster, run_topology
@@ -16,6 +16,7 @@ from windowing.runtime.states import MemoryStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout, Spout, StatefulBolt
 from windowing.topology.marking import bolt, spout
+from windowing.transactions.state import BufferedState
 
 
 def counting(life=None):
@@ -229,3 +230,46 @@ def test_whatever_dies_in_between_the_state_holds_each_acked_tuple_once(rows, de
     again = kept - Counter(rows)
     assert (Counter(rows) - kept, queue) == (Counter(), [])
     assert again.total() <= 5 * len(deaths)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 1000), rounds=st.lists(st.integers(1, 4), min_size=5, max_size=25))
+def test_a_checkpoint_is_one_cut_through_the_whole_topology(seed, rounds):
+    """Whatever the order of steps: what two bolts have passed on by a checkpoint, the third has taken by it, and nothing else."""
+
+    @spout(output="n long")
+    def numbers():
+        yield from range(400)
+
+    @bolt(output="n long")
+    class Passing:
+        def init_state(self, state):
+            self.state = state
+
+        def execute(self, tuple):
+            self.state.put("passed", self.state.get("passed", 0) + 1)
+            return tuple["n"]
+
+    builder = TopologyBuilder("cut").configure(state_checkpoint_interval=millis(100), message_timeout=seconds(600))
+    builder.set_spout("source", numbers)
+    builder.set_bolt("one", Passing, 2).shuffle_grouping("source")
+    builder.set_bolt("two", Passing, 3).shuffle_grouping("source")
+    builder.set_bolt("taking", Passing).global_grouping("one").global_grouping("two")
+    states, clock = MemoryStateProvider(), VirtualClock()
+    cut = 0
+
+    def passed(name, tasks):
+        states_of = [states.state(name, task) for task in range(tasks)]
+        return sum(
+            BufferedState(state.store).get("passed", 0) for state in states_of if state.store.prepared_txid is None
+        )
+
+    with LocalCluster(builder.build(), clock=clock, seed=seed, states=states) as cluster:
+        for many in rounds:
+            for _ in range(many):
+                cluster.step()
+            clock.advance(millis(60))
+            while cluster.crew.coordinator.busy:
+                cluster.step()
+            assert passed("one", 2) + passed("two", 3) == passed("taking", 1) >= cut
+            cut = passed("taking", 1)
