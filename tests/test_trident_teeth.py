@@ -80,7 +80,7 @@ def a_cache_outlives_its_fence(patch: pytest.MonkeyPatch) -> None:
 
     def kept(self: CachedMap, keys: Any, undo: Any = None) -> Any:
         if self._known:
-            self._fence = self._backing.multi_get([]).fence
+            self._fence = self.beneath.multi_get([]).fence
         return get(self, keys, undo)
 
     patch.setattr(CachedMap, "multi_get", kept)
