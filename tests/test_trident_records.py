@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.core.codec import frame
-from windowing.errors import ConfigError, CorruptStateError
+from windowing.errors import ConfigError, CorruptStateError, StateConflictError, SupersededError
+from windowing.transactions.coordinator_record import CoordinatorRecord, StoredRecord, Tries
 from windowing.transactions.rotating_state import RotatingTransactionalState, put_all
-from windowing.transactions.transactional_state import MemoryStore, TransactionalState, part_of
+from windowing.transactions.transactional_state import MemoryRecordStore, TransactionalState, part_of
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -21,12 +22,12 @@ PLAIN = st.recursive(
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store() -> MemoryRecordStore:
+    return MemoryRecordStore()
 
 
 @pytest.fixture
-def state(store: MemoryStore) -> TransactionalState:
+def state(store: MemoryRecordStore) -> TransactionalState:
     return TransactionalState(store, "spout")
 
 
@@ -35,7 +36,7 @@ def state(store: MemoryStore) -> TransactionalState:
 
 @given(PLAIN)
 def test_what_is_read_is_what_was_written_types_included(value):
-    state = TransactionalState(MemoryStore(), "spout")
+    state = TransactionalState(MemoryRecordStore(), "spout")
     state.write({"a/b": value})
     found = state.read("a/b")
     assert (found, repr(found)) == (value, repr(value))
@@ -59,7 +60,7 @@ def test_two_spouts_in_one_store_do_not_meet(store, state):
 def test_one_write_is_one_transaction_of_the_store(state, store):
     calls = []
     write = store.write
-    store.write = lambda changes: (calls.append(len(changes)), write(changes))
+    store.write = lambda changes, expected: calls.append(len(changes)) or write(changes, expected)
     state.write({"a": 1, "b": 2})
     assert calls == [2]
 
@@ -111,9 +112,48 @@ def test_a_name_that_is_no_path_is_refused(state, name):
 def test_any_text_is_a_part_of_a_path_and_different_ones_are_different(texts):
     parts = [part_of(text) for text in texts]
     assert len(set(parts)) == len(texts)
-    state = TransactionalState(MemoryStore(), "spout")
+    state = TransactionalState(MemoryRecordStore(), "spout")
     state.write({f"p/{part}": text for part, text in zip(parts, texts, strict=True)})
     assert {state.read(f"p/{part}") for part in parts} == set(texts)
+
+
+def test_what_somebody_else_has_written_is_not_overwritten_unseen(state, store):
+    other = TransactionalState(store, "spout")
+    state.write({"a": 1})
+    with pytest.raises(StateConflictError, match=r"\['spout/a', 'spout/b'\] was written by somebody else"):
+        other.write({"a": 2, "b": 2})
+    assert (state.read("a"), state.read("b")) == (1, None)
+    assert other.read("a") == 1
+    other.write({"a": 2, "b": 2})
+    with pytest.raises(StateConflictError):
+        state.write({"a": 3})
+    other.delete(["a"])
+    with pytest.raises(StateConflictError):
+        state.write({"a": 3})
+    assert state.read("a") is None
+    state.write({"a": 4})
+    assert other.read("a") == 4
+
+
+def test_of_two_coordinators_on_one_store_only_one_can_save(store):
+    old, new = (StoredRecord(TransactionalState(store, "counts")) for _ in range(2))
+    old.load()
+    old.save(CoordinatorRecord(1, {1: Tries(0)}))
+    assert new.load() == CoordinatorRecord(1, {1: Tries(0)})
+    new.save(CoordinatorRecord(1, {1: Tries(1)}))
+    for _ in range(2):
+        with pytest.raises(SupersededError, match="counts/coordinator was saved by another coordinator, which goes on"):
+            old.save(CoordinatorRecord(2))
+    new.save(CoordinatorRecord(2))
+    assert old.load() == CoordinatorRecord(2)
+
+
+def test_a_damaged_record_of_a_coordinator_stops_the_start(store):
+    StoredRecord(TransactionalState(store, "counts")).save(CoordinatorRecord(9))
+    blob = store.blobs["counts/coordinator"]
+    store.blobs["counts/coordinator"] = blob[:-1]
+    with pytest.raises(CorruptStateError, match="counts/coordinator is damaged"):
+        StoredRecord(TransactionalState(store, "counts")).load()
 
 
 # -- values by txid -------------------------------------------------------------------------------------------------------
@@ -144,7 +184,7 @@ def test_a_write_that_fails_leaves_what_was_there(state, store):
     metas = RotatingTransactionalState(state, "meta")
     metas.put(1, "a")
 
-    def broken(changes: Any) -> None:
+    def broken(changes: Any, expected: Any) -> bool:
         raise OSError("no space")
 
     store.write = broken
@@ -158,7 +198,7 @@ def test_the_values_of_several_names_are_written_at_once(state, store):
     names = [RotatingTransactionalState(state, f"partitions/p{number}") for number in range(3)]
     calls = []
     write = store.write
-    store.write = lambda changes: (calls.append(len(changes)), write(changes))
+    store.write = lambda changes, expected: calls.append(len(changes)) or write(changes, expected)
     put_all({each: number for number, each in enumerate(names)}, 7)
     put_all({}, 8)
     assert calls == [3]
@@ -183,7 +223,7 @@ def test_a_damaged_or_foreign_entry_stops_the_start_and_names_it(state, store):
     )
 )
 def test_it_is_a_dict_in_the_store_over_any_history(history):
-    state = TransactionalState(MemoryStore(), "spout")
+    state = TransactionalState(MemoryRecordStore(), "spout")
     metas, model = RotatingTransactionalState(state, "meta"), dict[int, Any]()
     for what, txid, value in history:
         if what == "put":

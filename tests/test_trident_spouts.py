@@ -26,7 +26,7 @@ from windowing.transactions.spouts import (
     SpoutBatch,
     SpoutContext,
 )
-from windowing.transactions.transactional_state import MemoryStore, TransactionalState
+from windowing.transactions.transactional_state import MemoryRecordStore, TransactionalState
 
 
 def attempt(text: str) -> TransactionAttempt:
@@ -69,8 +69,8 @@ class Numbers(BatchCoordinator):
 
 
 class Coordinated:
-    def __init__(self, store: MemoryStore | None = None) -> None:
-        self.store = store or MemoryStore()
+    def __init__(self, store: MemoryRecordStore | None = None) -> None:
+        self.store = store or MemoryRecordStore()
         self.numbers = Numbers()
         self.machine = TridentSpoutCoordinator(self.numbers, TransactionalState(self.store, "spout"))
 
@@ -259,6 +259,15 @@ def test_success_forgets_all_that_came_before():
         assert task.machine.held == 1
 
 
+def test_of_two_lives_of_a_coordinator_one_makes_the_metadata():
+    old = Coordinated()
+    old.batch("1:0", end=3)
+    new = Coordinated(old.store)
+    assert new.batch("2:1", end=5) == [3, 5]
+    assert "was written by somebody else since it was read here" in old.batch("2:0", end=4)
+    assert old.batch("2:2", end=4) == [3, 5]
+
+
 # -- rows by txid ---------------------------------------------------------------------------------------------------------
 
 
@@ -268,8 +277,8 @@ def rows_of(emitter: Any, each: SpoutBatch) -> list[Any]:
     return rows.rows
 
 
-def context(store: MemoryStore | None = None, task: int = 0, tasks: int = 1) -> SpoutContext:
-    return SpoutContext(TransactionalState(store or MemoryStore(), "spout"), task, tasks)
+def context(store: MemoryRecordStore | None = None, task: int = 0, tasks: int = 1) -> SpoutContext:
+    return SpoutContext(TransactionalState(store or MemoryRecordStore(), "spout"), task, tasks)
 
 
 def fixed(cycle: bool = False) -> FixedBatchSpout:
@@ -474,7 +483,9 @@ TRANSACTIONAL, OPAQUE = PartitionedTridentSpoutExecutor, OpaquePartitionedTriden
 class Read:
     """One task that reads a topic; `store` outlives it."""
 
-    def __init__(self, executor: Executor, topic: Topic, store: MemoryStore, task: int = 0, tasks: int = 1) -> None:
+    def __init__(
+        self, executor: Executor, topic: Topic, store: MemoryRecordStore, task: int = 0, tasks: int = 1
+    ) -> None:
         self.emitter: Any = executor(TopicSpout(topic)).get_emitter(context(store, task, tasks))
         self.topic = topic
 
@@ -489,8 +500,8 @@ class Read:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+def store() -> MemoryRecordStore:
+    return MemoryRecordStore()
 
 
 @pytest.mark.parametrize("executor", [TRANSACTIONAL, OPAQUE])
@@ -609,7 +620,7 @@ def test_the_partitions_of_a_batch_are_those_of_its_first_attempt():
 def test_one_batch_is_one_write_however_many_partitions(store):
     writes = []
     write = store.write
-    store.write = lambda changes: (writes.append(len(changes)), write(changes))
+    store.write = lambda changes, expected: writes.append(len(changes)) or write(changes, expected)
     Read(TRANSACTIONAL, Topic(**dict.fromkeys("pqrstu", "abc")), store).batch("1:0")
     assert writes == [6]
 
@@ -629,6 +640,17 @@ def test_after_a_restart_with_other_tasks_each_partition_is_read_as_it_was_or_an
     topic.partitions = {"p": "abcd", "q": "xyz"}
     assert Read(TRANSACTIONAL, topic, store).batch("1:1") == "abxy"
     assert topic.calls == ["new 1:0 p", "again 1:1 p", "new 1:1 q"]
+
+
+def test_of_two_lives_of_a_task_one_says_where_a_batch_ends(store):
+    old = Read(TRANSACTIONAL, Topic(p="abc"), store)
+    old.batch("1:0")
+    new = Read(TRANSACTIONAL, Topic(p="abcd"), store)
+    assert new.batch("2:1") == "cd"
+    with pytest.raises(FailedException, match="was written by somebody else"):
+        old.batch("2:0")
+    assert old.batch("2:2") == "c", "the old life reads what the new one wrote: [2, 4)"
+    assert Read(TRANSACTIONAL, Topic(p="abcdef"), store).batch("3:0") == "ef"
 
 
 # -- opaque partitions ----------------------------------------------------------------------------------------------------
@@ -675,6 +697,19 @@ def test_what_was_read_and_not_committed_is_read_again_also_of_a_partition_that_
     assert read.batch("1:1", partitions=["p"]) == "ab"
     read.done("1:1")
     assert Read(OPAQUE, topic, store).batch("2:0") == "xy"
+
+
+def test_a_commit_of_an_old_life_does_not_undo_that_of_the_new(store):
+    topic = Topic(p="a")
+    old = Read(OPAQUE, topic, store)
+    assert old.batch("1:0") == "a"
+    topic.partitions["p"] = "abcd"
+    new = Read(OPAQUE, topic, store)
+    assert new.batch("1:1") == "ab"
+    new.done("1:1")
+    with pytest.raises(FailedException, match="was written by somebody else"):
+        old.emitter.commit(attempt("1:0"))
+    assert Read(OPAQUE, topic, store).batch("2:0") == "cd"
 
 
 def test_an_opaque_task_that_has_died_fails_the_commit_and_what_rests_on_it(store):  # T10: in Storm a null pointer

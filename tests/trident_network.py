@@ -1,4 +1,4 @@
-"""A whole topology of batches on a network that loses, delays, repeats and reorders, with tasks that die: for the tests.
+"""A whole topology of batches on a network that loses, delays, repeats and reorders, with tasks that die or seem to: for tests.
 
     master ---> coordinator ---> s0, s1 ---> b0, b1 ---> p0, p1 (states) --- at the commit ---> q
                                                  +------------- while processing -------------> q
@@ -54,7 +54,7 @@ from windowing.transactions.spouts import (
     SpoutContext,
 )
 from windowing.transactions.tracked_batch import CoordSpec
-from windowing.transactions.transactional_state import MemoryStore, TransactionalState
+from windowing.transactions.transactional_state import MemoryRecordStore, TransactionalState
 
 SPOUTS, MIDDLE, STATES = ("s0", "s1"), ("b0", "b1"), ("p0", "p1")
 SPECS = {
@@ -138,8 +138,9 @@ class Topology:
         self.config = CoordinatorConfig(max_pending, 0, 5, retry, OnFailure.SKIP)
         self.stopped = False
         self.dead: dict[tuple[int, str], list[str]] = {}
+        self.zombies: dict[str, Any] = {}
         self.now = 0
-        self.store = MemoryStore()
+        self.store = MemoryRecordStore()
         self.durable: Any = None
         self.wire: list[tuple[str, list[int], tuple[Any, ...]]] = []
         self.trees: list[Tree] = []
@@ -156,8 +157,10 @@ class Topology:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     def begin(self, name: str) -> None:
-        """Begin a task, or let it die and begin again: what it had in memory is gone."""
+        """Begin a task, or let it die and begin again: what it had in memory is gone, or goes on without being asked."""
         self.lives[name] += 1
+        if self.lives[name] > 1 and name != "master" and self.chance.randrange(2):
+            self.zombies[name] = self.swap(name, None)
         context = SpoutContext(TransactionalState(self.store, "spout"), SPOUTS.index(name) if name in SPOUTS else 0, 2)
         spout = (OpaquePartitionedTridentSpoutExecutor if self.opaque else PartitionedTridentSpoutExecutor)(
             Source(self.chance)
@@ -172,6 +175,15 @@ class Topology:
         else:
             self.master = MasterBatchCoordinator(self.config, CoordinatorRecord.of(self.durable))
             self.coordinate(self.master.tick(self.now))
+
+    def swap(self, name: str, other: Any) -> Any:
+        """Return the memory of a task, and put another in its place if there is one."""
+        mine: Any = self.coordinator if name == "coordinator" else (self.spouts if name in SPOUTS else self.bolts)[name]
+        if other is not None and name == "coordinator":
+            self.coordinator = other
+        elif other is not None:
+            (self.spouts if name in SPOUTS else self.bolts)[name] = other
+        return mine
 
     # -- the network ---------------------------------------------------------------------------------------------------
 
@@ -200,6 +212,12 @@ class Topology:
             place = self.chance.randrange(len(self.wire))
             self.wire[place], self.wire[-1] = self.wire[-1], self.wire[place]
             to, handed, message = self.wire.pop()
+            if not handed and to in self.zombies and self.chance.randrange(4) == 0:
+                handed.append(0)
+                living = self.swap(to, self.zombies[to])
+                self.deliver(to, message)
+                self.swap(to, living)
+                return
             if not handed:
                 handed.append(self.lives[to])
             if handed[0] == self.lives[to]:
@@ -415,6 +433,7 @@ class Topology:
     def settle_down(self, batches: int) -> None:
         """Without faults: some batches more are done, and then nothing is held of what is done."""
         self.faults = Faults()
+        self.zombies.clear()
         wanted = len(self.succeeded) + batches
         for _ in range(20_000):
             if len(self.succeeded) >= wanted:

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeGuard
 
-from windowing.errors import CorruptStateError, printable, shown
+from windowing.errors import CorruptStateError, StateConflictError, SupersededError, printable, shown
 from windowing.transactions.attempt import FIRST_TXID
+from windowing.transactions.transactional_state import TransactionalState
 
-__all__ = ["CoordinatorRecord", "Tries"]
+__all__ = ["CoordinatorRecord", "StoredRecord", "Tries"]
 
 _FORMAT = 1
 _CAUSE_CHARACTERS = 500
@@ -84,6 +85,39 @@ class CoordinatorRecord:
                 f"{current}, {current + 1}, ... without a gap; {_WAY}"
             )
         return cls(current, {row[0]: Tries(*row[1:]) for row in rows})
+
+
+class StoredRecord:
+    """Where the record of one coordinator lies. Of two that are alive on one store only one can save.
+
+    >>> from windowing.transactions.transactional_state import MemoryRecordStore
+    >>> store = MemoryRecordStore()
+    >>> one, other = (StoredRecord(TransactionalState(store, "counts")) for _ in range(2))
+    >>> one.load() == other.load() == CoordinatorRecord()
+    True
+    >>> one.save(CoordinatorRecord(2)); other.save(CoordinatorRecord(3))
+    Traceback (most recent call last):
+    windowing.errors.SupersededError: [SUPERSEDED] the record counts/coordinator was saved by another coordinator...
+    """
+
+    _NAME = "coordinator"
+
+    def __init__(self, state: TransactionalState) -> None:
+        self._state = state
+
+    def load(self) -> CoordinatorRecord:
+        """Return the record. Raises CorruptStateError."""
+        return CoordinatorRecord.of(self._state.read(self._NAME))
+
+    def save(self, record: CoordinatorRecord) -> None:
+        """Make the record durable. Raises SupersededError if another coordinator has saved one since this one loaded it."""
+        try:
+            self._state.write({self._NAME: record.plain()})
+        except StateConflictError as problem:
+            raise SupersededError(
+                f"the record {self._state.root}/{self._NAME} was saved by another coordinator, which goes on; run a topology once "
+                "at a time on one store"
+            ) from problem
 
 
 _WAY = "restore it from a copy together with the states; nothing was reset"

@@ -6,6 +6,7 @@
 
 Laws
 - A value is durable before `put` returns, so that after a restart the same txid has the same value.
+- A value is written only over what this object read or wrote itself.
 - `cleanup_before(txid)` is called when `txid` is done: what is smaller is never asked for again; what is asked for all the same is
   a message that comes too late, or a coordinator that has lost its record. `is_over` says so, and nothing starts from nothing.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from windowing.errors import CorruptStateError, shown
+from windowing.errors import CorruptStateError, StateConflictError, shown
 from windowing.transactions.transactional_state import TransactionalState
 
 __all__ = ["RotatingTransactionalState", "put_all"]
@@ -27,8 +28,8 @@ class RotatingTransactionalState:
     """The values of one name, by txid; all are in memory too, a few more than batches are under way. Cost: one write of the
     store for each change.
 
-    >>> from windowing.transactions.transactional_state import MemoryStore
-    >>> state = TransactionalState(MemoryStore(), "spout")
+    >>> from windowing.transactions.transactional_state import MemoryRecordStore
+    >>> state = TransactionalState(MemoryRecordStore(), "spout")
     >>> metas = RotatingTransactionalState(state, "meta")
     >>> metas.put(5, "a"), metas.put(6, "b"), metas.previous(6), metas.last()
     (None, None, 'a', 'b')
@@ -45,14 +46,14 @@ class RotatingTransactionalState:
 
     def reload(self) -> None:
         """Read all values anew, where another task may have written them. Raises CorruptStateError."""
-        state, name = self._state, self._name
-        self._values = {}
-        for text in state.names(name):
+        values = self._state.read_all(self._name)
+        for text in values:
             if not (text.isascii() and text.isdigit() and text == str(int(text))):
                 raise CorruptStateError(
-                    f"{state.root}/{name} holds {shown(text)}, wanted txids only; put the store back from a copy, nothing was reset"
+                    f"{self._state.root}/{self._name} holds {shown(text)}, wanted txids only; put the store back from a copy, "
+                    "nothing was reset"
                 )
-            self._values[int(text)] = state.read(f"{name}/{text}")
+        self._values = {int(text): value for text, value in values.items()}
 
     def txids(self) -> list[int]:
         """Return the txids that have a value, ascending."""
@@ -109,10 +110,18 @@ class RotatingTransactionalState:
 
 
 def put_all(values: Mapping[RotatingTransactionalState, Any], txid: int) -> None:
-    """Make values of several names durable in one write; all are of one TransactionalState."""
+    """Make values of several names durable in one write; all are of one TransactionalState.
+
+    Raises StateConflictError if another life of this task has written one of them; they are read again then.
+    """
     if not values:
         return
     state = next(iter(values))._state
-    state.write({rotating._entry(txid): value for rotating, value in values.items()})
+    try:
+        state.write({rotating._entry(txid): value for rotating, value in values.items()})
+    except StateConflictError:
+        for rotating in values:
+            rotating.reload()
+        raise
     for rotating, value in values.items():
         rotating._values[txid] = value

@@ -6,7 +6,8 @@
 Laws
 - What is read is what was written, and at its own path: damage, a blob of another path and a newer format are each an error that
   names the path. Nothing is ever reset, and nothing unreadable is taken for "not there". (In Storm it is, and all starts at 1.)
-- One `write` is atomic: all of its values are durable, or none.
+- One `write` is atomic: all of its values are durable, or none. It is refused where somebody else has written since this object
+  read or wrote the name: of two lives of a task, one that was given up and went on, say, only one can write.
 
 Source: Storm's `TransactionalState`.
 """
@@ -17,28 +18,31 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from windowing.core.codec import decode_value, encode_value, frame, unframe
-from windowing.errors import ConfigError, CorruptStateError, printable, shown
+from windowing.errors import ConfigError, CorruptStateError, StateConflictError, printable, shown
 
-__all__ = ["MemoryStore", "Store", "TransactionalState", "part_of"]
+__all__ = ["MemoryRecordStore", "RecordStore", "TransactionalState", "part_of"]
 
 _MAGIC = b"WNDT"
 
 
-class Store(Protocol):
+class RecordStore(Protocol):
     """Bytes under paths. A write is atomic and durable when it returns; a path that was never written is not there."""
 
     def read(self, path: str) -> bytes | None:
         """Return what was written under `path` last."""
 
-    def write(self, changes: Mapping[str, bytes | None]) -> None:
-        """Write all of it or nothing; None takes a path out."""
+    def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """Write all of it and return True, if each path of `expected` holds exactly this; else write nothing and return False.
+
+        None stands for a path that is not there: before, and as a change.
+        """
 
     def paths(self, prefix: str) -> Iterable[str]:
         """Return all paths that begin with `prefix`, in any order."""
 
 
-class MemoryStore:
-    """A Store that lives as long as its process, for tests and topologies that need not outlive it."""
+class MemoryRecordStore:
+    """A RecordStore that lives as long as its process, for tests and topologies that need not outlive it."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
@@ -46,12 +50,15 @@ class MemoryStore:
     def read(self, path: str) -> bytes | None:
         return self.blobs.get(path)
 
-    def write(self, changes: Mapping[str, bytes | None]) -> None:
+    def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        if any(self.blobs.get(path) != blob for path, blob in expected.items()):
+            return False
         for path, blob in changes.items():
             if blob is None:
                 self.blobs.pop(path, None)
             else:
                 self.blobs[path] = blob
+        return True
 
     def paths(self, prefix: str) -> list[str]:
         return [path for path in self.blobs if path.startswith(prefix)]
@@ -60,15 +67,16 @@ class MemoryStore:
 class TransactionalState:
     """The values under `root` of a store. Values are plain data. Cost: one read or write of the store each call.
 
-    >>> state = TransactionalState(MemoryStore(), "user")
+    >>> state = TransactionalState(MemoryRecordStore(), "user")
     >>> state.write({"meta/5": ("a", 1)})
     >>> state.read("meta/5"), state.names("meta"), state.read("meta/6")
     (('a', 1), ['5'], None)
     """
 
-    def __init__(self, store: Store, root: str) -> None:
+    def __init__(self, store: RecordStore, root: str) -> None:
         _check_path(root)
         self._store = store
+        self._known: dict[str, bytes] = {}
         self.root = root
 
     def at(self, name: str) -> TransactionalState:
@@ -80,7 +88,9 @@ class TransactionalState:
         path = self._path(name)
         blob = self._store.read(path)
         if blob is None:
+            self._known.pop(path, None)
             return None
+        self._known[path] = blob
         what = f"the value of {path}"
         content = decode_value(unframe(_MAGIC, blob, what), what)
         if not isinstance(content, list) or len(content) != 2 or content[0] != path:
@@ -90,16 +100,30 @@ class TransactionalState:
             )
         return content[1]
 
+    def read_all(self, name: str) -> dict[str, Any]:
+        """Return the values right below a name, and forget which were there before. Raises CorruptStateError."""
+        prefix = f"{self._path(name)}/"
+        self._known = {path: blob for path, blob in self._known.items() if not path.startswith(prefix)}
+        return {each: self.read(f"{name}/{each}") for each in self.names(name)}
+
     def write(self, changes: Mapping[str, Any]) -> None:
-        """Write all values in one transaction of the store. Raises TypeError for what is not plain data, before it writes."""
+        """Write all values in one transaction of the store. Raises TypeError for what is not plain data, before it writes, and
+        StateConflictError if somebody else has written one of them: read it again."""
         paths = {self._path(name): value for name, value in changes.items()}
-        self._store.write({path: frame(_MAGIC, encode_value([path, value])) for path, value in paths.items()})
+        blobs = {path: frame(_MAGIC, encode_value([path, value])) for path, value in paths.items()}
+        if not self._store.write(blobs, {path: self._known.get(path) for path in blobs}):
+            raise StateConflictError(
+                f"one of {shown(sorted(blobs))} was written by somebody else since it was read here; the next attempt reads it"
+            )
+        self._known |= blobs
 
     def delete(self, names: Iterable[str]) -> None:
         """Take names out in one transaction, whether they are there or not."""
         gone = {self._path(name): None for name in names}
+        for path in gone:
+            self._known.pop(path, None)
         if gone:
-            self._store.write(gone)
+            self._store.write(gone, {})
 
     def names(self, name: str = "") -> list[str]:
         """Return the names right below, sorted."""
