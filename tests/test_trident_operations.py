@@ -130,6 +130,8 @@ def real(stream: Stream, step: tuple[Any, ...], topology: TridentTopology, hint:
         state = stream.group_by("k").persistent_aggregate(map_state(MemoryStore(), "s"), "n", how[0], "n long")
         made = state.parallelism_hint(hint()).new_values_stream()
         return made
+    elif name == "keyed":
+        made = stream.group_by("k").tumbling_window(count(3), "n", b.Sum(), "n long", timestamp="n")
     else:
         windows = stream.global_().tumbling_window(count(3), "n", b.Sum(), "n long", timestamp="n")
         windows.parallelism_hint(hint())
@@ -225,10 +227,9 @@ class Model:
             )
         if name == "persist":
             return self.moved([self.persisted(whole, how[0], at)], self.home)
-        return [
-            [("window", n) for n in self.windowed([n for _, n in whole], at)],
-            *([[] for _ in range(self.tasks - 1)]),
-        ]
+        if name == "keyed":
+            return self.moved([self.windowed(whole, at, lambda k: k)], self.home)
+        return [self.windowed(whole, at, lambda k: "window"), *([[] for _ in range(self.tasks - 1)])]
 
     @staticmethod
     def joined(left: list[Row], right: list[Row], kinds: Any) -> list[Row]:
@@ -249,19 +250,21 @@ class Model:
                 stored[k] = stored.get(k, 0) + sum(ns)
         return [(k, stored[k]) for k in by_key(rows)]
 
-    def windowed(self, ns: list[int], at: Any) -> list[int]:
-        """Three by three in the order of the timestamps n; late behind the watermark, numbered when that rises."""
-        kept = self.kept.setdefault(at, {"watermark": -10, "waiting": [], "left": []})
-        risen = max([*ns, kept["watermark"]])
-        kept["waiting"] += [n for n in ns if n >= kept["watermark"]]
+    def windowed(self, rows: list[Row], at: Any, key: Callable[[str], str]) -> list[Row]:
+        """For each key three by three in the order of the timestamps n; late behind the watermark, numbered when that rises."""
+        kept = self.kept.setdefault(at, {"watermark": -10, "waiting": [], "left": {}})
+        risen = max([*(n for _, n in rows), kept["watermark"]])
+        kept["waiting"] += [(key(k), n) for k, n in rows if n >= kept["watermark"]]
         if risen > kept["watermark"]:
-            kept["left"] += sorted(kept["waiting"])
+            for k, ns in by_key(kept["waiting"]).items():
+                kept["left"][k] = kept["left"].get(k, []) + sorted(ns)
             kept["waiting"] = []
         kept["watermark"] = risen
         made = []
-        while len(kept["left"]) >= 3:
-            made.append(sum(kept["left"][:3]))
-            kept["left"] = kept["left"][3:]
+        for k, ns in kept["left"].items():
+            fired = len(ns) // 3
+            made += [(k, sum(ns[3 * number : 3 * number + 3])) for number in range(fired)]
+            kept["left"][k] = ns[3 * fired :]
         return made
 
 
@@ -292,6 +295,7 @@ def joins(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(st.tuples(st.just("merge"), few), st.tuples(st.just("join"), few, kinds))
 
 
+WINDOW = st.sampled_from([("window",), ("keyed",)])
 PERSIST = st.tuples(st.just("persist"), st.sampled_from([b.Sum(), Product()]))
 ROWS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 20)), max_size=12)
 BATCHES = st.lists(ROWS, min_size=1, max_size=3)
@@ -302,7 +306,7 @@ def pipelines(*more: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     step = st.one_of(SIMPLE, *more)
     step = st.one_of(step, step, step, joins(step))
     some = st.lists(step, max_size=3)
-    window, persist = st.lists(st.just(("window",)), max_size=1), st.lists(PERSIST, max_size=1)
+    window, persist = st.lists(WINDOW, max_size=1), st.lists(PERSIST, max_size=1)
     return st.tuples(some, window, some, persist, some).map(lambda pieces: [each for piece in pieces for each in piece])
 
 

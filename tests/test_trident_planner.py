@@ -16,6 +16,7 @@ from windowing.runtime.stores.memory import MemoryStore
 from windowing.topology.plan import TopologyError
 from windowing.topology.schema import Schema
 from windowing.topology.trident import builtins as b
+from windowing.topology.trident.coordination import coord_specs, targets_of
 from windowing.topology.trident.evaluation import TridentRun
 from windowing.topology.trident.graph import Graph, IndexedEdge, Node
 from windowing.topology.trident.grouper import GraphGrouper
@@ -52,6 +53,10 @@ def counts(name: str = "counts") -> Any:
 
 def identity(row: Any) -> int:
     return int(row.n)
+
+
+class Nothing:
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None: ...
 
 
 def truth(row: Any) -> bool:
@@ -440,6 +445,23 @@ def test_a_group_waits_for_the_commit_if_it_commits_or_reads_one_that_waits() ->
         False,
     ]
     assert [plan.waits(holder, "bg1"), plan.waits(answer, "bg1")] == [False, False]
+
+
+def test_what_a_task_waits_for_and_whom_it_tells() -> None:
+    topology = TridentTopology()
+    stream = words(topology).parallelism_hint(2).partition_by("word").filter(truth)
+    stream.partition_persist(counts(), "n", Nothing())
+    stream.shuffle().sink("all")
+    plan = topology.build()
+    source, holder, behind = plan.groups.values()
+    assert coord_specs(plan, source) == {}
+    first, second = coord_specs(plan, holder)["bg0"], coord_specs(plan, behind)["bg0"]
+    assert (first.reports, first.commit_reports, first.commits) == ({(source.id, 0), (source.id, 1)}, set(), True)
+    assert first.targets == ((behind.id, 0),)
+    assert (second.reports, second.commit_reports, second.commits) == (set(), {(holder.id, 0)}, False), (
+        "it reports once"
+    )
+    assert targets_of(plan, source.id, "bg0") == ((holder.id, 0),)
 
 
 def test_the_definition_of_a_plan_is_plain_data() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.test_trident_operations import BATCHES, PARTED, Row, pipelines, run_of
+from tests.test_trident_operations import PARTED, PERSIST, SIMPLE, WINDOW, Row, pipelines, run_of
 from windowing.topology.trident.coordination import TaskId, coord_specs, targets_of
 from windowing.topology.trident.evaluation import TridentRun
 from windowing.topology.trident.outlets import OutletBatch
@@ -151,8 +151,16 @@ class Network:
         self.channels.setdefault((sender, target), deque()).append((kind, what))
 
 
+MANY = st.lists(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20)), min_size=4, max_size=8), min_size=2, max_size=3
+)
+COMMITTING = st.tuples(st.lists(SIMPLE, max_size=1), WINDOW | PERSIST, st.lists(PERSIST, max_size=1)).map(
+    lambda parts: [*parts[0], parts[1], *parts[2]]
+)
+
+
 @settings(deadline=None)
-@given(pipelines(PARTED), BATCHES, st.integers(1, 3), st.randoms(use_true_random=False))
+@given(COMMITTING | pipelines(PARTED), MANY, st.integers(1, 3), st.randoms(use_true_random=False))
 def test_overlapping_batches_under_the_protocol_give_what_one_after_the_other_gives(
     steps: list[Any], batches: list[list[Row]], tasks: int, chance: Any
 ) -> None:
