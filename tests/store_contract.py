@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from threading import Event
 from typing import Any
 
 import pytest
@@ -242,6 +243,27 @@ def came_through(state: MapState, txid: int, attempt: int) -> bool:
     except StateConflictError:
         return False
     return True
+
+
+def test_a_reader_sees_a_batch_whole_or_not_at_all(counts: MapStateFactory) -> None:
+    keys, batches, seen = list(range(200)), 20, set()
+    written = Event()
+
+    def write() -> None:
+        with closing(counts.make_state(0, 1)) as state:
+            for txid in range(1, batches + 1):
+                commit(state, txid, 0, {key: Add(1) for key in keys})
+        written.set()
+
+    with ThreadPoolExecutor(1) as pool, closing(counts.make_state(0, 1)) as reader:
+        writing = pool.submit(write)
+        while not written.is_set() and not writing.done():
+            values = set(reader.multi_get(keys))
+            assert len(values) == 1
+            seen |= values
+        writing.result(60)
+        assert set(reader.multi_get(keys)) == {batches}
+    assert seen
 
 
 def test_claims_that_race_are_never_the_same(counts: MapStateFactory) -> None:
