@@ -653,6 +653,19 @@ def test_of_two_lives_of_a_task_one_says_where_a_batch_ends(store):
     assert Read(TRANSACTIONAL, Topic(p="abcdef"), store).batch("3:0") == "ef"
 
 
+def test_a_life_that_missed_a_batch_reads_where_the_other_ended_before_it_reads_on(store):
+    topic = Topic(p="ab")
+    new = Read(TRANSACTIONAL, topic, store)
+    new.batch("1:0")
+    old = Read(TRANSACTIONAL, topic, store)
+    old.batch("1:1")
+    assert old.batch("2:0", after="1:1") == ""
+    topic.partitions["p"] = "abc"
+    assert old.batch("3:0", after="2:0") == "c"
+    topic.partitions["p"] = "abcd"
+    assert new.batch("3:1", after="2:1") == "c"
+
+
 # -- opaque partitions ----------------------------------------------------------------------------------------------------
 
 
@@ -707,9 +720,27 @@ def test_a_commit_of_an_old_life_does_not_undo_that_of_the_new(store):
     new = Read(OPAQUE, topic, store)
     assert new.batch("1:1") == "ab"
     new.done("1:1")
-    with pytest.raises(FailedException, match="was written by somebody else"):
+    with pytest.raises(FailedException, match="a later attempt was, by another life of this task"):
         old.emitter.commit(attempt("1:0"))
     assert Read(OPAQUE, topic, store).batch("2:0") == "cd"
+
+
+def test_not_even_if_the_old_life_trusts_its_memory(store):
+    topic = Topic(p="abcdefghi")
+    new = Read(OPAQUE, topic, store)
+    for name in ("1:0", "2:0"):
+        new.batch(name)
+        new.done(name)
+    old = Read(OPAQUE, Topic(p="abcde"), store)
+    assert new.batch("3:1") == "ef"
+    new.emitter.commit(attempt("3:1"))
+    assert Read(OPAQUE, topic, store).batch("4:0") == "gh"
+    assert old.batch("3:0") == "e"
+    with pytest.raises(FailedException, match="was written by somebody else"):
+        old.emitter.commit(attempt("3:0"))
+    with pytest.raises(FailedException, match="a later attempt was"):
+        old.emitter.commit(attempt("3:0"))
+    assert Read(OPAQUE, topic, store).batch("4:1") == "gh"
 
 
 def test_an_opaque_task_that_has_died_fails_the_commit_and_what_rests_on_it(store):  # T10: in Storm a null pointer

@@ -122,12 +122,14 @@ class _Reader:
         self.mine = self._emitter.partitions_of(partitions, self._context.task, self._context.tasks)
         self._emitter.refresh_partitions(self.mine)
 
-    def stored(self, partition: str) -> RotatingTransactionalState:
-        """Return the metadata of a partition by txid."""
+    def stored(self, partition: str, txid: int) -> RotatingTransactionalState:
+        """Return the metadata of a partition by txid, read anew if another task may have read on since."""
         if partition not in self._stored:
             self._stored[partition] = RotatingTransactionalState(
                 self._context.state, f"partitions/{part_of(partition)}"
             )
+        elif txid not in self._stored[partition] and txid - 1 not in self._stored[partition]:
+            self._stored[partition].reload()
         return self._stored[partition]
 
     def previous(self, partition: str, batch: SpoutBatch) -> Any:
@@ -136,9 +138,7 @@ class _Reader:
         Raises FailedException if the batch before is under way and may have read this partition elsewhere, and if it is gone.
         """
         txid, after = batch.attempt.txid, batch.after
-        stored = self.stored(partition)
-        if txid - 1 not in stored:
-            stored.reload()  # another task may have read on from there
+        stored = self.stored(partition, txid)
         if stored.is_over(txid):
             raise FailedException(
                 f"batch {txid} of partition {shown(partition)} was asked for, but {stored.txids()} are stored: it comes too late, "
@@ -156,7 +156,7 @@ class _Reader:
         """Forget what is before `txid`, which is done, in all partitions that are read here."""
         self._lists = {each: partitions for each, partitions in self._lists.items() if each >= txid}
         for partition in self.mine:
-            self.stored(partition).cleanup_before(txid)
+            self.stored(partition, txid).cleanup_before(txid)
 
 
 class _TransactionalEmitter(Emitter):
@@ -169,7 +169,7 @@ class _TransactionalEmitter(Emitter):
         reader.take(attempt.txid, batch.metadata)
         new: dict[RotatingTransactionalState, Any] = {}
         for partition in reader.mine:
-            stored = reader.stored(partition)
+            stored = reader.stored(partition, attempt.txid)
             if attempt.txid in stored:
                 emitter.emit_partition_batch(attempt, collector, partition, stored.get(attempt.txid))
             else:
@@ -185,7 +185,7 @@ class _TransactionalEmitter(Emitter):
 
 
 class _OpaqueEmitter(CommitterEmitter):
-    """`_ends` holds, for each batch under way, the attempt and where it ended in each partition."""
+    """`_ends` holds, for each batch under way, the attempt and where it ended in each partition; stored are (attempt, end)."""
 
     def __init__(self, emitter: OpaquePartitionedEmitter, context: SpoutContext) -> None:
         self._emitter = emitter
@@ -206,7 +206,10 @@ class _OpaqueEmitter(CommitterEmitter):
         self._reader.take(attempt.txid, batch.metadata)
         ends = {}
         for partition in self._reader.mine:
-            last = before[partition] if partition in before else self._reader.previous(partition, batch)
+            if partition in before:
+                last = before[partition]
+            else:
+                _, last = self._reader.previous(partition, batch) or (0, None)
             ends[partition] = self._emitter.emit_partition_batch_new(attempt, collector, partition, last)
         self._ends[attempt.txid] = attempt, ends
 
@@ -216,7 +219,12 @@ class _OpaqueEmitter(CommitterEmitter):
             raise FailedException(
                 f"batch {attempt} cannot be committed: this task has not emitted it, or has died since"
             )
-        put_all({self._reader.stored(partition): end for partition, end in known[1].items()}, attempt.txid)
+        new = {self._reader.stored(partition, attempt.txid): end for partition, end in known[1].items()}
+        if any((stored.get(attempt.txid) or (0,))[0] > attempt.attempt for stored in new):
+            raise FailedException(
+                f"batch {attempt} cannot be committed: a later attempt was, by another life of this task"
+            )
+        put_all({stored: (attempt.attempt, end) for stored, end in new.items()}, attempt.txid)
 
     def success(self, attempt: TransactionAttempt) -> None:
         self._ends = {txid: each for txid, each in self._ends.items() if txid > attempt.txid}
