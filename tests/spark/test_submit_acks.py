@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.acking.batches import BatchLedger, BatchRecord, Partial
-from windowing.core.measures import seconds
+from windowing.core.measures import millis, seconds
 from windowing.errors import CorruptStateError, DefinitionChangedError, SourceError
 from windowing.spark import MemorySink, ParquetSink, SqliteQueue, submit
 from windowing.spark.ack_log import AckLog
@@ -119,7 +120,9 @@ def test_a_failed_window_gives_its_batches_back_until_they_are_dead(start: Calla
         start(counts(on_error="skip", **{"topology.acker.executors": 0}), queue)
 
 
-def test_a_spout_that_is_wrong_ends_the_query_with_its_name(start: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_spout_that_is_wrong_ends_the_query_and_is_told_again(
+    spark: SparkSession, start: Callable[..., Any], tmp_path: Path
+) -> None:
     class Broken(SqliteQueue):
         def ack(self, root: Root) -> None:
             raise OSError("the disk is full")
@@ -130,8 +133,22 @@ def test_a_spout_that_is_wrong_ends_the_query_with_its_name(start: Callable[...,
     with pytest.raises(SourceError, match=sentence):
         start(counts(**{"topology.acker.executors": 0}), queue)
     assert queue.rows() == [("cow", 1_000)]
-    start(counts(**{"topology.acker.executors": 0}), SqliteQueue(tmp_path / "queue.db", WORDS))
-    assert queue.rows() == [], "told again at the next start; without ackers a batch is acked when it is committed"
+
+    def emptied() -> bool:
+        deadline = time.monotonic() + 120
+        while len(queue) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return len(queue) == 0
+
+    sources = {"words": SqliteQueue(tmp_path / "queue.db", WORDS)}
+    options = {"sinks": {"count": MemorySink()}, "checkpoint": str(tmp_path / "checkpoint"), "trigger": millis(200)}
+    query = submit(counts(**{"topology.acker.executors": 0}), spark, sources=sources, **options)
+    try:
+        assert queue.rows() == [], "told again at the start; without ackers a batch is acked when it is committed"
+        queue.put([("moon", 2_000)])
+        assert emptied(), "told while the query waits for more"
+    finally:
+        query.stop()
 
 
 def test_a_spout_is_a_streaming_dataframe_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
