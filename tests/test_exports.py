@@ -24,7 +24,7 @@ PUBLIC = words("""
     StatefulWindowedBolt TimeEvictionPolicy TimeTriggerPolicy Topology TopologyBuilder TopologyError TriggerPolicy
     Tuple TupleWindow Values WaterMarkEvent WaterMarkEventGenerator WatermarkCountEvictionPolicy
     WatermarkCountTriggerPolicy WatermarkTimeEvictionPolicy WatermarkTimeTriggerPolicy WindowConfig WindowManager
-    WindowedBolt WindowedBoltExecutor WindowingError aggregate bolt bolt_of count days hours millis minutes seconds
+    WindowedBolt WindowedBoltExecutor WindowingError aggregate bolt bolt_of count days hours is_tick millis minutes seconds
     sliding spout tumbling windowed_bolt
 """)
 RUNTIME = words("""

@@ -37,7 +37,7 @@ from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout, St
 from windowing.topology.decorators import bolt_of, sliding, tumbling, windowed_bolt
 from windowing.topology.marking import bolt, spout
 from windowing.topology.plan import Topology, TopologyError
-from windowing.topology.tuples import Fields, Tuple, Values
+from windowing.topology.tuples import Fields, Tuple, Values, is_tick
 
 __all__ = [
     "Acker",
@@ -95,6 +95,7 @@ __all__ = [
     "count",
     "days",
     "hours",
+    "is_tick",
     "millis",
     "minutes",
     "seconds",

@@ -57,12 +57,16 @@ class Anchors:
 
     def make(self, edge: int) -> None:
         """Take note of an edge to a tuple that is anchored to this one."""
+        self.require_open()
+        self._made ^= edge
+
+    def require_open(self) -> None:
+        """Raise AckError if the tuple was acked or failed: nothing can be anchored to it any more."""
         if self._settled:
             raise AckError(
                 f"a tuple was anchored to one that was acked or failed before (roots {shown(list(self.edges))}); "
                 "emit first, then ack"
             )
-        self._made ^= edge
 
     def ack(self) -> list[tuple[int, int]]:
         """Settle the tuple; return (root, xor) for each ack message. Raises AckError the second time."""

@@ -18,9 +18,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from windowing.runtime.hub import Delivery, Hub
-from windowing.runtime.tasks import SYSTEM, Task
+from windowing.runtime.tasks import Task
 from windowing.topology.context import TaskContext
 from windowing.topology.plan import Topology
+from windowing.topology.tuples import SYSTEM
 from windowing.transactions.barriers import Aligned, AlignedBarrier, Delivered
 from windowing.transactions.checkpoint import Action, Checkpoint, CheckpointSpout, CheckPointState, Emit
 from windowing.transactions.checkpoint import Effect as SpoutEffect
@@ -162,9 +163,6 @@ class CheckpointTask(Task):
 
     def next_deadline_ms(self) -> int | None:
         return self.spout.next_deadline_ms()
-
-    def close(self) -> None:
-        self.provider.close()
 
     def _perform(self, effects: Iterable[SpoutEffect]) -> None:
         for effect in effects:

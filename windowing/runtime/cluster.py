@@ -29,12 +29,16 @@ from windowing.runtime.clock import Clock, SystemClock, VirtualClock
 from windowing.runtime.crew import Crew, crew_of
 from windowing.runtime.hub import ClusterResult, Hub, output_name
 from windowing.runtime.spouts import InputSource
-from windowing.runtime.states import state_provider
+from windowing.runtime.states_in_use import StatesInUse
+from windowing.runtime.tasks import BoltTask
+from windowing.runtime.windowed import WindowedBoltTask
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Topology
 from windowing.transactions.state import StateProvider
 
 __all__ = ["LocalCluster", "run_topology"]
+
+_LONGEST_POLL_MS = 1000
 
 Batches = Mapping[str, Sequence[Iterable[Any]]]
 """For each InputSpout the rows of each batch: tuples, or dicts by name."""
@@ -47,7 +51,7 @@ class LocalCluster:
     clock: the system's if left out. seed: None does every step in its order; a number chooses the order of steps by chance,
     the same for the same number, to find what depends on it. outputs: the streams to keep, as "count" or "count.late"; those
     that nobody reads if left out. states: where states and windows are that outlive the process, as `topology.state.provider`
-    says if left out; `state_path` is the SQLite file then. A topology that is started again with the same states goes on from
+    says if left out; with a `state_path`, in that SQLite file. What is given as `states` is left open. A topology that is started again with the same states goes on from
     the last checkpoint; in batches there is one after each. Raises ConfigError for a stateful windowed bolt without
     `message_id` that keeps its windows in memory.
 
@@ -83,11 +87,15 @@ class LocalCluster:
         self._hub = Hub(seed or 0, topology.config.acker_executors)
         self._hub.now_ms = self.clock.now_ms()
         self._hub.result.outputs = {name: [] for name in _outputs(topology, outputs)}
-        if states is None and topology.stateful:
-            states = state_provider(topology.config.state_provider, topology.name, state_path)
-        self.crew: Crew = crew_of(topology, self._hub, batches is not None, states if topology.stateful else None)
+        self._states = StatesInUse(topology, states, state_path)
+        try:
+            self.crew: Crew = crew_of(topology, self._hub, batches is not None, self._states.provider)
+        except BaseException:
+            self._states.release()
+            raise
         self._shuffled = seed is not None
         self._opened = False
+        self._quiet_rounds = 0
         self._over: str | None = None
 
     @property
@@ -142,26 +150,42 @@ class LocalCluster:
             self._busy()
 
     def run_for(self, span: Duration | timedelta) -> ClusterResult:
-        """Run for this long by the clock, and leave everything as it is then."""
+        """Run for this long by the clock, and leave everything as it is then.
+
+        With a VirtualClock a round in which spouts emit takes a millisecond, or one that always emits would hold the time; what
+        they have emitted is worked off at the end.
+        """
         self._begin()
         end_ms = self.clock.now_ms() + as_duration_ms(span, "span")
         while self.clock.now_ms() < end_ms:
+            before = self._emissions()
             if not self.step():
                 self._pass_time(end_ms)
+            elif isinstance(self.clock, VirtualClock) and self._emissions() > before:
+                self.clock.set(self.clock.now_ms() + 1)
+        if isinstance(self.clock, VirtualClock):
+            self._work_off()
         return self.result
 
     def step(self) -> bool:
         """Make one round; return whether anything moved."""
         self._begin()
-        return bool(self._guarded(self._round))
+        moved = bool(self._guarded(self._round))
+        if moved:
+            self._quiet_rounds = 0
+        return moved
 
     def drain(self) -> None:
-        """End the input: fire the last windows too, each after what the windows before it emitted has arrived."""
+        """End the input, in topological order: the last windows fire, bolts with ticks get one more."""
         self._begin()
         self._busy()
-        for task in self.crew.windowed:
-            self._guarded(task.drain)
-            self._settle()
+        for task in self.crew.tasks:
+            if isinstance(task, WindowedBoltTask):
+                self._guarded(task.drain)
+                self._settle()
+            elif isinstance(task, BoltTask):
+                task.last_tick()
+                self._settle()
 
     @property
     def pending(self) -> int:
@@ -183,9 +207,9 @@ class LocalCluster:
     def close(self) -> None:
         """Close spouts and bolts, once; nothing is drained."""
         if self._over is None:
-            self._over = "it was closed"
-            for task in self.crew.tasks if self._opened else ():
-                task.close()
+            problem = self._end("it was closed")
+            if problem is not None:
+                raise problem
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -196,6 +220,7 @@ class LocalCluster:
             )
         if not self._opened:
             self._opened = True
+            self._guarded(self._states.begin)
             for task in reversed(self.crew.tasks):  # whoever reads is ready before whoever emits
                 self._guarded(task.open)
 
@@ -217,7 +242,7 @@ class LocalCluster:
     def _busy(self) -> None:
         """Make rounds until nothing moves."""
         self._begin()
-        while self._guarded(self._round):
+        while self.step():
             pass
 
     def _settle(self) -> None:
@@ -225,6 +250,18 @@ class LocalCluster:
         self._busy()
         while self._retrying() and self._pass_time():
             self._busy()
+
+    def _work_off(self) -> None:
+        """Make rounds until nothing moves, without asking the spouts."""
+        asked = [task for task in self.crew.spouts if task.active]
+        for task in asked:
+            task.active = False
+        self._busy()
+        for task in asked:
+            task.active = True
+
+    def _emissions(self) -> int:
+        return sum(task.emissions for task in self.crew.spouts)
 
     def _retrying(self) -> bool:
         return any(task.pending.waiting for task in self.crew.spouts)
@@ -236,7 +273,7 @@ class LocalCluster:
         """Let the clock go on to the next deadline; False if there is none."""
         deadlines = [ms for task in self.crew.tasks if (ms := task.next_deadline_ms()) is not None]
         if not all(task.source.over for task in self.crew.spouts):
-            deadlines.append(self._hub.now_ms + max(1, self.topology.config.sleep_spout_wait_ms))
+            deadlines.append(self._hub.now_ms + self._poll_ms(until_end=end_ms is None))
         if end_ms is not None:
             deadlines.append(end_ms)
         if not deadlines:
@@ -248,6 +285,16 @@ class LocalCluster:
         else:
             time.sleep((until_ms - now_ms) / 1000)
         return True
+
+    def _poll_ms(self, until_end: bool) -> int:
+        """Return when spouts that had nothing are asked again. At the end of the input, where only what failed may come again, they
+        are asked more and more rarely while nothing moves: virtual time would cost a round a millisecond.
+        """
+        wait_ms = max(1, self.topology.config.sleep_spout_wait_ms)
+        if not until_end or not isinstance(self.clock, VirtualClock):
+            return wait_ms
+        self._quiet_rounds += 1
+        return min(wait_ms << min(self._quiet_rounds - 1, 20), max(wait_ms, _LONGEST_POLL_MS))
 
     def _feed(self, spout: str, rows: Iterable[Any]) -> None:
         sources = [task.source for task in self.crew.spouts if task.context.component == spout]
@@ -263,11 +310,19 @@ class LocalCluster:
         try:
             return call()
         except BaseException as problem:
-            self._over = f"it ended with {type(problem).__name__}"
-            for task in self.crew.tasks:
-                with suppress(BoltError):  # what came first is what went wrong
-                    task.close()
+            self._end(f"it ended with {type(problem).__name__}")  # what came first is what went wrong
             raise
+
+    def _end(self, why: str) -> BaseException | None:
+        """Close every task that was opened, and the states, whatever raises; return what was raised first."""
+        self._over = why
+        problems = []
+        for close in (*(task.close for task in self.crew.tasks if self._opened), self._states.release):
+            try:
+                close()
+            except BaseException as problem:
+                problems.append(problem)
+        return problems[0] if problems else None
 
 
 def run_topology(

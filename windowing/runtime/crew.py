@@ -78,8 +78,10 @@ class _Hall:
         id, inbox = topology.task_ids[component.id][index], self._inboxes[component.id][index]
         place = (hub, context, id, inbox, Outbox(hub, topology, component.id, index, self._inboxes), component)
         if component.is_spout:
-            pending = SpoutPending(topology.setting(component.id, "max_spout_pending"), _retry(topology.config))
-            return SpoutTask(*place, pending)
+            fed = self._by_hand and component.kind is ComponentKind.INPUT
+            # A batch comes whole: tuples that wait in windows for its turn would keep the rest of it out.
+            limit = None if fed else topology.setting(component.id, "max_spout_pending")
+            return SpoutTask(*place, SpoutPending(limit, _retry(topology.config)))
         tick_ms = topology.setting(component.id, "tick_tuple_freq_ms") if component.window is None else None
         if self._states is not None and component.checkpointed:
             return self._kept(component, index, place, tick_ms, self._states)

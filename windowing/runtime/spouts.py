@@ -7,8 +7,8 @@
       InputSource         the next row that was fed         the driver emits a failed row again
 
 Laws: a message that failed is asked for again after its back-off, `max_attempts` times in all; then it is a dead letter, and
-the source is told by `give_up`, or `ack` where it has none: it is done with. No acker: acked when it is emitted.
-Source: Storm's `SpoutExecutor`; the limit and what comes after it are ours (Kafka's spout for Storm acks such messages too).
+the source is told by `give_up` if it has one. It is never told `ack` of what failed. No acker: acked when it is emitted.
+Source: Storm's `SpoutExecutor`; the limit and what comes after it are ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from windowing.acking.ledger import Acked, Failed
 from windowing.acking.pending import DeadLetter, Done, Retry, SpoutPending
 from windowing.core.checks import DEFAULT_STREAM
-from windowing.errors import BoltError
+from windowing.errors import BoltError, ConfigError, shown
 from windowing.runtime.hub import INIT, DeadMessage, Hub, Outbox, ReportedError
 from windowing.runtime.tasks import Task
 from windowing.topology.blame import blame, file_of
@@ -123,7 +123,7 @@ class FunctionSource(_Silent):
 
 
 class ObjectSource:
-    """An instance of a spout class. `values_back` names which of its "ack" and "fail" take the values too."""
+    """An instance of a spout class. `values_back` names which of "ack", "fail" and "give_up" take the values too."""
 
     over = False
 
@@ -139,11 +139,7 @@ class ObjectSource:
         return self._call("fail", message_id, values)
 
     def give_up(self, message_id: Any, values: tuple[Any, ...]) -> None:
-        give_up = getattr(self._instance, "give_up", None)
-        if give_up is None:
-            self.ack(message_id, values)
-        else:
-            give_up(message_id)
+        self._call("give_up", message_id, values)
 
     def _call(self, method: str, message_id: Any, values: tuple[Any, ...]) -> bool:
         call = getattr(self._instance, method, None)
@@ -176,7 +172,7 @@ class SpoutTask(Task):
         self._outlet = Outlet(component.outputs)
         self._component = component
         self._instance: Any = None
-        self._emissions = 0
+        self.emissions = 0
         self._at_once: list[tuple[Any, tuple[Any, ...]]] = []
         target = component.declaration.target
         self._file = (
@@ -221,11 +217,11 @@ class SpoutTask(Task):
     def step(self, limit: int | None) -> bool:
         """Hear what the ackers say, then ask the source for tuples while there is room and it has some."""
         moved = super().step(limit)
-        before = self._emissions
+        before = self.emissions
         self.dry = True
         if self.active:
             self._ask(_BURST if limit is None else limit)
-        return moved or self._emissions > before
+        return moved or self.emissions > before
 
     def _ask(self, times: int) -> None:
         """Ask the source for tuples, so many times at most; `dry` says whether it had none."""
@@ -233,12 +229,12 @@ class SpoutTask(Task):
             self.dry = False
             if not self.pending.has_room:
                 return
-            before = self._emissions
+            before = self.emissions
             if not self.source.over:
                 self._guarded("in next_tuple", self.source.next_tuple)
             if self._at_once:
                 self._ack_at_once()
-            if self._emissions == before:
+            if self.emissions == before:
                 self.dry = True
                 return
 
@@ -259,7 +255,11 @@ class SpoutTask(Task):
     def emit(self, values: Any, stream: str, message_id: Any, task: int | None) -> Sequence[int]:
         """Check a row, send it, and track it if it has a message id; return the ids of the tasks it went to."""
         checked = self._outlet.checked(values, stream, task is not None)
-        self._emissions += 1
+        if message_id.__hash__ is None:
+            raise ConfigError(
+                f"a message id is hashable, got {shown(message_id)}; use a number, a text, or a tuple of such"
+            )
+        self.emissions += 1
         return self._send(checked, stream, message_id, task)
 
     def report_error(self, error: BaseException) -> None:

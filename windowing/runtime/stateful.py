@@ -8,10 +8,11 @@ from typing import Any
 from windowing.runtime.checkpoints import Links
 from windowing.runtime.hub import Delivery, Hub, Outbox
 from windowing.runtime.keeper import Keeper
-from windowing.runtime.tasks import SYSTEM, BoltCollector, BoltTask
+from windowing.runtime.tasks import BoltCollector, BoltTask
 from windowing.topology.context import TaskContext
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Component
+from windowing.topology.tuples import SYSTEM
 from windowing.transactions.checkpoint import Checkpoint
 from windowing.transactions.state import KeyValueState
 

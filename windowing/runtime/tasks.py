@@ -25,19 +25,11 @@ from windowing.runtime.hub import ACK, FAIL, INIT, Delivery, Hub, Outbox, Report
 from windowing.topology.calls import BoltCaller
 from windowing.topology.context import TaskContext
 from windowing.topology.plan import Component
-from windowing.topology.tuples import Fields, Origin, Tuple
+from windowing.topology.tuples import SYSTEM, TICK, Fields, Origin, Tuple
 
-__all__ = ["SYSTEM", "TICK", "AckerTask", "BoltCollector", "BoltTask", "RichBoltTask", "Task", "is_tick", "unsettled"]
-
-SYSTEM, TICK = "__system", "__tick"
-"""The component and the stream that tick tuples come from."""
+__all__ = ["AckerTask", "BoltCollector", "BoltTask", "RichBoltTask", "Task", "unsettled"]
 
 _TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
-
-
-def is_tick(tuple: Tuple) -> bool:
-    """Whether a tuple is a tick, made by the clock every `topology.tick.tuple.freq.secs`. Source: `TupleUtils.isTick`."""
-    return tuple.source_component == SYSTEM and tuple.source_stream == TICK
 
 
 class Task:
@@ -185,9 +177,18 @@ class BoltTask(Task):
         """Put a tick into the inbox if one is due; several that are overdue are one."""
         if self._next_tick_ms is not None and self.hub.now_ms >= self._next_tick_ms:
             assert self._tick_ms is not None
-            self.inbox.append(Delivery((self._tick_ms / 1000,), _TICK_ORIGIN, None))
+            self._send_tick()
             behind_ms = self.hub.now_ms - self._next_tick_ms
             self._next_tick_ms += self._tick_ms * (1 + behind_ms // self._tick_ms)
+
+    def last_tick(self) -> None:
+        """Put a tick into the inbox at the end of the input, where the bolt has ticks: it may hold rows until one comes."""
+        if self._next_tick_ms is not None:
+            self._send_tick()
+
+    def _send_tick(self) -> None:
+        assert self._tick_ms is not None
+        self.inbox.append(Delivery((self._tick_ms / 1000,), _TICK_ORIGIN, None))
 
     def next_deadline_ms(self) -> int | None:
         return self._next_tick_ms
@@ -204,6 +205,9 @@ class RichBoltTask(BoltTask):
 
     def handle(self, message: Delivery) -> None:
         self.attempt(message)
+
+    def last_tick(self) -> None:
+        """Nothing: as long as it holds tuples, time goes on and ticks come."""
 
 
 class BoltCollector:
@@ -255,8 +259,10 @@ def _delivered(tuple: Tuple) -> Delivery:
 
 def _anchors_of(tuples: Tuple | Iterable[Tuple]) -> list[Anchors]:
     given: Iterator[Tuple] = iter((tuples,) if isinstance(tuples, Tuple) else tuples)
-    found = (_delivered(tuple)._anchors for tuple in given)
-    return [anchors for anchors in found if anchors is not None]
+    found = [anchors for tuple in given if (anchors := _delivered(tuple)._anchors) is not None]
+    for anchors in found:
+        anchors.require_open()
+    return found
 
 
 def unsettled(tuples: Iterable[Any]) -> list[Anchors]:

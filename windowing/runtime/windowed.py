@@ -11,7 +11,7 @@ half with emits, acks and timers.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -83,6 +83,7 @@ class WindowedBoltTask(Task):
         self._passed: list[Delivery] = []
         self._peers: list[WindowedBoltTask] = hub.windowed.setdefault(component.id, [])
         self._peers.append(self)
+        self._counts: dict[str, int] = {}
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -194,10 +195,11 @@ class WindowedBoltTask(Task):
         """Do what the windows say, each before the next is taken."""
         for effect in effects:
             self.perform_one(effect)
-        counts: Counter[str] = Counter()
-        for task in self._peers:
-            counts.update(task.executor.counts())
-        self.hub.result.counts[self.context.component] = dict(counts)
+        counts, before = self.executor.counts(), self._counts
+        total = self.hub.result.counts.setdefault(self.context.component, dict.fromkeys(counts, 0))
+        for name, count in counts.items():
+            total[name] += count - before.get(name, 0)
+        self._counts = counts
 
     def perform_one(self, effect: Effect) -> None:
         """Do what one effect says."""

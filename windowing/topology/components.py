@@ -16,7 +16,7 @@ Source: `ISpout`, `IBolt`, `IBasicBolt`, `IStatefulBolt`, `IStatefulWindowedBolt
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,6 +59,8 @@ class State(Protocol):
     def get(self, key: Any, default: Any = None) -> Any: ...
     def put(self, key: Any, value: Any) -> None: ...
     def delete(self, key: Any) -> Any: ...
+    def items(self) -> Iterator[tuple[Any, Any]]: ...
+    def __contains__(self, key: object) -> bool: ...
 
 
 class BasicOutputCollector(Protocol):
@@ -98,7 +100,9 @@ class _Component:
 
 
 class Spout(_Component, ABC):
-    """A source of tuples. `ack` and `fail` may take (message_id, values): then they are handed the values too.
+    """A source of tuples. `ack`, `fail` and `give_up` may take (message_id, values): then they are handed the values too.
+
+    `fail` asks for a message again, after its back-off; `give_up` says that it failed for the last time and is a dead letter.
 
     The driver calls `next_tuple` again and again, one call at a time, on the thread of `ack` and `fail`; emitting nothing
     says that there is nothing now. Source: `ISpout`, JStorm's `IAckValueSpout` and `IFailValueSpout`.
@@ -112,9 +116,10 @@ class Spout(_Component, ABC):
     def next_tuple(self) -> None:
         """Emit some tuples to the collector, or none; never wait."""
 
-    # ack and fail are given more than one argument by some spouts, so their types are left open here.
+    # These are given more than one argument by some spouts, so their types are left open here.
     ack: Any = None
     fail: Any = None
+    give_up: Any = None
 
     def activate(self) -> None:
         """Go on after `deactivate`."""

@@ -54,7 +54,7 @@ class Declaration:
 
     target: the function, or what makes an instance (`is_class`); None for an INPUT. style: ROWS if the function, or a
     BASIC_BOLT's execute, returns its rows. direct: the streams on which the emitter names the task. values_back: which
-    of a spout's "ack" and "fail" take (message_id, values). window: the windowed bolt.
+    of a spout's "ack", "fail" and "give_up" take (message_id, values). window: the windowed bolt.
     """
 
     kind: ComponentKind
@@ -228,7 +228,7 @@ def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fr
     _check_methods(target, title, (("next_tuple", ()), *_SPOUT_METHODS))
     _refuse_abstract(target, title)
     values_back = set()
-    for method in ("ack", "fail"):
+    for method in ("ack", "fail", "give_up"):
         if getattr(target, method, None) is not None:
             if _binds(bound(target, method), 2):
                 values_back.add(method)

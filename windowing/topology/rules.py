@@ -13,7 +13,7 @@ from windowing.core.checks import checked_name, did_you_mean
 from windowing.core.measures import Count, Duration
 from windowing.errors import ConfigError, shown
 from windowing.topology.drafts import REASON, Draft, Facts
-from windowing.topology.groupings import CustomGrouping, DirectGrouping, FieldsGrouping
+from windowing.topology.groupings import CustomGrouping, DirectGrouping, FieldsGrouping, GroupingKind
 from windowing.topology.hashing import hashable
 from windowing.topology.kept_rules import KEPT_RULES
 from windowing.topology.plan import OutputStream, Subscription
@@ -273,7 +273,7 @@ def windows_within_timeout(facts: Facts) -> Iterator[str]:
 
 
 def windows_within_pending(facts: Facts) -> Iterator[str]:
-    """Length + slide of a count window in memory are at most the max spout pending of every spout above it, if it has one."""
+    """Length + slide of a count window in memory, times its tasks, are at most the max spout pending of every spout above."""
     for draft, declared in facts.windowed() if facts.config.acker_executors > 0 else ():
         assert declared.window is not None
         window = declared.window.config
@@ -284,7 +284,9 @@ def windows_within_pending(facts: Facts) -> Iterator[str]:
             for what, measure in (("length", window.length), ("slide", window.slide))
             if isinstance(measure, Count)
         ]
-        held = sum(value for _, value in counts)
+        tasks = _sharing_tasks(draft)
+        held = sum(value for _, value in counts) * tasks
+        each = f" in each of {tasks} tasks" if tasks > 1 else ""
         for spout in facts.spouts_above(str(draft.id)):
             own = facts.configs.get(spout)
             pending = facts.config.max_spout_pending if own is None else own.max_spout_pending
@@ -292,7 +294,7 @@ def windows_within_pending(facts: Facts) -> Iterator[str]:
             if pending is not None and held > pending:
                 yield (
                     f"{draft.called} holds up to {held} tuples without an ack "
-                    f"({' + '.join(f'{what} {value}' for what, value in counts)}), but spout {spout!r} stops at "
+                    f"({' + '.join(f'{what} {value}' for what, value in counts)}{each}), but spout {spout!r} stops at "
                     f"{pending} in flight, so no window might ever be full; set topology.max.spout.pending to {held} or more"
                 )
 
@@ -353,6 +355,13 @@ RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
 
 def _subscriptions(facts: Facts) -> Iterator[tuple[Draft, Subscription]]:
     return ((draft, found) for draft in facts.bolts() for found in draft.inputs)
+
+
+def _sharing_tasks(draft: Draft) -> int:
+    """Return how many tasks of a bolt share its tuples: one where each of them gets all, or one of them does."""
+    whole = (GroupingKind.GLOBAL, GroupingKind.ALL)
+    shared = any(found.grouping.kind not in whole for found in draft.inputs)
+    return draft.parallelism if shared and isinstance(draft.parallelism, int) else 1
 
 
 def _stream(found: Subscription) -> str:

@@ -16,7 +16,10 @@ from typing import Any
 from windowing.core.checks import DEFAULT_STREAM, checked_name, did_you_mean
 from windowing.errors import ConfigError, shown
 
-__all__ = ["Fields", "Origin", "Tuple", "Values"]
+__all__ = ["SYSTEM", "TICK", "Fields", "Origin", "Tuple", "Values", "is_tick"]
+
+SYSTEM, TICK = "__system", "__tick"
+"""The component and the stream that tick tuples come from."""
 
 _NO_IDS: Mapping[int, int] = {}
 
@@ -169,3 +172,8 @@ class Tuple:
 
     def __repr__(self) -> str:
         return f"Tuple({self._origin!r}, {shown(self.as_dict())})"
+
+
+def is_tick(tuple: Tuple) -> bool:
+    """Whether a tuple is a tick, made by the clock every `topology.tick.tuple.freq.secs`. Source: `TupleUtils.isTick`."""
+    return tuple.source_component == SYSTEM and tuple.source_stream == TICK

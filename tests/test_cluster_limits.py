@@ -1,0 +1,188 @@
+"""LocalCluster at its edges: limits of what is in flight, virtual time, the end of the input, what a spout may say."""
+
+from __future__ import annotations
+
+import pytest
+
+from windowing import (
+    BasicBolt,
+    Bolt,
+    FailedException,
+    InputSpout,
+    Spout,
+    TopologyBuilder,
+    TopologyError,
+    bolt,
+    count,
+    is_tick,
+    seconds,
+    spout,
+    tumbling,
+)
+from windowing.errors import BoltError
+from windowing.runtime import LocalCluster, VirtualClock, run_topology
+
+ROWS = [("a", at) for at in range(0, 80_000, 10_000)]
+
+
+@tumbling(seconds(10), timestamp="at", output="n long")
+def size(window):
+    return len(window)
+
+
+@tumbling(count(10), output="n long")
+def ten(window):
+    return len(window)
+
+
+@spout(output="n long")
+class Endless(Spout):
+    def open(self, context, collector):
+        super().open(context, collector)
+        self.n = 0
+
+    def next_tuple(self):
+        self.n += 1
+        self.collector.emit(self.n, message_id=self.n)
+
+
+@bolt(output="n long")
+def same(tuple):
+    return tuple["n"]
+
+
+def chain(source, *bolts, **settings):
+    builder = TopologyBuilder("edges").configure(**settings)
+    builder.set_spout("source", source)
+    before = "source"
+    for index, declared in enumerate(bolts):
+        builder.set_bolt(f"bolt{index}", declared).shuffle_grouping(before)
+        before = f"bolt{index}"
+    return builder
+
+
+def test_a_batch_comes_whole_whatever_may_be_in_flight():
+    topology = chain(InputSpout("word string, at long"), size, max_spout_pending=2).build()
+    result = run_topology(topology, {"source": [ROWS[:4], ROWS[4:]]}, clock=VirtualClock())
+    assert result["bolt0"] == [(1,)] * 8
+    assert (result.acked, result.failures) == (8, 0)
+
+
+def test_a_count_window_fits_into_the_max_spout_pending_in_every_task_that_shares_its_tuples():
+    def built(grouping, tasks):
+        builder = TopologyBuilder("edges").configure(max_spout_pending=20)
+        builder.set_spout("source", Endless)
+        getattr(builder.set_bolt("ten", ten, tasks), grouping)("source")
+        return builder.build()
+
+    built("shuffle_grouping", 1)
+    built("all_grouping", 4)
+    built("global_grouping", 4)
+    with pytest.raises(TopologyError, match=r"holds up to 80 tuples .* in each of 4 tasks.* stops at 20 in flight"):
+        built("shuffle_grouping", 4)
+
+
+def test_virtual_time_goes_on_under_a_spout_that_always_emits():
+    clock = VirtualClock()
+    with LocalCluster(chain(Endless, same).build(), clock=clock) as cluster:
+        result = cluster.run_for(seconds(0.05))
+    assert clock.now_ms() == 50
+    assert result.acked >= 49
+
+
+def test_an_hour_of_retries_of_a_spout_of_its_own_costs_few_rounds():
+    asked = []
+
+    @spout(output="n long")
+    class Once(Spout):
+        def next_tuple(self):
+            asked.append(None)
+            if len(asked) == 1:
+                self.collector.emit(1, message_id=1)
+
+    @bolt(output="n long")
+    def never(tuple):
+        raise FailedException("not this one")
+
+    clock = VirtualClock()
+    settings = {"max_attempts": 60, "retry_delay": seconds(60), "retry_delay_max": seconds(60)}
+    result = run_topology(chain(Once, never, **settings).build(), clock=clock)
+    assert result.failures == 60
+    assert clock.now_ms() >= 59 * 60_000
+    assert len(asked) < 10_000
+
+
+def test_counts_of_a_windowed_bolt_are_those_of_all_its_tasks():
+    builder = TopologyBuilder("edges")
+    builder.set_spout("source", InputSpout("word string, at long"))
+    builder.set_bolt("size", size, 3).fields_grouping("source", "at")
+    result = run_topology(builder.build(), {"source": [ROWS]}, clock=VirtualClock())
+    assert (result.counts["size"]["in"], result.counts["size"]["shown"], result.counts["size"]["pending"]) == (8, 8, 0)
+
+
+def test_a_bolt_with_ticks_gets_one_more_at_the_end_of_the_input():
+    @bolt(output="n long")
+    class Gathers(BasicBolt):
+        def prepare(self, context):
+            self.sum = 0
+
+        def execute(self, tuple, collector):
+            if is_tick(tuple):
+                collector.emit(self.sum)
+                self.sum = 0
+            else:
+                self.sum += tuple["n"]
+
+    @spout(output="n long")
+    def three():
+        yield from (1, 2, 3)
+
+    builder = chain(three)
+    builder.set_bolt("sums", Gathers).shuffle_grouping("source").configure(tick_tuple_freq=seconds(60))
+    builder.set_bolt("same", same).shuffle_grouping("sums")
+    assert run_topology(builder.build(), clock=VirtualClock())["same"] == [(6,)]
+
+
+def test_anchoring_to_a_settled_tuple_is_an_error_even_if_nobody_reads_the_stream():
+    @bolt(output="n long")
+    class Late(Bolt):
+        def execute(self, tuple):
+            self.collector.ack(tuple)
+            self.collector.emit(1, anchors=tuple)
+
+    with pytest.raises(BoltError, match=r"anchored to one that was acked or failed before .* emit first, then ack"):
+        run_topology(chain(InputSpout("n long"), Late).build(), {"source": [[(1,)]]}, clock=VirtualClock())
+
+
+def test_a_message_id_that_has_no_hash_is_a_sentence():
+    @spout(output="n long")
+    class Listed(Spout):
+        def next_tuple(self):
+            self.collector.emit(1, message_id=[1])
+
+    with pytest.raises(BoltError, match=r"a message id is hashable, got \[1\]"):
+        run_topology(chain(Listed, same).build(), clock=VirtualClock())
+
+
+def test_a_spout_gets_the_values_of_what_is_given_up_where_it_takes_them():
+    given_up = []
+
+    @spout(output="n long")
+    class Keeps(Spout):
+        def open(self, context, collector):
+            super().open(context, collector)
+            self.left = [7]
+
+        def next_tuple(self):
+            if self.left:
+                self.collector.emit(self.left.pop(), message_id="seven")
+
+        def give_up(self, message_id, values):
+            given_up.append((message_id, values))
+
+    @bolt(output="n long")
+    def never(tuple):
+        raise FailedException("not this one")
+
+    run_topology(chain(Keeps, never, max_attempts=2).build(), clock=VirtualClock())
+    assert given_up == [("seven", (7,))]
