@@ -462,6 +462,7 @@ def test_what_a_task_waits_for_and_whom_it_tells() -> None:
         "it reports once"
     )
     assert targets_of(plan, source.id, "bg0") == ((holder.id, 0),)
+    assert [plan.waits(group.id, "bg0") for group in (source, holder, behind)] == [False, True, True]
 
 
 def test_the_definition_of_a_plan_is_plain_data() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark import cloudpickle
 
 from windowing.core.measures import count, seconds
-from windowing.errors import BoltError, FailedException, SupersededError
+from windowing.errors import BoltError, FailedException, SupersededError, WindowingError
 from windowing.runtime.stores.factory import map_state
 from windowing.runtime.stores.memory import MemoryStore
 from windowing.topology.groupings import ShuffleGrouping
@@ -695,6 +695,16 @@ def test_a_plan_travels_with_the_users_functions() -> None:
     )
     there = TridentRun(cloudpickle.loads(cloudpickle.dumps(run.plan)))
     assert sorted(there.batch({"in": WORDS})["out"]) == [("a", 12), ("b", 6)]
+
+
+def test_windows_refuse_a_batch_that_is_committed_after_a_later_one() -> None:
+    run = run_of(lambda s: s.global_().tumbling_window(count(2), "n", b.Sum(), "total long", timestamp="n"))
+    earlier, later = run.begin({"in": WORDS}, txid=1), run.begin({"in": WORDS}, txid=2)
+    later.commit()
+    with pytest.raises(
+        WindowingError, match="was asked to commit batch 1 after batch 2; commit in the order of the txids"
+    ):
+        earlier.commit()
 
 
 def test_the_last_batch_fires_what_is_left() -> None:
