@@ -111,9 +111,9 @@ class WatchedStates(SqliteStateProvider):
         return pages
 
     def save_record(self, name: str, data: Any) -> None:
-        self.failpoints.at({"committing": "prepared", "committed": "committed"}.get(data["state"], ""))
+        self.failpoints.at({"committing": "prepared", "committed": "committed"}.get(data.get("state"), ""))
         super().save_record(name, data)
-        self.failpoints.at("done" if data["state"] == "committed" else "")
+        self.failpoints.at("done" if data.get("state") == "committed" else "")
 
 
 def topology(sources: dict[str, type[Spout]], at: Callable[[str], None] = lambda point: None) -> Topology:

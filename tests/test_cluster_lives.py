@@ -213,6 +213,7 @@ class LivesMachine(RuleBasedStateMachine):
             self.cluster.run()
             self.watch.check()
             self.cluster.close()
+            self.states.close()
             assert self.waiting == {name: [] for name in BOLTS}
             self.check_states()
         finally:

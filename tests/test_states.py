@@ -26,7 +26,7 @@ Provider = MemoryStateProvider | SqliteStateProvider
 
 @pytest.fixture(params=["memory", "sqlite"])
 def provider(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Provider]:
-    found = state_provider(request.param, "words", tmp_path / "state.db")
+    found = state_provider(request.param, "words", None if request.param == "memory" else tmp_path / "state.db")
     yield found  # type: ignore[misc]
     found.close()
 

@@ -25,7 +25,6 @@ def test_the_defaults_are_those_of_storm() -> None:
         "windowing.retry.delay.ms": 1000,
         "windowing.retry.delay.max.ms": 60_000,
         "topology.state.checkpoint.interval.ms": 1000,
-        "topology.state.provider": "memory",
         "topology.sleep.spout.wait.strategy.time.ms": 1,
         "topology.debug": False,
     }

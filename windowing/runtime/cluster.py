@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from windowing.core.checks import did_you_mean
 from windowing.core.measures import Duration, as_duration_ms
-from windowing.errors import BoltError, ConfigError, WindowingError, shown
+from windowing.errors import ConfigError, WindowingError, shown
 from windowing.runtime.clock import Clock, SystemClock, VirtualClock
 from windowing.runtime.crew import Crew, crew_of
 from windowing.runtime.hub import ClusterResult, Hub, output_name
@@ -51,9 +50,9 @@ class LocalCluster:
     clock: the system's if left out. seed: None does every step in its order; a number chooses the order of steps by chance,
     the same for the same number, to find what depends on it. outputs: the streams to keep, as "count" or "count.late"; those
     that nobody reads if left out. states: where states and windows are that outlive the process, as `topology.state.provider`
-    says if left out; with a `state_path`, in that SQLite file. What is given as `states` is left open. A topology that is started again with the same states goes on from
-    the last checkpoint; in batches there is one after each. Raises ConfigError for a stateful windowed bolt without
-    `message_id` that keeps its windows in memory.
+    says if left out; with a `state_path`, in that SQLite file. What is given as `states` is left open. A topology that is started
+    again with the same states goes on from the last checkpoint; in batches there is one after each. Raises ConfigError for a
+    stateful windowed bolt without `message_id` that keeps its windows in memory, DefinitionChangedError for states of another plan.
 
     >>> from windowing.topology.builder import TopologyBuilder
     >>> from windowing.topology.components import InputSpout

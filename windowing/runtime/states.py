@@ -10,6 +10,7 @@ Source: Storm's `InMemoryKeyValueStateProvider`; its Redis and HBase providers a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,11 @@ class _Provider:
             self._pages[component, task] = SqlitePages(self._page_file(component, task))
         return self._pages[component, task]
 
+    def forget(self) -> None:
+        """Forget what is not prepared; pages that no manifest names are deleted when their window begins again."""
+        for state in self._states.values():
+            state.forget()
+
     def _store(self, name: str) -> StateStore:
         raise NotImplementedError
 
@@ -113,7 +119,7 @@ class MemoryStateProvider(_Provider):
 
     def close(self) -> None:
         """Forget what is not committed or prepared; what is stays for the next start."""
-        self._states = {name: BufferedState(state.store) for name, state in self._states.items()}
+        self.forget()
 
 
 class SqliteStateProvider(_Provider):
@@ -151,18 +157,26 @@ class SqliteStateProvider(_Provider):
         self._records.put_now(encode_value(name), encode_value(data))
 
     def close(self) -> None:
-        """Close the files; what is not prepared is gone."""
-        self.file.close()
-        for pages in self._pages.values():
-            pages.close()
+        """Close the files, all of them whatever raises; what is not prepared is gone."""
+        with ExitStack() as files:
+            files.callback(self.file.close)
+            for pages in self._pages.values():
+                files.callback(pages.close)
 
 
-def state_provider(kind: str, topology: str, path: str | Path | None = None) -> StateProvider:
-    """Return the provider that `topology.state.provider` names: "memory", or "sqlite" with the path of its file."""
-    if kind == "memory":
-        return MemoryStateProvider()
-    if kind != "sqlite":
+def state_provider(kind: str | None, topology: str, path: str | Path | None = None) -> StateProvider:
+    """Return the provider that `topology.state.provider` names: "memory", or "sqlite" with the path of its file; None is what the
+    path says.
+    """
+    if kind not in (None, "memory", "sqlite"):
         raise ConfigError(f"topology.state.provider is 'memory' or 'sqlite', got {shown(kind)}; give one of them")
+    if kind == "memory" and path is not None:
+        raise ConfigError(
+            f"states of {topology!r} are in memory by topology.state.provider, yet state_path is {shown(str(path))}; leave one of "
+            "the two out: with a path alone they are in SQLite"
+        )
+    if kind != "sqlite" and path is None:
+        return MemoryStateProvider()
     if path is None:
         raise ConfigError(
             f"states of {topology!r} in SQLite need a file that outlives the process, got none; give its path"

@@ -12,12 +12,11 @@ a new field, fused bolts, lag, late stream, on_error, ...    taken over
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from windowing.spark.wire import stream_name
 from windowing.spark.wiring import Wiring
+from windowing.topology.kept import bolt_definition, bolt_differences, said, same
 from windowing.topology.plan import Component
 
 __all__ = ["described", "differences", "is_whole"]
@@ -56,72 +55,18 @@ def is_whole(stored: Any) -> bool:
 def differences(stored: Definition, wanted: Definition) -> Iterator[str]:
     """Yield, as sentences, what keeps a topology from going on with the state of another."""
     for part, told in (("spouts", "the spouts with their streams"), ("partitions", "partitions")):
-        if _plain(stored[part]) != _plain(wanted[part]):
-            yield f"{told} were {_said(stored[part])}, now {_said(wanted[part])}"
+        if not same(stored[part], wanted[part]):
+            yield f"{told} were {said(stored[part])}, now {said(wanted[part])}"
     old, new = ([[name for name, _ in level] for level in each["levels"]] for each in (stored, wanted))
     if old != new:
-        yield f"the bolts behind exchanges were, level by level, {_said(old)}, now {_said(new)}"
+        yield f"the bolts behind exchanges were, level by level, {said(old)}, now {said(new)}"
         return
     for before, after in zip(stored["levels"], wanted["levels"], strict=True):
         for (name, was), (_, is_now) in zip(before, after, strict=True):
-            yield from _bolt_differences(name, was, is_now)
+            yield from bolt_differences(name, was, is_now)
 
 
 def _fixed(wiring: Wiring, component: Component) -> Definition:
     window = wiring.windows.get(component.id)
-    keeps = window is not None or component.stateful
-    return {
-        "tasks": component.parallelism,
-        "stateful": component.stateful,
-        "window": None if window is None else window.definition()["fixed"],
-        "inputs": [
-            [
-                stream_name(found.component, found.stream),
-                found.grouping.definition(),
-                _fields(wiring, found.component, found.stream),
-            ]
-            for found in component.inputs
-            if keeps
-        ],
-    }
-
-
-def _fields(wiring: Wiring, component: str, stream: str) -> list[list[str]]:
-    schema = wiring.component(component).outputs[stream].schema
-    return [list(field) for field in zip(schema.names, schema.types, strict=True)]
-
-
-def _bolt_differences(name: str, stored: Definition, wanted: Definition) -> Iterator[str]:
-    for part in ("tasks", "stateful"):
-        if stored[part] != wanted[part]:
-            yield f"{part} of bolt {name!r} was {_said(stored[part])}, now {_said(wanted[part])}"
-    old, new = stored["window"] or {}, wanted["window"] or {}
-    for part in [*old, *(part for part in new if part not in old)]:
-        if _plain(old.get(part)) != _plain(new.get(part)):
-            yield f"{part} of bolt {name!r} was {_said(old.get(part))}, now {_said(new.get(part))}"
-    was = {stream: (grouping, fields) for stream, grouping, fields in stored["inputs"]}
-    is_now = {stream: (grouping, fields) for stream, grouping, fields in wanted["inputs"]}
-    if list(was) != list(is_now):
-        yield f"bolt {name!r} read {', '.join(was) or 'nothing'}, now {', '.join(is_now) or 'nothing'}"
-        return
-    for stream, (grouping, fields) in was.items():
-        yield from _input_differences(f"{stream} into bolt {name!r}", (grouping, fields), is_now[stream])
-
-
-def _input_differences(what: str, stored: tuple[Any, Any], wanted: tuple[Any, Any]) -> Iterator[str]:
-    if _plain(stored[0]) != _plain(wanted[0]):
-        yield f"the grouping of {what} was {_said(stored[0])}, now {_said(wanted[0])}"
-    types: Mapping[str, str] = dict(wanted[1])
-    for name, kind in stored[1]:
-        if name not in types:
-            yield f"field {name!r} ({kind}) of {what} is gone"
-        elif types[name] != kind:
-            yield f"field {name!r} of {what} was {kind}, now {types[name]}"
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
-
-
-def _said(value: Any) -> str:
-    return json.dumps(value)
+    fixed = None if window is None else window.definition()["fixed"]
+    return bolt_definition(wiring.stages.topology, component, fixed, window is not None or component.stateful)

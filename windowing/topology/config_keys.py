@@ -32,7 +32,8 @@ class TopologyConfig:
     flight (None: any number). acker_executors: 0 acks at emit. acker_rotation: exact deadlines if None, else Storm's rotation
     of so many buckets. max_attempts, retry_delay_ms, retry_delay_max_ms: how often a message is emitted before it is a dead
     letter (None: no limit, as in Storm), and how long a failed one waits. tick_tuple_freq_ms: how often bolts get a tick
-    (None: never). max_task_parallelism: an upper bound for every component. own: keys of one's own.
+    (None: never). state_provider: None is "sqlite" where the cluster is given a path, else "memory". max_task_parallelism: an
+    upper bound for every component. own: keys of one's own.
 
     >>> from windowing.core.measures import seconds
     >>> TopologyConfig.of({"topology.max.spout.pending": 1000}, message_timeout=seconds(0.5)).message_timeout_ms
@@ -49,7 +50,7 @@ class TopologyConfig:
     retry_delay_max_ms: int = 60_000
     tick_tuple_freq_ms: int | None = None
     state_checkpoint_interval_ms: int = 1000
-    state_provider: str = "memory"
+    state_provider: str | None = None
     max_task_parallelism: int | None = None
     sleep_spout_wait_ms: int = 1
     debug: bool = False

@@ -83,6 +83,9 @@ class StateProvider(Protocol):
     def save_record(self, name: str, data: Any) -> None:
         """Make plain data durable at once, outside of any checkpoint."""
 
+    def forget(self) -> None:
+        """Forget what is not prepared, as if the process had ended; the store stays open, for the next cluster."""
+
     def close(self) -> None:
         """Let go of the store; what is not prepared is gone."""
 
@@ -210,6 +213,10 @@ class BufferedState:
         """Become the state that was committed last."""
         self.store.rollback()
         self._changes, self._prepared = {}, {}
+
+    def forget(self) -> None:
+        """Forget what is not prepared."""
+        self._changes, self._prepared = {}, self.store.prepared()
 
     def require(self, txid: int) -> None:
         """Raise CorruptStateError unless this is the state as of `txid`, or was never committed (a task that is new)."""
