@@ -493,3 +493,16 @@ def test_a_long_topology_is_planned_and_run_without_recursion() -> None:
     plan = topology.build()
     assert max(len(group) for group in groups(plan)) == 1104
     assert TridentRun(plan).batch({"words": [("a", 1)]})["out"] == [("a", 1, None)]
+
+
+def test_the_same_topology_gives_the_same_plan_every_time() -> None:
+    def built(kept: list[Any]) -> str:
+        kept.append([object() for _ in range(len(kept) * 7)])  # so that nothing lies where it lay before
+        topology = TridentTopology()
+        stream = words(topology)
+        branches = [stream.shuffle().name(f"branch{number}").project("n") for number in range(6)]
+        topology.merge(*branches).shuffle().sink("out")
+        return topology.build().explain()
+
+    kept: list[Any] = []
+    assert len({built(kept) for _ in range(30)}) == 1

@@ -1,15 +1,16 @@
 """Trident: streams of batches as a plan, and the machines of its groups; both drivers run the same ones.
 
-streams.py, topology.py, chained.py     what a user writes: Stream, GroupedStream, TridentTopology
-operations.py, grouping.py,             what a step is, as data: its fields, its mistakes, its processor
-    stateful.py, windowed.py
-facts.py, rules.py                      what was written, and what is wrong with it
-graph.py, grouper.py, planner.py,       nodes -> groups, exchanges, parallelism: the plan
-    plan.py, partitions.py
-processors.py, aggregating.py,          what a node does with the tuples of a batch
-    joining.py, persisting.py, windows.py
-subtopology.py, outlets.py              one task of a group, and its way out: what drivers call
-evaluation.py                           TridentRun: the slow, obvious driver
+streams, topology, chained              what a user writes: Stream, GroupedStream, TridentTopology
+operations, grouping, stateful, windowed
+                                        what a step is, as data: its fields, its mistakes, its processor
+facts, rules                            what was written, and what is wrong with it
+graph, grouper, partitions, planner, plan
+                                        nodes -> groups, exchanges, parallelism: the plan
+processors, aggregating, joining, persisting, windows
+                                        what a node does with the tuples of a batch
+subtopology, outlets                    one task of a group, and its way out: what drivers call
+coordination                            what each task waits for in a batch, and whom it tells
+evaluation                              TridentRun: the slow, obvious driver
 """
 
 from windowing.topology.trident.aggregating import Emits
@@ -30,6 +31,7 @@ from windowing.topology.trident.builtins import (
     TupleCollectionGet,
 )
 from windowing.topology.trident.chained import ChainedAggregatorDeclarer
+from windowing.topology.trident.coordination import coord_specs, targets_of
 from windowing.topology.trident.evaluation import BatchInFlight, TridentRun
 from windowing.topology.trident.graph import Graph, IndexedEdge, Node, PartitionNode, ProcessorNode, Source, SpoutNode
 from windowing.topology.trident.grouper import GraphGrouper, Group
@@ -94,4 +96,6 @@ __all__ = [
     "TridentTopology",
     "TupleCollectionGet",
     "WindowedStream",
+    "coord_specs",
+    "targets_of",
 ]

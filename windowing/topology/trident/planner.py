@@ -111,13 +111,14 @@ class _Planner:
 
     def order(self, problems: list[str]) -> list[Group]:
         """Return the groups, each behind those that it reads; a cycle, which only states can make, is noted."""
-        reads: dict[Group, set[Group]] = {group: set() for group in self.groups}
+        known = {min(group.nodes): group for group in self.groups}
+        reads: dict[int, list[int]] = {first: [] for first in known}
         for hop in self.hops:
-            reads[hop.group].add(self.of[hop.source])
+            reads[min(hop.group.nodes)].append(min(self.of[hop.source].nodes))
         try:
-            return list(graphlib.TopologicalSorter(reads).static_order())
+            return [known[first] for first in graphlib.TopologicalSorter(reads).static_order()]
         except graphlib.CycleError as found:
-            steps = [self.graph.nodes[number] for group in found.args[1][1:] for number in group.nodes]
+            steps = [self.graph.nodes[number] for first in found.args[1][1:] for number in known[first].nodes]
             asked = ", ".join(
                 node.called for node in steps if isinstance(node, ProcessorNode) and self._beside_state(node)
             )
