@@ -68,6 +68,6 @@ def test_batches_that_always_fail_end_on_the_dead_letters_and_all_others_in_the_
         row for state in topology.states.values() for _, rows in state.values() for row in rows if int(row[1:]) % 7 == 6
     }
     assert poisoned == set()
-    dead = [row for rows in topology.dead.values() for row in rows]
+    dead = [row for _, rows in topology.dead.values() for row in rows]
     assert len([row for row in dead if int(row[1:]) % 7 == 6]) >= 5
     assert sum(len(rows) for state in topology.states.values() for _, rows in state.values()) > 20

@@ -720,7 +720,7 @@ def test_a_commit_of_an_old_life_does_not_undo_that_of_the_new(store):
     new = Read(OPAQUE, topic, store)
     assert new.batch("1:1") == "ab"
     new.done("1:1")
-    with pytest.raises(FailedException, match="a later attempt was, by another life of this task"):
+    with pytest.raises(FailedException, match="another life of this task went on meanwhile"):
         old.emitter.commit(attempt("1:0"))
     assert Read(OPAQUE, topic, store).batch("2:0") == "cd"
 
@@ -738,9 +738,28 @@ def test_not_even_if_the_old_life_trusts_its_memory(store):
     assert Read(OPAQUE, topic, store).batch("4:0") == "gh"
     with pytest.raises(FailedException, match="was written by somebody else"):
         old.emitter.commit(attempt("3:0"))
-    with pytest.raises(FailedException, match="a later attempt was"):
+    with pytest.raises(FailedException, match="another life of this task went on meanwhile"):
         old.emitter.commit(attempt("3:0"))
     assert Read(OPAQUE, topic, store).batch("4:1") == "gh"
+
+
+def test_what_rests_on_an_end_that_another_life_has_changed_is_not_committed(store):
+    topic = Topic(p="a")
+    old = Read(OPAQUE, topic, store)
+    old.batch("1:0")
+    old.emitter.commit(attempt("1:0"))
+    new = Read(OPAQUE, topic, store)
+    topic.partitions["p"] = "abcdef"
+    assert new.batch("1:1") == "ab"
+    assert old.batch("1:2") == "ab"
+    old.done("1:2")
+    stale = Read(OPAQUE, topic, store)
+    assert new.batch("2:0") == "bc", "new still has the end of 1:0 in memory"
+    with pytest.raises(FailedException, match="was written by somebody else"):
+        new.emitter.commit(attempt("2:0"))
+    with pytest.raises(FailedException, match="another life of this task went on meanwhile"):
+        new.emitter.commit(attempt("2:0"))
+    assert new.batch("2:1") == stale.batch("2:2") == "cd"
 
 
 def test_an_opaque_task_that_has_died_fails_the_commit_and_what_rests_on_it(store):  # T10: in Storm a null pointer

@@ -137,7 +137,7 @@ class Topology:
         retry = RetryPolicy(2 if poison else None, first_ms=1, cap_ms=40)
         self.config = CoordinatorConfig(max_pending, 0, 5, retry, OnFailure.SKIP)
         self.stopped = False
-        self.dead: dict[tuple[int, str], list[str]] = {}
+        self.dead: dict[tuple[int, str], tuple[TransactionAttempt, list[str]]] = {}
         self.zombies: dict[str, Any] = {}
         self.now = 0
         self.store = MemoryRecordStore()
@@ -334,7 +334,8 @@ class Topology:
 
         emitter.emit_batch(batch, ToMiddle(send))
         if skip is not None:
-            self.dead[batch.attempt.txid, name] = rows
+            key = batch.attempt.txid, name
+            self.dead[key] = max(self.dead.get(key, (batch.attempt, [])), (batch.attempt, rows))
         if not self.opaque:
             assert self.first_rows.setdefault((batch.attempt.txid, name), rows) == rows, "a replay holds other rows"
 
@@ -424,7 +425,7 @@ class Topology:
         rows = [
             row for state in self.states.values() for txid, each in state.items() if txid <= done for row in each[1]
         ]
-        rows += [row for (txid, _), dead in self.dead.items() if txid <= done for row in dead]
+        rows += [row for (txid, _), dead in self.dead.items() if txid <= done for row in dead[1]]
         for partition in "xyz":
             numbers = sorted(int(row[1:]) for row in rows if row[0] == partition)
             assert numbers == list(range(len(numbers))), "a row is lost, or there twice"

@@ -69,8 +69,11 @@ class Forget(NamedTuple):
 
 
 class EmitBatch(NamedTuple):
-    """Call the spout's emitter. Its tuples go into the topology, each to its targets with the number from `emitted`; or, where
-    `skip` is a cause, to the dead letters under the txid, in place of what is there. FailedException: say so by `failed`."""
+    """Call the spout's emitter. Its tuples go into the topology, each to its targets with the number from `emitted`.
+
+    Where `skip` is a cause they go to the dead letters under the txid and the task instead, in place of what a smaller attempt left
+    there, never of a greater. FailedException: say so by `failed`.
+    """
 
     batch: SpoutBatch
     skip: str | None

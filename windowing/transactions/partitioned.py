@@ -185,50 +185,56 @@ class _TransactionalEmitter(Emitter):
 
 
 class _OpaqueEmitter(CommitterEmitter):
-    """`_ends` holds, for each batch under way, the attempt and where it ended in each partition; stored are (attempt, end)."""
+    """`_read`: for each batch under way the attempt, and where it began and ended in each partition. Stored are (attempt, end)."""
 
     def __init__(self, emitter: OpaquePartitionedEmitter, context: SpoutContext) -> None:
         self._emitter = emitter
         self._reader = _Reader(emitter, context)
-        self._ends: dict[int, tuple[TransactionAttempt, dict[str, Any]]] = {}
+        self._read: dict[int, tuple[TransactionAttempt, dict[str, tuple[Any, Any]]]] = {}
 
     def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
         attempt, after = batch.attempt, batch.after
-        self._ends = {txid: each for txid, each in self._ends.items() if txid < attempt.txid}
+        self._read = {txid: each for txid, each in self._read.items() if txid < attempt.txid}
         before = dict[str, Any]()
         if after is not None:
-            if self._ends.get(after.txid, (None,))[0] != after:
+            if self._read.get(after.txid, (None,))[0] != after:
                 raise FailedException(
                     f"batch {attempt} came before {after}, on which it rests, or this task has died since"
                 )
-            for txid in sorted(self._ends):
-                before.update(self._ends[txid][1])
+            for txid in sorted(self._read):
+                before |= {partition: end for partition, (_, end) in self._read[txid][1].items()}
         self._reader.take(attempt.txid, batch.metadata)
-        ends = {}
+        read = {}
         for partition in self._reader.mine:
-            if partition in before:
-                last = before[partition]
-            else:
-                _, last = self._reader.previous(partition, batch) or (0, None)
-            ends[partition] = self._emitter.emit_partition_batch_new(attempt, collector, partition, last)
-        self._ends[attempt.txid] = attempt, ends
+            last = before[partition] if partition in before else _end_of(self._reader.previous(partition, batch))
+            read[partition] = last, self._emitter.emit_partition_batch_new(attempt, collector, partition, last)
+        self._read[attempt.txid] = attempt, read
 
     def commit(self, attempt: TransactionAttempt) -> None:
-        known = self._ends.get(attempt.txid)
+        known = self._read.get(attempt.txid)
         if known is None or known[0] != attempt:
             raise FailedException(
                 f"batch {attempt} cannot be committed: this task has not emitted it, or has died since"
             )
-        new = {self._reader.stored(partition, attempt.txid): end for partition, end in known[1].items()}
-        if any((stored.get(attempt.txid) or (0,))[0] > attempt.attempt for stored in new):
-            raise FailedException(
-                f"batch {attempt} cannot be committed: a later attempt was, by another life of this task"
-            )
-        put_all({stored: (attempt.attempt, end) for stored, end in new.items()}, attempt.txid)
+        ends: dict[RotatingTransactionalState, Any] = {}
+        for partition, (last, end) in known[1].items():
+            stored = self._reader.stored(partition, attempt.txid)
+            later = attempt.txid in stored and stored.get(attempt.txid)[0] > attempt.attempt
+            if later or _end_of(stored.previous(attempt.txid)) != last:
+                raise FailedException(
+                    f"batch {attempt} cannot be committed: another life of this task went on meanwhile"
+                )
+            ends[stored] = attempt.attempt, end
+        put_all(ends, attempt.txid)
 
     def success(self, attempt: TransactionAttempt) -> None:
-        self._ends = {txid: each for txid, each in self._ends.items() if txid > attempt.txid}
+        self._read = {txid: each for txid, each in self._read.items() if txid > attempt.txid}
         self._reader.cleanup_before(attempt.txid)
 
     def close(self) -> None:
         self._emitter.close()
+
+
+def _end_of(stored: Any) -> Any:
+    """Return where a committed batch ended; None at the beginning."""
+    return None if stored is None else stored[1]

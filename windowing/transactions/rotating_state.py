@@ -6,7 +6,7 @@
 
 Laws
 - A value is durable before `put` returns, so that after a restart the same txid has the same value.
-- A value is written only over what this object read or wrote itself.
+- A value is written only over what this object read or wrote itself, and while the one before, on which it rests, is the same.
 - `cleanup_before(txid)` is called when `txid` is done: what is smaller is never asked for again; what is asked for all the same is
   a message that comes too late, or a coordinator that has lost its record. `is_over` says so, and nothing starts from nothing.
 
@@ -112,13 +112,14 @@ class RotatingTransactionalState:
 def put_all(values: Mapping[RotatingTransactionalState, Any], txid: int) -> None:
     """Make values of several names durable in one write; all are of one TransactionalState.
 
-    Raises StateConflictError if another life of this task has written one of them; they are read again then.
+    Raises StateConflictError if another life of this task has written one of them, or the one before it; they are read again then.
     """
     if not values:
         return
     state = next(iter(values))._state
     try:
-        state.write({rotating._entry(txid): value for rotating, value in values.items()})
+        changes = {rotating._entry(txid): value for rotating, value in values.items()}
+        state.write(changes, [rotating._entry(max(below)) for rotating in values if (below := rotating._below(txid))])
     except StateConflictError:
         for rotating in values:
             rotating.reload()

@@ -106,14 +106,15 @@ class TransactionalState:
         self._known = {path: blob for path, blob in self._known.items() if not path.startswith(prefix)}
         return {each: self.read(f"{name}/{each}") for each in self.names(name)}
 
-    def write(self, changes: Mapping[str, Any]) -> None:
+    def write(self, changes: Mapping[str, Any], unchanged: Iterable[str] = ()) -> None:
         """Write all values in one transaction of the store. Raises TypeError for what is not plain data, before it writes, and
-        StateConflictError if somebody else has written one of them: read it again."""
+        StateConflictError if somebody else has written one of them, or one of `unchanged`, on which they rest: read it again."""
         paths = {self._path(name): value for name, value in changes.items()}
         blobs = {path: frame(_MAGIC, encode_value([path, value])) for path, value in paths.items()}
-        if not self._store.write(blobs, {path: self._known.get(path) for path in blobs}):
+        looked_at = {*blobs, *map(self._path, unchanged)}
+        if not self._store.write(blobs, {path: self._known.get(path) for path in looked_at}):
             raise StateConflictError(
-                f"one of {shown(sorted(blobs))} was written by somebody else since it was read here; the next attempt reads it"
+                f"one of {shown(sorted(looked_at))} was written by somebody else since it was read here; the next attempt reads it"
             )
         self._known |= blobs
 
