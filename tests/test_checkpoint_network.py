@@ -275,4 +275,4 @@ class Network(RuleBasedStateMachine):
 
 
 TestNetwork = Network.TestCase
-TestNetwork.settings = settings(stateful_step_count=25)
+TestNetwork.settings = settings(stateful_step_count=6)
