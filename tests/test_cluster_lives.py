@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from windowing import count, millis, seconds, windowed_bolt
 from windowing.errors import FailedException
+from windowing.runtime.checkpoints import Report
 from windowing.runtime.clock import VirtualClock
 from windowing.runtime.cluster import LocalCluster
 from windowing.runtime.states import SqliteStateProvider
@@ -181,6 +182,20 @@ class LivesMachine(RuleBasedStateMachine):
     @rule()
     def checkpoint(self) -> None:
         self.cluster.checkpoint()
+
+    @rule(rounds=st.integers(0, 8))
+    def fail_a_checkpoint(self, rounds: int) -> None:
+        """What is under way is rolled back, or committed once more, in the tasks as they are."""
+        coordinator = self.cluster.crew.coordinator
+        assert coordinator is not None
+        self.cluster.step()
+        coordinator.request()
+        for _ in range(rounds):
+            self.cluster.step()
+        under_way = coordinator.spout.waits_for
+        if under_way is not None and not coordinator.spout.recovering:
+            self.crashes += 1
+            coordinator.handle(Report(0, under_way, done=False))
 
     @rule(rounds=st.integers(0, 8))
     def begin_a_checkpoint_and_crash(self, rounds: int) -> None:
