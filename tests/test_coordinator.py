@@ -200,8 +200,20 @@ def test_a_batch_that_an_earlier_one_took_with_it_has_not_failed_itself():
     run = Driven(max_pending=2, retry=RetryPolicy(2, first_ms=0, cap_ms=0))
     run.fail(BATCH, "1:0")
     assert run.machine.record.tries == {1: Tries(1, 1), 2: Tries(1, 0)}
-    run.fail(BATCH, "2:1")
-    assert run.stop is None
+
+
+def test_failures_count_from_when_all_before_is_done():
+    run = Driven(max_pending=2, retry=RetryPolicy(2, first_ms=10, cap_ms=50))
+    for number in range(5):
+        run.fail(BATCH, f"2:{number}")
+        run.at(run.now + 10)
+    assert (run.stop, run.machine.record.tries[2]) == (None, Tries(5))
+    run.ack(BATCH, "1:0")
+    run.ack(COMMIT, "1:0")
+    run.fail(BATCH, "2:5")
+    run.at(run.now + 10)
+    run.fail(BATCH, "2:6")
+    assert run.stop == Stop(attempt("2:6"), 2, False, "")
 
 
 # -- limits ---------------------------------------------------------------------------------------------------------------

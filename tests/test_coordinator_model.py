@@ -132,9 +132,9 @@ class CoordinatorAlone(RuleBasedStateMachine):
     def something_fails(self, which: int) -> None:
         waiting = self.waited_for()
         stream, attempt = waiting[which % len(waiting)]
+        self.failures[attempt.txid] += attempt == self.flight[0]
         self.flight = [each for each in self.flight if each < attempt]
         self.waits = {each: self.waits[each] for each in self.flight}
-        self.failures[attempt.txid] += 1
         self.question = None
         self.do(self.machine.failed(stream, attempt, self.now, "x"))
         assert self.limit is not None or self.stop is None

@@ -13,8 +13,9 @@ Laws
   durable before what rests on it is sent.
 - Answers to what is not waited for change nothing: those of earlier attempts (in Storm they end the attempt that is under way), and
   those of the other stream.
-- A batch that failed by itself `max_attempts` times stops the topology, or is skipped: sent once more, with its tuples to the dead
-  letters. One whose commit was begun is never skipped. A batch that was sent before is sent again without asking for readiness.
+- A batch that failed `max_attempts` times while it was the first stops the topology, or is skipped: sent once more, with its tuples
+  to the dead letters. One whose commit was begun is never skipped. A later batch is tried again as long as it is not the first: it
+  may have failed because of an earlier one. What was sent before is sent again without asking for readiness.
 - Time comes in and never falls: a smaller `now_ms` counts as the largest seen. `next_deadline_ms()` goes out.
 
 Source: Storm's `MasterBatchCoordinator`; limits, back-off, skipping, the end of an input and a record of its own are ours.
@@ -178,11 +179,10 @@ class MasterBatchCoordinator:
         self._asked = None
         for each in dropped:
             yield from self._move(each, Cause.FAILED if each is flight else Cause.EARLIER_FAILED)
-        tries = self._note(attempt.txid, self.record.tries[attempt.txid].failed(cause))
-        if self._is_too_often(tries):
-            self.stopped = Stop(attempt, tries.failures, tries.committing, tries.cause)
+        failures = self._count(attempt, cause) if place == 0 else 1
+        if self.stopped is not None:
             yield self.stopped
-        self._due_ms = max(self._due_ms, self._now_ms + self.config.retry.delay_ms(tries.failures))
+        self._due_ms = max(self._due_ms, self._now_ms + self.config.retry.delay_ms(failures))
 
     def _waiting_for(self, stream: Stream, attempt: TransactionAttempt) -> _Flight | None:
         for flight in self._flights:
@@ -241,6 +241,13 @@ class MasterBatchCoordinator:
         yield from self._move(flight, Cause.DUE, after)
 
     # -- how often -----------------------------------------------------------------------------------------------------
+
+    def _count(self, attempt: TransactionAttempt, cause: str) -> int:
+        """Count a failure of the first batch, and stop if it was the last that may be; return how many there were."""
+        tries = self._note(attempt.txid, self.record.tries[attempt.txid].failed(cause))
+        if self._is_too_often(tries):
+            self.stopped = Stop(attempt, tries.failures, tries.committing, tries.cause)
+        return tries.failures
 
     def _note(self, txid: int, tries: Tries) -> Tries:
         self.record = replace(self.record, tries={**self.record.tries, txid: tries})

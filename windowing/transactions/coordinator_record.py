@@ -1,7 +1,7 @@
 """CoordinatorRecord: what must outlive a coordinator, so that the next one goes on where it was.
 
     current 7                       txids below 7 are committed
-    tries   7: 2, 3, committing     batch 7 was emitted as 7:2 last, failed 3 times by itself, and a commit of it was begun
+    tries   7: 2, 3, committing     batch 7 was emitted as 7:2 last, failed 3 times as the first, and a commit of it was begun
             8: 1, 0                 8 too was emitted, as 8:1; later txids never were
 
 Laws: an attempt stands here before it is sent. So after a restart every attempt is greater than any that may still be under way,
@@ -27,7 +27,7 @@ _CAUSE_CHARACTERS = 500
 class Tries(NamedTuple):
     """What was tried with one batch.
 
-    attempt: the last that was sent. failures: how many of them failed by themselves, and not because an earlier txid did.
+    attempt: the last that was sent. failures: how many of them failed while it was the first, so not because of an earlier txid.
     committing: whether a commit of any of them was begun, so that some state may hold part of it. cause: of the last failure.
     """
 
