@@ -90,7 +90,8 @@ class Chain:
         for number in mine:
             own = [row for row in wire if row.target == number]
             self.chance.shuffle(own)
-            stored = Stored(self.metadata.get(number), self.chunks[number].get, self.values[number].get)
+            values = self.values[number]
+            stored = Stored(self.metadata.get(number), self.chunks[number].get, values.get, values.items)
             result = self.turns[number].run(own, stored, self.batch)
             for kept, puts, drops in (
                 (self.chunks[number], result.puts, result.drops),

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
+from windowing.spark.letters import Letter
 from windowing.spark.output import arrow_column
 from windowing.spark.pack import TIMESTAMP, largest_of, raise_largest, timestamps_of
 from windowing.spark.stamps import TimestampFunction
 from windowing.spark.state import encode_table
-from windowing.spark.tasks import BoltTask, Letter
+from windowing.spark.tasks import BoltTask
 from windowing.spark.turn import DEAD_LETTERS
 from windowing.spark.wire import PHASE, PLACES, POSITION, TASK, Row, stream_name
 from windowing.spark.wiring import Arrival, Origins, Wiring
@@ -110,10 +111,7 @@ class Flow:
     def run(self) -> None:
         """Run what is queued through the fused bolts. Raises BoltError."""
         for name in self._fused:
-            queues = self._queues.pop(name, None)
-            for task in sorted(queues or ()):
-                assert queues is not None
-                self._task(name, task).take(self.in_phases(queues[task]))
+            self._run(name)
 
     def in_phases(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
         """Yield tuples phase by phase; what is emitted meanwhile is of the phase of the one that was yielded last."""
@@ -140,9 +138,11 @@ class Flow:
 
     def finish(self) -> list[Row]:
         """Close the fused tasks; return their last rows, and what every reader has to know of the sender's timestamps."""
-        self.run()
-        for running in self._tasks.values():
-            running.close()
+        for name in self._fused:
+            self._run(name)  # what the tasks above have emitted at their end is among it
+            for (component, _), running in sorted(self._tasks.items()):
+                if component == name:
+                    running.close()
         rows = self.take()
         for (reader, stream), largest in sorted(self._largest.items()):
             first = self._wiring.stages.first_place(reader)
@@ -180,6 +180,11 @@ class Flow:
             return (direct_task(row.task, route.tasks),)
         return route.choose(row.values, route.state)
 
+    def _run(self, name: str) -> None:
+        queues = self._queues.pop(name, {})
+        for task in sorted(queues):
+            self._task(name, task).take(queues[task])
+
     def _task(self, name: str, task: int) -> BoltTask:
         if (name, task) not in self._tasks:
             component = self._wiring.component(name)
@@ -190,6 +195,7 @@ class Flow:
                 self._wiring.retry,
                 lambda row, roots: self.emit(name, task, row, roots),
                 (lambda letter: self.letter(name, letter)) if self._wiring.letters(name) else None,
+                order=self.in_phases,
             )
         return self._tasks[name, task]
 

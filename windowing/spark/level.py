@@ -109,6 +109,7 @@ class LevelProcessor(StatefulProcessor):
             None if metadata is None else bytes(metadata[0]),
             lambda key: _value_of(self._chunks, key),
             lambda key: _value_of(self._values, key),
+            lambda: ((bytes(key[0]), bytes(data[0])) for key, data in self._values.iterator()),
         )
 
     def _write(self, result: PlaceResult) -> None:

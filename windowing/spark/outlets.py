@@ -18,9 +18,10 @@ from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.core.config import OnError
 from windowing.errors import ConfigError, shown
 from windowing.spark.failures import marked
+from windowing.spark.letters import DEAD_LETTER_DDL
 from windowing.spark.sinks import Sink
 from windowing.spark.state import decode_table
-from windowing.spark.turn import DEAD_LETTER_DDL, DEAD_LETTERS
+from windowing.spark.turn import DEAD_LETTERS
 from windowing.spark.wire import stream_name
 from windowing.topology.plan import Topology
 

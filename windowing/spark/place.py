@@ -10,7 +10,7 @@ is computed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,11 +35,12 @@ Load = Callable[[bytes], bytes | None]
 
 @dataclass(frozen=True)
 class Stored:
-    """What the store has of a place: its metadata, and how to read a chunk and a value by key."""
+    """What the store has of a place: its metadata, how to read a chunk and a value by key, and how to read all values."""
 
     metadata: bytes | None
     chunk: Load
     value: Load
+    values: Callable[[], Iterable[tuple[bytes, bytes]]]
 
 
 @dataclass
@@ -64,7 +65,7 @@ class PlaceTurn:
         self._what = f"state of bolt {place.component!r}, task {place.task}"
         settings = wiring.stages.topology.config
         self._context = TaskContext(place.component, place.task, self._component.parallelism, settings)
-        self._acked = acked(wiring, place.component)
+        self._acked = place.component in wiring.rooted
         self._window = None if self._component.window is None else self._stage()
 
     def run(self, rows: Sequence[Row], stored: Stored, batch: int, nonce: bytes | None = None) -> PlaceResult:
@@ -102,6 +103,9 @@ class PlaceTurn:
         topology = self._wiring.stages.topology
         return any(topology.readers(self._component.id, stream) for stream in self._component.outputs)
 
+    def _values(self, stored: Stored) -> TaskValues | None:
+        return TaskValues(stored.value, stored.values, self._what) if self._component.stateful else None
+
     def _window_turn(
         self,
         stage: TaskStage,
@@ -117,7 +121,7 @@ class PlaceTurn:
             for row in sorted(rows, key=_told)
             if row.kind != "rows"
         ]
-        values = TaskValues(stored.value, self._what) if self._component.stateful else None
+        values = self._values(stored)
         watch = _Watch(flow.partials, self._component.id, self._is_read()) if self._acked else None
         turn = stage.turn(
             self._place.task, stored.metadata, stored.chunk, parts, controls, nonce, values, batch + 1, watch
@@ -142,7 +146,7 @@ class PlaceTurn:
         name, task = self._place.component, self._place.task
         if not parts:
             return PlaceResult()
-        values = TaskValues(stored.value, self._what) if self._component.stateful else None
+        values = self._values(stored)
         running = BoltTask(
             self._component,
             self._context,
@@ -150,13 +154,12 @@ class PlaceTurn:
             lambda row, roots: flow.emit(name, task, row, roots),
             (lambda letter: flow.letter(name, letter)) if self._wiring.letters(name) else None,
             values,
+            flow.in_phases,
         )
         arrived = self._format.payloads(self._format.arrived(parts))
         flow.partials.done(arrived)
-        running.take(flow.in_phases(arrived))
-        if values is not None:
-            running.commit(batch + 1)
-        running.close()
+        running.take(arrived)
+        running.close(batch + 1)
         result = PlaceResult(flow.metrics(name, {"tuples": running.taken, "failed": running.failed}))
         if values is not None:
             result.value_puts, result.value_drops = values.puts, values.drops
@@ -190,12 +193,6 @@ class _Watch:
 
 def _roots(window: TupleWindow) -> Roots:
     return merged(payload.roots for payload in window.get())
-
-
-def acked(wiring: Wiring, component: str) -> bool:
-    """Return whether some tuple that a component is handed can have a root: some spout above it takes acks."""
-    reads = [(found.component, found.stream) for found in wiring.component(component).inputs]
-    return any(read in wiring.acks or acked(wiring, read[0]) for read in reads)
 
 
 def _told(row: Row) -> tuple[object, ...]:

@@ -28,11 +28,12 @@ from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics, operator, pack
 from windowing.spark.hadoop import literal_path
 from windowing.spark.labels import task_labels
+from windowing.spark.letters import DEAD_LETTER_DDL
 from windowing.spark.output import Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
-from windowing.spark.turn import DEAD_LETTER_DDL, DEAD_LETTERS, SIDE_STREAM, TaskStage
+from windowing.spark.turn import DEAD_LETTERS, SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
 

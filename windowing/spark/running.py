@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from windowing.core.measures import Duration
-from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, shown
+from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, shown, told
 from windowing.spark import control, definition, failpoints
 from windowing.spark.acks import Acks
 from windowing.spark.failures import damaged_file, unwrapped
@@ -251,8 +251,16 @@ class WindowedQuery:
                 _mark_drained(self._plan)
         except BaseException as error:
             self._failure = unwrapped(self._plan.writer.failure or error, self._damaged_file)
+            self._end()
         finally:
             self._done.set()
+
+    def _end(self) -> None:
+        """Stop Spark's query: what was raised need not have ended it (a spout's `ack`), and it would go on unwatched."""
+        try:
+            self._query.stop()
+        except Exception as problem:
+            _log.warning("query %s could not be stopped: %s", self._query.id, told(problem))
 
     def _damaged_file(self) -> str | None:
         return damaged_file(self._plan.spark, self._plan.checkpoint)

@@ -1,27 +1,30 @@
-"""One task of a bolt without windows, within one batch: tuples in, rows out; what fails is tried again at once.
+"""One task of a bolt without windows, within one batch: tuples in, rows out; what fails is tried again in rounds.
 
-    tuple --> execute --> acked    its rows go out
-                 ^  |
-                 |  +---> failed   its rows are dropped, its writes to the state undone
-                 +--------+        at most `max_attempts` times, then an error, or a dead letter
+    take     tuple --> execute --> succeeded: what the call emitted, acked and wrote to the state counts
+                          ^
+                          |        failed: nothing of that counts; the tuple waits, and so do those that the call acked
+                          |                                                   |
+    close                 +------- after one wait for all of them ------------+   `max_attempts` times a tuple, then an
+             hooks, cleanup, with what they emit                                  error, or a dead letter
 
-Laws: a batch is done or it is not: what a tuple has led to leaves with the batch. A failed attempt leaves nothing but what
-the user's code did outside. Nobody waits for an ack beyond the batch: a Bolt that has neither acked nor failed a tuple when
-its task has no more of them has failed it.
+Laws: a batch is done or it is not: what a tuple has led to leaves with the batch. A call is done or it is not: a failed one
+leaves nothing but what the user's code did outside. A call fails if it raises FailedException, or fails the tuple that it was
+handed. Nobody waits for an ack beyond the batch: a Bolt that has neither acked nor failed a tuple when its task has no more
+of them, and `cleanup` has returned, has failed it.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import BoltError, FailedException, ReportedFailedException, shown
 from windowing.spark.edges import NO_ROOTS, Roots, merged
+from windowing.spark.letters import Letter, letter_of
 from windowing.spark.values import TaskValues
 from windowing.spark.wiring import Arrival
 from windowing.topology.calls import BoltCaller, Emitted
@@ -30,12 +33,12 @@ from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Component
 from windowing.topology.tuples import Tuple
 
-__all__ = ["BoltTask", "Failure", "Letter", "letter_of"]
+__all__ = ["BoltTask"]
 
-Failure = tuple[Tuple, str]
-Letter = dict[str, Any]
+Order = Callable[[Iterable[Any]], Iterable[Any]]
 
 _log = logging.getLogger("windowing.spark")
+_FAILED = "the bolt failed it"
 _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
 
 
@@ -43,8 +46,9 @@ class BoltTask:
     """A task of a BASIC_BOLT or a BOLT; `emit` takes its rows, each with the roots of what it is anchored to, `letter` the
     records of tuples that failed for good.
 
-    letter None: such a tuple is an error. values: the task's state, if the bolt is stateful. Cost: a call of the user's code
-    for each attempt, and the waits of `retry` between them.
+    letter None: such a tuple is an error. values: the task's state, if the bolt is stateful. order: what tuples pass through on
+    their way to the bolt, each time (`Flow.in_phases`). Cost: a call of the user's code for each attempt, and one wait of `retry`,
+    the longest that is due, for each round.
     """
 
     def __init__(
@@ -55,74 +59,115 @@ class BoltTask:
         emit: Callable[[Emitted, Roots], None],
         letter: Callable[[Letter], None] | None,
         values: TaskValues | None = None,
+        order: Order = iter,
     ) -> None:
         self._component, self._context, self._retry = component, context, retry
-        self._emit, self._letter, self._values = emit, letter, values
+        self._emit, self._letter, self._values, self._order = emit, letter, values, order
         self._caller = BoltCaller(component)
         self._by_itself = component.kind is ComponentKind.BOLT
         self._collector = _Collector(self._caller, component.id)
+        self._again: list[Tuple] = []
+        self._failures: dict[int, tuple[Tuple, int]] = {}  # by id, which is its own as long as the tuple is here
         self.taken = self.failed = 0
         self._caller.open(context, self._collector)
         if values is not None:
             self._caller.hook("init_state", values)
             self._caller.prepare(context, self._collector)
+        self._flush("prepare")
 
     def take(self, tuples: Iterable[Tuple]) -> None:
-        """Hand each tuple to the bolt, and again while it fails. Raises BoltError."""
-        for tuple in tuples:
+        """Hand each tuple to the bolt, once. Raises BoltError."""
+        for tuple in self._order(tuples):
             self.taken += 1
-            self._try(tuple)
+            self._attempt(tuple)
 
-    def close(self) -> None:
-        """End the task's part of the batch: whatever is not settled now has failed; then `cleanup`."""
-        for tuple in self._collector.unsettled():
-            self._give_up(tuple, 1, _UNSETTLED)
+    def close(self, txid: int = 0) -> None:
+        """End the task's part of the batch: try again what failed, call the hooks of a stateful bolt, then `cleanup`.
+
+        Whatever is not settled then has failed for good. txid: what the hooks are told. Raises BoltError. Source of the hooks:
+        Storm's `IStatefulComponent`.
+        """
+        self._try_again()
+        if self._values is not None:
+            for hook in ("pre_prepare", "pre_commit"):
+                self._caller.hook(hook, txid)
+                self._flush(hook)
         self._caller.close()
+        self._flush("cleanup")
+        for tuple in self._collector.unsettled():
+            self._give_up(tuple, self._failures_of(tuple) + 1, _UNSETTLED)
 
-    def commit(self, txid: int) -> None:
-        """Call the hooks of a stateful bolt before its state is written. Source: Storm's `IStatefulComponent`."""
-        self._caller.hook("pre_prepare", txid)
-        self._caller.hook("pre_commit", txid)
+    def _try_again(self) -> None:
+        while self._again:
+            again, self._again = self._again, []
+            # What only has to be done over waits for nothing of its own.
+            delays = [self._retry.delay_ms(count) for count in map(self._failures_of, again) if count]
+            if any(delays):
+                time.sleep(max(delays) / 1000)
+            for tuple in self._order(again):
+                self._attempt(tuple)
 
-    def _try(self, tuple: Tuple) -> None:
-        todo = [(tuple, 1)]
-        while todo:
-            current, attempt = todo.pop()
-            for failed, reason in self._attempt(current):
-                self.failed += 1
-                number = attempt if failed is current else 1
-                if self._retry.is_last(number):
-                    self._give_up(failed, number, reason)
-                    continue
-                delay_ms = self._retry.delay_ms(number)
-                if delay_ms:
-                    time.sleep(delay_ms / 1000)
-                todo.append((failed, number + 1))
-
-    def _attempt(self, tuple: Tuple) -> list[Failure]:
-        """Call the bolt once; return the tuples that it failed, with the reasons. Rows go out if this one did not fail."""
+    def _attempt(self, tuple: Tuple) -> None:
+        """Call the bolt once; let what the call did count if it succeeded."""
         if self._values is not None:
             self._values.begin()
         self._collector.begin(tuple if self._by_itself else None)
-        failures: list[Failure] = []
+        rows: list[Emitted] = []
+        reason: str | None = None
         try:
             rows = self._caller.execute(tuple)
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
                 _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task, problem)
-            rows, failures = [], [(tuple, shown(str(problem)))]
-            self._collector.forget(tuple)
-        own, failed = self._collector.end()
-        failures += [(each, "the bolt failed it") for each in failed if not any(each is f for f, _ in failures)]
-        if any(each is tuple for each, _ in failures):
-            if self._values is not None:
-                self._values.undo()
-            return failures
+            reason = shown(str(problem))
+        call = self._collector.end()
+        if reason is None and any(each is tuple for each in call.failed):
+            reason = _FAILED
+        if reason is None:
+            self._send(rows, tuple, call)
+        else:
+            self._undo(call, tuple)
+        for each in call.failed:
+            if each is not tuple:
+                self._fail(each, _FAILED)
+        if reason is not None:
+            self._fail(tuple, reason)
+
+    def _send(self, rows: Iterable[Emitted], tuple: Tuple, call: _Call) -> None:
         for row in rows:
             self._emit(row, _roots_of(tuple))
-        for row, roots in own:
+        for row, roots in call.rows:
             self._emit(row, roots)
-        return failures
+
+    def _undo(self, call: _Call, tuple: Tuple) -> None:
+        """Take back what a failed call did. The bolt thinks that what it acked is done with, so it needs those tuples again."""
+        if self._values is not None:
+            self._values.undo()
+        self._collector.forget(tuple)
+        self._again += [each for each in call.acked if each is not tuple]
+
+    def _fail(self, tuple: Tuple, reason: str) -> None:
+        self.failed += 1
+        count = self._failures_of(tuple) + 1
+        self._failures[id(tuple)] = (tuple, count)
+        if self._retry.is_last(count):
+            self._give_up(tuple, count, reason)
+        else:
+            self._again.append(tuple)
+
+    def _failures_of(self, tuple: Tuple) -> int:
+        return self._failures.get(id(tuple), (tuple, 0))[1]
+
+    def _flush(self, method: str) -> None:
+        """Let out what the bolt emitted in a method that is called once. Raises BoltError for a tuple that it failed there."""
+        call = self._collector.end()
+        if call.failed:
+            raise BoltError(
+                f"bolt {self._component.id!r} failed {shown(call.failed[0])} in {method}, when nothing of the batch is tried "
+                "again; fail it while execute runs, or leave it: what is never settled ends as a dead letter"
+            )
+        for row, roots in call.rows:
+            self._emit(row, roots)
 
     def _give_up(self, tuple: Tuple, attempts: int, reason: str) -> None:
         if self._letter is None:
@@ -132,23 +177,6 @@ class BoltTask:
                 f"sinks={{'{self._component.id}.dead_letters': ...}}"
             )
         self._letter(letter_of(self._component.id, self._context.task, f"{attempts} attempts: {reason}", [tuple]))
-
-
-def letter_of(bolt: str, task: int, error: str, tuples: Sequence[Tuple]) -> Letter:
-    """Return the dead letter of tuples that failed outside a window, as DEAD_LETTER_DDL has it."""
-    told = [
-        {"component": tuple.source_component, "stream": tuple.source_stream, "values": tuple.as_dict()}
-        for tuple in tuples
-    ]
-    return {
-        "bolt": bolt,
-        "task": task,
-        "window_start": None,
-        "window_end": None,
-        "window_key": None,
-        "error": error,
-        "tuples": json.dumps(told, default=str),
-    }
 
 
 def _roots_of(tuple: Tuple) -> Roots:
@@ -161,8 +189,16 @@ def _anchored_to(anchors: Tuple | Iterable[Tuple]) -> Roots:
     return merged(map(_roots_of, anchors))
 
 
-_Anchored = tuple[Emitted, Roots]
-_Ended = tuple[list[_Anchored], list[Tuple]]
+class _Call(NamedTuple):
+    """What one call of a Bolt did: the rows that it emitted, each with its roots, and the tuples that it settled."""
+
+    rows: list[tuple[Emitted, Roots]]
+    acked: list[Tuple]
+    failed: list[Tuple]
+
+    @classmethod
+    def empty(cls) -> _Call:
+        return cls([], [], [])
 
 
 class _Collector:
@@ -171,15 +207,14 @@ class _Collector:
     def __init__(self, caller: BoltCaller, component: str) -> None:
         self._caller, self._who = caller, component
         self._open: dict[int, Tuple] = {}
-        self._rows: list[_Anchored] = []
-        self._failed: list[Tuple] = []
+        self._call = _Call.empty()
 
     def emit(
         self, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> Sequence[int]:
         """Emit a row; it has no tasks to tell of yet, so the answer is empty."""
         row = Emitted(stream, self._caller.outlet.checked(values, stream, False))
-        self._rows.append((row, _anchored_to(anchors)))
+        self._call.rows.append((row, _anchored_to(anchors)))
         return ()
 
     def emit_direct(
@@ -187,16 +222,17 @@ class _Collector:
     ) -> None:
         """Emit a row to the task of this index."""
         row = Emitted(stream, self._caller.outlet.checked(values, stream, True), task)
-        self._rows.append((row, _anchored_to(anchors)))
+        self._call.rows.append((row, _anchored_to(anchors)))
 
     def ack(self, tuple: Tuple) -> None:
-        """Settle a tuple as done."""
+        """Settle a tuple as done, if the call that runs succeeds."""
         self._settle(tuple, "acked")
+        self._call.acked.append(tuple)
 
     def fail(self, tuple: Tuple) -> None:
-        """Settle a tuple as failed: it is tried again when `execute` has returned."""
+        """Settle a tuple as failed: it is tried again when its task has had them all."""
         self._settle(tuple, "failed")
-        self._failed.append(tuple)
+        self._call.failed.append(tuple)
 
     def reset_timeout(self, tuple: Tuple) -> None:
         """Do nothing: a batch has no timeout."""
@@ -209,9 +245,9 @@ class _Collector:
         if tuple is not None:
             self._open[id(tuple)] = tuple
 
-    def end(self) -> _Ended:
-        rows, failed, self._rows, self._failed = self._rows, self._failed, [], []
-        return rows, failed
+    def end(self) -> _Call:
+        call, self._call = self._call, _Call.empty()
+        return call
 
     def forget(self, tuple: Tuple) -> None:
         self._open.pop(id(tuple), None)

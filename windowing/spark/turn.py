@@ -14,7 +14,6 @@ Laws
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,23 +27,25 @@ from windowing.core.events import Activation, Effect, Expired, Late
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.manager import WindowManager
 from windowing.core.windows import TupleWindow
-from windowing.errors import BoltError, ConfigError, CorruptStateError
+from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException
 from windowing.spark.codec import META_MAGIC, dumps, frame, loads, unframe
+from windowing.spark.letters import letter_of_window
 from windowing.spark.rows import NamedRows, Part, RowFormat
 from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, with_order
 from windowing.topology.bolts import DEAD_LETTERS, WindowedBolt
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
-from windowing.topology.runner import BoltRunner
+from windowing.topology.runner import BoltRunner, Emission
 
-__all__ = ["DEAD_LETTERS", "DEAD_LETTER_DDL", "Control", "Part", "TaskStage", "TurnResult", "Watcher"]
+__all__ = ["DEAD_LETTERS", "Control", "Part", "TaskStage", "TurnResult", "Watcher"]
 
-DEAD_LETTER_DDL = (
-    "bolt string, task int, window_start long, window_end long, window_key string, error string, tuples string"
-)
 SIDE_STREAM = "(late)"
 """Where side rows go if the bolt names no late stream: nobody can declare a stream of this name, so nobody reads them."""
 _STATE_FORMAT = 1
+_NO_ACKS = (
+    "fails tuples back to their spout, and none of its spouts takes acks: "
+    "give submit() a PartitionedSpout with an ack method, or say on_error='skip' or 'dead_letter'"
+)
 
 
 class Control(NamedTuple):
@@ -64,7 +65,7 @@ class Watcher(Protocol):
         """A window was shown to the bolt: the rows since the last call are anchored to its tuples."""
 
     def failed(self, window: TupleWindow) -> None:
-        """The bolt failed on a window, and `on_error="fail"`."""
+        """The bolt failed on a window, and its tuples with it."""
 
     def late(self, payloads: Sequence[Any], rows: int) -> None:
         """Tuples went to the side stream, one row for each."""
@@ -109,10 +110,7 @@ class TaskStage:
 
     def __post_init__(self) -> None:
         if self.bolt.config.on_error is OnError.FAIL and not self.acks:
-            raise ConfigError(
-                f"bolt {self.bolt.name!r} says on_error='fail', which fails tuples back to their spout, and none of its spouts "
-                "takes acks: give submit() a PartitionedSpout with an ack method, or use 'raise', 'skip' or 'dead_letter'"
-            )
+            raise ConfigError(f"bolt {self.bolt.name!r} says on_error='fail', which {_NO_ACKS}")
         if self.bolt.config.max_events_in_memory is not None:
             raise ConfigError(
                 f"bolt {self.bolt.name!r} says max_events_in_memory={self.bolt.config.max_events_in_memory}, but on Spark a turn "
@@ -256,10 +254,7 @@ class _Turn:
 
     def _perform_one(self, effect: Effect, runner: BoltRunner) -> None:
         if isinstance(effect, Activation):
-            outcome = runner.attempt(effect.window)
-            if outcome.error is not None:
-                self._failed(effect.window, outcome.error)
-            for stream, values in outcome.emissions:
+            for stream, values in self._emissions(effect.window, runner):
                 self.rows.append((stream, dict(zip(self.stage.bolt.outputs[stream].names, values, strict=True))))
             if self.watcher is not None:
                 self.watcher.fired(effect.window, len(self.rows))
@@ -273,22 +268,28 @@ class _Turn:
         elif isinstance(effect, Expired) and self.watcher is not None:
             self.watcher.expired(effect.get() or ())
 
+    def _emissions(self, window: TupleWindow, runner: BoltRunner) -> list[Emission]:
+        try:
+            return runner.run(window)
+        except BoltError as error:
+            self._failed(window, error)
+            return []
+
     def _failed(self, window: TupleWindow, error: BoltError) -> None:
+        """Do with a window on which the bolt failed what `on_error` says; where it says nothing, a FailedException fails it."""
+        on_error = self.config.on_error
+        if on_error is OnError.RAISE:
+            if not isinstance(error.__cause__, FailedException):
+                raise error
+            if not self.stage.acks:
+                raise BoltError(f"{error.args[0]}; a FailedException {_NO_ACKS}") from error
+            on_error = OnError.FAIL
         self.failed += 1
-        if self.config.on_error is OnError.FAIL and self.watcher is not None:
+        if on_error is OnError.FAIL and self.watcher is not None:
             self.watcher.failed(window)
         if self.config.on_error is OnError.DEAD_LETTER:
-            # A window of partials has no tuples to tell of.
-            rows = None if self.config.aggregate is not None else [row._asdict() for row in window.get()]
-            letter = {
-                "bolt": self.stage.bolt.name,
-                "task": self.task,
-                "window_start": window.start_timestamp,
-                "window_end": window.end_timestamp,
-                "window_key": None if window.key is None else str(window.key),
-                "error": str(error),
-                "tuples": None if rows is None else json.dumps(rows, default=str),
-            }
+            has_tuples = self.config.aggregate is None
+            letter = letter_of_window(self.stage.bolt.name, self.task, str(error), window, has_tuples)
             self.rows.append((DEAD_LETTERS, letter))
 
     # -- what is kept --------------------------------------------------------------------------------------------------

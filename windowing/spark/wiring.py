@@ -15,8 +15,9 @@ import pyarrow as pa
 from windowing.acking.retry import RetryPolicy
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.edges import NO_ROOTS, Roots
+from windowing.spark.letters import DEAD_LETTER_DDL
 from windowing.spark.pack import max_future_ms
-from windowing.spark.turn import DEAD_LETTER_DDL, DEAD_LETTERS
+from windowing.spark.turn import DEAD_LETTERS
 from windowing.spark.wire import stream_name
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.plan import Component
@@ -56,6 +57,16 @@ class Wiring:
             for task in range(self.component(name).parallelism)
         ]
         return {task: phase for phase, task in enumerate(tasks, start=1)}
+
+    @cached_property
+    def rooted(self) -> frozenset[str]:
+        """The components that may be handed tuples with roots: some spout above them takes acks. Cost: one pass over the plan."""
+        found: set[str] = set()
+        for name in self.stages.topology.order:
+            reads = self.component(name).inputs
+            if any((read.component, read.stream) in self.acks or read.component in found for read in reads):
+                found.add(name)
+        return frozenset(found)
 
     def letters(self, component: str) -> bool:
         """Return whether a component's dead letters have a sink."""

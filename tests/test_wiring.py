@@ -1,0 +1,59 @@
+"""What every worker knows of a topology: which components can be handed tuples with roots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.spark.wiring import Wiring, wired
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.marking import bolt
+from windowing.topology.plan import Topology
+from windowing.topology.stages import stages_of
+
+
+@bolt(output="n long")
+def same(tuple: Any) -> Any:
+    return tuple.n
+
+
+def reaches(topology: Topology, name: str, spouts: set[str]) -> bool:
+    """The slow obvious model: some way up ends at one of the spouts."""
+    return name in spouts or any(reaches(topology, read.component, spouts) for read in topology.components[name].inputs)
+
+
+@given(st.data())
+def test_what_is_below_a_spout_that_takes_acks_is_rooted(data: st.DataObject) -> None:
+    builder = TopologyBuilder("random")
+    names = ["s0", "s1"]
+    for name in names:
+        builder.set_spout(name, InputSpout("n long"))
+    for number in range(data.draw(st.integers(1, 6))):
+        declarer = builder.set_bolt(f"b{number}", same)
+        for read in data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)):
+            declarer.shuffle_grouping(read)
+        names.append(f"b{number}")
+    taking = data.draw(st.sets(st.sampled_from(["s0", "s1"])))
+    topology = builder.build()
+    wiring = wired(stages_of(topology), acks={(name, "default"): number for number, name in enumerate(sorted(taking))})
+    assert wiring.rooted == {name for name in names[2:] if reaches(topology, name, taking)}
+
+
+def test_a_plan_of_many_diamonds_is_looked_at_once(monkeypatch: Any) -> None:
+    builder = TopologyBuilder("diamonds")
+    builder.set_spout("top", InputSpout("n long"))
+    above = "top"
+    for number in range(40):
+        for side in "lr":
+            builder.set_bolt(f"{side}{number}", same).shuffle_grouping(above)
+        builder.set_bolt(f"d{number}", same).shuffle_grouping(f"l{number}").shuffle_grouping(f"r{number}")
+        above = f"d{number}"
+    wiring = wired(stages_of(builder.build()), acks={("other", "default"): 0})
+    asked: list[str] = []
+    ask = Wiring.component
+    monkeypatch.setattr(Wiring, "component", lambda self, name: asked.append(name) or ask(self, name))
+    assert [above in wiring.rooted for _ in range(10)] == [False] * 10
+    assert len(asked) <= 3 * 40 + 1, "2^40 ways lead up"
