@@ -9,7 +9,7 @@ import pytest
 from tests.chains import Chain
 from tests.test_chain_acks import Acking, one_bolt
 from windowing.core.measures import millis
-from windowing.errors import BoltError, FailedException
+from windowing.errors import BoltError, FailedException, ReportedFailedException
 from windowing.runtime.clock import VirtualClock
 from windowing.runtime.cluster import run_topology
 from windowing.topology.decorators import tumbling
@@ -36,6 +36,17 @@ def test_where_nothing_is_said_it_fails_the_windows_tuples_back_to_their_spout()
 
     result = run_topology(one_bolt(picky()), {"in": [ROWS]}, clock=VirtualClock())
     assert result.failures > 0, "as on LocalCluster"
+
+
+@pytest.mark.parametrize(
+    ("bolt", "told"),
+    [(picky(), 0), (picky(ReportedFailedException), 1), (picky(ValueError, on_error="fail"), 1)],
+)
+def test_what_is_no_plain_failed_exception_is_reported_too(bolt: Any, told: int, caplog: Any) -> None:
+    assert Acking(one_bolt(bolt)).run({"in": ROWS}) == [(0, 0, "bolt")]
+    assert [record.getMessage().count("unlucky") for record in caplog.records] == [1] * told
+    result = run_topology(one_bolt(bolt, **{"windowing.max.attempts": 1}), {"in": [ROWS]}, clock=VirtualClock())
+    assert len(result.errors) == told, "as on LocalCluster"
 
 
 def test_another_error_ends_the_query_on_both() -> None:

@@ -261,6 +261,34 @@ def test_a_stateful_counter_goes_on_from_batch_to_batch(same: Both) -> None:
     assert sorted(found[1]["counter"]) == [("cow", 4), ("cow", 5), ("moon", 2), ("moon", 3), ("sun", 2)]
 
 
+def test_a_state_can_be_asked_for_all_it_holds(same: Both, spark: SparkSession) -> None:
+    @bolt(output="word string, known boolean, keys long, sum long")
+    class Remembering:
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def execute(self, tuple: Any) -> Any:
+            known = tuple.word in self.state
+            self.state.put(tuple.word, tuple.at)
+            if tuple.word == "gone":
+                self.state.delete("w3")
+            found = list(self.state.items())
+            assert found == sorted(found)
+            return tuple.word, known, len(found), sum(at for _, at in found)
+
+    made = builder(words=WORDS)
+    made.set_bolt("remembering", Remembering).global_grouping("words")
+    words = [[(f"w{n}", n) for n in range(14)], [("w2", 100), ("new", 5), ("gone", 0)], [("w3", 1)]]
+    page = "spark.sql.execution.arrow.transformWithStateInPySpark.maxStateRecordsPerBatch"
+    spark.conf.set(page, 7)  # the first batch leaves two pages, the second three
+    try:
+        found = same(made.build(), drain=False, words=words)
+    finally:
+        spark.conf.unset(page)
+    assert [row[1:3] for row in found[1]["remembering"]] == [(True, 14), (False, 15), (False, 15)]
+    assert found[2]["remembering"] == [("w3", False, 16, sum(range(14)) - 2 - 3 + 100 + 5 + 1)]
+
+
 def test_failing_bolts_are_tried_again_and_leave_no_trace(same: Both) -> None:
     @bolt(output="word string, attempt long")
     class Shaky:

@@ -14,6 +14,7 @@ Laws
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from windowing.core.events import Activation, Effect, Expired, Late
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.manager import WindowManager
 from windowing.core.windows import TupleWindow
-from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException
+from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
 from windowing.spark.codec import META_MAGIC, dumps, frame, loads, unframe
 from windowing.spark.letters import letter_of_window
 from windowing.spark.rows import NamedRows, Part, RowFormat
@@ -42,6 +43,7 @@ __all__ = ["DEAD_LETTERS", "Control", "Part", "TaskStage", "TurnResult", "Watche
 SIDE_STREAM = "(late)"
 """Where side rows go if the bolt names no late stream: nobody can declare a stream of this name, so nobody reads them."""
 _STATE_FORMAT = 1
+_log = logging.getLogger("windowing.spark")
 _NO_ACKS = (
     "fails tuples back to their spout, and none of its spouts takes acks: "
     "give submit() a PartitionedSpout with an ack method, or say on_error='skip' or 'dead_letter'"
@@ -277,15 +279,17 @@ class _Turn:
 
     def _failed(self, window: TupleWindow, error: BoltError) -> None:
         """Do with a window on which the bolt failed what `on_error` says; where it says nothing, a FailedException fails it."""
-        on_error = self.config.on_error
+        on_error, asked = self.config.on_error, isinstance(error.__cause__, FailedException)
         if on_error is OnError.RAISE:
-            if not isinstance(error.__cause__, FailedException):
+            if not asked:
                 raise error
             if not self.stage.acks:
                 raise BoltError(f"{error.args[0]}; a FailedException {_NO_ACKS}") from error
             on_error = OnError.FAIL
         self.failed += 1
         if on_error is OnError.FAIL and self.watcher is not None:
+            if not asked or isinstance(error.__cause__, ReportedFailedException):
+                _log.warning("task %d: %s; its tuples fail", self.task, error.args[0])
             self.watcher.failed(window)
         if self.config.on_error is OnError.DEAD_LETTER:
             has_tuples = self.config.aggregate is None
