@@ -152,8 +152,8 @@ def topology() -> Topology:
 
 def start(spark: SparkSession, job: TopologyJob) -> WindowedQuery:
     """Start the job's query in a session."""
-    sources = {"events": job.queue()}
-    return submit(topology(), spark, sources=sources, sinks=job.sinks(), checkpoint=str(job.checkpoint), drain=True)
+    given = {"sources": {"events": job.queue()}, "sinks": job.sinks(), "checkpoint": str(job.checkpoint)}
+    return submit(topology(), spark, **given, drain=True, partitions=1)
 
 
 def main(argument: str) -> int:
