@@ -188,20 +188,25 @@ def test_what_a_bolt_emits_in_prepare_does_not_go_with_a_call_that_fails() -> No
     assert Chain(one_bolt(Greeting)).run({"in": [(1,)]})["bolt"] == [(0,)]
 
 
-def test_a_tuple_cannot_be_failed_when_nothing_is_tried_again() -> None:
+@pytest.mark.parametrize("method", ["pre_prepare", "pre_commit", "cleanup"])
+def test_a_tuple_cannot_be_failed_when_nothing_is_tried_again(method: str) -> None:
     @bolt()
-    class Failing(Bolt):
+    class Failing(StatefulBolt):
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
         def prepare(self, context: Any, collector: Any) -> None:
             self.collector = collector
 
         def execute(self, tuple: Any) -> None:
             self.held = tuple
 
-        def cleanup(self) -> None:
+        def settle(self, *_: int) -> None:
             self.collector.fail(self.held)
 
+    setattr(Failing, method, Failing.settle)
     with pytest.raises(
-        BoltError, match=r"'bolt' failed .*'n': 7.* in cleanup, when nothing .* fail it while execute runs"
+        BoltError, match=rf"'bolt' failed .*'n': 7.* in {method}, when nothing .* fail it while execute runs"
     ):
         Chain(one_bolt(Failing)).run({"in": [(7,)]})
 

@@ -220,7 +220,7 @@ def test_a_task_state_is_a_dict_with_an_undo(steps: list[tuple[str, int, int]]) 
             assert values.delete(key) == model.pop(key, None)
         elif kind == "i":
             assert (key in values) is (key in model)
-            assert list(values.items()) == sorted(model.items()), "of one digit, so in the order of their bytes"
+            assert list(values.items()) == sorted(model.items())
         elif kind == "u":
             values.undo()
             model = dict(before)
@@ -235,6 +235,24 @@ def test_a_task_state_is_a_dict_with_an_undo(steps: list[tuple[str, int, int]]) 
             values.begin()
             before = dict(model)
     assert [values.get(key) for key in range(4)] == [model.get(key) for key in range(4)]
+    assert list(values.items()) == sorted(model.items()), "keys of one digit are in the order of their bytes"
+
+
+def test_items_are_those_of_the_first_step_without_what_was_deleted() -> None:
+    store: dict[bytes, bytes] = {}
+    values = TaskValues(store.get, store.items, "test")
+    for key in (1, 2, 3):
+        values.put(key, [key])
+    store.update(values.puts)
+    values = TaskValues(store.get, store.items, "test")
+    values.delete(2)
+    values.put(4, [4])
+    values.delete(4)
+    steps = values.items()
+    first, value = next(steps)
+    value.append("a copy")
+    values.put(3, "later")
+    assert [(first, values.get(first)), *steps] == [(1, [1]), (3, [3])]
 
 
 def test_damaged_values_are_named_and_never_reset() -> None:

@@ -69,7 +69,7 @@ class TaskValues:
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield all keys and values, copies of their own, as they are at the first step, in the order of the keys' bytes."""
         over = dict(self._changed)
-        under = {name: blob for name, blob in self._scan() if name not in over}
+        under = dict(self._scan())
         for name in sorted({*over, *under}):
             value = over[name] if name in over else self._decoded(under[name])
             if value is not _ABSENT:
