@@ -7,7 +7,8 @@
 A bolt of a topology with state has a Gate: it holds tuples back from a barrier on, until each upstream task has shown it. So what
 a checkpoint holds is one cut through the whole topology, the same for every task.
 
-Laws: every bolt task reports each checkpoint once, as done or as refused; a state's txid is that of the record, or nothing runs.
+Laws: every bolt task reports each checkpoint once, as done or as refused; one refusal fails it, and the coordinator rolls back, or
+commits again; a state's txid is that of the record, or nothing runs.
 Source: Storm's `CheckpointSpout` and `CheckpointTupleForwarder`.
 """
 
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from windowing.errors import CheckpointError
 from windowing.runtime.hub import Delivery, Hub
 from windowing.runtime.tasks import Task
 from windowing.topology.context import TaskContext
@@ -115,7 +117,10 @@ class Gate:
 
 
 class CheckpointTask(Task):
-    """The coordinator. `roots` are the inboxes of the bolt tasks that read a spout, `tasks` the ids of all bolt tasks."""
+    """The coordinator. `roots` are the inboxes of the bolt tasks that read a spout, `tasks` the ids of all bolt tasks.
+
+    `rollbacks` counts those that are done. There may be as many refusals without a commit as a message has attempts.
+    """
 
     def __init__(
         self,
@@ -135,6 +140,8 @@ class CheckpointTask(Task):
         self._roots = roots
         self._tasks = frozenset(tasks)
         self._missing: set[int] = set()
+        self._refusals = 0
+        self.rollbacks = 0
 
     @property
     def busy(self) -> bool:
@@ -152,11 +159,17 @@ class CheckpointTask(Task):
         if message.checkpoint != self.spout.waits_for:
             return
         if not message.done:
+            self._refused(message.checkpoint)
             self._perform(self.spout.fail(message.checkpoint, self.hub.now_ms))
             return
         self._missing.discard(message.task)
-        if not self._missing:
-            self._perform(self.spout.ack(message.checkpoint, self.hub.now_ms))
+        if self._missing:
+            return
+        self._perform(self.spout.ack(message.checkpoint, self.hub.now_ms))
+        if message.checkpoint.action is Action.COMMIT:
+            self.hub.result.checkpoints += 1
+            self._refusals = 0
+        self.rollbacks += message.checkpoint.action is Action.ROLLBACK
 
     def tick(self) -> None:
         self._perform(self.spout.tick(self.hub.now_ms))
@@ -164,13 +177,22 @@ class CheckpointTask(Task):
     def next_deadline_ms(self) -> int | None:
         return self.spout.next_deadline_ms()
 
+    def _refused(self, checkpoint: Checkpoint) -> None:
+        """Take note of a refusal. Raises CheckpointError when there were as many in a row as a message has attempts."""
+        self._refusals += 1
+        limit = self.context.config.max_attempts
+        if limit is not None and self._refusals >= limit:
+            raise CheckpointError(
+                f"checkpoint {checkpoint.txid} was refused at {checkpoint.action.name}, which makes {self._refusals} refusals "
+                "without a commit, as many as windowing.max.attempts allows; result.errors has what the hooks raised: repair that, "
+                "and start again; the states are those of the last commit"
+            )
+
     def _perform(self, effects: Iterable[SpoutEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Emit):
                 self._missing = set(self._tasks)
                 for inbox in self._roots:
                     inbox.append(Barrier(COORDINATOR, effect.checkpoint))
-                if effect.checkpoint.action is Action.COMMIT:
-                    self.hub.result.checkpoints += 1
             else:
                 self.provider.save_record(RECORD, effect.record.plain())

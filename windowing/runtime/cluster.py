@@ -16,7 +16,7 @@ Source: Storm's `LocalCluster`; the loop is ours.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 from windowing.core.checks import did_you_mean
 from windowing.core.measures import Duration, as_duration_ms
 from windowing.errors import ConfigError, WindowingError, shown
+from windowing.runtime.checkpoints import CheckpointTask
 from windowing.runtime.clock import Clock, SystemClock, VirtualClock
 from windowing.runtime.crew import Crew, crew_of
 from windowing.runtime.hub import ClusterResult, Hub, output_name
@@ -121,11 +122,7 @@ class LocalCluster:
         self._settle()
         while not self._dry() and self._pass_time():
             self._settle()
-        if drain:
-            self.drain()
-        self.checkpoint()
-        while drain and self.pending and self._pass_time():
-            self._busy()
+        self._undisturbed(self._finish if drain else self.checkpoint)
         return self.result
 
     def run_batch(self, rows: Mapping[str, Iterable[Any]]) -> None:
@@ -134,19 +131,19 @@ class LocalCluster:
         for spout, some in rows.items():
             self._feed(spout, some)
         self._settle()
-        for task in self.crew.windowed:
-            self._guarded(task.turn)
-            self._settle()
-        self.checkpoint()
+        self._undisturbed(self._turns)
 
-    def checkpoint(self) -> None:
-        """Commit the states now; nothing happens in a topology without."""
+    def checkpoint(self) -> bool:
+        """Commit the states now; False if a hook refused, and they were rolled back. Nothing happens in a topology without."""
         self._begin()
         coordinator = self.crew.coordinator
-        if coordinator is not None:
-            self._busy()  # a recovery comes first
-            self._guarded(coordinator.request)
-            self._busy()
+        if coordinator is None:
+            return True
+        self._recovered(coordinator)
+        before = self.result.checkpoints
+        self._guarded(coordinator.request)
+        self._recovered(coordinator)
+        return self.result.checkpoints > before
 
     def run_for(self, span: Duration | timedelta) -> ClusterResult:
         """Run for this long by the clock, and leave everything as it is then.
@@ -261,6 +258,37 @@ class LocalCluster:
 
     def _emissions(self) -> int:
         return sum(task.emissions for task in self.crew.spouts)
+
+    def _turns(self) -> None:
+        for task in self.crew.windowed:
+            self._guarded(task.turn)
+            self._settle()
+        self.checkpoint()
+
+    def _finish(self) -> None:
+        rollbacks = self._rollbacks
+        self.drain()
+        self.checkpoint()
+        while self.pending and rollbacks == self._rollbacks and self._pass_time():
+            self._busy()
+
+    @property
+    def _rollbacks(self) -> int:
+        return 0 if self.crew.coordinator is None else self.crew.coordinator.rollbacks
+
+    def _undisturbed(self, work: Callable[[], object]) -> None:
+        """Do the work; do it again as long as a checkpoint is rolled back meanwhile, for what that held comes again."""
+        rollbacks = -1
+        while rollbacks != self._rollbacks:
+            rollbacks = self._rollbacks
+            work()
+            self._settle()
+
+    def _recovered(self, coordinator: CheckpointTask) -> None:
+        """Make rounds until nothing moves and the states are those of a checkpoint."""
+        self._busy()
+        while coordinator.spout.recovering and self._pass_time():
+            self._busy()
 
     def _retrying(self) -> bool:
         return any(task.pending.waiting for task in self.crew.spouts)

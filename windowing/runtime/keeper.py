@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from windowing.errors import BoltError, FailedException
 from windowing.runtime.checkpoints import Gate, Links
-from windowing.runtime.hub import Delivery
+from windowing.runtime.hub import Delivery, ReportedError
 from windowing.runtime.tasks import Task
 from windowing.transactions.checkpoint import Checkpoint
 from windowing.transactions.stateful import (
@@ -97,7 +98,7 @@ class Keeper:
         if isinstance(effect, Execute):
             self._keeping.take(effect.tuple)
         elif isinstance(effect, Hook):
-            self._keeping.hook(effect.method, *effect.arguments)
+            self._call(effect)
         elif isinstance(effect, Init):
             self._keeping.init(effect.txid)
         elif isinstance(effect, Prepare):
@@ -115,6 +116,17 @@ class Keeper:
             self.gate.refuse(effect.checkpoint)
         else:
             self._settle(effect)
+
+    def _call(self, hook: Hook) -> None:
+        """Call a hook; a FailedException refuses the checkpoint, and is told whoever looks at the result."""
+        try:
+            self._keeping.hook(hook.method, *hook.arguments)
+        except BoltError as problem:
+            if not isinstance(problem.__cause__, FailedException):
+                raise
+            context = self._task.context
+            self._task.hub.result.errors.append(ReportedError(context.component, context.task, problem))
+            self.executor.refused()
 
     def _settle(self, effect: Ack | Fail) -> None:
         settle = self._task.hub.ack if isinstance(effect, Ack) else self._task.hub.fail

@@ -11,7 +11,7 @@ Laws
 - An ack goes out when the state that the tuple has changed is committed, not before: whatever is acked is in the committed state.
 - After a rollback the bolt takes its state anew (in Storm it goes on with what it had in memory).
 - A tuple is settled once. One that the bolt fails is failed at once; what it had changed by then stays.
-- What cannot be done now is refused: the coordinator hears it, and recovers.
+- What cannot be done now, or a hook refuses, is refused: the coordinator hears it, and recovers. Nothing of it is done then.
 - A commit that comes again is passed on, and neither hooks nor acks are repeated.
 
 Effects come as an iterator: perform each before the next is taken, for a hook may ack tuples. Source: Storm's
@@ -20,7 +20,7 @@ Effects come as an iterator: perform each before the next is taken, for a hook m
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Generator, Hashable, Iterator
 from typing import Any, NamedTuple
 
 from windowing.errors import AckError, shown
@@ -48,7 +48,7 @@ class Execute(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """Call this method of the bolt, if it has it, with these arguments."""
+    """Call this method of the bolt, if it has it, with these arguments. FailedException: say so by `refused`."""
 
     method: str
     arguments: tuple[int, ...]
@@ -126,6 +126,7 @@ class StatefulBoltExecutor:
         self._acked: dict[Hashable, None] = {}
         self._prepared: tuple[Any, ...] = ()
         self._preparing: int | None = None
+        self._refused = False
 
     @property
     def held(self) -> int:
@@ -158,6 +159,10 @@ class StatefulBoltExecutor:
         """Whether the tuple was handed to the bolt, and neither settled by it nor taken back by a rollback."""
         return tuple in self._open
 
+    def refused(self) -> None:
+        """Take note that the hook raised FailedException; while Hook is performed."""
+        self._refused = True
+
     def _settle(self, tuple: Any) -> None:
         if tuple not in self._open:
             raise AckError(
@@ -178,8 +183,14 @@ class StatefulBoltExecutor:
             # The task began in the middle of a checkpoint: the recovery that follows gives it its state.
             yield Refuse(checkpoint)
             return
+        self._refused = False
         yield from do(checkpoint.txid)
-        yield PassOn(checkpoint)
+        yield Refuse(checkpoint) if self._refused else PassOn(checkpoint)
+
+    def _ask(self, method: str, *arguments: int) -> Generator[Effect, None, bool]:
+        """Call a hook; return whether it agreed."""
+        yield Hook(method, arguments)
+        return not self._refused
 
     def _initialise(self, txid: int) -> Iterator[Effect]:
         if self.initialised:
@@ -191,16 +202,16 @@ class StatefulBoltExecutor:
             yield from self.execute(tuple)
 
     def _prepare(self, txid: int) -> Iterator[Effect]:
-        yield Hook("pre_prepare", (txid,))
-        yield Prepare(txid)
-        self._prepared = (*self._prepared, *self._acked)
-        self._acked, self._preparing = {}, txid
+        if (yield from self._ask("pre_prepare", txid)):
+            yield Prepare(txid)
+            self._prepared = (*self._prepared, *self._acked)
+            self._acked, self._preparing = {}, txid
 
     def _commit(self, txid: int) -> Iterator[Effect]:
         if self.initialised and self._preparing != txid:
             return
-        if self.initialised:
-            yield Hook("pre_commit", (txid,))
+        if self.initialised and not (yield from self._ask("pre_commit", txid)):
+            return
         yield Commit(txid)
         prepared, self._prepared, self._preparing = self._prepared, (), None
         if prepared:
@@ -210,7 +221,8 @@ class StatefulBoltExecutor:
         if not self.initialised:
             yield Rollback()
             return
-        yield Hook("pre_rollback", ())
+        if not (yield from self._ask("pre_rollback")):
+            return
         yield Rollback()
         lost = (*self._prepared, *self._acked, *self._open)
         self._prepared, self._acked, self._open, self._preparing = (), {}, {}, None

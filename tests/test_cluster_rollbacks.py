@@ -1,0 +1,250 @@
+"""A hook that raises FailedException refuses the checkpoint: a running cluster rolls back and goes on, and nothing is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windowing import count, millis, seconds, windowed_bolt
+from windowing.errors import BoltError, CheckpointError, FailedException
+from windowing.runtime.clock import VirtualClock
+from windowing.runtime.cluster import LocalCluster, run_topology
+from windowing.runtime.states import MemoryStateProvider
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout, Spout
+from windowing.topology.marking import bolt, spout
+from windowing.transactions.checkpoint import Action, Checkpoint
+from windowing.transactions.stateful import Hook, StatefulBoltExecutor
+
+
+class Refusing:
+    """A bolt of which each call of a hook refuses, if `refusals` says so; it keeps its life in `life`."""
+
+    refusals: dict[str, int]
+    life: list[str]
+
+    def init_state(self, state: Any) -> None:
+        self.state = state
+        self.life.append("init_state")
+
+    def pre_prepare(self, txid: int) -> None:
+        self.hook("pre_prepare")
+
+    def pre_commit(self, txid: int) -> None:
+        self.hook("pre_commit")
+
+    def pre_rollback(self) -> None:
+        self.hook("pre_rollback")
+
+    def hook(self, name: str) -> None:
+        left = self.refusals.get(name, 0)
+        self.life.append(f"{name} refused" if left else name)
+        if left:
+            self.refusals[name] = left - 1
+            raise FailedException("not now")
+
+
+def counting(refusals: dict[str, int], life: list[str] | None = None) -> Any:
+    told = [] if life is None else life
+
+    @bolt(output="n long, times long")
+    class Counting(Refusing):
+        def __init__(self) -> None:
+            self.refusals, self.life = refusals, told
+
+        def execute(self, tuple: Any) -> Any:
+            times = self.state.get(tuple["n"], 0) + 1
+            self.state.put(tuple["n"], times)
+            return tuple["n"], times
+
+    return Counting
+
+
+def topology_of(declared: Any, source: Any = None, tasks: int = 1, **settings: Any) -> Any:
+    builder = TopologyBuilder("rollbacks").configure(**{"state_checkpoint_interval": seconds(10)} | settings)
+    builder.set_spout("source", source or InputSpout("n long"))
+    builder.set_bolt("count", declared, tasks).fields_grouping("source", "n")
+    return builder.build()
+
+
+def test_a_refused_prepare_is_rolled_back_and_its_tuples_come_again() -> None:
+    life: list[str] = []
+    states = MemoryStateProvider()
+    topology = topology_of(counting({"pre_prepare": 1}, life))
+    result = run_topology(topology, {"source": [[(1,), (1,)]]}, clock=VirtualClock(), states=states)
+    undone = ["init_state", "pre_prepare refused", "pre_rollback", "init_state"]
+    assert life == [*undone, "pre_prepare", "pre_commit", "pre_prepare", "pre_commit"]
+    assert dict(states.state("count", 0).items()) == {1: 2}
+    assert result["count"] == [(1, 1), (1, 2)] * 2  # what was emitted stays emitted
+    assert (result.acked, result.failures, result.checkpoints) == (2, 2, 2)
+    assert [(each.component, str(each.error.__cause__)) for each in result.errors] == [("count", "[FAILED] not now")]
+
+
+def test_a_running_cluster_rolls_back_with_live_tuples_and_goes_on() -> None:
+    @spout(output="n long")
+    def numbers() -> Any:
+        yield from (1, 1, 2)
+
+    states = MemoryStateProvider()
+    topology = topology_of(
+        counting({"pre_prepare": 2}), numbers, state_checkpoint_interval=millis(500), retry_delay=millis(100)
+    )
+    with LocalCluster(topology, clock=VirtualClock(), states=states) as cluster:
+        cluster.run_for(millis(510))
+        assert (cluster.result.failures, cluster.result.acked, cluster.result.checkpoints) == (3, 0, 0)
+        cluster.run_for(millis(500))
+        assert (cluster.result.failures, cluster.result.acked, cluster.result.checkpoints) == (6, 0, 0)
+        cluster.run_for(millis(500))
+        assert (cluster.result.failures, cluster.result.acked, cluster.result.checkpoints) == (6, 3, 1)
+    assert dict(states.state("count", 0).items()) == {1: 2, 2: 1}
+
+
+def test_a_refused_commit_is_committed_again_and_nothing_fails() -> None:
+    life: list[str] = []
+    result = run_topology(topology_of(counting({"pre_commit": 2}, life)), {"source": [[(1,)]]}, clock=VirtualClock())
+    again = ["pre_commit refused", "pre_commit refused", "pre_commit"]
+    assert life[:5] == ["init_state", "pre_prepare", *again]
+    assert (result["count"], result.acked, result.failures) == ([(1, 1)], 1, 0)
+
+
+def test_a_refused_rollback_is_tried_again() -> None:
+    life: list[str] = []
+    result = run_topology(
+        topology_of(counting({"pre_prepare": 1, "pre_rollback": 2}, life)), {"source": [[(1,)]]}, clock=VirtualClock()
+    )
+    assert life[1:6] == ["pre_prepare refused", *["pre_rollback refused"] * 2, "pre_rollback", "init_state"]
+    assert (result["count"], result.acked, result.failures) == ([(1, 1), (1, 1)], 1, 1)
+
+
+def test_a_hook_that_always_refuses_ends_the_cluster_after_as_many_refusals_as_a_message_has_attempts() -> None:
+    topology = topology_of(counting({"pre_prepare": 100}), max_attempts=3)
+    with LocalCluster(topology, batches={"source": [[(1,)]]}, clock=VirtualClock()) as cluster:
+        with pytest.raises(CheckpointError, match="checkpoint 0 was refused at PREPARE, which makes 3 refusals"):
+            cluster.run()
+        assert len(cluster.result.errors) == 3
+
+
+def test_refusals_are_counted_from_one_commit_to_the_next() -> None:
+    refusals = {"pre_prepare": 2}
+    topology = topology_of(counting(refusals), max_attempts=3)
+    with LocalCluster(topology, batches={"source": []}, clock=VirtualClock()) as cluster:
+        for n in range(3):
+            refusals["pre_prepare"] = 2
+            cluster.run_batch({"source": [(n,)]})
+        assert (cluster.result.checkpoints, cluster.result.acked) == (3, 3)
+
+
+def test_any_other_error_of_a_hook_still_ends_the_cluster() -> None:
+    @bolt()
+    class Breaking:
+        def init_state(self, state: Any) -> None: ...
+
+        def execute(self, tuple: Any) -> None: ...
+
+        def pre_prepare(self, txid: int) -> None:
+            raise OSError("no disk")
+
+    with pytest.raises(BoltError, match="bolt 'count' failed in pre_prepare: OSError: no disk"):
+        run_topology(topology_of(Breaking), {"source": [[(1,)]]}, clock=VirtualClock())
+
+
+def test_checkpoints_are_counted_when_they_are_done() -> None:
+    with LocalCluster(topology_of(counting({})), batches={"source": []}, clock=VirtualClock()) as cluster:
+        coordinator = cluster.crew.coordinator
+        assert coordinator is not None
+        while not cluster.step() or coordinator.busy:  # the recovery at the start
+            pass
+        coordinator.request()
+        while coordinator.spout.waits_for is not None:
+            assert cluster.result.checkpoints == 0
+            cluster.step()
+        assert cluster.result.checkpoints == 1
+
+
+def test_a_refusal_leaves_a_task_as_it_was() -> None:
+    task = StatefulBoltExecutor()
+    list(task.execute("a"))
+    list(task.checkpoint(Checkpoint(1, -1, Action.INITSTATE)))
+    task.acked("a")
+
+    def names(checkpoint: Checkpoint, refuse: str = "") -> list[str]:
+        found = []
+        for effect in task.checkpoint(checkpoint):
+            found.append(type(effect).__name__)
+            if isinstance(effect, Hook) and effect.method == refuse:
+                task.refused()
+            task.check()
+        return found
+
+    assert names(Checkpoint(1, 0, Action.PREPARE), "pre_prepare") == ["Hook", "Refuse"]
+    assert names(Checkpoint(2, 0, Action.PREPARE)) == ["Hook", "Prepare", "PassOn"]
+    assert names(Checkpoint(2, 0, Action.COMMIT), "pre_commit") == ["Hook", "Refuse"]
+    assert names(Checkpoint(3, 0, Action.COMMIT)) == ["Hook", "Commit", "Ack", "PassOn"]
+    assert names(Checkpoint(4, 1, Action.ROLLBACK), "pre_rollback") == ["Hook", "Refuse"]
+    assert names(Checkpoint(5, 1, Action.ROLLBACK)) == ["Hook", "Rollback", "Init", "PassOn"]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    rows=st.lists(st.integers(0, 4), min_size=1, max_size=25),
+    refusals=st.lists(st.sampled_from(["pre_prepare", "pre_commit", "pre_rollback"]), max_size=8),
+    tasks=st.integers(1, 3),
+    pages=st.booleans(),
+    seed=st.one_of(st.none(), st.integers(0, 1000)),
+)
+def test_whatever_is_refused_states_and_windows_hold_each_tuple_once(
+    rows: list[int], refusals: list[str], tasks: int, pages: bool, seed: int | None
+) -> None:
+    """A state that counts, and a kept window that puts what is new into its state, refuse now and then."""
+    left = {"pre_prepare": 0, "pre_commit": 0, "pre_rollback": 0}
+    for refusal in refusals:
+        left[refusal] += 1
+    kept = {"max_events_in_memory": 1000} if pages else {}
+
+    @spout(output="id long, n long")
+    class Source(Spout):
+        def open(self, context: Any, collector: Any) -> None:
+            super().open(context, collector)
+            self.left = list(enumerate(rows))
+
+        def next_tuple(self) -> None:
+            if self.left:
+                id, n = self.left.pop(0)
+                self.collector.emit((id, n), message_id=id)
+
+    @windowed_bolt(length=count(3), slide=count(2), output="ids array<long>", message_id="id", name="recent", **kept)
+    class Recent(Refusing):
+        def __init__(self) -> None:
+            self.refusals, self.life = left, []
+
+        def execute(self, window: Any) -> None:
+            for row in window.get_new():
+                self.state.put(row["id"], self.state.get(row["id"], 0) + 1)
+
+    builder = TopologyBuilder("refusing").configure(
+        state_checkpoint_interval=millis(100), max_spout_pending=15, max_attempts=None, retry_delay=millis(20)
+    )
+    builder.set_spout("source", Source)
+    builder.set_bolt("count", counting(left), tasks).fields_grouping("source", "n")
+    builder.set_bolt("recent", Recent, tasks).fields_grouping("source", "n")
+    states = MemoryStateProvider()
+    clock = VirtualClock()
+    with LocalCluster(builder.build(), clock=clock, seed=seed, states=states) as cluster:
+        for _ in range(3):
+            cluster.run_for(millis(60))
+        result = cluster.run()
+    assert (result.acked, result.dead_letters, left) == (
+        len(rows),
+        [],
+        dict.fromkeys(left, 0) | {"pre_rollback": left["pre_rollback"]},
+    )
+    counted: dict[int, int] = {}
+    shown: dict[int, int] = {}
+    for task in range(tasks):
+        counted |= dict(states.state("count", task).items())
+        shown |= dict(states.state("recent", task).items())
+    assert counted == {n: rows.count(n) for n in rows}
+    assert shown == dict.fromkeys(range(len(rows)), 1)
