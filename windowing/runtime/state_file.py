@@ -183,8 +183,8 @@ class StateFile:
                 ) from problem
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise CheckpointError(
-                    f"the state file {self.path} is in use by another process; stop that one, or give this topology a "
-                    "file of its own"
+                    f"the state file {self.path} is in use by another process, or by another cluster of this one; stop that "
+                    "one, or give this topology a file of its own"
                 ) from problem
             raise CheckpointError(self._unable(done, problem)) from problem
         except UnicodeDecodeError as problem:  # in the text of SQLite's own error, which quotes the damaged schema
