@@ -15,7 +15,6 @@ Source: Storm's `LocalCluster`; the loop is ours.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +27,7 @@ from windowing.runtime.checkpoints import CheckpointTask
 from windowing.runtime.clock import Clock, SystemClock, VirtualClock
 from windowing.runtime.crew import Crew, crew_of
 from windowing.runtime.hub import ClusterResult, Hub, output_name
+from windowing.runtime.loop import Loop
 from windowing.runtime.spouts import InputSource
 from windowing.runtime.states_in_use import StatesInUse
 from windowing.runtime.tasks import BoltTask
@@ -85,7 +85,7 @@ class LocalCluster:
         self.clock: Clock = clock or SystemClock()
         self._batches = _checked_batches(topology, batches)
         self._hub = Hub(seed or 0, topology.config.acker_executors)
-        self._hub.now_ms = self.clock.now_ms()
+        self._loop = Loop(self.clock, self._hub, seed is not None)
         self._hub.result.outputs = {name: [] for name in _outputs(topology, outputs)}
         self._states = StatesInUse(topology, states, state_path)
         try:
@@ -93,7 +93,6 @@ class LocalCluster:
         except BaseException:
             self._states.release()
             raise
-        self._shuffled = seed is not None
         self._opened = False
         self._quiet_rounds = 0
         self._over: str | None = None
@@ -166,7 +165,7 @@ class LocalCluster:
     def step(self) -> bool:
         """Make one round; return whether anything moved."""
         self._begin()
-        moved = bool(self._guarded(self._round))
+        moved = bool(self._guarded(lambda: self._loop.round(self.crew.tasks)))
         if moved:
             self._quiet_rounds = 0
         return moved
@@ -219,21 +218,6 @@ class LocalCluster:
             self._guarded(self._states.begin)
             for task in reversed(self.crew.tasks):  # whoever reads is ready before whoever emits
                 self._guarded(task.open)
-
-    def _round(self) -> bool:
-        hub = self._hub
-        now_ms = self.clock.now_ms()
-        if now_ms > hub.now_ms:
-            hub.now_ms = now_ms
-        tasks = self.crew.tasks
-        for task in tasks:
-            deadline_ms = task.next_deadline_ms()
-            if deadline_ms is not None and deadline_ms <= hub.now_ms:
-                task.tick()
-        if not self._shuffled:
-            return sum(task.step(None) for task in tasks) > 0
-        order = hub.random.sample(tasks, len(tasks))
-        return sum(task.step(hub.random.randint(1, 4)) for task in order) > 0
 
     def _busy(self) -> None:
         """Make rounds until nothing moves."""
@@ -303,15 +287,7 @@ class LocalCluster:
             deadlines.append(self._hub.now_ms + self._poll_ms(until_end=end_ms is None))
         if end_ms is not None:
             deadlines.append(end_ms)
-        if not deadlines:
-            return False
-        now_ms = self.clock.now_ms()
-        until_ms = max(now_ms, min(deadlines))
-        if isinstance(self.clock, VirtualClock):
-            self.clock.set(until_ms)
-        else:
-            time.sleep((until_ms - now_ms) / 1000)
-        return True
+        return self._loop.wait(deadlines)
 
     def _poll_ms(self, until_end: bool) -> int:
         """Return when spouts that had nothing are asked again. At the end of the input, where only what failed may come again, they
