@@ -28,8 +28,8 @@ PUBLIC = words("""
     sliding spout tumbling windowed_bolt
 """)
 RUNTIME = words("""
-    Clock ClusterResult DeadLetter DeadMessage DeadWindow LateRow LocalCluster LocalResult LocalRun SystemClock
-    VirtualClock run_local run_topology
+    Clock ClusterResult DeadBatch DeadLetter DeadMessage DeadWindow LateRow LocalCluster LocalResult LocalRun SystemClock
+    TridentCluster TridentResult VirtualClock run_local run_topology run_trident
 """)
 SPARK = words("""
     BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout Root Sink SqliteQueue

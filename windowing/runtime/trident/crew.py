@@ -18,7 +18,7 @@ from windowing.runtime.trident.hub import TridentHub
 from windowing.runtime.trident.master import MasterTask
 from windowing.runtime.trident.spouts import batch_spout_of
 from windowing.topology.context import TaskContext
-from windowing.topology.trident.graph import ProcessorNode, SpoutNode
+from windowing.topology.trident.graph import SpoutNode
 from windowing.topology.trident.plan import GroupPlan, TridentPlan
 from windowing.transactions.coordinator_rules import CoordinatorConfig
 from windowing.transactions.spouts import ICommitterTridentSpout
@@ -80,11 +80,7 @@ class _Hall:
         # A task may hold a batch for as long as those before it are tried: the trees time out, never this.
         self._patience_ms = 2 * self.timeout_ms * (config.max_pending + 1)
         self._requests = frozenset(plan.batch_groups[found.spout] for found in plan.drpc.values())
-        windowed = any(
-            isinstance(node, ProcessorNode) and node.operation.keeps_window for node in plan.graph.nodes.values()
-        )
-        context = TaskContext(plan.name, 0, 1, plan.config)
-        self.master = MasterTask(hub, self.next_id(), config, self._state.at("master"), windowed, context)
+        self.master = MasterTask(hub, self.next_id(), plan, config, self._state.at("master"))
         for group in plan.groups.values():
             hub.inboxes |= {(group.id, task): deque() for task in range(group.parallelism)}
 

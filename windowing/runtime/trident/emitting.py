@@ -261,7 +261,7 @@ class RequestTask(_Source):
         number = self._roots.pop(message.root)
         batch = effects.Batch(self.group, TransactionAttempt(number, 0))
         rows = self.trident.answers.pop(batch, [])
-        cause = self.trident.causes.pop(message.root, "no answer in time")
+        cause = self.trident.fell(message.root) or "no answer in time"
         for target in self._readers():
             self.trident.inboxes[target].append(Success(batch))
         failed = isinstance(message, Failed)

@@ -129,18 +129,18 @@ class TridentResult:
 class TridentHub(Hub):
     """The time, the ids and the acker's inbox of a Hub, and the batches that are under way.
 
-    stamps: of each txid what its tasks are told (its time, whether it drains). causes: why a tree failed, by root.
+    stamps: of each txid what its tasks are told (its time, whether it drains). answers: of requests that are under way.
     """
 
-    __slots__ = ("_dead", "_rows", "answers", "causes", "inboxes", "stamps", "trident")
+    __slots__ = ("_causes", "_dead", "_rows", "answers", "inboxes", "stamps", "trident")
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, ackers=1)
         self.inboxes: dict[TaskId, deque[Any]] = {}
         self.stamps: dict[int, tuple[int, bool]] = {}
-        self.causes: dict[int, str] = {}
         self.answers: dict[effects.Batch, list[Row]] = {}
         self.trident = TridentResult()
+        self._causes: dict[int, str] = {}
         self._rows: dict[TransactionAttempt, dict[str, list[Row]]] = {}
         self._dead: dict[TransactionAttempt, list[DeadBatch]] = {}
 
@@ -159,12 +159,18 @@ class TridentHub(Hub):
             xor ^= edge
             post(Anchors({root: edge}))
         self.tell(root, (INIT, root, xor, owner))
+        self._causes[root] = ""
         return root
+
+    def fell(self, root: int) -> str:
+        """Take note that a tree has ended; return why it failed, if somebody said it."""
+        return self._causes.pop(root)
 
     def refuse(self, anchors: Anchors, component: str, cause: str) -> None:
         """Settle a message: its tree fails, and this is why; the first cause of a tree is kept."""
         for root in anchors.edges:
-            self.causes.setdefault(root, cause)
+            if self._causes.get(root) == "":
+                self._causes[root] = cause
         self.fail(anchors, component)
 
     # -- what batches gave ---------------------------------------------------------------------------------------------

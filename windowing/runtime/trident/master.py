@@ -20,8 +20,10 @@ from windowing.errors import DrainedCheckpointError, FailedException
 from windowing.runtime.tasks import Task
 from windowing.runtime.trident.emitting import CoordinatorTask
 from windowing.runtime.trident.hub import Begun, Commit, Success, TridentHub
+from windowing.runtime.trident.kept import keep_definition, windows_of
 from windowing.topology.context import TaskContext
 from windowing.topology.trident.fields import Row
+from windowing.topology.trident.plan import TridentPlan
 from windowing.transactions import batch_effects as effects
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.coordinator import MasterBatchCoordinator
@@ -48,20 +50,13 @@ SinkWriter = Callable[[int, list[Row]], Any]
 class MasterTask(Task):
     """until_end: whether a spout of single tuples that has nothing has ended. drains: whether the end closes the windows.
 
-    committers, readers: the inboxes of those that take part in the commit, and of all, with their batch groups. windowed:
-    whether there are windows, so that the time and the end of the input are kept.
+    committers, readers: the inboxes of those that take part in the commit, and of all, with their batch groups.
     """
 
     def __init__(
-        self,
-        hub: TridentHub,
-        id: int,
-        config: CoordinatorConfig,
-        state: TransactionalState,
-        windowed: bool,
-        context: TaskContext,
+        self, hub: TridentHub, id: int, plan: TridentPlan, config: CoordinatorConfig, state: TransactionalState
     ) -> None:
-        super().__init__(hub, context, id, deque())
+        super().__init__(hub, TaskContext(plan.name, 0, 1, plan.config), id, deque())
         self.trident = hub
         self.spouts: list[CoordinatorTask] = []
         self.committers: list[tuple[deque[Any], str]] = []
@@ -69,9 +64,9 @@ class MasterTask(Task):
         self.writers: Mapping[str, SinkWriter] = {}
         self.until_end = self.drains = False
         self.begun = 0
-        self._config, self._state = config, state
+        self._plan, self._config, self._state = plan, config, state
         self._stored = StoredRecord(state)
-        self._windowed = windowed
+        self._windowed = bool(windows_of(plan))
         self._roots: dict[int, tuple[Stream, TransactionAttempt]] = {}
         self._machine: MasterBatchCoordinator | None = None
         self._stamps: RotatingTransactionalState
@@ -85,6 +80,7 @@ class MasterTask(Task):
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
+        keep_definition(self._plan, self._state)
         self._machine = MasterBatchCoordinator(self._config, self._stored.load())
         self._stamps = RotatingTransactionalState(self._state, "stamps")
 
@@ -105,7 +101,7 @@ class MasterTask(Task):
     def handle(self, message: Acked | Failed) -> None:
         stream, attempt = self._roots.pop(message.root)
         machine, now_ms = self.machine, self.hub.now_ms
-        cause = self.trident.causes.pop(message.root, "")
+        cause = self.trident.fell(message.root)
         if isinstance(message, Failed):
             if message.reason is Reason.TIMEOUT:
                 cause = f"its {stream.value} took too long; it was last seen in {message.seen}"
