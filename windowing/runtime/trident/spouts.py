@@ -87,10 +87,7 @@ class SingleTuples:
     def open(self, context: Any, collector: Any) -> None:
         """Make the source of this task."""
         declared, self._collector = self._declaration, _Counting(collector)
-        if declared.kind is ComponentKind.INPUT or declared.target is None:
-            raise ConfigError(
-                f"{shown(declared.title)} is fed by hand; give its rows in batches=, under the stream's name"
-            )
+        assert declared.target is not None
         if declared.is_class:
             self._instance = declared.target()
             if getattr(self._instance, "open", None) is not None:
@@ -166,5 +163,7 @@ def batch_spout_of(
             f"{node.called} begins with {shown(spout)}, which says its kind and emits nothing; give an IBatchSpout, an "
             "ITridentSpout or a partitioned spout, or its rows in batches="
         )
+    if declaration_of(spout).kind is ComponentKind.INPUT:
+        raise ConfigError(f"{node.called} begins with an InputSpout, which is fed by hand; give its rows in batches=")
     single = SingleTuples(spout)
     return RichSpoutBatchExecutor(single, node.schema.ddl), single
