@@ -1,0 +1,45 @@
+"""A Trident cluster killed by SIGKILL around its writes, again and again: states, windows and sinks of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trident_job import topology
+from windowing.runtime import TridentCluster
+
+ROOT = Path(__file__).parents[1]
+
+
+def life(folder: Path, kill_at: int) -> int:
+    """Run the job in a process; return its exit code."""
+    command = [sys.executable, "-m", "tests.trident_job", str(folder / "all.db"), str(folder / "sink"), str(kill_at)]
+    return subprocess.run(command, cwd=ROOT, timeout=90, check=False).returncode
+
+
+def found(folder: Path) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Return the states, and the rows of each sink by txid; the last that came of a txid are what counts."""
+    lines = [json.loads(line) for line in (folder / "sink").read_text(encoding="utf-8").splitlines()]
+    with TridentCluster(topology(str(folder / "all.db"))) as cluster:
+        states = {id: cluster.values(id) for id in cluster.states}
+    return states, {(name, txid): sorted(rows) for name, txid, rows in lines}
+
+
+@pytest.mark.parametrize("kills", [(9, 24, 4), (16, 13, 22)])
+def test_a_run_that_is_killed_around_its_writes_goes_on_exactly(tmp_path: Path, kills: tuple[int, ...]) -> None:
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "killed").mkdir()
+    alone = tmp_path / "alone"
+    assert life(alone, 0) == 0
+    for kill_at in kills:
+        assert life(tmp_path / "killed", kill_at) == -signal.SIGKILL
+    assert life(tmp_path / "killed", 0) == 0
+    expected = found(alone)
+    assert found(tmp_path / "killed") == expected
+    assert expected[0]["state1"][("be",)] == 3
