@@ -7,6 +7,8 @@ MAKEFLAGS += --no-print-directory
 # The Java that set-up found goes first: JAVA_HOME may point to an older one, and Spark would start that.
 PYTHON := JAVA_HOME="$$(cat .venv/java-home)" .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
+# Tests without Spark run in two processes; those with it share one session, which fills two cores by itself.
+BESIDE := -n 2 --dist worksteal
 
 say = @printf '\n== %s\n' "$(1)"
 
@@ -25,13 +27,15 @@ demo: setup  ## Run the main job on a year of real flights; make demo ARGS="--mo
 
 .PHONY: test
 test: setup lint types doctests  ## Set up, then lint, types, doctests and all tests but the long proofs.
-	$(call say,tests: all but the long proofs)
-	@$(PYTEST) -m "not crash and not services"
+	$(call say,tests: those without Spark)
+	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services"
+	$(call say,tests: those on Spark)
+	@$(PYTEST) -m "spark and not crash and not services"
 
 .PHONY: test-fast
 test-fast: setup  ## Run the tests that need neither Spark nor a long time.
 	$(call say,fast tests: no Spark and no long proofs)
-	@$(PYTEST) -m "not spark and not crash and not services"
+	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services"
 
 .PHONY: services
 services: setup  ## Start PostgreSQL and Redis on loopback, with data of their own; as root, install what is missing.
@@ -50,9 +54,16 @@ test-services: setup  ## Run the tests that need the servers of `make services`.
 .PHONY: crash
 crash: setup  ## Run the long proofs: properties with five times the examples, then every kill and restart.
 	$(call say,crash: the property tests with the long profile)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) -m "hypothesis and not spark and not crash and not services" --timeout 1800
+	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) -m "hypothesis and not spark and not crash and not services" --timeout 1800
 	$(call say,crash: the tests that kill real processes)
 	@HYPOTHESIS_PROFILE=long $(PYTEST) -m "crash and not services" --timeout 1800
+
+SEEDS ?= 100000
+
+.PHONY: simulate
+simulate: setup  ## Simulate Trident under seeded faults, on all cores; make simulate SEEDS=2000 is a short run.
+	$(call say,simulate: $(SEEDS) seeds)
+	@$(PYTHON) -m windowing.testing.simulator --seeds $(SEEDS) --processes "$$(nproc)"
 
 .PHONY: lint
 lint: setup  ## Check style and format with ruff.
