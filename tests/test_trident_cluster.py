@@ -347,6 +347,26 @@ def test_rows_of_a_sink_come_with_their_committed_batch_only() -> None:
     assert result["seen"] == result["out"] == WORDS
 
 
+def test_rows_of_an_attempt_that_failed_later_on_never_come_out() -> None:
+    class Moving(IBatchSpout):
+        kind, output, emitted = SpoutKind.OPAQUE, "n long", 0
+
+        def is_ready(self, txid: int) -> Readiness:
+            return Readiness.READY if txid <= 2 else Readiness.ENDED
+
+        def emit_batch(self, txid: int, collector: Any) -> None:
+            Moving.emitted += 1
+            collector.emit((Moving.emitted,))
+
+    fails = Fails(2, on="")
+    topology = TridentTopology("moving")
+    rows = topology.new_stream("in", Moving()).map(lambda row: row.n, "n long")
+    rows.sink("seen")
+    rows.global_().filter(lambda row: fails("") or True).sink("out")
+    result = run(topology, coordination=patient(1))
+    assert result["seen"] == result["out"] == [(3,), (4,)]
+
+
 def asking() -> TridentTopology:
     topology = TridentTopology("asked")
     words = topology.new_stream("words", fixed())

@@ -31,6 +31,15 @@ def found(folder: Path) -> tuple[dict[Any, Any], dict[Any, Any]]:
     return states, {(name, txid): sorted(rows) for name, txid, rows in lines}
 
 
+def test_the_example_that_is_ended_in_the_middle_counts_each_word_once() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "trident_word_count.py")]
+    told = subprocess.run(command, cwd=ROOT, timeout=90, check=True, capture_output=True, text=True).stdout
+    assert told.splitlines()[:2] == [
+        "first run: 2 batches committed, then it ends",
+        "second run: 4 batches, 1 attempts failed",
+    ]
+
+
 @pytest.mark.parametrize("kills", [(9, 24, 4), (16, 13, 22)])
 def test_a_run_that_is_killed_around_its_writes_goes_on_exactly(tmp_path: Path, kills: tuple[int, ...]) -> None:
     (tmp_path / "alone").mkdir()
