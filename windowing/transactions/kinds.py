@@ -49,6 +49,8 @@ class Guarantee(Enum):
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
+    """Once or more. A non-transactional state has no fence: it promises this as long as no write of a task that was replaced comes
+    late, which would put an old value back."""
     BEST_EFFORT = "best_effort"
     """Zero, one or more times."""
 

@@ -1,0 +1,112 @@
+"""The simulator: 2,000 seeds, and that it is deterministic, finds what is planted, says it, and shrinks it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from windowing.testing.simulation.world import World
+from windowing.testing.simulator import Fault, Scenario, main, run_seeds, shrink, simulate
+from windowing.transactions import maps
+from windowing.transactions.coordinator_rules import OnFailure
+from windowing.transactions.kinds import SpoutKind, StateType
+
+
+@pytest.mark.parametrize("start", range(0, 2_000, 250))
+def test_nothing_is_found_in_these_seeds(start: int) -> None:
+    tally = run_seeds(range(start, start + 250))
+    assert tally.failed == [], f"see python -m windowing.testing.simulator --seeds 1 --start {tally.failed[0]}"
+    assert tally.seeds == 250
+    assert set(tally.faults) == {fault.name for fault in Fault if fault is not Fault.MOVES}, (
+        "a kind of fault never happened"
+    )
+
+
+def test_seeds_cover_topologies_and_kinds() -> None:
+    scenarios = [Scenario.of(seed) for seed in range(500)]
+    pairs = Counter((each.spout, each.state) for each in scenarios)
+    assert pairs[SpoutKind.OPAQUE, StateType.OPAQUE] > 100
+    assert pairs[SpoutKind.TRANSACTIONAL, StateType.TRANSACTIONAL] > 100
+    assert pairs[SpoutKind.TRANSACTIONAL, StateType.OPAQUE] > 100
+    assert pairs[SpoutKind.OPAQUE, StateType.TRANSACTIONAL] == 0, "this pair promises nothing"
+    assert {each.max_pending for each in scenarios} == {1, 2, 3, 4}
+    assert {each.states for each in scenarios} == {1, 2, 3}
+    assert all(any(fault in each.faults for each in scenarios) for fault in Fault)
+    assert all(any(fault not in each.faults for each in scenarios) for fault in Fault)
+
+
+def test_equal_seeds_are_equal_runs() -> None:
+    seeds = range(40)
+    first = [simulate(Scenario.of(seed)).digest() for seed in seeds]
+    assert [simulate(Scenario.of(seed)).digest() for seed in seeds] == first
+    assert len(set(first)) == len(seeds)
+
+
+def test_a_seed_is_the_same_run_in_any_process() -> None:
+    """Nothing depends on the hashes of texts, or on where things lie."""
+    code = "from windowing.testing.simulator import *; print(*(simulate(Scenario.of(s)).digest() for s in range(10)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [simulate(Scenario.of(seed)).digest() for seed in range(10)]
+
+
+def undo_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "undone", lambda left: {})
+
+
+def test_what_is_wrong_is_said_with_its_seed_and_shrunk(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    undo_less(monkeypatch)
+    assert main(["--seeds", "500"]) == 1
+    said = capsys.readouterr().out
+    assert "1 failed" in said or "failed;" in said
+    assert "\nseed " in said
+    assert "I2: as of txid" in said
+    assert "shrunk to: " in said
+
+
+def test_a_shrunk_run_still_fails_with_fewer_things(monkeypatch: pytest.MonkeyPatch) -> None:
+    undo_less(monkeypatch)
+    first = next(run for run in map(simulate, map(Scenario.of, range(500))) if run.problem is not None)
+    small = shrink(first)
+    assert small.problem is not None
+    assert simulate(small.scenario).problem == small.problem
+    assert len(small.scenario.faults) <= min(2, len(first.scenario.faults))
+    assert len(small.trace) < len(first.trace)
+
+
+def test_the_command_runs_seeds_in_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--start", "7", "--seeds", "260", "--processes", "2"]) == 0
+    assert capsys.readouterr().out.startswith("260 schedules, 0 failed; ")
+
+
+def seen_worlds(**changes: object) -> Iterator[World]:
+    """Yield worlds without faults that have run."""
+    for seed in range(30):
+        world = World(replace(Scenario.of(seed), faults=frozenset[Fault](), **changes))
+        world.run()
+        yield world
+
+
+def test_without_faults_each_batch_is_emitted_once_and_little_is_kept() -> None:
+    for world in seen_worlds(max_pending=1, poison=0):
+        batches = [body[0] for _, name, *_, kind, body in world.trace[:-1] if kind == "batch" and name == "coordinator"]
+        assert batches == [(txid, 0) for txid in range(1, world.scenario.batches + 1)]
+        assert len(world.records.beneath.blobs) <= 2 * (world.scenario.partitions + 1) + 1
+
+
+def test_batches_that_always_fail_end_on_the_dead_letters() -> None:
+    buried = []
+    for world in seen_worlds(poison=5, attempts=2, on_failure=OnFailure.SKIP, max_rows=3, batches=5):
+        letters = [row for _, rows in world.checks.dead.values() for row in rows]
+        read = {row for row in letters if row.place % 5 == 4}
+        committed = world.checks.committed_rows
+        assert not any(row.place % 5 == 4 for row in committed)
+        assert not read & set(committed)
+        buried += sorted(read)
+    assert len(buried) > 30

@@ -1,0 +1,440 @@
+"""The simulator finds what it is for: each bug planted in the library's machines breaks an invariant within 5,000 seeds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from windowing.acking.acker import Acker
+from windowing.errors import CorruptStateError, StateConflictError
+from windowing.runtime.stores.memory import MemoryMap
+from windowing.testing.simulation.tasks import Task
+from windowing.testing.simulator import Scenario, simulate
+from windowing.transactions import fence, maps, partitioned, spout_coordinator, tracked_batch
+from windowing.transactions.attempt import TransactionAttempt
+from windowing.transactions.batch_effects import Ack, Batch, Fail, Finish
+from windowing.transactions.bolt_executor import TridentBoltExecutor
+from windowing.transactions.caches import CachedBatchReadsMap, CachedMap
+from windowing.transactions.coordinator import MasterBatchCoordinator
+from windowing.transactions.coordinator_record import CoordinatorRecord, StoredRecord, Tries
+from windowing.transactions.coordinator_rules import TRANSITIONS, Cause, Save, Status, Stream
+from windowing.transactions.fence import RULES, Verdict
+from windowing.transactions.kinds import StateType
+from windowing.transactions.rotating_state import RotatingTransactionalState
+from windowing.transactions.rows import Claim, Fence, Row
+from windowing.transactions.spout_executor import TridentSpoutExecutor
+from windowing.transactions.transactional_state import TransactionalState
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+PLANTED: list[Plant] = []
+SEEDS = 5_000
+OPAQUE, TRANSACTIONAL = StateType.OPAQUE, StateType.TRANSACTIONAL
+
+
+def planted(plant: Plant) -> Plant:
+    PLANTED.append(plant)
+    return plant
+
+
+# -- the coordinator ---------------------------------------------------------------------------------------------------
+
+
+@planted
+def any_processed_batch_commits(patch: pytest.MonkeyPatch) -> None:
+    def commit_any(self: MasterBatchCoordinator) -> Iterator[Any]:
+        for flight in [each for each in self._flights if each.status is Status.PROCESSED]:
+            self._note(flight.attempt.txid, self.record.tries[flight.attempt.txid]._replace(committing=True))
+            yield from self._move(flight, Cause.TURN)
+
+    patch.setattr(MasterBatchCoordinator, "_commit_first", commit_any)
+    patch.setattr(MasterBatchCoordinator, "check", lambda self: None)
+
+
+@planted
+def only_the_batch_that_failed_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    def fail_one(
+        self: MasterBatchCoordinator, stream: Stream, attempt: TransactionAttempt, cause: str
+    ) -> Iterator[Any]:
+        flight = self._waiting_for(stream, attempt)
+        if flight is None:
+            return
+        yield from self._move(flight, Cause.FAILED)
+        tries = self.record.tries[attempt.txid]
+        flight.attempt = attempt.next()
+        self._note(attempt.txid, tries._replace(attempt=tries.attempt + 1))
+        place = self._flights.index(flight)
+        yield from self._move(flight, Cause.DUE, self._flights[place - 1].attempt if place else None)
+
+    patch.setattr(MasterBatchCoordinator, "_fail", fail_one)
+
+
+@planted
+def an_answer_to_an_earlier_attempt_counts(patch: pytest.MonkeyPatch) -> None:
+    def waiting_for(self: MasterBatchCoordinator, stream: Stream, attempt: TransactionAttempt) -> Any:
+        return next((each for each in self._flights if each.attempt.txid == attempt.txid), None)
+
+    def moved(self: Any, flight: Any, cause: Cause, after: Any = None) -> Iterator[Any]:
+        yield from move(self, flight, cause, after) if (flight.status, cause) in TRANSITIONS else ()
+
+    move = MasterBatchCoordinator._move
+    patch.setattr(MasterBatchCoordinator, "_waiting_for", waiting_for)
+    patch.setattr(MasterBatchCoordinator, "_move", moved)
+
+
+@planted
+def the_next_txid_is_recorded_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    plain = CoordinatorRecord.plain
+
+    def ahead(self: CoordinatorRecord) -> dict[str, Any]:
+        first = self.tries.get(self.current)
+        if first is not None and first.committing:
+            rest = {txid: tries for txid, tries in self.tries.items() if txid > self.current}
+            return plain(CoordinatorRecord(self.current + 1, rest))
+        return plain(self)
+
+    patch.setattr(CoordinatorRecord, "plain", ahead)
+
+
+@planted
+def attempts_are_not_recorded(patch: pytest.MonkeyPatch) -> None:
+    load = StoredRecord.load
+
+    def forgetful(self: StoredRecord) -> CoordinatorRecord:
+        record = load(self)
+        return replace(record, tries={txid: tries._replace(attempt=-1) for txid, tries in record.tries.items()})
+
+    patch.setattr(StoredRecord, "load", forgetful)
+
+
+@planted
+def what_is_sent_is_recorded_afterwards(patch: pytest.MonkeyPatch) -> None:
+    enter = MasterBatchCoordinator._enter
+
+    def saved_last(self: MasterBatchCoordinator, now_ms: int, happens: Any = ()) -> Iterator[Any]:
+        effects = list(enter(self, now_ms, happens))
+        return iter(sorted(effects, key=lambda effect: isinstance(effect, Save)))
+
+    patch.setattr(MasterBatchCoordinator, "_enter", saved_last)
+
+
+@planted
+def a_damaged_record_is_taken_for_none(patch: pytest.MonkeyPatch) -> None:
+    read = TransactionalState.read
+
+    def lenient(self: TransactionalState, name: str) -> Any:
+        try:
+            return read(self, name)
+        except CorruptStateError:
+            return None
+
+    patch.setattr(TransactionalState, "read", lenient)
+
+
+@planted
+def two_coordinators_can_both_save(patch: pytest.MonkeyPatch) -> None:
+    def unfenced(self: StoredRecord, record: CoordinatorRecord) -> None:
+        self._state.read(self._NAME)
+        self._state.write({self._NAME: record.plain()})
+
+    patch.setattr(StoredRecord, "save", unfenced)
+
+
+@planted
+def a_batch_is_skipped_after_its_commit_was_begun(patch: pytest.MonkeyPatch) -> None:
+    def skip_all(self: MasterBatchCoordinator, tries: Tries) -> bool:
+        is_stop = self.config.on_failure.value == "stop"
+        return not is_stop and tries.failures > 0 and self.config.retry.is_last(tries.failures)
+
+    patch.setattr(MasterBatchCoordinator, "_is_to_skip", skip_all)
+
+
+@planted
+def a_failed_batch_is_never_tried_again(patch: pytest.MonkeyPatch) -> None:
+    may_send = MasterBatchCoordinator._may_send
+    patch.setattr(
+        MasterBatchCoordinator,
+        "_may_send",
+        lambda self: (
+            may_send(self)
+            and not (self._next_txid in self.record.tries and self.record.tries[self._next_txid].failures)
+        ),
+    )
+
+
+@planted
+def timeouts_follow_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Task, "clock_ms", lambda self: max(0, self._base_ms + self.world.now_ms + self.world.jump_ms))
+
+
+# -- the acker ---------------------------------------------------------------------------------------------------------
+
+
+@planted
+def a_tree_is_acked_before_its_xor_is_zero(patch: pytest.MonkeyPatch) -> None:
+    init, ack = Acker.init, Acker.ack
+    patch.setattr(Acker, "init", lambda self, root, xor, task, now_ms: init(self, root, xor & 3, task, now_ms))
+    patch.setattr(Acker, "ack", lambda self, root, xor, now_ms, seen=None: ack(self, root, xor & 3, now_ms, seen))
+
+
+@planted
+def a_fail_is_taken_for_an_ack(patch: pytest.MonkeyPatch) -> None:
+    def settled(self: Task, effect: Any) -> None:
+        settle(self, Ack(effect.message))
+
+    settle = Task.settle
+    patch.setattr(Task, "settle", settled)
+
+
+# -- spouts ------------------------------------------------------------------------------------------------------------
+
+
+@planted
+def a_replay_of_a_transactional_spout_reads_anew(patch: pytest.MonkeyPatch) -> None:
+    def changed(self: Any, batch: Any, collector: Any) -> None:
+        attempt, reader = batch.attempt, self._reader
+        reader.take(attempt.txid, batch.metadata)
+        new = {}
+        for partition in reader.mine:
+            stored = reader.stored(partition, attempt.txid)
+            last = reader.previous(partition, batch)
+            new[stored] = self._emitter.emit_partition_batch_new(attempt, collector, partition, last)
+        partitioned.put_all(new, attempt.txid)
+
+    patch.setattr(partitioned._TransactionalEmitter, "emit_batch", changed)
+
+
+@planted
+def a_batch_may_overtake_what_it_rests_on_at_its_coordinator(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(spout_coordinator.TridentSpoutCoordinator, "_check_order", lambda self, attempt, after: None)
+
+
+@planted
+def a_batch_may_overtake_what_it_rests_on_at_its_spout(patch: pytest.MonkeyPatch) -> None:
+    previous = partitioned._Reader.previous
+    patch.setattr(
+        partitioned._Reader,
+        "previous",
+        lambda self, partition, batch: previous(self, partition, batch._replace(after=None)),
+    )
+
+
+@planted
+def an_opaque_spout_commits_what_it_has_not_emitted(patch: pytest.MonkeyPatch) -> None:
+    commit = TridentSpoutExecutor._commit
+
+    def willing(self: TridentSpoutExecutor, attempt: TransactionAttempt, message: Any) -> Iterator[Any]:
+        for effect in commit(self, attempt, message):
+            yield Ack(message) if isinstance(effect, Fail) else effect
+
+    patch.setattr(TridentSpoutExecutor, "_commit", willing)
+
+
+@planted
+def two_lives_of_a_spout_can_both_write(patch: pytest.MonkeyPatch) -> None:
+    write = TransactionalState.write
+
+    def unfenced(self: TransactionalState, changes: Mapping[str, Any], unchanged: Any = ()) -> None:
+        if self.root != "spout":
+            write(self, changes, unchanged)
+            return
+        for name in changes:
+            self.read(name)
+        write(self, changes)
+
+    patch.setattr(TransactionalState, "write", unfenced)
+
+
+@planted
+def a_spout_that_fails_reports_all_the_same(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TridentSpoutExecutor, "failed", lambda self, attempt, cause: None)
+
+
+@planted
+def the_end_of_the_last_batch_is_forgotten_at_its_success(patch: pytest.MonkeyPatch) -> None:
+    def all_of_it(self: RotatingTransactionalState, txid: int) -> None:
+        gone = [each for each in self._values if each <= txid]
+        self._state.delete(self._entry(each) for each in gone)
+        for each in gone:
+            del self._values[each]
+
+    patch.setattr(RotatingTransactionalState, "cleanup_before", all_of_it)
+
+
+# -- bolts -------------------------------------------------------------------------------------------------------------
+
+
+@planted
+def a_new_attempt_goes_on_with_what_the_old_one_got(patch: pytest.MonkeyPatch) -> None:
+    track = TridentBoltExecutor._track
+
+    def reused(self: TridentBoltExecutor, batch: Batch) -> Iterator[Any]:
+        group, attempt = batch
+        known = self._tracked.get((group, attempt.txid))
+        if known is not None and known.stage is tracked_batch.Stage.RECEIVING:
+            known.batch = batch
+            return known
+        return (yield from track(self, batch))
+
+    patch.setattr(TridentBoltExecutor, "_track", reused)
+
+
+@planted
+def an_unknown_batch_is_acked_at_its_commit(patch: pytest.MonkeyPatch) -> None:
+    commit = TridentBoltExecutor._commit
+
+    def willing(self: TridentBoltExecutor, batch: Batch, message: Any) -> Iterator[Any]:
+        for effect in commit(self, batch, message):
+            yield Ack(message) if isinstance(effect, Fail) else effect
+
+    patch.setattr(TridentBoltExecutor, "_commit", willing)
+
+
+@planted
+def tuples_that_come_twice_count_twice(patch: pytest.MonkeyPatch) -> None:
+    def take(self: Any, first: int, items: Any) -> Any:
+        self.next += len(items)
+        return items
+
+    patch.setattr(tracked_batch.Incoming, "take", take)
+
+
+@planted
+def a_batch_has_arrived_when_all_have_reported(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tracked_batch.Incoming, "complete", property(lambda self: self.sent is not None))
+
+
+@planted
+def a_state_commits_when_its_batch_has_arrived(patch: pytest.MonkeyPatch) -> None:
+    go_on = TridentBoltExecutor._go_on
+
+    def eager(self: TridentBoltExecutor, tracked: tracked_batch.TrackedBatch) -> Iterator[Any]:
+        is_new = not tracked.cause and tracked.stage is tracked_batch.Stage.RECEIVING
+        if is_new and tracked.spec.commits and tracked.has_arrived():
+            yield Finish(tracked.batch)
+        yield from go_on(self, tracked)
+
+    patch.setattr(TridentBoltExecutor, "_go_on", eager)
+
+
+@planted
+def a_bolt_that_fails_finishes_all_the_same(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TridentBoltExecutor, "failed", lambda self, batch, cause: None)
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+@planted
+def a_state_looks_at_no_txid(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fence, "judge", lambda found, mine: Verdict.NEW)
+
+
+@planted
+def a_state_does_not_tell_attempts_apart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        fence, "judge", lambda found, mine: Verdict.NEW if not found or found.txid < mine.txid else Verdict.DONE
+    )
+
+
+@planted
+def an_opaque_state_keeps_no_value_from_before(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(maps, "written", lambda row, txid, value, rule: Row(txid, value, value))
+
+
+@planted
+def an_opaque_state_is_storms(patch: pytest.MonkeyPatch) -> None:
+    """A row of this txid starts from its value before, and nothing else is looked at: no fence, no attempts, no other keys."""
+    patch.setattr(fence, "judge", lambda found, mine: Verdict.NEW)
+    patch.setitem(RULES, (Verdict.NEW, OPAQUE), fence.Rule(apply=True, undo=True, claim=True))
+    patch.setattr(maps, "undone", lambda left: {})
+    _unfenced(patch)
+
+
+@planted
+def only_keys_that_come_again_are_undone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(maps, "undone", lambda left: {})
+
+
+@planted
+def a_retry_adds_again(patch: pytest.MonkeyPatch) -> None:
+    for kind in (OPAQUE, TRANSACTIONAL):
+        patch.setitem(RULES, (Verdict.RETRY, kind), RULES[Verdict.NEW, kind])
+
+
+@planted
+def an_empty_part_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+    commit = maps._Batch.commit
+    patch.setattr(maps._Batch, "commit", lambda self: commit(self) if self.rows.written else None)
+
+
+@planted
+def a_store_has_no_fence(patch: pytest.MonkeyPatch) -> None:
+    _unfenced(patch)
+
+
+@planted
+def a_store_compares_each_row_and_no_fence(patch: pytest.MonkeyPatch) -> None:
+    put, get = MemoryMap.multi_put, CachedBatchReadsMap.flush
+
+    def by_row(self: CachedBatchReadsMap, rows: Mapping[bytes, Row | None], claim: Claim | None) -> Fence | None:
+        read = {key: self.stored(key) for key in self.written}
+        stored = self._backing.multi_get(list(read)).rows
+        if list(stored) != list(read.values()):
+            raise StateConflictError("a row is not as it was read")
+        return get(self, rows, claim)
+
+    def unfenced(self: MemoryMap, rows: Mapping[bytes, Row | None], claim: Claim | None = None) -> Fence | None:
+        return put(self, rows, claim and Claim(self._partition.fence, claim.fence))
+
+    patch.setattr(CachedBatchReadsMap, "flush", by_row)
+    patch.setattr(MemoryMap, "multi_put", unfenced)
+
+
+@planted
+def rows_are_written_before_their_fence(patch: pytest.MonkeyPatch) -> None:
+    flush = CachedBatchReadsMap.flush
+
+    def torn(self: CachedBatchReadsMap, rows: Mapping[bytes, Row | None], claim: Claim | None) -> Fence | None:
+        self._backing.multi_put({**rows, **self.written}, None)
+        return flush(self, rows, claim)
+
+    patch.setattr(CachedBatchReadsMap, "flush", torn)
+
+
+@planted
+def a_cache_remembers_before_it_writes(patch: pytest.MonkeyPatch) -> None:
+    def eager(self: CachedMap, rows: Mapping[bytes, Row | None], claim: Claim | None = None) -> Fence | None:
+        self._fence = self._fence if claim is None else claim.fence
+        self._remember(rows)
+        return self.beneath.multi_put(rows, claim)
+
+    patch.setattr(CachedMap, "multi_put", eager)
+
+
+def _unfenced(patch: pytest.MonkeyPatch) -> None:
+    put = MemoryMap.multi_put
+
+    def unfenced(self: MemoryMap, rows: Mapping[bytes, Row | None], claim: Claim | None = None) -> Fence | None:
+        return put(self, rows, claim and Claim(self._partition.fence, claim.fence))
+
+    patch.setattr(MemoryMap, "multi_put", unfenced)
+
+
+def seeds_until_found(limit: int = SEEDS) -> tuple[int, str] | None:
+    """Return how many seeds it took, and what was found."""
+    for seed in itertools.islice(itertools.count(), limit):
+        run = simulate(Scenario.of(seed))
+        if run.problem is not None:
+            return seed + 1, run.problem
+    return None
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert seeds_until_found() is not None, f"{plant.__name__} survived {SEEDS} seeds"

@@ -1,0 +1,215 @@
+"""Checks: what must hold in every run, whatever goes wrong; looked at when it could break, not only at the end.
+
+    | I2 | states are those of an undisturbed run        | at each write, as of the last committed txid; at each commit; last |
+    | I3 | a tree is acked or failed once, and acked last | at each effect of the acker, beside the edges that are truly open  |
+    | I4 | txids are committed in order, each once        | at each save of the coordinator: its `current` is the commit log   |
+    | I5 | whoever is superseded writes nothing           | at each write: it is of the current txid, and newer than the last  |
+    | I6 | a reader sees a txid whole or not at all       | with I2: as of the last committed txid nothing ever moves          |
+    | I7 | once faults stop, all is done                  | at the end, in `BOUND_MS` of virtual time                          |
+    | I8 | nothing is dropped or damaged in silence       | what is skipped is all in the dead letters; damage is found        |
+    | I9 | a transactional replay has the same rows       | at each emission                                                   |
+
+The undisturbed run is a fold: for each committed attempt the rows that its spouts emitted, and these rows, from commit to commit,
+are each partition's rows in order, without a gap, each once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from windowing.runtime.stores.factory import map_state
+from windowing.runtime.stores.memory import MemoryStore
+from windowing.testing.simulation.scenario import Scenario
+from windowing.testing.simulation.source import Row, key_of
+from windowing.transactions.attempt import TransactionAttempt
+from windowing.transactions.coordinator_record import CoordinatorRecord
+from windowing.transactions.kinds import Guarantee, SpoutKind
+from windowing.transactions.rows import Claim, Place
+
+__all__ = ["BOUND_MS", "STATE", "Checks", "Violation"]
+
+BOUND_MS = 1_500_000
+"""How long all may take once faults have stopped."""
+STATE = "counts"
+
+
+class Violation(AssertionError):
+    """An invariant does not hold; the text begins with its number."""
+
+
+@dataclass
+class _Tree:
+    open: set[int]
+    failed: bool = False
+    ended: bool = False
+
+
+Ranges = dict[int, tuple[int, int]]
+"""Of each partition the rows [start, end)."""
+
+
+@dataclass
+class _Emission:
+    """What the spouts emitted of one attempt, all tasks together."""
+
+    ranges: Ranges = field(default_factory=dict)
+    tasks: set[str] = field(default_factory=set)
+    skipped: bool = False
+
+
+class Checks:
+    """What happened so far, as far as invariants need it. `saving` is the record that the coordinator is about to save."""
+
+    def __init__(self, scenario: Scenario, states: MemoryStore) -> None:
+        self._scenario = scenario
+        self.saving: CoordinatorRecord | None = None
+        self.record = CoordinatorRecord()
+        self.dead: dict[tuple[int, str], tuple[TransactionAttempt, list[Row]]] = {}
+        self.committed_rows: list[Row] = []
+        self._model = Counter[int]()
+        self._ends = dict.fromkeys(range(scenario.partitions), 0)
+        self._emissions: dict[TransactionAttempt, _Emission] = {}
+        self._first: dict[tuple[int, str], Ranges] = {}
+        self._trees: dict[int, _Tree] = {}
+        self._highest: dict[int, TransactionAttempt] = {}
+        factory = map_state(states, STATE, scenario.state)
+        count = scenario.states
+        self._states = [factory.make_state(number, count) for number in range(count)]
+        self._places = [states.open(Place(STATE, number, count)) for number in range(count)]
+        self._keys = [[key for key in range(scenario.keys) if key % count == number] for number in range(count)]
+        self._exact = scenario.guarantee is Guarantee.EXACTLY_ONCE
+
+    # -- trees ---------------------------------------------------------------------------------------------------------
+
+    def begun(self, root: int, edges: list[int]) -> None:
+        """A tree was begun with these edges."""
+        self._trees[root] = _Tree(set(edges))
+
+    def grew(self, root: int, edge: int) -> None:
+        """An edge was anchored to a tuple of the tree."""
+        self._trees[root].open.add(edge)
+
+    def settled(self, root: int, edge: int, is_failed: bool) -> None:
+        """A task has acked or failed a tuple."""
+        tree = self._trees[root]
+        if edge not in tree.open:
+            raise Violation(f"I3: edge {edge:x} of {root:x} was settled twice")
+        tree.open.discard(edge)
+        tree.failed = tree.failed or is_failed
+
+    def ended(self, root: int, is_acked: bool) -> None:
+        """The acker has said what became of a tree."""
+        tree = self._trees[root]
+        if tree.ended:
+            raise Violation(f"I3: tree {root:x} ended twice")
+        if is_acked and (tree.open or tree.failed):
+            raise Violation(f"I3: tree {root:x} was acked, but {len(tree.open)} edges are open, failed: {tree.failed}")
+        tree.ended = True
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    def emitted(self, attempt: TransactionAttempt, task: str, read: Ranges, skipped: bool) -> None:
+        """A spout task has emitted its part of an attempt, wholly."""
+        emission = self._emissions.setdefault(attempt, _Emission())
+        if task in emission.tasks:
+            raise Violation(f"I9: {task} emitted {attempt} twice")
+        emission.tasks.add(task)
+        emission.ranges.update(read)
+        emission.skipped = skipped
+        if self._scenario.spout is SpoutKind.TRANSACTIONAL:
+            first = self._first.setdefault((attempt.txid, task), dict(read))
+            if first != read:
+                raise Violation(f"I9: {task} emitted {read} in {attempt}, {first} in an attempt before")
+
+    def buried(self, attempt: TransactionAttempt, task: str, rows: list[Row]) -> None:
+        """A spout task has written its part of an attempt to the dead letters."""
+        known = self.dead.get((attempt.txid, task))
+        if known is None or known[0] < attempt:
+            self.dead[attempt.txid, task] = attempt, rows
+
+    def saved(self, record: CoordinatorRecord) -> None:
+        """The coordinator's record is durable."""
+        before, self.record = self.record, record
+        if record.current not in (before.current, before.current + 1):
+            raise Violation(f"I4: the record went from txid {before.current} to {record.current}")
+        for txid in before.tries.keys() & record.tries.keys():
+            if record.tries[txid].attempt < before.tries[txid].attempt:
+                raise Violation(f"I4: attempts of txid {txid} went back to {record.tries[txid].attempt}")
+        if record.current > before.current:
+            self._done(TransactionAttempt(before.current, before.tries[before.current].attempt))
+
+    def _done(self, attempt: TransactionAttempt) -> None:
+        emission = self._emissions.get(attempt, _Emission())
+        if len(emission.tasks) < self._scenario.spouts or len(emission.ranges) < self._scenario.partitions:
+            raise Violation(f"I4: {attempt} is done, but not all of its spouts have emitted it")
+        for partition, (start, end) in emission.ranges.items():
+            if start != self._ends[partition]:
+                raise Violation(
+                    f"I2: {attempt} is done and has rows {start} to {end} of partition {partition}, where "
+                    f"{self._ends[partition]} comes next"
+                )
+            self._ends[partition] = end
+            for row in (Row(partition, place) for place in range(start, end)):
+                if not emission.skipped:
+                    self.committed_rows.append(row)
+                    self._model[row.key(self._scenario.keys)] += row.weight
+        if emission.skipped:
+            self._check_buried(attempt, emission)
+        for number, place in enumerate(self._places):
+            fence = place.multi_get([]).fence
+            if self._exact and (fence is None or fence.attempt != attempt):
+                found = "nothing" if fence is None else fence.attempt
+                raise Violation(f"I4: {attempt} is done, but the state {number} has committed {found} last")
+            self._compare(number, attempt.txid)
+
+    def _check_buried(self, attempt: TransactionAttempt, emission: _Emission) -> None:
+        wanted = sorted(
+            Row(part, place) for part, (start, end) in emission.ranges.items() for place in range(start, end)
+        )
+        letters = [self.dead.get((attempt.txid, task), (None, []))[1] for task in emission.tasks]
+        if sorted(row for rows in letters for row in rows) != wanted:
+            raise Violation(f"I8: {attempt} was skipped, but its rows are not the dead letters")
+
+    # -- states --------------------------------------------------------------------------------------------------------
+
+    def wrote(self, place: Place, claim: Claim | None) -> None:
+        """Rows were written to a partition of the state."""
+        if not self._exact:
+            return
+        if claim is not None:
+            attempt, highest = claim.fence.attempt, self._highest.get(place.partition)
+            if highest is not None and attempt <= highest:
+                raise Violation(f"I5: {attempt} wrote to the state {place} after {highest}")
+            if attempt.txid != self.record.current:
+                raise Violation(
+                    f"I5: {attempt} wrote to the state {place} while {self.record.current} is to be committed"
+                )
+            self._highest[place.partition] = attempt
+        self._compare(place.partition, self.record.current - 1)
+
+    def _compare(self, number: int, txid: int) -> None:
+        keys = self._keys[number]
+        found = self._states[number].multi_get([key_of(key) for key in keys], txid)
+        wanted = [self._model[key] for key in keys]
+        right = all((value or 0) >= least for value, least in zip(found, wanted, strict=True))
+        if self._exact:
+            right = [value or 0 for value in found] == wanted
+        if not right:
+            raise Violation(f"I2: as of txid {txid} the state {number} has {found}, an undisturbed run {wanted}")
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all batches are done."""
+        return self.record.current > self._scenario.batches
+
+    def finish(self) -> None:
+        """Nothing happens any more, or time is over."""
+        if not self.is_over:
+            raise Violation(
+                f"I7: txid {self.record.current} is not done {BOUND_MS} ms after the last fault, or never will be"
+            )
+        for number in range(self._scenario.states):
+            self._compare(number, self._scenario.batches)

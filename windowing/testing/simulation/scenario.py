@@ -1,0 +1,137 @@
+"""Scenario: one topology, its data and what may go wrong, all picked by a seed; and the scenarios that are simpler.
+
+    seed 17  -->  Scenario(opaque spout, opaque state, 2 spouts, 1 map, 3 states, ..., faults={CRASHES, ZOMBIES, LOST})
+             -->  smaller(): one fault kind less, fewer batches and rows, fewer tasks, ...
+
+Law: equal seeds give equal scenarios, and equal scenarios equal runs. A state without a fence is not asked to withstand zombies:
+a write that was held up puts an old value back, and rows are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from random import Random
+
+from windowing.transactions.coordinator_rules import OnFailure
+from windowing.transactions.kinds import GUARANTEES, Guarantee, SpoutKind, StateType
+
+__all__ = ["Fault", "Scenario"]
+
+
+class Fault(StrEnum):
+    """What may go wrong; each kind is on or off for a whole run (the swarm)."""
+
+    LOST = "messages are lost"
+    DELAYED = "messages take up to 40 s, longer than an attempt"
+    REPEATED = "messages come twice"
+    CRASHES = "tasks die, at any step and between any two store operations"
+    ZOMBIES = "tasks are held up, replaced, and go on; so do their writes"
+    CLOCKS = "each life has its own monotonic clock, which may be read late; wall clocks jump"
+    DAMAGE = "records of coordinators and spouts are damaged"
+    STORES = "stores do not answer, or do and are not heard"
+    FAILURES = "users' code raises FailedException"
+    MOVES = "partitions of the source move from task to task"
+
+
+_PAIRS = [
+    (SpoutKind.TRANSACTIONAL, StateType.TRANSACTIONAL),
+    (SpoutKind.TRANSACTIONAL, StateType.OPAQUE),
+    (SpoutKind.OPAQUE, StateType.OPAQUE),
+]
+_WEAK_PAIRS = [
+    (SpoutKind.TRANSACTIONAL, StateType.NON_TRANSACTIONAL),
+    (SpoutKind.OPAQUE, StateType.NON_TRANSACTIONAL),
+]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Frozen. `chance` seeds all that happens; `max_rows` is of one partition in one batch; `cache` 0 is no cache.
+
+    attempts: after how many failures `on_failure` holds, None: never. poison: each so manieth row fails its batch, 0: none.
+    sink: whether a task reads both from the maps and, at the commit, from the states. quiet_ms: when faults stop, virtual time.
+    """
+
+    chance: int
+    spout: SpoutKind
+    state: StateType
+    spouts: int
+    maps: int
+    states: int
+    partitions: int
+    keys: int
+    max_pending: int
+    batches: int
+    max_rows: int
+    cache: int
+    sink: bool
+    attempts: int | None
+    on_failure: OnFailure
+    poison: int
+    quiet_ms: int
+    faults: frozenset[Fault]
+
+    @classmethod
+    def of(cls, seed: int) -> Scenario:
+        """Return the scenario of a seed.
+
+        >>> Scenario.of(7) == Scenario.of(7)
+        True
+        """
+        pick = Random(seed)
+        spout, state = pick.choice(_PAIRS if pick.random() < 0.92 else _WEAK_PAIRS)
+        skips = pick.random() < 0.25
+        exact = GUARANTEES[spout, state] is Guarantee.EXACTLY_ONCE
+        attempts = pick.choice((2, 3)) if pick.random() < 0.3 or skips else None
+        return cls(
+            chance=seed,
+            spout=spout,
+            state=state,
+            spouts=pick.randint(1, 2),
+            maps=pick.randint(1, 2),
+            states=pick.randint(1, 3),
+            partitions=pick.randint(1, 3),
+            keys=pick.randint(1, 4),
+            max_pending=pick.randint(1, 4),
+            batches=pick.randint(2, 6),
+            max_rows=pick.randint(1, 3),
+            cache=pick.choice((0, 0, 2)),
+            sink=pick.random() < 0.3,
+            attempts=attempts,
+            on_failure=OnFailure.SKIP if skips else OnFailure.STOP,
+            poison=pick.choice((0, 5)) if skips else 0,
+            quiet_ms=pick.choice((10_000, 30_000, 100_000)),
+            faults=frozenset(each for each in Fault if pick.random() < 0.5 and (exact or each is not Fault.ZOMBIES)),
+        )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """How often each row counts in the states."""
+        return GUARANTEES[self.spout, self.state]
+
+    def smaller(self) -> Iterator[Scenario]:
+        """Yield simpler scenarios, each with one thing less: fault kinds first, then rows, then tasks."""
+        for fault in sorted(self.faults, key=lambda fault: fault.name):
+            yield replace(self, faults=self.faults - {fault})
+        if self.poison:
+            yield replace(self, poison=0)
+        if self.attempts is not None and not self.poison:
+            yield replace(self, attempts=None, on_failure=OnFailure.STOP)
+        if self.sink:
+            yield replace(self, sink=False)
+        if self.cache:
+            yield replace(self, cache=0)
+        for name in ("batches", "max_rows", "partitions", "keys", "max_pending", "states", "maps", "spouts"):
+            if (value := getattr(self, name)) > 1:
+                yield replace(self, **{name: value - 1})
+
+    def __str__(self) -> str:
+        faults = ", ".join(sorted(fault.name for fault in self.faults)) or "no faults"
+        return (
+            f"{self.spout.value} spout, {self.state.value} state; {self.spouts} spouts, {self.maps} maps, {self.states} states"
+            f"{' and a sink' if self.sink else ''}; {self.partitions} partitions, {self.keys} keys, {self.batches} batches of up "
+            f"to {self.max_rows} rows a partition, max pending {self.max_pending}, cache {self.cache}, attempts {self.attempts} "
+            f"({self.on_failure.value}), poison {self.poison}; until {self.quiet_ms} ms: {faults}"
+        )
