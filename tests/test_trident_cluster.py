@@ -287,6 +287,35 @@ def test_a_batch_that_is_skipped_goes_to_the_dead_letters() -> None:
     assert "attempt 2" in letter.cause
 
 
+def test_dead_letters_are_those_of_the_attempt_that_was_committed() -> None:
+    class Shaky(Committer):
+        def get_emitter(self, context: Any) -> CommitterEmitter:
+            return ShakyReading(self.log, context)
+
+    class ShakyReading(Reading):
+        def commit(self, attempt: Any) -> None:
+            super().commit(attempt)
+            if self.log.count(f"commit {attempt}") and str(attempt) == "2:2":
+                raise FailedException("the first commit that skips fails")
+
+    given, fails = Shaky(), Fails(99)
+    topology = TridentTopology("shaky")
+    topology.new_stream("words", given).filter(lambda row: fails(row.word) or True).sink("out")
+    retry = CoordinatorConfig(1, 0, retry=RetryPolicy(2, first_ms=10), on_failure=OnFailure.SKIP)
+    result = run(topology, coordination=retry)
+    assert given.log == [
+        "commit 1:0",
+        "success 1:0",
+        "commit 2:2",
+        "commit 2:3",
+        "success 2:3",
+        "commit 3:0",
+        "success 3:0",
+    ]
+    assert [letter.rows for letter in result.dead_letters] == [WORDS[2:4]]
+    assert result["out"] == [*WORDS[:2], *WORDS[4:]]
+
+
 def test_failed_batches_wait_as_the_settings_say() -> None:
     topology = passing(Fails(2)).configure(max_attempts=4, retry_delay=seconds(3))
     clock = VirtualClock()
@@ -440,6 +469,21 @@ def test_drained_windows_are_not_opened_again(tmp_path: Path) -> None:
     assert run(windowed(NUMBERS[:6]), state_path=path)["out"] == [], "nothing is left to be done"
     with pytest.raises(DrainedCheckpointError, match=r"were drained by batch 3 .* begin with new records"):
         run(windowed(NUMBERS), state_path=path)
+
+
+@pytest.mark.parametrize("behind", ["the spout", "another group"])
+def test_all_tasks_of_a_window_have_one_watermark(behind: str) -> None:
+    topology = TridentTopology("watermark")
+    stream = topology.new_stream("in", InputSpout("k string, n long"))
+    if behind == "another group":
+        stream = stream.shuffle().filter(lambda row: True).parallelism_hint(2)
+    windows = stream.group_by("k").tumbling_window(count(1), "n", Sum(), "n long", timestamp="n").parallelism_hint(3)
+    windows.sink("out")
+    windows.late_stream().project("k", "n").sink("late")
+    rows = [[("a", 9)], [(key, 5) for key in "abcdef"], [(key, 9) for key in "abcdef"]]
+    result = run(topology, batches={"in": rows})
+    assert sorted(result["late"]) == [(key, 5) for key in "abcdef"]
+    assert sorted(result["out"]) == [("a", 9), *((key, 9) for key in "abcdef")]
 
 
 def test_windows_over_the_clock_see_a_batch_at_the_time_of_its_first_attempt() -> None:

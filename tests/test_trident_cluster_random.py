@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.test_trident_operations import BATCHES, FIELDS, PARTED, PERSIST, WINDOW, Given, Row, pipelines, several
-from tests.test_trident_stream_protocol import COMMITTING
+from tests.test_trident_stream_protocol import COMMITTING, MANY
 from windowing.acking.retry import RetryPolicy
 from windowing.errors import FailedException
 from windowing.runtime import VirtualClock
@@ -109,7 +109,7 @@ def values_of(run: TridentRun) -> dict[str, Any]:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     COMMITTING | pipelines(PARTED),
-    BATCHES,
+    BATCHES | MANY,
     st.integers(1, 3),
     st.integers(1, 4),
     st.none() | st.integers(0, 9),
