@@ -24,6 +24,7 @@ from windowing.errors import (
 from windowing.runtime import TridentCluster, VirtualClock, run_trident
 from windowing.runtime.stores.factory import map_state, snapshot_state
 from windowing.runtime.stores.memory import MemoryStore
+from windowing.runtime.trident.groups import GroupTask
 from windowing.topology.components import InputSpout
 from windowing.topology.marking import spout
 from windowing.topology.trident import Count, MapGet, SnapshotGet, StateSpec, Sum, TridentTopology
@@ -197,6 +198,32 @@ def test_partitioned_spouts_are_read_to_their_end(kind: Any) -> None:
     assert set(state.values()) == {1}
 
 
+def test_a_spout_of_batches_is_opened_before_it_is_asked() -> None:
+    class Opened(IBatchSpout):
+        kind, output = SpoutKind.TRANSACTIONAL, "word string"
+
+        def open(self, context: Any) -> None:
+            self.rows = WORDS
+
+        def is_ready(self, txid: int) -> Readiness:
+            return Readiness.READY if txid <= len(self.rows) else Readiness.ENDED
+
+        def emit_batch(self, txid: int, collector: Any) -> None:
+            collector.emit(self.rows[txid - 1])
+
+    assert run(counting(Opened())).states == {"state1": COUNTS}
+
+
+def test_a_stream_that_has_ended_gives_empty_batches_until_the_others_have() -> None:
+    topology = TridentTopology("two")
+    long, short = topology.new_stream("long", fixed(1)), topology.new_stream("short", fixed(2, [("be",), ("to",)]))
+    topology.join([long, short.map(lambda row: (row.word, 1), "word string, n long")], "word").sink("both")
+    topology.new_stream("alone", fixed(3)).sink("alone")
+    result = run(topology, coordination=patient(3))
+    assert result["both"] == [("to", 1)], "words meet in one batch only"
+    assert (result["alone"], result.batches) == (WORDS, 6)
+
+
 def test_a_committer_hears_of_each_commit_in_the_order_of_txids_and_then_of_its_success() -> None:
     given = Committer()
     run(counting(given), coordination=patient(3))
@@ -323,6 +350,29 @@ def test_failed_batches_wait_as_the_settings_say() -> None:
     assert clock.now_ms() == 3_000 + 6_000
 
 
+def test_a_batch_that_takes_too_long_is_tried_again() -> None:
+    failures = 0
+    for seed in range(4):
+        clock, slow = VirtualClock(), ["or"]
+
+        def wait(word: str, clock: VirtualClock = clock, slow: list[str] = slow) -> None:
+            if word in slow:
+                slow.remove(word)
+                clock.advance(seconds(40))
+
+        result = run_trident(passing(wait), clock=clock, seed=seed, coordination=patient(2))
+        assert result["out"] == WORDS
+        failures += result.failures
+    assert failures, "the clock went on before all acks came"
+
+
+def test_the_clock_of_the_system_waits_for_what_is_due() -> None:
+    fails = Fails(2)
+    retry = CoordinatorConfig(2, interval_ms=2, retry=RetryPolicy(None, first_ms=5))
+    assert run_trident(passing(fails), coordination=retry)["out"] == WORDS
+    assert fails.calls == 3
+
+
 def test_another_error_ends_the_cluster_and_names_step_tuple_and_line() -> None:
     topology = TridentTopology("broken")
     topology.new_stream("words", fixed()).map(lambda row: 1 // 0, "n long").sink("out")
@@ -420,12 +470,20 @@ def test_a_request_is_answered_from_the_states() -> None:
 def test_a_request_sees_what_is_committed_and_begins_no_batch() -> None:
     with TridentCluster(asking(), clock=VirtualClock()) as cluster:
         assert cluster.ask("count_of", "to") == [("to", None)]
-        assert cluster.result.batches == 0
+        assert cluster.crew.master.begun == 0
         while cluster.result.batches < 1:
             cluster.step()
         assert cluster.ask("count_of", "to") == [("to", 1)]
         cluster.run()
         assert cluster.ask("count_of", "to") == [("to", 2)]
+
+
+def test_a_request_that_is_answered_leaves_nothing_behind() -> None:
+    with TridentCluster(asking(), clock=VirtualClock()) as cluster:
+        cluster.deactivate()
+        cluster.ask("count_of", "to be")
+        cluster.step()
+        assert all(task.executor.held == 0 for task in cluster.crew.tasks if isinstance(task, GroupTask))
 
 
 def test_a_request_that_fails_says_why_and_the_next_is_answered() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,24 @@ def test_each_row_of_a_partitioned_spout_counts_once_however_batches_are_cut_whe
     wanted = {(f"{partition}{number}",): 1 for partition, size in sizes.items() for number in range(size)}
     assert states == {"state1": wanted}
     assert sorted(row for rows in sunk.values() for row in rows) == sorted((*key, 1) for key in wanted)
+
+
+@pytest.mark.parametrize("step", [("window",), ("keyed",), ("persist", b.Sum())], ids=str)
+def test_a_crash_before_or_after_any_write_of_the_records_changes_nothing(step: Any) -> None:
+    batches = [[("a", 1), ("b", 2), ("a", 4)], [("b", 3), ("a", 5)], [("c", 9), ("a", 9), ("b", 9)], [("a", 12)]]
+    alone = TridentRun(plan_of([step], 2, lambda: True))
+    expected = {txid: sorted(alone.batch({"in": rows})["out"]) for txid, rows in enumerate(batches, 1)}
+
+    def crashes_at(number: int) -> bool:
+        """Crash at the number-th chance; return whether there is one."""
+        plan, sunk, fuse = plan_of([step], 2, lambda: True), Sunk(), Fuse([(number, True)])
+        options: dict[str, Any] = {"batches": {"in": batches}, "records": Mortal(MemoryRecordStore(), fuse)}
+        options["sinks"] = {"out": lambda txid, rows: sunk.__setitem__(txid, sorted(rows))}
+        states = survive(lambda: TridentCluster(plan, clock=VirtualClock(), coordination=patient(2), **options))
+        assert (sunk, states) == (expected, values_of(alone)), f"crash {number}"
+        return not fuse.burns
+
+    assert next(number for number in count() if not crashes_at(number)) > 30
 
 
 @pytest.mark.parametrize("seed", range(6))

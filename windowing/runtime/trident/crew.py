@@ -106,13 +106,12 @@ class _Hall:
         plan, hub, name = self._plan, self._hub, str(node.source.name)
         state = self._state.at(f"spouts/{part_of(name)}")
         rows, batch_group = self._given.get(name), plan.batch_groups[node.number]
-        spout, _ = batch_spout_of(node, rows)
+        spouts = [batch_spout_of(node, rows) for _ in range(group.parallelism)]
         context = TaskContext(name, 0, group.parallelism, plan.config)
-        coordinator = CoordinatorTask(hub, context, self.next_id(), spout, state)
+        coordinator = CoordinatorTask(hub, context, self.next_id(), spouts[0][0], state)
         self.master.spouts.append(coordinator)
         self.master.readers.append((coordinator.inbox, batch_group))
-        for task in range(group.parallelism):
-            spout, single = batch_spout_of(node, rows)
+        for task, (spout, single) in enumerate(spouts):
             emitter = EmitterTask(hub, self.next_id(), plan, node, task, spout=spout, state=state)
             self.tasks.append(emitter)
             coordinator.emitters.append(emitter.inbox)

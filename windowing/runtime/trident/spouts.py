@@ -7,7 +7,7 @@
     IOpaquePartitionedTridentSpout    OpaquePartitionedTridentSpoutExecutor
 
 Law: an object of a kind that makes coordinators and emitters (the last three) is used as it is given; of the others each task has
-a copy of its own. Source: the choice of Storm's `TridentTopology.newStream`.
+a copy of its own, which is opened before it is asked for anything. Source: the choice of Storm's `TridentTopology.newStream`.
 """
 
 from __future__ import annotations
