@@ -478,6 +478,23 @@ def test_a_request_sees_what_is_committed_and_begins_no_batch() -> None:
         assert cluster.ask("count_of", "to") == [("to", 2)]
 
 
+def test_a_request_is_no_transaction() -> None:
+    class Who:
+        def init(self, batch_id: Any, collector: Any) -> Any:
+            return batch_id
+
+        def aggregate(self, batch_id: Any, row: Any, collector: Any) -> None:
+            collector.emit((str(batch_id),))
+
+        def complete(self, batch_id: Any, collector: Any) -> None:
+            pass
+
+    topology = asking()
+    topology.new_drpc_stream("who").partition_aggregate("args", Who(), "id string")
+    with TridentCluster(topology, clock=VirtualClock()) as cluster:
+        assert [cluster.ask("who", "")[0][0] for _ in range(2)] == ["('request', 1)", "('request', 2)"]
+
+
 def test_a_request_that_is_answered_leaves_nothing_behind() -> None:
     with TridentCluster(asking(), clock=VirtualClock()) as cluster:
         cluster.deactivate()

@@ -162,7 +162,7 @@ def test_a_cluster_that_is_abandoned_between_any_two_rounds_goes_on_in_the_next_
     alone = TridentRun(plan_of(steps, 2, lambda: True))
     expected = {txid: sorted(alone.batch({"in": rows})["out"]) for txid, rows in enumerate(batches, 1)}
     plan, records, sunk = plan_of(steps, 2, lambda: True), MemoryRecordStore(), Sunk()
-    for count in [*rounds, None]:
+    for number in [*rounds, None]:
         cluster = TridentCluster(
             plan,
             batches={"in": batches},
@@ -172,10 +172,10 @@ def test_a_cluster_that_is_abandoned_between_any_two_rounds_goes_on_in_the_next_
             records=records,
             sinks={"out": lambda txid, rows: sunk.__setitem__(txid, sorted(rows))},
         )
-        if count is None:
+        if number is None:
             cluster.run(drain=False)
         else:
-            assert [cluster.step() for _ in range(count)]
+            assert [cluster.step() for _ in range(number)]
     assert sunk == expected
     assert {id: cluster.values(id) for id in cluster.states} == values_of(alone)
 
