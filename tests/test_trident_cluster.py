@@ -28,6 +28,7 @@ from windowing.runtime.trident.groups import GroupTask
 from windowing.topology.components import InputSpout
 from windowing.topology.marking import spout
 from windowing.topology.trident import Count, MapGet, SnapshotGet, StateSpec, Sum, TridentTopology
+from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.batch_spouts import FixedBatchSpout
 from windowing.transactions.coordinator_rules import CoordinatorConfig, OnFailure, Readiness
 from windowing.transactions.kinds import Guarantee, SpoutKind, StateType
@@ -478,6 +479,20 @@ def test_a_request_sees_what_is_committed_and_begins_no_batch() -> None:
         assert cluster.ask("count_of", "to") == [("to", 2)]
 
 
+def test_a_topology_of_requests_only_answers_from_static_states() -> None:
+    other = map_state(MemoryStore(), "other")
+    written, first = other.make_state(0, 1), TransactionAttempt(1, 0)
+    written.begin_commit(first)
+    written.multi_put([("to",)], [7])
+    written.commit(first)
+    topology = TridentTopology("static")
+    state = topology.new_static_state(other)
+    topology.new_drpc_stream("get").state_query(state, "args", MapGet(), "n long").project("n")
+    with TridentCluster(topology, clock=VirtualClock()) as cluster:
+        assert cluster.run().batches == 0
+        assert cluster.ask("get", "to") == [(7,)]
+
+
 def test_a_request_is_no_transaction() -> None:
     class Who:
         def init(self, batch_id: Any, collector: Any) -> Any:
@@ -530,6 +545,13 @@ NUMBERS = [(number,) for number in range(1, 11)]
 
 def test_windows_fire_what_is_left_in_a_last_batch() -> None:
     assert run(windowed(NUMBERS))["out"] == [(10,), (26,), (19,)]
+
+
+def test_windows_over_single_tuples_are_drained_when_the_spout_has_nothing() -> None:
+    topology = TridentTopology("windowed")
+    windows = topology.new_stream("words", rows).tumbling_window(count(4), "word", Count(), "n long")
+    windows.sink("out")
+    assert run(topology)["out"] == [(4,), (2,)]
 
 
 def test_without_drain_windows_stay_open_for_the_next_run(tmp_path: Path) -> None:

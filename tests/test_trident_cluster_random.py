@@ -256,18 +256,25 @@ def test_each_row_of_a_partitioned_spout_counts_once_however_batches_are_cut_whe
     assert sorted(row for rows in sunk.values() for row in rows) == sorted((*key, 1) for key in wanted)
 
 
-@pytest.mark.parametrize("step", [("window",), ("keyed",), ("persist", b.Sum())], ids=str)
-def test_a_crash_before_or_after_any_write_of_the_records_changes_nothing(step: Any) -> None:
+@pytest.mark.parametrize(
+    ("step", "drain"),
+    [(("window",), True), (("keyed",), True), (("keyed",), False), (("persist", b.Sum()), True)],
+    ids=str,
+)
+def test_a_crash_before_or_after_any_write_of_the_records_changes_nothing(step: Any, drain: bool) -> None:
     batches = [[("a", 1), ("b", 2), ("a", 4)], [("b", 3), ("a", 5)], [("c", 9), ("a", 9), ("b", 9)], [("a", 12)]]
     alone = TridentRun(plan_of([step], 2, lambda: True))
     expected = {txid: sorted(alone.batch({"in": rows})["out"]) for txid, rows in enumerate(batches, 1)}
+    if drain and step[0] != "persist":
+        expected[5] = sorted(alone.batch({"in": []}, drain=True)["out"])
+        assert expected[5]
 
     def crashes_at(number: int) -> bool:
         """Crash at the number-th chance; return whether there is one."""
         plan, sunk, fuse = plan_of([step], 2, lambda: True), Sunk(), Fuse([(number, True)])
         options: dict[str, Any] = {"batches": {"in": batches}, "records": Mortal(MemoryRecordStore(), fuse)}
         options["sinks"] = {"out": lambda txid, rows: sunk.__setitem__(txid, sorted(rows))}
-        states = survive(lambda: TridentCluster(plan, clock=VirtualClock(), coordination=patient(2), **options))
+        states = survive(lambda: TridentCluster(plan, clock=VirtualClock(), coordination=patient(2), **options), drain)
         assert (sunk, states) == (expected, values_of(alone)), f"crash {number}"
         return not fuse.burns
 
