@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests import test_trident_operations
 from tests.test_trident_operations import BATCHES, FIELDS, PARTED, PERSIST, WINDOW, Given, Row, pipelines, several
 from tests.test_trident_stream_protocol import COMMITTING, MANY
 from windowing.acking.retry import RetryPolicy
@@ -146,6 +148,32 @@ def test_whatever_fails_crashes_and_overlaps_sinks_and_states_are_those_of_one_b
     states = survive(make)
     assert sunk == expected
     assert states == values_of(alone)
+
+
+@settings(deadline=None, max_examples=12)
+@given(COMMITTING, MANY, st.integers(1, 4), st.none() | st.integers(0, 9), BURNS, BURNS)
+def test_the_same_with_states_and_records_in_one_sqlite_file(
+    steps: list[Any], batches: list[list[Row]], max_pending: int, seed: int | None, burns: Any, deaths: Any
+) -> None:
+    alone = TridentRun(plan_of(steps, 2, lambda: True))
+    expected = {txid: sorted(alone.batch({"in": rows})["out"]) for txid, rows in enumerate(batches, 1)}
+    sunk, death = Sunk(), Fuse(deaths)
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        files = (SqliteStore(Path(folder) / f"{number}.db") for number in count())
+        patch.setattr(test_trident_operations, "MemoryStore", lambda: next(files))
+        plan = plan_of(steps, 2, Fuse(burns))
+        states = survive(
+            lambda: TridentCluster(
+                plan,
+                batches={"in": batches},
+                clock=VirtualClock(),
+                seed=seed,
+                coordination=patient(max_pending),
+                records=Mortal(SqliteRecordStore(Path(folder) / "0.db"), death),
+                sinks={"out": lambda txid, rows: sunk.__setitem__(txid, sorted(rows))},
+            )
+        )
+        assert (sunk, states) == (expected, values_of(alone))
 
 
 @settings(deadline=None, max_examples=30)
