@@ -50,8 +50,8 @@ class TridentCluster:
     a number chooses the order by chance, the same for the same number. coordination: how many batches are under way, how often a
     batch is tried, whether it is skipped then; if left out `topology.max.spout.pending` (1), `windowing.max.attempts` and the
     delays of the settings. records: where coordinator, spouts and windows keep what outlives the process; with a `state_path`, in
-    that SQLite file; else in memory. sinks: functions of (txid, rows) that take the rows of committed batches, once for each txid,
-    but for the last ones before a crash, which may come again under the same txid.
+    that SQLite file; else in memory. sinks: functions of (txid, rows) that take the rows of committed batches, in place of the
+    result: once for each txid, but for the last ones before a crash, which may come again under the same txid.
 
     `states[id]` are the partitions of a state. Raises ConfigError for a stream whose spout emits nothing.
 
@@ -86,9 +86,9 @@ class TridentCluster:
             )
         self._hub = TridentHub(seed or 0)
         self._loop = Loop(self.clock, self._hub, seed is not None)
-        self._hub.trident.sinks = {name: [] for name in self.plan.sinks}
         given = _checked_batches(self.plan, batches)
         writers = _checked_sinks(self.plan, sinks)
+        self._hub.trident.sinks = {name: [] for name in self.plan.sinks if name not in writers}
         self._own = None if state_path is None else SqliteRecordStore(state_path)
         store = self._own or records or MemoryRecordStore()
         self.states: dict[str, list[Any]] = {}

@@ -108,9 +108,9 @@ class DeadBatch(NamedTuple):
 class TridentResult:
     """What came of a run so far.
 
-    sinks: the rows of each sink, of committed batches only, in the order of their txids. batches: how many were committed.
-    failures: attempts that failed, those not counted that only rested on one. dead_letters: what was skipped. states: what
-    `run_trident` found in the states at the end, by id: the items of a map, or the value.
+    sinks: the rows of each sink that no function takes, of committed batches only, in the order of their txids. batches: how many
+    were committed. failures: attempts that failed, those not counted that only rested on one. dead_letters: what was skipped.
+    states: what `run_trident` found in the states at the end, by id: the items of a map, or the value.
     """
 
     sinks: dict[str, list[Row]] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class TridentResult:
     def __getitem__(self, sink: str) -> list[Row]:
         """Return the rows of a sink."""
         if sink not in self.sinks:
-            raise KeyError(f"{shown(sink)} is no sink of this topology, there are {', '.join(self.sinks) or 'none'}")
+            raise KeyError(f"{shown(sink)} is no sink whose rows are kept, those are {', '.join(self.sinks) or 'none'}")
         return self.sinks[sink]
 
 

@@ -1,6 +1,6 @@
 """The definition of the windows that are kept: compared with the topology's before any of them is restored.
 
-    record "definition"    none: nothing was kept yet    the same: goes on    another: refused, nothing is changed
+    no batch was begun: stored    the same: goes on    another, or none: refused, nothing is changed
 
 States compare their own partitions, and spouts go by the names of their streams.
 """
@@ -34,13 +34,14 @@ def windows_of(plan: TridentPlan) -> dict[str, Any]:
     return found
 
 
-def keep_definition(plan: TridentPlan, state: TransactionalState) -> None:
-    """Store the definition of the windows, or raise DefinitionChangedError if those that are kept are others."""
+def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -> None:
+    """Store the definition of the windows; if batches were begun before, raise DefinitionChangedError unless it is the same."""
     stored, wanted = state.read(_NAME), windows_of(plan)
-    if stored is None:
-        if wanted:
+    if not begun:
+        if (stored or {}) != wanted:
             state.write({_NAME: wanted})
         return
+    stored = stored or {}
     for name in sorted({*stored, *wanted}):
         if stored.get(name) != wanted.get(name):
             raise DefinitionChangedError(

@@ -27,7 +27,7 @@ from windowing.topology.trident.plan import TridentPlan
 from windowing.transactions import batch_effects as effects
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.coordinator import MasterBatchCoordinator
-from windowing.transactions.coordinator_record import StoredRecord
+from windowing.transactions.coordinator_record import CoordinatorRecord, StoredRecord
 from windowing.transactions.coordinator_rules import (
     AskReady,
     CoordinatorConfig,
@@ -80,8 +80,9 @@ class MasterTask(Task):
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        keep_definition(self._plan, self._state)
-        self._machine = MasterBatchCoordinator(self._config, self._stored.load())
+        record = self._stored.load()
+        keep_definition(self._plan, self._state, begun=record != CoordinatorRecord())
+        self._machine = MasterBatchCoordinator(self._config, record)
         self._stamps = RotatingTransactionalState(self._state, "stamps")
 
     def tick(self) -> None:
