@@ -14,7 +14,7 @@ from windowing.errors import CorruptStateError, StateConflictError
 from windowing.runtime.stores.memory import MemoryMap
 from windowing.testing.simulation.tasks import Task
 from windowing.testing.simulator import Scenario, simulate
-from windowing.transactions import fence, maps, partitioned, spout_coordinator, tracked_batch
+from windowing.transactions import batch_spouts, fence, maps, partitioned, spout_coordinator, tracked_batch
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.batch_effects import Ack, Batch, Fail, Finish
 from windowing.transactions.bolt_executor import TridentBoltExecutor
@@ -262,6 +262,15 @@ def the_end_of_the_last_batch_is_forgotten_at_its_success(patch: pytest.MonkeyPa
             del self._values[each]
 
     patch.setattr(RotatingTransactionalState, "cleanup_before", all_of_it)
+
+
+@planted
+def a_spout_of_tuples_acks_whatever_is_pending(patch: pytest.MonkeyPatch) -> None:
+    def success(self: Any, attempt: TransactionAttempt) -> None:
+        for txid in sorted(txid for txid in self._pending if txid <= attempt.txid):
+            self._tell(self._spout.ack, self._pending.pop(txid)[1])
+
+    patch.setattr(batch_spouts._RichEmitter, "success", success)
 
 
 # -- bolts -------------------------------------------------------------------------------------------------------------

@@ -403,9 +403,21 @@ def test_a_success_that_was_lost_is_made_up_for_by_the_next():
     queue = Queue("abcd")
     emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
     rows_of(emitter, batch("1:0"))
-    rows_of(emitter, batch("2:0"))
+    rows_of(emitter, batch("2:0", after="1:0"))
     emitter.success(attempt("2:0"))
     assert queue.acked == "abcd"
+
+
+def test_a_rich_spout_hears_no_ack_of_what_another_life_of_its_task_may_have_emitted():  # found by the simulator
+    queue = Queue("abcd")
+    emitter = RichSpoutBatchExecutor(queue, max_batch_size=2).get_emitter(context())
+    rows_of(emitter, batch("1:0"))
+    emitter.success(attempt("1:1"))
+    assert (queue.acked, queue.failed) == ("", "ab")
+    rows_of(emitter, batch("2:0"))
+    rows_of(emitter, batch("3:0"))
+    emitter.success(attempt("3:0"))
+    assert (queue.acked, queue.failed) == ("ab", "abcd"), "3:0 rested on some 2, nobody here knows on which"
 
 
 def test_a_rich_spout_may_take_values_with_the_ids_or_nothing_at_all():

@@ -8,6 +8,8 @@ Laws
 - FixedBatchSpout is transactional, also over restarts, for it keeps nothing. (Storm's begins with the first row again.)
 - A rich spout hears of each message id once: ack after the commit, fail before the rows of the next attempt. Nothing is forgotten
   by a timeout (in Storm such ids are neither acked nor failed, and the source never sends them again).
+- Acked is what was emitted in the attempt that succeeded, and in those that it rested on. What else is pending up to its txid is
+  failed, and comes again: nobody here knows that it was committed, another life of the task may have emitted what was.
 
 Source: Storm's `BatchSpoutExecutor`, `FixedBatchSpout`, `RichSpoutBatchExecutor`.
 """
@@ -191,13 +193,15 @@ class _RichEmitter(Emitter):
         self._spout = spout
         self._size = size
         self._cutter = _Cutter()
-        self._pending: dict[int, list[Pending]] = {}
+        self._pending: dict[int, tuple[SpoutBatch, list[Pending]]] = {}
         spout.open(context.topology, self._cutter)
 
     def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
         txid, cutter = batch.attempt.txid, self._cutter
-        self._tell(self._spout.fail, self._pending.pop(txid, []))
-        cutter.pending = self._pending[txid] = []
+        if txid in self._pending:
+            self._tell(self._spout.fail, self._pending.pop(txid)[1])
+        cutter.pending = []
+        self._pending[txid] = batch, cutter.pending
         cutter.target, cutter.emitted = collector, 0
         try:
             emitted = -1
@@ -208,8 +212,15 @@ class _RichEmitter(Emitter):
             cutter.target = None
 
     def success(self, attempt: TransactionAttempt) -> None:
-        for txid in sorted(txid for txid in self._pending if txid <= attempt.txid):
-            self._tell(self._spout.ack, self._pending.pop(txid))
+        committed: TransactionAttempt | None = attempt
+        news: list[tuple[Any, list[Pending]]] = []
+        for txid in sorted((txid for txid in self._pending if txid <= attempt.txid), reverse=True):
+            batch, pending = self._pending.pop(txid)
+            is_committed = batch.attempt == committed
+            committed = batch.after if is_committed else None
+            news.append((self._spout.ack if is_committed else self._spout.fail, pending))
+        for hear, pending in reversed(news):
+            self._tell(hear, pending)
 
     def close(self) -> None:
         self._spout.close()

@@ -1,5 +1,6 @@
 """Checks: what must hold in every run, whatever goes wrong; looked at when it could break, not only at the end.
 
+    | I1 | what a source may forget is in a state         | at each ack of a single tuple: a committed batch has it            |
     | I2 | states are those of an undisturbed run        | at each write, as of the last committed txid; at each commit; last |
     | I3 | a tree is acked or failed once, and acked last | at each effect of the acker, beside the edges that are truly open  |
     | I4 | txids are committed in order, each once        | at each save of the coordinator: its `current` is the commit log   |
@@ -24,7 +25,7 @@ from windowing.testing.simulation.scenario import Scenario
 from windowing.testing.simulation.source import Row, key_of
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.coordinator_record import CoordinatorRecord
-from windowing.transactions.kinds import Guarantee, SpoutKind
+from windowing.transactions.kinds import SpoutKind, StateType
 from windowing.transactions.rows import Claim, Place
 
 __all__ = ["BOUND_MS", "STATE", "Checks", "Violation"]
@@ -45,15 +46,11 @@ class _Tree:
     ended: bool = False
 
 
-Ranges = dict[int, tuple[int, int]]
-"""Of each partition the rows [start, end)."""
-
-
 @dataclass
 class _Emission:
     """What the spouts emitted of one attempt, all tasks together."""
 
-    ranges: Ranges = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
     tasks: set[str] = field(default_factory=set)
     skipped: bool = False
 
@@ -66,11 +63,11 @@ class Checks:
         self.saving: CoordinatorRecord | None = None
         self.record = CoordinatorRecord()
         self.dead: dict[tuple[int, str], tuple[TransactionAttempt, list[Row]]] = {}
-        self.committed_rows: list[Row] = []
+        self.committed_rows = set[Row]()
         self._model = Counter[int]()
         self._ends = dict.fromkeys(range(scenario.partitions), 0)
         self._emissions: dict[TransactionAttempt, _Emission] = {}
-        self._first: dict[tuple[int, str], Ranges] = {}
+        self._first: dict[tuple[int, str], list[Row]] = {}
         self._trees: dict[int, _Tree] = {}
         self._highest: dict[int, TransactionAttempt] = {}
         factory = map_state(states, STATE, scenario.state)
@@ -78,7 +75,7 @@ class Checks:
         self._states = [factory.make_state(number, count) for number in range(count)]
         self._places = [states.open(Place(STATE, number, count)) for number in range(count)]
         self._keys = [[key for key in range(scenario.keys) if key % count == number] for number in range(count)]
-        self._exact = scenario.guarantee is Guarantee.EXACTLY_ONCE
+        self._exact = scenario.state is not StateType.NON_TRANSACTIONAL
 
     # -- trees ---------------------------------------------------------------------------------------------------------
 
@@ -109,18 +106,18 @@ class Checks:
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
-    def emitted(self, attempt: TransactionAttempt, task: str, read: Ranges, skipped: bool) -> None:
+    def emitted(self, attempt: TransactionAttempt, task: str, rows: list[Row], skipped: bool) -> None:
         """A spout task has emitted its part of an attempt, wholly."""
         emission = self._emissions.setdefault(attempt, _Emission())
         if task in emission.tasks:
             raise Violation(f"I9: {task} emitted {attempt} twice")
         emission.tasks.add(task)
-        emission.ranges.update(read)
+        emission.rows += rows
         emission.skipped = skipped
         if self._scenario.spout is SpoutKind.TRANSACTIONAL:
-            first = self._first.setdefault((attempt.txid, task), dict(read))
-            if first != read:
-                raise Violation(f"I9: {task} emitted {read} in {attempt}, {first} in an attempt before")
+            first = self._first.setdefault((attempt.txid, task), rows)
+            if first != rows:
+                raise Violation(f"I9: {task} emitted {rows} in {attempt}, {first} in an attempt before")
 
     def buried(self, attempt: TransactionAttempt, task: str, rows: list[Row]) -> None:
         """A spout task has written its part of an attempt to the dead letters."""
@@ -141,19 +138,13 @@ class Checks:
 
     def _done(self, attempt: TransactionAttempt) -> None:
         emission = self._emissions.get(attempt, _Emission())
-        if len(emission.tasks) < self._scenario.spouts or len(emission.ranges) < self._scenario.partitions:
+        if len(emission.tasks) < self._scenario.spouts:
             raise Violation(f"I4: {attempt} is done, but not all of its spouts have emitted it")
-        for partition, (start, end) in emission.ranges.items():
-            if start != self._ends[partition]:
-                raise Violation(
-                    f"I2: {attempt} is done and has rows {start} to {end} of partition {partition}, where "
-                    f"{self._ends[partition]} comes next"
-                )
-            self._ends[partition] = end
-            for row in (Row(partition, place) for place in range(start, end)):
-                if not emission.skipped:
-                    self.committed_rows.append(row)
-                    self._model[row.key(self._scenario.keys)] += row.weight
+        for row in sorted(emission.rows):
+            self._check_next(attempt, row)
+            if not emission.skipped:
+                self.committed_rows.add(row)
+                self._model[row.key(self._scenario.keys)] += row.weight
         if emission.skipped:
             self._check_buried(attempt, emission)
         for number, place in enumerate(self._places):
@@ -163,13 +154,23 @@ class Checks:
                 raise Violation(f"I4: {attempt} is done, but the state {number} has committed {found} last")
             self._compare(number, attempt.txid)
 
+    def _check_next(self, attempt: TransactionAttempt, row: Row) -> None:
+        if self._scenario.spout is SpoutKind.NON_TRANSACTIONAL:
+            return
+        if row.place != self._ends[row.partition]:
+            raise Violation(f"I2: {attempt} is done with {row}, where {self._ends[row.partition]} comes next")
+        self._ends[row.partition] += 1
+
     def _check_buried(self, attempt: TransactionAttempt, emission: _Emission) -> None:
-        wanted = sorted(
-            Row(part, place) for part, (start, end) in emission.ranges.items() for place in range(start, end)
-        )
         letters = [self.dead.get((attempt.txid, task), (None, []))[1] for task in emission.tasks]
-        if sorted(row for rows in letters for row in rows) != wanted:
+        if sorted(row for rows in letters for row in rows) != sorted(emission.rows):
             raise Violation(f"I8: {attempt} was skipped, but its rows are not the dead letters")
+
+    def heard(self, row: Row) -> None:
+        """A spout of single tuples has heard that a row is done with: its source has no need to send it again."""
+        letters = (row for _, rows in self.dead.values() for row in rows)
+        if row not in self.committed_rows and row not in letters:
+            raise Violation(f"I1: {row} was acked to its source, but no committed batch has it")
 
     # -- states --------------------------------------------------------------------------------------------------------
 

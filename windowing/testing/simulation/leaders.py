@@ -10,10 +10,11 @@ from windowing.acking.anchors import Anchors, xor_of
 from windowing.acking.ledger import Acked, Failed, Reason
 from windowing.acking.pending import DeadLetter, Done, SpoutPending
 from windowing.acking.retry import RetryPolicy
-from windowing.testing.simulation.source import Row, Source
+from windowing.testing.simulation.source import Row, Source, Tuples
 from windowing.testing.simulation.tasks import Effects, Task, bolts_of, maps_of, spouts_of, states_of
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.batch_effects import Commit, EmitBatch, Report, Succeed
+from windowing.transactions.batch_spouts import RichSpoutBatchExecutor
 from windowing.transactions.coordinator import MasterBatchCoordinator
 from windowing.transactions.coordinator_record import StoredRecord
 from windowing.transactions.coordinator_rules import AskReady, CoordinatorConfig, Emit, Save, Stop, Stream
@@ -76,7 +77,7 @@ class MasterTask(Task):
 
     def _answer(self, txid: int) -> Effects:
         """Answer when all that came before is performed: the machine takes nothing earlier."""
-        answer = Source(self.scenario, self.world.chance).is_ready(txid)
+        answer = Source(self.world).is_ready(txid)
         yield from self._machine.answered(txid, [answer], self.now_ms())
 
     def _save(self, save: Save) -> None:
@@ -181,8 +182,7 @@ class SpoutTask(Task):
         number = int(self.name[1:])
         context = SpoutContext(TransactionalState(self.world.records, "spout"), number, self.scenario.spouts)
         self._machine = TridentSpoutExecutor(maps_of(self.scenario))
-        self._source = Source(self.scenario, self.world.chance)
-        self._emitter: Any = _spout(self, self._source).get_emitter(context)
+        self._emitter: Any = _spout(self).get_emitter(context)
         return iter(())
 
     def take(self, message: Message) -> Effects:
@@ -218,17 +218,22 @@ class SpoutTask(Task):
                 number = self._machine.emitted(attempt, to)
                 self.world.send(to, "tuples", attempt, self.name, number, [row])
 
-        self._source.read = {}
         self._emitter.emit_batch(effect.batch, _Collector(emit))
         if effect.skip is not None:
             self.world.checks.buried(attempt, self.name, rows)
-        self.world.checks.emitted(attempt, self.name, self._source.read, effect.skip is not None)
+        self.world.checks.emitted(attempt, self.name, rows, effect.skip is not None)
 
     def check(self) -> None:
         self._machine.check()
 
 
-def _spout(task: Task, source: Source | None = None) -> Any:
-    is_opaque = task.scenario.spout is SpoutKind.OPAQUE
-    executor: Any = OpaquePartitionedTridentSpoutExecutor if is_opaque else PartitionedTridentSpoutExecutor
-    return executor(source or Source(task.scenario, task.world.chance))
+def _spout(task: Task) -> Any:
+    """Return the spout of the run as a spout of batches."""
+    kind, world = task.scenario.spout, task.world
+    if kind is SpoutKind.NON_TRANSACTIONAL:
+        number = spouts_of(task.scenario).index(task.name) if task.name[0] == "s" else -1
+        tuples: Any = Tuples(world, number)
+        return RichSpoutBatchExecutor(tuples, max_batch_size=task.scenario.max_rows)
+    if kind is SpoutKind.OPAQUE:
+        return OpaquePartitionedTridentSpoutExecutor(Source(world))
+    return PartitionedTridentSpoutExecutor(Source(world))

@@ -15,7 +15,7 @@ from enum import StrEnum
 from random import Random
 
 from windowing.transactions.coordinator_rules import OnFailure
-from windowing.transactions.kinds import GUARANTEES, Guarantee, SpoutKind, StateType
+from windowing.transactions.kinds import SpoutKind, StateType
 
 __all__ = ["Fault", "Scenario"]
 
@@ -41,6 +41,8 @@ _PAIRS = [
     (SpoutKind.OPAQUE, StateType.OPAQUE),
 ]
 _WEAK_PAIRS = [
+    (SpoutKind.NON_TRANSACTIONAL, StateType.OPAQUE),
+    (SpoutKind.NON_TRANSACTIONAL, StateType.NON_TRANSACTIONAL),
     (SpoutKind.TRANSACTIONAL, StateType.NON_TRANSACTIONAL),
     (SpoutKind.OPAQUE, StateType.NON_TRANSACTIONAL),
 ]
@@ -81,9 +83,9 @@ class Scenario:
         True
         """
         pick = Random(seed)
-        spout, state = pick.choice(_PAIRS if pick.random() < 0.92 else _WEAK_PAIRS)
+        spout, state = pick.choice(_PAIRS if pick.random() < 0.8 else _WEAK_PAIRS)
         skips = pick.random() < 0.25
-        exact = GUARANTEES[spout, state] is Guarantee.EXACTLY_ONCE
+        fenced = state is not StateType.NON_TRANSACTIONAL
         attempts = pick.choice((2, 3)) if pick.random() < 0.3 or skips else None
         return cls(
             chance=seed,
@@ -103,13 +105,8 @@ class Scenario:
             on_failure=OnFailure.SKIP if skips else OnFailure.STOP,
             poison=pick.choice((0, 5)) if skips else 0,
             quiet_ms=pick.choice((10_000, 30_000, 100_000)),
-            faults=frozenset(each for each in Fault if pick.random() < 0.5 and (exact or each is not Fault.ZOMBIES)),
+            faults=frozenset(each for each in Fault if pick.random() < 0.5 and (fenced or each is not Fault.ZOMBIES)),
         )
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """How often each row counts in the states."""
-        return GUARANTEES[self.spout, self.state]
 
     def smaller(self) -> Iterator[Scenario]:
         """Yield simpler scenarios, each with one thing less: fault kinds first, then rows, then tasks."""

@@ -7,10 +7,9 @@ Every row has a key and a weight, given by its name alone: a state is right if e
 
 from __future__ import annotations
 
-from random import Random
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from windowing.testing.simulation.scenario import Fault, Scenario
+from windowing.testing.simulation.scenario import Fault
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.coordinator_rules import Readiness
 from windowing.transactions.spouts import (
@@ -20,7 +19,10 @@ from windowing.transactions.spouts import (
     PartitionedEmitter,
 )
 
-__all__ = ["Add", "Row", "Source", "key_of"]
+if TYPE_CHECKING:
+    from windowing.testing.simulation.world import World
+
+__all__ = ["Add", "Row", "Source", "Tuples", "key_of"]
 
 
 class Row(NamedTuple):
@@ -54,15 +56,49 @@ class Add:
         return (stored or 0) + self.weight
 
 
-class Source(PartitionedCoordinator, PartitionedEmitter, IPartitionedTridentSpout, IOpaquePartitionedTridentSpout):
-    """The user's spout of one task: coordinator and emitter in one. `read` is what it emitted last, by partition."""
+class Tuples:
+    """The user's spout of single tuples, one task: those of a queue that outlives it, each until it is acked."""
 
-    def __init__(self, scenario: Scenario, chance: Random) -> None:
-        self._scenario = scenario
-        self._chance = chance
-        self._names = [chr(ord("x") + number) for number in range(scenario.partitions)]
-        self.read: dict[int, tuple[int, int]] = {}
-        self.faulty = True
+    def __init__(self, world: World, task: int) -> None:
+        self._world = world
+        self._task = task
+        self._queue = world.queues.setdefault(task, [])
+        self._flying: set[Row] = set()
+        self._collector: Any = None
+
+    def open(self, context: Any, collector: Any) -> None:
+        self._collector = collector
+
+    def next_tuple(self) -> None:
+        if self._world.chance.random() < 0.2:
+            return
+        row = next((row for row in self._queue if row not in self._flying), None)
+        if row is None:
+            row = Row(self._task, self._world.rows_made)
+            self._world.rows_made += 1
+            self._queue.append(row)
+        self._flying.add(row)
+        self._collector.emit(row, message_id=row)
+
+    def ack(self, row: Row) -> None:
+        self._world.checks.heard(row)
+        if row in self._queue:
+            self._queue.remove(row)
+
+    def fail(self, row: Row) -> None:
+        self._flying.discard(row)
+
+    def close(self) -> None:
+        """Nothing: the queue stays."""
+
+
+class Source(PartitionedCoordinator, PartitionedEmitter, IPartitionedTridentSpout, IOpaquePartitionedTridentSpout):
+    """The user's spout of one task: coordinator and emitter in one."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._scenario = world.scenario
+        self._names = [chr(ord("x") + number) for number in range(world.scenario.partitions)]
 
     def get_coordinator(self) -> Source:
         return self
@@ -75,18 +111,17 @@ class Source(PartitionedCoordinator, PartitionedEmitter, IPartitionedTridentSpou
 
     def get_partitions_for_batch(self) -> list[str]:
         names = self._names
-        if Fault.MOVES in self._scenario.faults and self._chance.random() < 0.3:
+        if len(names) > 1 and self._world.luck(Fault.MOVES, 0.3):
             names = names[1:] + names[:1]
         return names
 
     def emit_partition_batch_new(self, attempt: TransactionAttempt, collector: Any, partition: str, last: Any) -> Any:
         start = last[1] if last else 0
-        metadata = [start, start + self._chance.randint(0, self._scenario.max_rows)]
+        metadata = [start, start + self._world.chance.randint(0, self._scenario.max_rows)]
         self.emit_partition_batch(attempt, collector, partition, metadata)
         return metadata
 
     def emit_partition_batch(self, attempt: Any, collector: Any, partition: str, metadata: Any) -> None:
         number, (start, end) = ord(partition) - ord("x"), metadata
-        self.read[number] = start, end
         for place in range(start, end):
             collector.emit(Row(number, place))

@@ -23,6 +23,7 @@ from windowing.testing.simulation.bolts import MapTask, SinkTask, StateTask
 from windowing.testing.simulation.checks import BOUND_MS, Checks, Violation
 from windowing.testing.simulation.leaders import AckerTask, CoordinatorTask, MasterTask, SpoutTask
 from windowing.testing.simulation.scenario import Fault, Scenario
+from windowing.testing.simulation.source import Row
 from windowing.testing.simulation.stores import Records, States
 from windowing.testing.simulation.tasks import Task, names_of
 
@@ -71,6 +72,8 @@ class World:
         self.records = Records(self)
         self.states = States(self)
         self.checks = Checks(scenario, self.states.beneath)
+        self.queues: dict[int, list[Row]] = {}
+        self.rows_made = 0
         self._kinds = scenario.faults
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = self._messages = self._lives = 0
@@ -289,7 +292,7 @@ class World:
             if is_write and self.chance.random() < 0.5:
                 operation()
             raise task.unavailable()
-        if self._burns(task):
+        if self._burns(task) or (is_write and self.luck(Fault.ZOMBIES, 0.01)):
             if is_write and self._may_be_held_up(task):
                 self._note(Fault.ZOMBIES)
                 self.at(self.chance.choice((10, 200, 2_000, 15_000, 60_000)), self._write_late, task, operation)
