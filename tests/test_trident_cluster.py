@@ -612,9 +612,10 @@ def test_a_run_that_is_started_again_goes_on_behind_its_last_batch(tmp_path: Pat
     assert run(passing(lambda word: None), state_path=path)["out"] == WORDS[4:]
 
 
-def test_of_two_clusters_on_one_store_only_one_goes_on() -> None:
-    records = MemoryRecordStore()
-    one, other = (TridentCluster(passing(lambda word: None), clock=VirtualClock(), records=records) for _ in range(2))
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_of_two_clusters_on_one_store_only_one_goes_on(tmp_path: Path, where: str) -> None:
+    kept: dict[str, Any] = {"records": MemoryRecordStore()} if where == "memory" else {"state_path": tmp_path / "a.db"}
+    one, other = (TridentCluster(passing(lambda word: None), clock=VirtualClock(), **kept) for _ in range(2))
     one.step()
     other.run()
     with pytest.raises(SupersededError, match="saved by another coordinator"):
