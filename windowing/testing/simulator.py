@@ -54,8 +54,14 @@ class Run:
     def report(self) -> str:
         """Say what is wrong, where, and what came before it."""
         left_out = max(0, len(self.trace) - _SHOWN_LINES)
-        lines = [" ".join(printable(str(each), 200) for each in entry) for entry in self.trace[left_out:]]
+        lines = [f"  {_line(entry)}" for entry in self.trace[left_out:]]
         return "\n".join([f"{self.problem}", f"  {self.scenario}", f"  ... {left_out} lines before", *lines])
+
+
+def _line(entry: tuple[Any, ...]) -> str:
+    """Return an entry of a trace as text: when, which task, which of its lives, what."""
+    words = [word for each in entry for word in (each if type(each) is tuple else (each,))]
+    return printable(" ".join(map(str, words)), 200)
 
 
 def simulate(scenario: Scenario) -> Run:
@@ -166,6 +172,8 @@ def main(arguments: list[str] | None = None) -> int:
         total += tally
         if total.failed:
             break
+        if total.seeds % (20 * _CHUNK) == 0:
+            print(f"{total.seeds} of {options.seeds} seeds", file=sys.stderr, flush=True)
     print(total)
     if not total.failed:
         return 0
