@@ -80,7 +80,7 @@ types: setup  ## Check the types of windowing/ with mypy --strict.
 .PHONY: doctests
 doctests: setup  ## Run the examples in the docstrings of windowing/.
 	$(call say,doctests: windowing/)
-	@$(PYTEST) --doctest-modules windowing
+	@$(PYTEST) --doctest-modules -p tests.conftest windowing
 
 .PHONY: clean
 clean: services-stop  ## Remove .venv and everything else that a command here has made.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +17,9 @@ EXAMPLES = 100
 # A JVM of the tests lives for seconds: without the optimizing compiler it does the same in half the time on two busy cores.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-settings.register_profile("default", max_examples=EXAMPLES, deadline=None, print_blob=True)
+# No bound on time: on a busy machine a test may stand still for seconds.
+TIMELESS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", max_examples=EXAMPLES, print_blob=True, **TIMELESS)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=False)
 settings.register_profile("long", settings.get_profile("default"), max_examples=5 * EXAMPLES)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
