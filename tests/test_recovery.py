@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windowing.core.codec import decode_value, encode_value
@@ -357,6 +357,37 @@ def test_after_a_crash_anywhere_the_windows_are_those_of_a_run_without_it(
     assert again.recovery.executor.counts() == undisturbed.recovery.executor.counts()
 
 
+UNTIL_ITS_WINDOWS_PASSED = WindowConfig.of(
+    length=millis(6),
+    slide=millis(1),
+    timestamp="at",
+    lag=millis(3),
+    lateness="window",
+    message_id="id",
+    recovery_timeout=seconds(30),
+)
+STRANGERS: list[tuple[Any, ...]] = [
+    ("add", (("late", "other", 0), 1, "a"), 47),
+    ("clock", 53),
+    ("turn",),
+    ("add", (("spout", "default", 0), 2, "b"), 47),
+    ("add", (("late", "other", 0), 3, "a"), 37),
+    ("add", (("spout", "default", 1), 1, "a"), 37),
+    ("add", (("spout", "default", 1), 4, "b"), 52),
+    ("checkpoint",),
+    ("add", (("spout", "default", 1), 6, "a"), 58),
+    ("add", (("late", "other", 0), 4, "b"), 61),
+    ("turn",),
+    ("checkpoint",),
+    ("add", (("spout", "default", 0), 5, "a"), 61),
+    ("checkpoint",),
+    ("turn",),
+    ("checkpoint",),
+    ("add", (("spout", "default", 1), 8, "b"), 54),
+]
+"""The last tuple comes to a place that a window has passed, is in no window yet, and does not come again."""
+
+
 def perform_payload(config: WindowConfig, op: tuple[Any, ...]) -> Payload:
     payload: Payload = op[1]
     return payload if config.event_time else ((payload[0][0], "default", payload[0][2]), *payload[1:])
@@ -364,6 +395,7 @@ def perform_payload(config: WindowConfig, op: tuple[Any, ...]) -> Payload:
 
 @pytest.mark.filterwarnings("ignore::windowing.core.config.SkippedTuplesWarning")
 @given(config=definitions(), history=histories(), seed=st.integers(0, 1000))
+@example(config=UNTIL_ITS_WINDOWS_PASSED, history=STRANGERS, seed=0)
 def test_tuples_that_never_come_again_are_named_and_the_rest_goes_on_in_order(
     config: WindowConfig, history: list[tuple[Any, ...]], seed: int
 ) -> None:

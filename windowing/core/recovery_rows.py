@@ -41,9 +41,15 @@ def without(manager: dict[str, Any], held: Iterable[Place], lost: Iterable[Place
     for track in manager["tracks"]:
         key = key_of(track["key"])
         here = sorted((place.timestamp, place.sequence) for place in (*held, *gone) if place.key == key)
-        out = [bisect_left(here, (place.timestamp, place.sequence)) for place in gone if place.key == key]
-        positions = sorted(track["base"] + rank for rank in out)
-        tally["skipped"] += sum(position >= track["covered"] for position in positions)
+        out = {
+            track["base"] + bisect_left(here, (place.timestamp, place.sequence)): place.sequence
+            for place in gone
+            if place.key == key
+        }
+        positions = sorted(out)
+        # With lateness="window" one may have come, after the last firing, to a place that windows have passed.
+        strangers = sum(at < track["covered"] and number >= track["fired_at"] for at, number in out.items())
+        tally["skipped"] += sum(at >= track["covered"] for at in positions) + strangers
         tally["expired"] += len(positions)
         tracks.append(_closed_up(track, positions))
     return {**manager, "tracks": tracks, "tally": tally}
