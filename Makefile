@@ -53,10 +53,10 @@ test-services: setup  ## Run the tests that need the servers of `make services`.
 
 .PHONY: crash
 crash: setup  ## Run the long proofs: properties with five times the examples, then every kill and restart.
-	$(call say,crash: the property tests with the long profile)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) -m "hypothesis and not spark and not crash and not services" --timeout 1800
-	$(call say,crash: the tests that kill real processes)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) -m "crash and not services" --timeout 1800
+	$(call say,crash: the property tests with the long profile and the kills without Spark)
+	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) -m "(hypothesis or crash) and not spark and not services" --timeout 1800
+	$(call say,crash: the tests that kill and restart Spark)
+	@HYPOTHESIS_PROFILE=long $(PYTEST) -m "crash and spark and not services" --timeout 1800
 
 SEEDS ?= 100000
 
