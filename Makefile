@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 # The Java that set-up found goes first: JAVA_HOME may point to an older one, and Spark would start that.
 PYTHON := JAVA_HOME="$$(cat .venv/java-home)" .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-# Tests without Spark run in two processes; those with it share one session, which fills two cores by itself.
+# Two processes where tests wait or need one core; the quick tests on Spark share one session, which fills two cores by itself.
 BESIDE := -n 2 --dist worksteal
 
 say = @printf '\n== %s\n' "$(1)"
@@ -56,7 +56,7 @@ crash: setup  ## Run the long proofs: properties with five times the examples, t
 	$(call say,crash: the property tests with the long profile and the kills without Spark)
 	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) -m "(hypothesis or crash) and not spark and not services" --timeout 1800
 	$(call say,crash: the tests that kill and restart Spark)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) -m "crash and spark and not services" --timeout 1800
+	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) -m "crash and spark and not services" --timeout 1800
 
 SEEDS ?= 100000
 
