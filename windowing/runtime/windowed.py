@@ -22,7 +22,7 @@ from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, FailedException, ReportedFailedException
 from windowing.runtime.hub import DeadWindow, Delivery, Hub, Outbox, ReportedError
-from windowing.runtime.rows import key_of, source_of, timestamp_ms
+from windowing.runtime.rows import key_of, source_of, timestamps_of
 from windowing.runtime.tasks import Task, unsettled
 from windowing.runtime.window_timer import WindowTimer
 from windowing.topology.bolts import WindowedBolt
@@ -164,7 +164,7 @@ class WindowedBoltTask(Task):
         config = self.config
         timestamp, key, source = config.timestamp, config.key, config.source
         return Columns(
-            None if timestamp is None else [timestamp_ms(row, timestamp) for row in arrived],
+            None if timestamp is None else timestamps_of(arrived, timestamp)[0],
             self._stream_of(arrived),
             None if key is None else [key_of(row, key) for row in arrived],
             None if source is None else [source_of(row, source) for row in arrived],
