@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from tests import cluster_job
+from tests.dying import lived
 from windowing.runtime.states import SqliteStateProvider
-
-ROOT = Path(__file__).parents[1]
 
 undisturbed = cache(cluster_job.undisturbed)
 
@@ -29,16 +25,7 @@ def a_folder() -> Iterator[Path]:
 
 def live(folder: Path, failpoint: str = "", seconds: float | None = None) -> bool:
     """Live once; return whether the process came to its end, False if it was killed."""
-    command = [sys.executable, "-m", "tests.cluster_job", str(folder), failpoint]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        _, complaint = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return False
-    assert process.returncode in (0, -signal.SIGKILL), complaint
-    return process.returncode == 0
+    return lived("tests.cluster_job", str(folder), failpoint, seconds=seconds)
 
 
 def assert_nothing_differs(folder: Path) -> None:

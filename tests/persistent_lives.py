@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 from tests import persistent_job
+from tests.dying import lived
 from windowing.runtime.pages import SqlitePages
-
-ROOT = Path(__file__).parents[1]
 
 undisturbed = cache(persistent_job.undisturbed)
 
 
 def live(folder: Path, name: str, ids: bool, failpoint: str = "", seconds: float | None = None) -> bool:
     """Live once; return whether the process came to its end, False if it was killed."""
-    command = [sys.executable, "-m", "tests.persistent_job", str(folder), name, "ids" if ids else "", failpoint]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        _, complaint = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return False
-    assert process.returncode in (0, -signal.SIGKILL), complaint
-    return process.returncode == 0
+    return lived("tests.persistent_job", str(folder), name, "ids" if ids else "", failpoint, seconds=seconds)
 
 
 def assert_nothing_differs(folder: Path, name: str) -> None:

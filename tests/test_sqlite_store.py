@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.dying import in_a_child, killed_at_statement
 from tests.state_world import Add
 from tests.store_contract import came_through, commit
-from tests.test_states_killed import in_a_child
 from windowing.errors import CorruptStateError, StoreUnavailableError, SupersededError
 from windowing.runtime.stores import MapStateFactory, SqliteStore, map_state
 from windowing.transactions.attempt_ledger import LEDGER
@@ -213,12 +213,14 @@ def claimed_txid(states: MapStateFactory) -> int:
     return 0 if fence is None else fence.attempt.txid
 
 
-def work(path: Path, kind: StateType, batches: int, watch: Callable[[Any], object] = lambda state: None) -> None:
+def work(
+    path: Path, kind: StateType, batches: int, watch: Callable[[sqlite3.Connection], object] = lambda db: None
+) -> None:
     """Go on where the file is, as a coordinator would: the txid that may be half done comes again, as the next attempt."""
     states = factory(path, kind)
     first = max(1, claimed_txid(states))
     with closing(states.make_state(0, 1)) as state:
-        watch(state)
+        watch(state.backing._db)
         for txid in range(first, first + batches):
             commit(state, txid, states.claim_attempt(txid, 1).attempt, batch(txid))
 
@@ -231,17 +233,6 @@ def check(path: Path, kind: StateType) -> int:
         found: dict[str, int] = dict(state.items())
     assert found in (expected(claimed), expected(max(0, claimed - 1)))
     return claimed
-
-
-def killed_at_statement(number: int) -> Callable[[Any], None]:
-    left = [number]
-
-    def kill(_: Any) -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return lambda state: state.backing._db.set_trace_callback(kill)
 
 
 def kill_at_random_times(path: Path, kind: StateType, kills: int, seed: int) -> int:

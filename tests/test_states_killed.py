@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.dying import in_a_child, killed_at_statement
 from windowing.runtime.states import SqliteStateProvider
 
 TASKS = 2
@@ -28,10 +29,10 @@ def last_txid(provider: SqliteStateProvider) -> int:
     return -1 if record is None else int(record)
 
 
-def work(path: Path, checkpoints: int, watch: Callable[[SqliteStateProvider], object] = lambda provider: None) -> None:
+def work(path: Path, checkpoints: int, watch: Callable[[sqlite3.Connection], object] = lambda db: None) -> None:
     """Go on from what the file holds, with as many checkpoints."""
     provider = SqliteStateProvider(path, "words")
-    watch(provider)
+    watch(provider.file._db)
     states = [provider.state("count", task) for task in range(TASKS)]
     first = 1 + last_txid(provider)
     for txid in range(first, first + checkpoints):
@@ -61,32 +62,6 @@ def recover(path: Path) -> int:
                 state.rollback()
             assert dict(state.items()) == expected(record)
         return record
-
-
-def in_a_child(job: Callable[[], None], after: Callable[[int], None] = lambda pid: None) -> int:
-    """Run the job in a process of its own and return how that ended: 0, or minus the signal."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            job()
-            code = 0
-        finally:
-            os._exit(code)
-    after(pid)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def killed_at_statement(number: int) -> Callable[[SqliteStateProvider], None]:
-    """Return what makes a process kill itself before its n-th SQL statement."""
-    left = [number]
-
-    def kill(_: Any) -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return lambda provider: provider.file._db.set_trace_callback(kill)
 
 
 def kill_at_every_statement(path: Path, every: int) -> int:
