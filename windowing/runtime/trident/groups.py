@@ -3,6 +3,8 @@
     Tuples, Reported, Commit, Success --> TridentBoltExecutor --Begin Execute Finish Forget--> GroupBatch --> rows on their way
                                                 |---Report, Ack, Fail---> inboxes, acker                  --> rows of sinks, answers
 
+A batch's tuples are worked on when all have come, in the order of the tasks that sent them: which of them was faster must not
+decide which partition a tuple is shuffled to, or another attempt would give a state's partitions other tuples than before.
 Windows are kept where the coordinator keeps its record, each time they move on: so a run that is started again goes on with them.
 """
 
@@ -15,7 +17,7 @@ from typing import Any
 from windowing.acking.anchors import anchored
 from windowing.errors import FailedException
 from windowing.runtime.tasks import Task
-from windowing.runtime.trident.hub import Commit, Reported, Sending, Success, TridentHub, Tuples, cause_of
+from windowing.runtime.trident.hub import Commit, Piece, Reported, Sending, Success, TridentHub, Tuples, cause_of
 from windowing.topology.context import TaskContext
 from windowing.topology.trident.coordination import coord_specs
 from windowing.topology.trident.outlets import Outlet
@@ -57,6 +59,7 @@ class GroupTask(Task):
         self._plan, self._windows, self._requests = plan, windows, requests
         self._outlets = [Outlet(plan, exchange, task) for exchange in plan.out_of(group.id)]
         self._live: dict[effects.Batch, tuple[GroupBatch, Sending]] = {}
+        self._came: dict[effects.Batch, list[Piece]] = {}
 
     def open(self) -> None:
         self.subtopology.prepare()
@@ -98,10 +101,9 @@ class GroupTask(Task):
         if isinstance(effect, effects.Begin):
             self._begin(effect.batch)
         elif isinstance(effect, effects.Execute):
-            self._work(effect.batch, lambda batch: self._execute(batch, effect.items))
+            self._came[effect.batch].extend(effect.items)
         elif isinstance(effect, effects.Finish):
-            if self._work(effect.batch, self._finish):
-                self._live[effect.batch][1].tell_time()
+            self._finish(effect.batch)
         elif isinstance(effect, effects.Report):
             anchors = anchored([effect.message], self.hub.edge)
             batch = effects.Batch(group, effect.attempt)
@@ -111,7 +113,7 @@ class GroupTask(Task):
         elif isinstance(effect, effects.Fail):
             self.trident.refuse(effect.message, self.context.component, effect.cause)
         else:
-            del self._live[effect.batch]
+            del self._live[effect.batch], self._came[effect.batch]
 
     def _begin(self, batch: effects.Batch) -> None:
         is_request = batch.group in self._requests
@@ -126,26 +128,27 @@ class GroupTask(Task):
             lambda target: self.executor.emitted(batch, target),
         )
         self._live[batch] = self.subtopology.start_batch(batch.group, facts), sending
+        self._came[batch] = []
 
-    def _work(self, batch: effects.Batch, work: Any) -> bool:
+    def _finish(self, batch: effects.Batch) -> None:
         """Do the work and send what comes of it; a FailedException fails the attempt."""
         found, sending = self._live[batch]
         try:
-            work(found)
+            for exchange, _, rows, largest in sorted(
+                self._came[batch], key=lambda piece: (piece.exchange.id, piece.task)
+            ):
+                if rows is None:
+                    found.learn(exchange, largest or {})
+                else:
+                    found.execute(exchange, rows)
+            self._commit(found)
         except FailedException as problem:
             self.executor.failed(batch, f"{self.context.component}, task {self.me[1]}: {cause_of(problem)}")
-            return False
+            return
         self._deliver(batch, sending, found.take())
-        return True
+        sending.tell_time()
 
-    def _execute(self, batch: GroupBatch, pieces: Any) -> None:
-        for exchange, rows, largest in pieces:
-            if rows is None:
-                batch.learn(exchange, largest)
-            else:
-                batch.execute(exchange, rows)
-
-    def _finish(self, batch: GroupBatch) -> None:
+    def _commit(self, batch: GroupBatch) -> None:
         batch.finish_batch()
         batch.commit_batch()
         windows = self.subtopology.windows()

@@ -42,8 +42,14 @@ __all__ = [
     "cause_of",
 ]
 
-Piece = tuple[Exchange, list[Row] | None, dict[str | None, int] | None]
-"""What travels over an exchange: rows, or (rows None) what all tasks of a window are told of the time."""
+
+class Piece(NamedTuple):
+    """What travels over an exchange, and from which task: rows, or (rows None) what all tasks of a window are told of the time."""
+
+    exchange: Exchange
+    task: int
+    rows: list[Row] | None
+    largest: dict[str | None, int] | None
 
 
 class Begun(NamedTuple):
@@ -223,7 +229,7 @@ class Sending:
         """Send rows over an exchange."""
         found, outlet = self._outlets[exchange]
         for task, part in outlet.route(rows).items():
-            self._post((found.target_group, task), (found, part, None))
+            self._post((found.target_group, task), Piece(found, self._me[1], part, None))
 
     def everywhere(self, rows: list[Row]) -> None:
         """Send rows over all exchanges, as a spout does."""
@@ -234,7 +240,7 @@ class Sending:
         """Tell all tasks of each window what was sent to any of them."""
         for exchange, outlet in self._outlets.values():
             for task in range(self._plan.group(exchange.target_group).parallelism if outlet.largest else 0):
-                self._post((exchange.target_group, task), (exchange, None, outlet.largest))
+                self._post((exchange.target_group, task), Piece(exchange, self._me[1], None, outlet.largest))
 
     def _post(self, target: TaskId, piece: Piece) -> None:
         self._hub.inboxes[target].append(Tuples(self._batch, self._me, self._number(target), (piece,)))
