@@ -58,6 +58,11 @@ crash: setup  ## Run the long proofs: properties with five times the examples, t
 	$(call say,crash: the tests that kill and restart Spark)
 	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) -m "crash and spark and not services" --timeout 1800
 
+.PHONY: fuzz
+fuzz: setup  ## Run the property tests that need no Spark with new random examples, five times as many.
+	$(call say,fuzz: the property tests with new examples)
+	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) $(BESIDE) -m "hypothesis and not crash and not spark and not services" --timeout 1800
+
 SEEDS ?= 100000
 
 .PHONY: simulate

@@ -9,11 +9,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests import test_trident_operations
-from tests.test_trident_operations import BATCHES, FIELDS, PARTED, PERSIST, WINDOW, Given, Row, pipelines, several
+from tests.test_trident_operations import (
+    BATCHES,
+    FIELDS,
+    PARTED,
+    PERSIST,
+    WINDOW,
+    Given,
+    Row,
+    assume_few,
+    pipelines,
+    several,
+)
 from tests.test_trident_stream_protocol import COMMITTING, MANY
 from windowing.acking.retry import RetryPolicy
 from windowing.errors import FailedException
@@ -109,7 +120,10 @@ def values_of(run: TridentRun) -> dict[str, Any]:
     return {id: dict(item for part in parts for item in part.items()) for id, parts in run.states.items()}
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None)
+@example(
+    [("shuffle",), ("shuffle",), ("partition_aggregate", "max")], [[("a", n // 6) for n in range(8)]], 3, 1, 0, [], []
+)
 @given(
     COMMITTING | pipelines(PARTED),
     BATCHES | MANY,
@@ -128,6 +142,7 @@ def test_whatever_fails_crashes_and_overlaps_sinks_and_states_are_those_of_one_b
     burns: list[tuple[int, bool]],
     deaths: list[tuple[int, bool]],
 ) -> None:
+    assume_few(steps, batches, tasks)
     alone = TridentRun(plan_of(steps, tasks, lambda: True))
     expected = {txid: sorted(alone.batch({"in": rows})["out"]) for txid, rows in enumerate(batches, 1)}
     plan = plan_of(steps, tasks, Fuse(burns))

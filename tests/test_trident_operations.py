@@ -268,6 +268,18 @@ class Model:
         return made
 
 
+def dealt(rows: list[Row], tasks: int) -> Parts:
+    """Return a batch as the tasks of a spout emit it."""
+    return [rows[task::tasks] for task in range(tasks)]
+
+
+def assume_few(steps: list[Any], batches: list[list[Row]], tasks: int) -> None:
+    """Give up where there are too many rows: each join squares them."""
+    model = Model(tasks)
+    for txid, rows in enumerate(batches, 1):
+        model.several(dealt(rows, tasks), steps, txid)
+
+
 # -- what is drawn -----------------------------------------------------------------------------------------------------
 
 KINDS = st.sampled_from(sorted(AGGREGATORS))
@@ -343,8 +355,7 @@ def test_a_pipeline_gives_what_lists_give(
     run, model = run_of(steps, lambda: tasks, merge, piece), Model(tasks)
     run.plan.check()
     for txid, rows in enumerate(batches, 1):
-        dealt = [rows[task::tasks] for task in range(tasks)]
-        expected = sorted(row for part in model.several(dealt, steps, txid) for row in part)
+        expected = sorted(row for part in model.several(dealt(rows, tasks), steps, txid) for row in part)
         for attempt in range(retries[txid - 1]):
             tried = run.begin({"in": rows}, attempt, txid)
             if attempt:  # the first one is dropped before it commits, another one after
@@ -358,10 +369,10 @@ def test_a_pipeline_gives_what_lists_give(
 def test_the_number_of_partitions_changes_nothing(
     steps: list[Any], batches: list[list[Row]], data: st.DataObject
 ) -> None:
-    one, many, model = run_of(steps, lambda: 1), run_of(steps, lambda: data.draw(st.integers(1, 4))), Model(1)
+    assume_few(steps, batches, 1)
+    one, many = run_of(steps, lambda: 1), run_of(steps, lambda: data.draw(st.integers(1, 4)))
     many.plan.check()
-    for txid, rows in enumerate(batches, 1):
-        model.several([rows], steps, txid)  # gives up where there are too many rows
+    for rows in batches:
         expected = one.batch({"in": rows})["out"]
         assert sorted(many.batch({"in": rows})["out"]) == sorted(expected)
 
@@ -372,8 +383,7 @@ def test_batches_are_processed_side_by_side_and_committed_in_order(
     steps: list[Any], batches: list[list[Row]], tasks: int, chance: Any
 ) -> None:
     run, model = run_of(steps, lambda: tasks), Model(tasks)
-    dealt = [[rows[task::tasks] for task in range(tasks)] for rows in batches]
-    expected = [model.several(parts, steps, txid) for txid, parts in enumerate(dealt, 1)]
+    expected = [model.several(dealt(rows, tasks), steps, txid) for txid, rows in enumerate(batches, 1)]
     flights = dict.fromkeys(chance.sample(range(1, len(batches) + 1), len(batches)))
     for txid in flights:
         flights[txid] = run.begin({"in": batches[txid - 1]}, txid=txid)
