@@ -91,7 +91,7 @@ class Mortal:
             raise Crash from None
 
 
-BY_CHANCE = [1, 0, 0, 1, 0, 0, 0, 0]  # where the 1s go showed which sender was faster
+BY_CHANCE = [0, 0, 0, 1, 0, 0, 0, 1]  # where the 1s went showed which sender was faster
 BURNS = st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=4)
 
 
