@@ -122,9 +122,7 @@ def values_of(run: TridentRun) -> dict[str, Any]:
 
 
 @settings(deadline=None)
-@example(
-    [("shuffle",), ("shuffle",), ("partition_aggregate", "max")], [[("a", n // 6) for n in range(8)]], 3, 1, 0, [], []
-)
+@example([("shuffle",), ("shuffle",), ("partition_aggregate", "max")], [[("a", n) for n in BY_CHANCE]], 3, 1, 0, [], [])
 @given(
     COMMITTING | pipelines(PARTED),
     BATCHES | MANY,
