@@ -12,7 +12,7 @@ tuples and on the states alone, not on how they were cut into pieces. Source: St
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,26 +40,36 @@ class Emitted:
 class Subtopology:
     """Makes the processors of a group for one task. states: the partitions that this task holds, by id of the state.
 
+    nodes, out: the part of the group to work for, and the exchanges that lead away from it; None for all of them.
     Cost of a batch: that of its operations; no row is copied on the way from one to the next.
     """
 
-    def __init__(self, plan: TridentPlan, group: str, task: int = 0, states: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        plan: TridentPlan,
+        group: str,
+        task: int = 0,
+        states: Mapping[str, Any] | None = None,
+        *,
+        nodes: Sequence[int] | None = None,
+        out: Sequence[Exchange] | None = None,
+    ) -> None:
         self.plan, self.group = plan, plan.group(group)
         self._context = TaskContext(group, task, self.group.parallelism, plan.config)
         self.processors: dict[int, TridentProcessor] = {}
-        for number in () if self.group.is_spout else self.group.nodes:
+        inside = set(self.group.nodes if nodes is None else nodes)
+        for number in () if self.group.is_spout else sorted(inside):
             node = plan.processor(number)
             processor = self.processors[number] = node.operation.processor(node)
             if isinstance(processor, StatefulProcessor):
                 processor.state = (states or {})[processor.state_id]
-        inside = set(self.group.nodes)
         self.inner: dict[int, list[tuple[int, int, bool]]] = {number: [] for number in inside}
         for edge in plan.graph.edges:
             if edge.source in inside and edge.target in inside:
                 late = isinstance(plan.processor(edge.target).operation, LateTuples)
                 self.inner[edge.source].append((edge.target, edge.index, late))
         self.outer: dict[int, list[Exchange]] = {number: [] for number in inside}
-        for exchange in plan.out_of(group):
+        for exchange in plan.out_of(group) if out is None else out:
             self.outer[exchange.source].append(exchange)
         self.sinks = {
             number: str(node.operation.name)
