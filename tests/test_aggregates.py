@@ -18,8 +18,9 @@ from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.machines import machine_for
 from windowing.core.manager import WindowManager
 from windowing.core.measures import Count, Duration, count, millis
-from windowing.core.panes import PaneManager
+from windowing.core.panes import NumberPaneManager
 from windowing.core.partials import Aggregation
+from windowing.core.time_panes import TimePaneManager
 from windowing.errors import ConfigError, SnapshotError
 from windowing.testing._replay_lossless import LosslessReplay, config_of
 from windowing.testing.histories import run_steps
@@ -75,6 +76,10 @@ def run_of(run: LosslessReplay, case: dict[str, Any]) -> tuple[list[Any], Counte
     return history([event for step in run_steps(case, run) for event in step])
 
 
+def panes_of(config: WindowConfig) -> TimePaneManager | NumberPaneManager:
+    return TimePaneManager(config) if isinstance(config.length, Duration) else NumberPaneManager(config)
+
+
 def over_windows(config: WindowConfig) -> WindowManager:
     return WindowManager(config, fold=Aggregation(config.aggregate).fold)
 
@@ -87,7 +92,7 @@ def over_windows(config: WindowConfig) -> WindowManager:
 def test_panes_give_what_full_windows_give(mix, data, batched):
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})) | {"batched": batched}
     config = config_of(case, aggregate=ALL)
-    panes, full = Recorded(case, config, PaneManager(config)), Recorded(case, config, over_windows(config))
+    panes, full = Recorded(case, config, panes_of(config)), Recorded(case, config, over_windows(config))
     assert run_of(panes, case) == run_of(full, case)
     assert panes.executor.counts() == full.executor.counts()
 
@@ -97,7 +102,7 @@ def test_panes_give_what_full_windows_give(mix, data, batched):
 def test_the_tally_is_the_same_after_every_op(mix, data):
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24}))
     config = config_of(case, aggregate=agg.count())
-    panes, full = Recorded(case, config, PaneManager(config)), Recorded(case, config, over_windows(config))
+    panes, full = Recorded(case, config, panes_of(config)), Recorded(case, config, over_windows(config))
     for _ in zip(run_steps(case, panes), run_steps(case, full), strict=True):
         assert panes.executor.counts() == full.executor.counts()
 
@@ -110,7 +115,7 @@ def test_panes_resumed_from_json_are_the_same_to_the_last_bit(mix, data, batched
     values = data.draw(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=9))
     floats = agg.fold(list, lambda acc, n: [*acc, values[n % len(values)]], lambda a, b: a + b, sum)
     config = config_of(case, aggregate={"sum": agg.sum(), "mean": agg.mean(), "floats": floats})
-    through, stopped = Recorded(case, config, PaneManager(config)), Recorded(case, config, PaneManager(config))
+    through, stopped = Recorded(case, config, panes_of(config)), Recorded(case, config, panes_of(config))
     events = []
     for step in run_steps(case, stopped):
         events += step
@@ -126,7 +131,7 @@ def test_panes_resumed_from_json_are_the_same_to_the_last_bit(mix, data, batched
 def test_panes_fed_by_the_batch_add_in_the_same_order_as_one_by_one(mix, data):
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24}))
     config = config_of(case, aggregate=agg.fold(list, lambda acc, value: [*acc, value], lambda a, b: a + b))
-    one, many = Recorded(case, config, PaneManager(config)), Recorded(case, config, PaneManager(config))
+    one, many = Recorded(case, config, panes_of(config)), Recorded(case, config, panes_of(config))
     assert run_of(one, case) == run_of(many, {**case, "batched": True})
 
 
@@ -165,7 +170,7 @@ def test_out_of_order_tuples_land_in_their_pane(tuples, length, slide, offset):
         offset_ms=offset % slide,
         aggregate={"sum": agg.sum("value"), "mean": agg.mean("value")},
     )
-    manager = PaneManager(config)
+    manager = panes_of(config)
     list(manager.add_batch([{"value": value} for _, value in tuples], [ts for ts, _ in tuples]))
     seen = {}
     for effect in manager.drain():
@@ -189,8 +194,8 @@ def effects_of(effects: Any) -> list[Any]:
     ]
 
 
-def manager_of(length: Any, slide: Any, aggregate: Any, **options: Any) -> PaneManager:
-    return PaneManager(WindowConfig(length=length, slide=slide, aggregate=aggregate, **options))
+def manager_of(length: Any, slide: Any, aggregate: Any, **options: Any) -> TimePaneManager | NumberPaneManager:
+    return panes_of(WindowConfig(length=length, slide=slide, aggregate=aggregate, **options))
 
 
 def test_a_window_with_an_aggregate_refuses_to_give_tuples_it_did_not_keep():
@@ -260,7 +265,7 @@ def test_the_state_holds_partials_and_no_tuples():
     list(manager.add_batch([{"delay": n, "who": "secret"} for n in range(1000)], list(range(1000))))
     saved = json.dumps(manager.snapshot())
     assert "secret" not in saved
-    assert len(manager.snapshot()["tracks"][0]["panes"]["panes"]) == 21
+    assert len(manager.snapshot()["panes"]) == 21
     counts = manager_of(count(4), count(2), agg.count(), timestamp="ts")
     list(counts.add_batch([{"who": "secret"}], [5]))
     assert "secret" not in json.dumps(counts.snapshot())
@@ -319,7 +324,7 @@ def test_a_snapshot_shares_nothing_with_the_machine():
     other.restore(saved)
     other.add("c", 3)
     assert [effect.window.aggregate for effect in other.drain() if isinstance(effect, Activation)] == [["a", "c"]]
-    assert json.dumps(saved["tracks"][0]["panes"]["panes"]) == '[[10, 1, 0, [["a"]]]]'
+    assert json.dumps(saved["panes"]) == '[[10, 0, [[null, [1, ["a"]]]]]]'
 
 
 def test_a_snapshot_of_other_aggregators_is_refused():
@@ -327,7 +332,7 @@ def test_a_snapshot_of_other_aggregators_is_refused():
     other = manager_of(millis(10), millis(10), agg.sum("distance"), timestamp="ts")
     with pytest.raises(SnapshotError, match="same definition"):
         other.restore(manager.snapshot())
-    with pytest.raises(SnapshotError, match="a PaneManager snapshot"):
+    with pytest.raises(SnapshotError, match="a TimePaneManager snapshot"):
         other.restore(WindowManager(other.config).snapshot())
 
 
@@ -364,8 +369,8 @@ def test_a_batch_out_of_order_is_one_run_for_each_pane():
 @pytest.mark.parametrize(
     ("length", "slide", "options", "kind"),
     [
-        (Duration(10), Duration(5), {}, "PaneManager"),
-        (Count(10), Count(5), {}, "PaneManager"),
+        (Duration(10), Duration(5), {}, "TimePaneManager"),
+        (Count(10), Count(5), {}, "NumberPaneManager"),
         (Duration(10), Count(5), {}, "WindowManager"),
         (Count(10), Duration(5), {}, "WindowManager"),
         (Count(10), Count(5), {"aggregate": None}, "WindowManager"),
@@ -381,14 +386,16 @@ def test_which_machine_a_definition_gets(length, slide, options, kind):
 
 
 def test_panes_are_for_two_measures_of_one_kind():
-    with pytest.raises(ConfigError, match="two Durations or two Counts"):
+    with pytest.raises(ConfigError, match="two Counts"):
         manager_of(count(3), millis(5), agg.count())
+    with pytest.raises(ConfigError, match="two Durations"):
+        manager_of(millis(5), count(3), agg.count())
 
 
 def test_on_the_clock_an_outlived_key_of_count_windows_goes_as_by_drain():
     options = {"length": count(3), "slide": count(2), "key": "k", "key_ttl": millis(10), "aggregate": agg.sum()}
     config = WindowConfig.of(**options)
-    for manager in (PaneManager(config), over_windows(config)):
+    for manager in (panes_of(config), over_windows(config)):
         list(manager.add_batch([1, 10, 100], [5, 6, 7], ["a", "a", "a"]))
         assert effects_of(manager.tick(17)) == []
         assert effects_of(manager.tick(18)) == [(7, 2, 110), 2]

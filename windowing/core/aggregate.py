@@ -191,6 +191,12 @@ class Summed(_Single):
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
         """Return `acc` plus the values, from left to right."""
+        if _SUM_IS_SEQUENTIAL:
+            try:
+                rest = iter(values)
+                return builtins.sum(rest, next(rest) if acc is None else acc)
+            except (TypeError, StopIteration):
+                pass  # there is None among them, or what is no number
         present = _present(values)
         if acc is None and present:
             return _total(_first(present[0]), present[1:])

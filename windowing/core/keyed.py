@@ -10,7 +10,7 @@ What is kept of a key is a track; a subclass makes the tracks, and the windows o
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import chain
@@ -19,12 +19,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sortedcontainers import SortedList
 
 from windowing.core.config import Lateness, WindowConfig
+from windowing.core.entries import Entries
 from windowing.core.events import Activation, Effect, Expired
-from windowing.core.guard import Guard, no_effects, one_for_each
-from windowing.core.mixes import CountCount, DurationCount, Firing, Mix, mix_of
-from windowing.core.track import KeyTrack, Tally
+from windowing.core.guard import no_effects, one_for_each
+from windowing.core.mixes import CountCount, DurationCount, Firing
+from windowing.core.track import KeyTrack
 from windowing.core.windows import TupleWindow
-from windowing.errors import SnapshotError, WindowingError
+from windowing.errors import SnapshotError
 
 __all__ = ["KeyedMachine"]
 
@@ -33,25 +34,20 @@ SNAPSHOT_FORMAT = 1
 T = TypeVar("T", bound=KeyTrack)
 
 
-class KeyedMachine(ABC, Generic[T]):
-    """The entries, the turns and the wake-ups of WindowManager and PaneManager; see WindowManager for the laws."""
+class KeyedMachine(Entries, Generic[T]):
+    """The turns and the wake-ups of WindowManager and NumberPaneManager; see WindowManager for the laws."""
 
     kind: ClassVar[str]
     """The name of the machine in its snapshots."""
 
     def __init__(self, config: WindowConfig) -> None:
-        self.config = config
-        self.tally = Tally()
-        self.watermark: int | None = None
-        self.closed = False
-        self._mix: Mix = mix_of(config)
+        super().__init__(config)
         self._by_window = config.lateness is Lateness.WINDOW
         self._keyed = config.key is not None
         # A Count slide on processing time fires as tuples arrive; everything else waits for a turn.
         self._stepping = (
             self._mix if not config.event_time and isinstance(self._mix, CountCount | DurationCount) else None
         )
-        self._guard = Guard()
         self._sequence = 0
         self._ordinal = 0
         self._tracks: dict[Any, T] = {}
@@ -92,13 +88,13 @@ class KeyedMachine(ABC, Generic[T]):
             self._touched[key] = track
             track.buffer.stage_one(timestamp, payload, self._sequence)
         except BaseException:
-            self._guard.fail()
+            self.guard.fail()
             raise
         self._sequence += 1
         self.tally.accepted += 1
         if self._stepping is None:
             return no_effects()
-        return self._guard.run(effect for _, effect in self._steps(track, None))
+        return self.guard.run(effect for _, effect in self._steps(track, None))
 
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
@@ -118,26 +114,14 @@ class KeyedMachine(ABC, Generic[T]):
             else:
                 touched = self._stage_by_key(payloads, timestamps, keys)
         except BaseException:
-            self._guard.fail()
+            self.guard.fail()
             raise
         self._sequence += len(timestamps)
         self.tally.accepted += len(timestamps)
         if self._stepping is None:
             return no_effects()
         steps = [self._steps(track, positions) for track, positions in touched]
-        return self._guard.run(steps[0] if len(steps) == 1 else merge(*steps, key=_position), positions=True)
-
-    def advance(self, watermark: int) -> Iterator[Effect]:
-        """Make a turn: raise W to `watermark` (nothing happens if that does not raise it) and fire what falls due.
-
-        Cost: O(log n) and what is handed over for each queue that has something due; other keys cost nothing.
-        """
-        self._open()
-        since = self.watermark
-        if since is not None and watermark <= since:
-            return no_effects()
-        self.watermark = watermark
-        return self._guard.run(self._turn(since, watermark))
+        return self.guard.run(steps[0] if len(steps) == 1 else merge(*steps, key=_position), positions=True)
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples.
@@ -147,15 +131,7 @@ class KeyedMachine(ABC, Generic[T]):
         if self._stepping is not None and self.config.key_ttl_ms is None:
             self._open()
             return no_effects()
-        return self.advance(now_ms - 1)
-
-    def drain(self) -> Iterator[Effect]:
-        """Close the machine: fire what is left (the short last windows too), let everything expire. Idempotent."""
-        self._guard.enter()
-        if self.closed:
-            return no_effects()
-        self.closed = True
-        return self._guard.run(self._end())
+        return super().tick(now_ms)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -292,20 +268,7 @@ class KeyedMachine(ABC, Generic[T]):
         ttl = self.config.key_ttl_ms
         return ttl is not None and track.newest is not None and track.newest + ttl <= watermark
 
-    def _open(self) -> None:
-        self._guard.enter()
-        if self.closed:
-            raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
-
     # -- for drivers -----------------------------------------------------------------------------------------------------
-
-    def enter(self) -> None:
-        """Raise MachineSpentError unless an entry is allowed."""
-        self._guard.enter()
-
-    def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late, None while nothing is."""
-        return self._mix.late_below(self.watermark)
 
     def next_deadline_ms(self) -> int | None:
         """Return the watermark at which the next turn has something to do, None if there is nothing to wait for.
@@ -319,7 +282,7 @@ class KeyedMachine(ABC, Generic[T]):
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine as plain data; without `events`, all but the tuples (a driver stores those by `held_since`)."""
-        self._guard.enter()
+        self.guard.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
         return {
@@ -350,7 +313,7 @@ class KeyedMachine(ABC, Generic[T]):
         self._wakeups.clear()
         # Every track is looked at in the next turn: deadlines are derived, so they are not stored.
         self._touched.update(self._tracks)
-        self._guard.reset()
+        self.guard.reset()
 
     def check(self) -> None:
         """Assert what "correct" means, for every key."""

@@ -8,12 +8,14 @@ from typing import Any, Protocol
 from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Effect
 from windowing.core.manager import WindowManager
+from windowing.core.measures import Duration
 from windowing.core.paged_manager import PagedWindowManager
 from windowing.core.pages import PageStore
-from windowing.core.panes import PaneManager
+from windowing.core.panes import NumberPaneManager
 from windowing.core.partials import Aggregation
 from windowing.core.policies import PolicyWindowManager
 from windowing.core.storm_machine import StormMachine
+from windowing.core.time_panes import TimePaneManager
 from windowing.core.track import Tally
 from windowing.errors import ConfigError
 
@@ -74,7 +76,8 @@ def machine_for(
         semantics="storm"                                   StormMachine          Storm's policies, by arrival, its losses
         eviction= or trigger=                               PolicyWindowManager   a scan for each window
         max_events_in_memory=                               PagedWindowManager    ranges over pages, most of them in `pages`
-        aggregate=, both Durations or both Counts           PaneManager           partials, no tuples kept
+        aggregate=, both Durations                          TimePaneManager       partials by pane, no tuples kept
+        aggregate=, both Counts                             NumberPaneManager     partials by key, no tuples kept
         else, with or without aggregate=                    WindowManager         ranges over an ordered queue
 
     `sequenced` is for a driver that stores the tuples of a WindowManager itself, `keep_tuples` for one that has to know
@@ -94,5 +97,5 @@ def machine_for(
             )
         return PagedWindowManager(config, pages)
     if fold is not None and type(config.length) is type(config.slide) and not keep_tuples:
-        return PaneManager(config, component)
+        return (TimePaneManager if isinstance(config.length, Duration) else NumberPaneManager)(config, component)
     return WindowManager(config, sequenced=sequenced, fold=fold)

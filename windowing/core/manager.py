@@ -85,7 +85,7 @@ class WindowManager(KeyedMachine[WindowTrack]):
 
         For a driver that stores tuples apart (`sequenced=True`): what is not yielded for 0 is needed no more. Between turns only.
         """
-        self._guard.enter()
+        self.guard.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
             yield from _listed(track.buffer).since(track.held_from, sequence)
@@ -95,7 +95,7 @@ class WindowManager(KeyedMachine[WindowTrack]):
 
         What has expired is held while the next window may report it as expired. As `held_since`, between turns only.
         """
-        self._guard.enter()
+        self.guard.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
             expired = track.horizon - track.held_from

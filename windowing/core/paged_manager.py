@@ -109,7 +109,7 @@ class PagedWindowManager(WindowManager):
         for key in keys:
             self._unsettled[key] = self._tracks[key]
         if self._staged >= self._page_tuples:
-            with _spent_on_error(self._guard):
+            with _spent_on_error(self.guard):
                 for track in self._unsettled.values():
                     track.settle(self._by_window)
             self._settled()
@@ -156,8 +156,8 @@ class PagedWindowManager(WindowManager):
 
         Cost: O(tuples that came since the last one), and six numbers a page. `events=False` leaves the pages out.
         """
-        self._guard.enter()
-        with _spent_on_error(self._guard):
+        self.guard.enter()
+        with _spent_on_error(self.guard):
             for track in self._tracks.values():
                 track.settle(self._by_window)
             self._settled()
@@ -176,7 +176,7 @@ class PagedWindowManager(WindowManager):
         Raises SnapshotError for another format (nothing has changed then), CorruptStateError if a page is missing.
         """
         super().restore(data)
-        with _spent_on_error(self._guard):
+        with _spent_on_error(self.guard):
             self.cache.restore(data["cache"], [page.id for page in self._pages() if page.id is not None])
         self._settled()
 

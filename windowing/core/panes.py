@@ -1,13 +1,12 @@
-"""PaneManager: windows that keep no tuples, only what the bolt's `aggregate=` makes of them.
+"""NumberPaneManager: count windows that keep no tuples, only what the bolt's `aggregate=` makes of them.
 
     length 6, slide 4            pane = 2 = gcd(6, 4)
-    panes      | 3 | 1 | 4 | 1 | 5 |             a partial and a number of tuples each
-    windows    [---- 8 ----]                     (0, 6]
-                       [---- 10 ---]             (4, 10]
+    numbers    | 1  2 | 3  4 | 5  6 | 7  8 |             a partial each
+    windows    [- up to 4 ---]
+                      [------ up to 8 -----]
 
-Every window begins and ends where a pane does. Duration/Duration: a tuple is added to the pane of its timestamp as it comes, out
-of order or not, so inside a pane values are added in order of arrival. Count/Count: a pane is a run of numbers; a tuple waits
-as (timestamp, value) until it has its number.
+Every window begins and ends where a pane does. A pane is a run of numbers; a tuple waits as (timestamp, value) until it has its
+number. (Windows of time: time_panes.py.)
 
 Laws: firings, expiries and tally are those of WindowManager on the same tuples; what no window can hold is counted and never
 added; resumed from a snapshot, results are the same to the last bit.
@@ -16,45 +15,21 @@ added; resumed from a snapshot, results are the same to the last bit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from windowing.core.config import WindowConfig
 from windowing.core.events import Effect
-from windowing.core.keyed import KeyedMachine
-from windowing.core.measures import Count, Duration
+from windowing.core.keyed import SNAPSHOT_FORMAT, KeyedMachine
+from windowing.core.measures import Count
 from windowing.core.mixes import Firing
-from windowing.core.pane_queue import NO_TUPLES, NumberPanes, Panes, TimePanes
+from windowing.core.pane_content import PaneContent, refuse_foreign
+from windowing.core.pane_queue import NumberPanes
 from windowing.core.partials import Aggregation
 from windowing.core.track import Tally, key_of
 from windowing.core.windows import TupleWindow
-from windowing.errors import ConfigError, SnapshotError, shown
+from windowing.errors import ConfigError
 
-__all__ = ["PaneManager"]
-
-
-class _PaneContent:
-    """The content of a window as a range of panes; the result is made when asked for."""
-
-    __slots__ = ("_aggregation", "_high", "_low", "_panes")
-
-    def __init__(self, panes: Panes, aggregation: Aggregation, firing: Firing) -> None:
-        self._panes, self._aggregation = panes, aggregation
-        self._low, self._high = firing.low, firing.high
-
-    def __len__(self) -> int:
-        return self._high - self._low
-
-    def current(self) -> NoReturn:
-        raise TypeError(NO_TUPLES)
-
-    def new(self) -> NoReturn:
-        raise TypeError(NO_TUPLES)
-
-    def expired(self) -> NoReturn:
-        raise TypeError(NO_TUPLES)
-
-    def aggregate(self) -> Any:
-        return self._aggregation.result(self._panes.partials(self._low, self._high))
+__all__ = ["NumberPaneManager"]
 
 
 class PaneTrack:
@@ -62,7 +37,7 @@ class PaneTrack:
 
     __slots__ = ("buffer", "deadline", "horizon", "key", "mark", "newest", "ordinal")
 
-    def __init__(self, key: Any, ordinal: int, panes: Panes) -> None:
+    def __init__(self, key: Any, ordinal: int, panes: NumberPanes) -> None:
         self.key = key
         self.ordinal = ordinal
         self.buffer = panes
@@ -98,38 +73,37 @@ class PaneTrack:
         assert 0 <= self.mark <= self.buffer.end
 
 
-class PaneManager(KeyedMachine[PaneTrack]):
-    """The windows of a bolt with `aggregate=` whose length and slide are both Durations or both Counts.
+class NumberPaneManager(KeyedMachine[PaneTrack]):
+    """The windows of a bolt with `aggregate=` whose length and slide are both Counts.
 
     A window has a length and an `aggregate`, but no tuples; an Expired effect has a count, but no tuples. Cost: O(1) a tuple (a
-    batch is grouped at C speed and each aggregator is given runs), O(panes of the window) a firing that is asked for its result.
+    batch is grouped at C speed and each aggregator is given runs), O(1) a firing whatever the length (sliding.py).
 
     >>> from windowing.core import aggregate as agg
     >>> from windowing.core.events import Activation
     >>> from windowing.core.measures import count
-    >>> manager = PaneManager(WindowConfig(length=count(2), slide=count(2), timestamp="ts", aggregate=agg.sum()))
+    >>> manager = NumberPaneManager(WindowConfig(length=count(2), slide=count(2), timestamp="ts", aggregate=agg.sum()))
     >>> list(manager.add_batch([5, 6, 7], [1, 2, 3]))
     []
     >>> [effect.window.aggregate for effect in manager.advance(3) if isinstance(effect, Activation)]
     [11]
     """
 
-    kind = "PaneManager"
+    kind = "NumberPaneManager"
 
     def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
         super().__init__(config)
-        assert config.aggregate is not None
+        length, slide = config.length, config.slide
+        if config.aggregate is None or not isinstance(length, Count) or not isinstance(slide, Count):
+            raise ConfigError(
+                f"panes of numbers need aggregate= and two Counts, got length={length!r}, slide={slide!r}"
+            )
         self._aggregation = Aggregation(config.aggregate, component)
-        self._empty()
+        self._count, self._every = length.value, slide.value
 
-    def _empty(self) -> Panes:
+    def _empty(self) -> NumberPanes:
         """Return the queue of a key without tuples."""
-        length, slide = self.config.length, self.config.slide
-        if isinstance(length, Duration) and isinstance(slide, Duration):
-            return TimePanes(self._aggregation, length.ms, slide.ms, self.config.offset_ms)
-        if isinstance(length, Count) and isinstance(slide, Count):
-            return NumberPanes(self._aggregation, length.value, slide.value)
-        raise ConfigError(f"panes need two Durations or two Counts, got length={length!r}, slide={slide!r}")
+        return NumberPanes(self._aggregation, self._count, self._every)
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
         """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that is read."""
@@ -165,9 +139,8 @@ class PaneManager(KeyedMachine[PaneTrack]):
     def _window(self, track: PaneTrack, firing: Firing) -> TupleWindow:
         self.tally.fired += 1
         track.buffer.show(firing.low, firing.high, self.tally)
-        length_ms = self._mix.length_ms
-        start = None if length_ms is None else firing.reference - length_ms
-        return TupleWindow(_PaneContent(track.buffer, self._aggregation, firing), start, firing.reference, track.key)
+        content = PaneContent(track.buffer.partials(firing.high), self._aggregation)
+        return TupleWindow(content, None, firing.reference, track.key)
 
     def _tuples(self, track: PaneTrack, low: int, high: int) -> None:
         return None
@@ -178,9 +151,5 @@ class PaneManager(KeyedMachine[PaneTrack]):
 
     def restore(self, data: dict[str, Any]) -> None:
         """Become the machine of `data`. Raises SnapshotError for another format, or if something else was aggregated."""
-        if data.get("machine") == self.kind and data.get("aggregate") != self._aggregation.spec:
-            raise SnapshotError(
-                f"the snapshot holds partials of {shown(data.get('aggregate'))}, this bolt declares aggregate="
-                f"{shown(self._aggregation.spec)}; restore it into a bolt of the same definition"
-            )
+        refuse_foreign(data, self.kind, SNAPSHOT_FORMAT, self._aggregation.spec)
         super().restore(data)

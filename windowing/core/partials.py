@@ -3,7 +3,8 @@
     payloads   {"delay": 3, "carrier": "UA"}   {"delay": 5, "carrier": "AA"}
     values     3                               5                              one field is read: the value itself
                (3, "UA")                       (5, "AA")                      several are: a row of them
-    partial    [8, 2]                                                         one accumulator for each aggregator
+    partial    [2, 8, "AA"]                                                   how many tuples, then an accumulator for each
+                                                                              aggregator but count(), which is that number
 
 Laws: a payload is asked once, on arrival, for the fields that are read and nothing else is kept of it; a partial is plain
 data; adding in one run or in several gives the same, to the last bit.
@@ -11,24 +12,25 @@ data; adding in one run or in several gives the same, to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial as bind
 from functools import reduce
-from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from windowing.core.aggregate import Aggregator, Counted, add_many, field_of, spec_of
+from windowing.core.aggregate import Aggregator, Counted, Largest, Smallest, Summed, add_many, field_of, spec_of
 from windowing.core.faults import fault
 from windowing.errors import BoltError, ConfigError, shown
 
 __all__ = ["Aggregation", "Partial", "plain"]
 
 Partial = list[Any]
-"""One accumulator for each aggregator."""
+"""How many tuples, and one accumulator for each aggregator that is not count()."""
 
 _SCALARS = (int, float, str, bool, type(None))
-_NOTHING = ""  # in place of a field: an aggregator that asks for no value, count()
+_RESULT_IS_ACCUMULATOR = (Counted, Summed, Smallest, Largest)
 
 
 class Aggregation:
@@ -41,67 +43,117 @@ class Aggregation:
     {'flights': 2, 'worst': 5}
     """
 
-    __slots__ = ("_columns", "_component", "_fields", "_names", "_parts", "spec")
+    __slots__ = (
+        "_columns",
+        "_component",
+        "_fields",
+        "_finish",
+        "_merges",
+        "_names",
+        "_parts",
+        "_pick",
+        "_runs",
+        "spec",
+    )
 
     def __init__(self, aggregate: Mapping[str, Aggregator] | Aggregator, component: str = "bolt") -> None:
         self._component = component
         self.spec = spec_of(aggregate)
-        self._names = list(aggregate) if isinstance(aggregate, Mapping) else None
-        self._parts: list[Aggregator] = list(aggregate.values()) if isinstance(aggregate, Mapping) else [aggregate]
-        read = [_NOTHING if type(part) is Counted and part.field is None else field_of(part) for part in self._parts]
-        self._fields = list(dict.fromkeys(read))
-        self._columns = [self._fields.index(field) for field in read]
+        named = dict(aggregate) if isinstance(aggregate, Mapping) else {"": aggregate}
+        self._names = list(named) if isinstance(aggregate, Mapping) else None
+        counting = {name for name, part in named.items() if type(part) is Counted and part.field is None}
+        kept = [name for name in named if name not in counting]
+        self._parts: list[tuple[str, Aggregator]] = [(name, named[name]) for name in kept]
+        self._fields = list(dict.fromkeys(field_of(part) for _, part in self._parts))
+        self._columns = [self._fields.index(field_of(part)) for _, part in self._parts]
+        self._runs = [_run_adder(part) for _, part in self._parts]
+        self._merges = [operator.add, *(part.merge for _, part in self._parts)]
+        self._finish = [None if name in counting else _finisher(part) for name, part in named.items()]
+        places = [0 if name in counting else 1 + kept.index(name) for name in named]
+        self._pick: Callable[[Partial], Any] = itemgetter(*places)
 
-    def values(self, payloads: Sequence[Any]) -> list[Any]:
+    @property
+    def reads(self) -> int:
+        """How many fields are read of a payload; 0 if tuples are only counted."""
+        return len(self._fields)
+
+    def values(self, payloads: Sequence[Any]) -> Sequence[Any]:
         """Return what is read of each payload. Raises ConfigError for a payload without the field. Cost: C speed."""
         columns = [_column(field, payloads) for field in self._fields]
-        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        if len(columns) == 1:
+            return columns[0]
+        return list(zip(*columns, strict=True)) if columns else [None] * len(payloads)
 
     def init(self) -> Partial:
         """Return the partial of nothing."""
-        return [part.init() for part in self._parts]
+        return [0, *(part.init() for _, part in self._parts)]
 
     def add(self, partial: Partial, value: Any) -> None:
         """Add one value to a partial, in place."""
-        single = len(self._fields) == 1
         at = 0
+        several = len(self._fields) > 1
         try:
-            for at, part in enumerate(self._parts):
-                partial[at] = part.add(partial[at], value if single else value[self._columns[at]])
+            for at, (_, part) in enumerate(self._parts, start=1):
+                partial[at] = part.add(partial[at], value[self._columns[at - 1]] if several else value)
         except Exception as problem:
-            raise self._fault(at, shown(value), problem) from problem
+            raise self._fault(at, f"given {shown(value)}", problem) from problem
+        partial[0] += 1
 
     def add_many(self, partial: Partial, values: Sequence[Any]) -> None:
         """Add values in order to a partial, in place: the same as one `add` for each."""
-        columns = [values] if len(self._fields) == 1 else list(zip(*values, strict=True))
         at = 0
+        several = len(self._fields) > 1
+        columns = list(zip(*values, strict=True)) if several else ()
         try:
-            for at, part in enumerate(self._parts):
-                partial[at] = add_many(part, partial[at], columns[self._columns[at]])
+            for at, add_run in enumerate(self._runs, start=1):
+                partial[at] = add_run(partial[at], columns[self._columns[at - 1]] if several else values)
         except Exception as problem:
-            raise self._fault(at, f"{len(values)} values", problem) from problem
+            raise self._fault(at, f"given {len(values)} values", problem) from problem
+        partial[0] += len(values)
 
-    def _fault(self, at: int, given: str, problem: Exception) -> BoltError:
-        name = "" if self._names is None else f" {self._names[at]!r}"
-        field = field_of(self._parts[at])
+    def merge(self, older: Partial, newer: Partial) -> Partial:
+        """Return the partial of both, as a list of its own."""
+        try:
+            return [merge(a, b) for merge, a, b in zip(self._merges, older, newer, strict=True)]
+        except Exception as problem:
+            raise fault(self._component, "its aggregate=, merging two partial results", problem) from problem
+
+    def _fault(self, at: int, doing: str, problem: Exception) -> BoltError:
+        named, part = self._parts[at - 1]
+        name = "" if self._names is None else f" {named!r}"
+        field = field_of(part)
         of = "" if field is None else f" of field {field!r}"
-        return fault(self._component, f"its aggregate{name}{of}, given {given}", problem)
+        return fault(self._component, f"its aggregate{name}{of}, {doing}", problem)
 
-    def result(self, partials: Iterable[Partial]) -> Any:
+    def result(self, partials: Sequence[Partial]) -> Any:
         """Return what the bolt sees of all partials together, oldest first: a value, or a dict of them by name."""
-        # From init on: a partial itself never gets into the hands of a bolt that might keep it.
-        merged = [
-            reduce(part.merge, of_part, part.init())
-            for part, of_part in zip(self._parts, zip(*partials, strict=True), strict=True)
-        ]
-        results = [part.result(acc) for part, acc in zip(self._parts, merged, strict=True)]
-        return results[0] if self._names is None else dict(zip(self._names, results, strict=True))
+        merged = self._pick(partials[0] if len(partials) == 1 else reduce(self.merge, partials))
+        if self._names is None:
+            finish = self._finish[0]
+            return merged if finish is None else finish(merged)
+        if len(self._names) == 1:
+            merged = (merged,)
+        if any(self._finish):
+            merged = [acc if finish is None else finish(acc) for finish, acc in zip(self._finish, merged, strict=True)]
+        return dict(zip(self._names, merged, strict=True))
 
     def fold(self, payloads: Sequence[Any]) -> Any:
         """Return what the bolt sees of these payloads."""
         partial = self.init()
         self.add_many(partial, self.values(payloads))
         return self.result([partial])
+
+
+def _run_adder(part: Aggregator) -> Callable[[Any, Sequence[Any]], Any]:
+    return getattr(part, "add_many", None) or bind(add_many, part)
+
+
+def _finisher(part: Aggregator) -> Callable[[Any], Any] | None:
+    """Return what makes the result of an accumulator, None where it is the accumulator itself."""
+    if type(part) in _RESULT_IS_ACCUMULATOR:
+        return None
+    # Merged with nothing first: an accumulator itself never gets into the hands of a bolt that might keep or change it.
+    return lambda acc: part.result(part.merge(part.init(), acc))
 
 
 def plain(partial: Partial) -> Partial:
@@ -112,8 +164,6 @@ def plain(partial: Partial) -> Partial:
 def _column(field: str | None, payloads: Sequence[Any]) -> list[Any]:
     if field is None:
         return list(payloads)
-    if field == _NOTHING:
-        return list(repeat(None, len(payloads)))
     kinds = set(map(type, payloads))
     try:
         if len(kinds) == 1:

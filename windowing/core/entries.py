@@ -1,0 +1,80 @@
+"""Entries: how a machine of built-in windows is entered, whatever it keeps of its tuples.
+
+    add, add_batch        accept tuples                          (each machine's own)
+    advance(W), tick      a turn: W rises, what is due fires     _turn(since, until)
+    drain()               the end: all that is left fires        _end()
+
+Laws: those of WindowManager (manager.py). An entry changes the machine at once and returns its effects; one that raises half way,
+or is entered before its effects are taken, is what the guard is for (guard.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from windowing.core.config import WindowConfig
+from windowing.core.events import Effect
+from windowing.core.guard import Guard, no_effects
+from windowing.core.mixes import Mix, mix_of
+from windowing.core.track import Tally
+from windowing.errors import WindowingError
+
+__all__ = ["Entries"]
+
+
+class Entries(ABC):
+    """What all machines of built-in lengths and slides have in common."""
+
+    def __init__(self, config: WindowConfig) -> None:
+        self.config = config
+        self.tally = Tally()
+        self.watermark: int | None = None
+        self.closed = False
+        self.guard = Guard()
+        self._mix: Mix = mix_of(config)
+
+    @abstractmethod
+    def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
+        """Yield what a turn from the watermark `since` to `until` does."""
+
+    @abstractmethod
+    def _end(self) -> Iterator[Effect]:
+        """Yield what the end of the input does."""
+
+    def advance(self, watermark: int) -> Iterator[Effect]:
+        """Make a turn: raise W to `watermark` (nothing happens if that does not raise it) and fire what falls due.
+
+        Cost: O(log n) and what is handed over for each queue that has something due; other keys cost nothing.
+        """
+        self._open()
+        since = self.watermark
+        if since is not None and watermark <= since:
+            return no_effects()
+        self.watermark = watermark
+        return self.guard.run(self._turn(since, watermark))
+
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples."""
+        return self.advance(now_ms - 1)
+
+    def drain(self) -> Iterator[Effect]:
+        """Close the machine: fire what is left (the short last windows too), let everything expire. Idempotent."""
+        self.guard.enter()
+        if self.closed:
+            return no_effects()
+        self.closed = True
+        return self.guard.run(self._end())
+
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed."""
+        self.guard.enter()
+
+    def late_below(self) -> int | None:
+        """Return the bound below which a timestamp is late, None while nothing is."""
+        return self._mix.late_below(self.watermark)
+
+    def _open(self) -> None:
+        self.guard.enter()
+        if self.closed:
+            raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
