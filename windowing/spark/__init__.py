@@ -3,6 +3,7 @@
 session()            a Spark session with all that windowed bolts need
 windowed(bolt, df)   a bolt on streaming DataFrames: its streams, or one query with a sink per stream
 submit(topology)     a topology as one query
+submit_trident(...)  a Trident topology as one query, which commits its states exactly once
 PartitionedSpout     a source of rows in Python, which may take acks
 """
 
@@ -14,6 +15,7 @@ from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, 
 from windowing.spark.spouts import PartitionedSpout, Root
 from windowing.spark.sqlite_queue import SqliteQueue
 from windowing.spark.submit import submit
+from windowing.spark.trident import submit_trident
 
 __all__ = [
     "BatchMetrics",
@@ -32,5 +34,6 @@ __all__ = [
     "require_session",
     "session",
     "submit",
+    "submit_trident",
     "windowed",
 ]

@@ -23,7 +23,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, shown
-from windowing.spark import topology_definition
+from windowing.spark import topology_definition, trident_definition
 from windowing.spark.hadoop import Folder
 
 __all__ = [
@@ -124,7 +124,8 @@ def stored_partitions(spark: SparkSession, checkpoint: str) -> int | None:
     if not folder.exists(FILE):
         return None
     try:
-        partitions = _parsed(folder.read(FILE), folder.of(FILE)).get("topology", {}).get("partitions")
+        stored = _parsed(folder.read(FILE), folder.of(FILE))
+        partitions = (stored.get("topology") or stored.get("trident") or {}).get("partitions")
     except CheckpointError:
         return None
     return partitions if isinstance(partitions, int) and partitions > 0 else None
@@ -142,16 +143,19 @@ def last_batch(spark: SparkSession, checkpoint: str) -> int | None:
 
 
 def _differences(stored: Definition, wanted: Definition) -> Iterator[str]:
-    if ("topology" in stored) != ("topology" in wanted):
+    if _writer(stored) != _writer(wanted):
         yield f"it was written by {_writer(stored)}, not by {_writer(wanted)}"
     elif "topology" in stored:
         yield from topology_definition.differences(stored["topology"], wanted["topology"])
+    elif "trident" in stored:
+        yield from trident_definition.differences(stored["trident"], wanted["trident"])
     else:
         yield from _bolt_differences(stored, wanted)
 
 
 def _writer(found: Definition) -> str:
-    return "a topology" if "topology" in found else "a windowed bolt"
+    kinds = {"topology": "a topology", "trident": "a Trident topology"}
+    return next((name for part, name in kinds.items() if part in found), "a windowed bolt")
 
 
 def _bolt_differences(stored: Definition, wanted: Definition) -> Iterator[str]:
@@ -235,6 +239,8 @@ def _parsed(content: bytes, path: str) -> Definition:
 def _is_whole(stored: Definition) -> bool:
     if "topology" in stored:
         return topology_definition.is_whole(stored["topology"])
+    if "trident" in stored:
+        return trident_definition.is_whole(stored["trident"])
     shape = isinstance(stored["bolt"]["fixed"], dict) and isinstance(stored["inputs"], dict)
     return shape and all(name in stored for name in ("tasks", "grouping"))
 

@@ -19,6 +19,15 @@ Where a spout takes acks (acks.py) there are these too:
     after_ledger          it is written, Spark has not committed the batch
     before_ack            the batch is committed, no spout was told what it has settled
     after_ack             all were told
+
+Trident topologies have these, and of the first ones those about the batch, the sinks and the state of windows:
+
+    before_claim          no attempt at the batch is claimed
+    after_claim           one is, nothing is evaluated
+    before_commits        all that may fail is evaluated, nothing is written
+    before_state_commit   the first partition of a state is about to be written (worker)
+    after_state_commit    it is written, the others may be or not (worker)
+    after_commits         all partitions are written, no sink is
 """
 
 from __future__ import annotations
@@ -28,10 +37,18 @@ import signal
 
 from windowing.errors import ConfigError, shown
 
-__all__ = ["ACK_NAMES", "NAMES", "hit"]
+__all__ = ["ACK_NAMES", "NAMES", "TRIDENT_NAMES", "hit"]
 
 NAMES = ("before_batch", "before_state_write", "after_state_write", "kill_worker", "in_sink", "before_commit")
 ACK_NAMES = ("before_ledger", "after_ledger", "before_ack", "after_ack")
+TRIDENT_NAMES = (
+    "before_claim",
+    "after_claim",
+    "before_commits",
+    "before_state_commit",
+    "after_state_commit",
+    "after_commits",
+)
 _VARIABLE = "WINDOWING_FAILPOINT"
 
 
@@ -41,7 +58,7 @@ def hit(name: str, batch: int) -> None:
     if wanted is None:
         return
     point, _, number = wanted.partition(":")
-    names = NAMES + ACK_NAMES
+    names = NAMES + ACK_NAMES + TRIDENT_NAMES
     if point not in names or not number.isdigit():
         raise ConfigError(f"{_VARIABLE} is {shown(wanted)}, wanted name:batch with a name of {', '.join(names)}")
     if point == name and int(number) == batch and _first_time():

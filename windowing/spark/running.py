@@ -87,12 +87,18 @@ class BatchWriter:
             raise
 
     def _write(self, output: DataFrame, batch_id: int) -> None:
+        self._deliver(output, output.agg(*self._aggregates()).first(), batch_id)
+
+    def _aggregates(self) -> list[Column]:
+        """Return what is asked about a batch, in the one action that evaluates all of it."""
         aggregates = [self._layout.count(stream) for stream in self.sinks]
         aggregates.append(self._layout.late().alias("late"))
         if self.acks is not None:
             aggregates.append(self.acks.column())
-        counts = output.agg(*aggregates).first()
-        assert counts is not None
+        return aggregates
+
+    def _deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
+        """Write the streams; `counts` is what `_aggregates` have found."""
         for stream, sink in self.sinks.items():
             count = self._layout.counted(counts, stream)
             if count:

@@ -15,8 +15,6 @@ from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
 
 from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.core.measures import Duration
@@ -31,6 +29,7 @@ from windowing.spark.place import PlaceTurn
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
+from windowing.spark.sources import Source, selected, told
 from windowing.spark.spouts import PartitionedSpout
 from windowing.spark.topology_definition import described
 from windowing.spark.wire import stream_name
@@ -41,7 +40,6 @@ from windowing.topology.stages import stages_of
 
 __all__ = ["Sources", "submit"]
 
-Source = DataFrame | PartitionedSpout
 Sources = Mapping[str, Source | Mapping[str, Source]]
 
 
@@ -108,29 +106,14 @@ def _chain(
     """Return the wire behind the last level; each call makes a plan of its own."""
     parts = [emitted(rows, SpoutStage(wiring, spout, stream)) for (spout, stream), rows in inputs.items()]
     places = tuple(place.number for place in wiring.stages.places) or (-1,)
-    parts.append(_told(control.control_rows(spark, literal_path(folder), places)))
+    parts.append(told(control.control_rows(spark, literal_path(folder), places)))
     if any(control.needs_ticks(bolt.config) for bolt in wiring.windows.values()):
-        parts.append(_told(control.tick_rows(spark, places)))
+        parts.append(told(control.tick_rows(spark, places)))
     rows = reduce(DataFrame.unionByName, parts)
     for level in range(1, wiring.stages.last + 1):
         labels = task_labels(spark, len(wiring.stages.on_level(level)), partitions)
         rows = processed(rows, wiring, level, labels)
     return rows
-
-
-def _told(packed: DataFrame) -> DataFrame:
-    """Return control rows as rows of the wire: every place is told, whatever its level."""
-    return packed.select(
-        F.col("label").alias("target"),
-        "kind",
-        "stream",
-        F.col("partition").alias("sender"),
-        "sequence",
-        "now",
-        "source",
-        "value",
-        "data",
-    )
 
 
 def _partitions(spark: SparkSession, checkpoint: str, wiring: Wiring, asked: int | None) -> int:
@@ -199,24 +182,6 @@ def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:
     return found
 
 
-def _selected(spout: Component, stream: str, source: Any, spark: SparkSession) -> DataFrame:
-    """Return the declared columns of the rows of a source."""
-    what = f"the source of spout {spout.id!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
-    rows = source.stream(spark, stream_name(spout.id, stream)) if isinstance(source, PartitionedSpout) else source
-    if not isinstance(rows, DataFrame) or not rows.isStreaming:
-        raise ConfigError(
-            f"{what} is a streaming DataFrame or a PartitionedSpout, got {shown(rows)}; read it with spark.readStream"
-        )
-    schema = spout.outputs[stream].schema
-    wanted = StructType.fromDDL(schema.ddl)
-    assert isinstance(wanted, StructType)
-    types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
-    for field in wanted.fields:
-        kind = types.get(field.name)
-        if kind != field.dataType.simpleString():
-            given = "no such column" if kind is None else f"it as {kind}"
-            raise ConfigError(
-                f"{what} declares {field.name!r} as {field.dataType.simpleString()}, the DataFrame has {given}; "
-                "bring it there with select, withColumn or cast"
-            )
-    return rows.select(*[F.col(f"`{name}`") for name in schema.names])
+def _selected(spout: Component, stream: str, source: Source, spark: SparkSession) -> DataFrame:
+    what = f"spout {spout.id!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
+    return selected(what, spout.outputs[stream].schema, source, spark, stream_name(spout.id, stream))

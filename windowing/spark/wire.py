@@ -33,6 +33,7 @@ __all__ = [
     "WIRE",
     "Row",
     "frames_of",
+    "handed_on",
     "in_order",
     "record_batch",
     "rows_of",
@@ -86,6 +87,11 @@ def record_batch(rows: Iterable[Row]) -> pa.RecordBatch:
     columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def handed_on(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows that came over the wire as `record_batch` makes them: Spark may have narrowed which columns can be null."""
+    return pa.RecordBatch.from_arrays(batch.columns, schema=_SCHEMA)
 
 
 def frames_of(rows: Sequence[Row]) -> Iterator[pd.DataFrame]:

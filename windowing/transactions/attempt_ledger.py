@@ -27,15 +27,15 @@ class AttemptLedger:
         self._kind = kind
         self._codec = codec
 
-    def claim(self, txid: int) -> TransactionAttempt:
-        """Return the next attempt at a batch, durably claimed before it is returned.
+    def claim(self, txid: int, at_least: int = 0) -> TransactionAttempt:
+        """Return the next attempt at a batch, of this number at least, durably claimed before it is returned.
 
         Raises SupersededError if a later batch was begun, DefinitionChangedError if the state was of another kind or has another
         number of partitions.
         """
         while True:
             found = self._backing.multi_get([]).fence
-            mine = Fence(self._next(found, txid), self._kind, self._codec, self._backing.place)
+            mine = Fence(self._next(found, txid, at_least), self._kind, self._codec, self._backing.place)
             if self._backing.multi_put({}, Claim(found, mine)) is None:
                 return mine.attempt
 
@@ -43,13 +43,14 @@ class AttemptLedger:
         """Let go of the store."""
         self._backing.close()
 
-    def _next(self, found: Fence | None, txid: int) -> TransactionAttempt:
+    def _next(self, found: Fence | None, txid: int, at_least: int) -> TransactionAttempt:
         if found is None:
-            return TransactionAttempt(txid, 0)
+            return TransactionAttempt(txid, at_least)
         found.require(self._kind, self._codec, self._backing.place)
         if found.attempt.txid > txid:
             raise SupersededError(
                 f"batch {txid} of the state {self._backing.place.state} was to begin after batch {found.attempt.txid}: another "
                 f"process went on, or the checkpoint is older than the state; begin above txid {found.attempt.txid}"
             )
-        return found.attempt.next() if found.attempt.txid == txid else TransactionAttempt(txid, 0)
+        after = found.attempt.attempt + 1 if found.attempt.txid == txid else 0
+        return TransactionAttempt(txid, max(after, at_least))

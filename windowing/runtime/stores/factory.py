@@ -63,10 +63,11 @@ class MapStateFactory:
         """Return where attempts are claimed, over a connection of its own; close it."""
         return AttemptLedger(self.store.open(Place(self.name, LEDGER, partitions)), self.kind, self.codec.name)
 
-    def claim_attempt(self, txid: int, partitions: int) -> TransactionAttempt:
-        """Claim the next attempt at a batch, durably; for drivers without a coordinator, before the attempt begins."""
+    def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
+        """Claim the next attempt at a batch, of this number at least, durably; for drivers without a coordinator, before the
+        attempt begins."""
         with closing(self.ledger(partitions)) as ledger:
-            return ledger.claim(txid)
+            return ledger.claim(txid, at_least)
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,9 @@ class SnapshotFactory:
         """Return partition number `partition`, from 0, of `partitions`."""
         return SnapshottableMap(self.values.make_state(partition, partitions))
 
-    def claim_attempt(self, txid: int, partitions: int) -> TransactionAttempt:
+    def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
         """Claim the next attempt at a batch; see MapStateFactory."""
-        return self.values.claim_attempt(txid, partitions)
+        return self.values.claim_attempt(txid, partitions, at_least)
 
 
 def map_state(

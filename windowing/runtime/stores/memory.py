@@ -29,6 +29,9 @@ class MemoryStore:
     [None]
     """
 
+    in_this_process = True
+    """For drivers whose tasks are in other processes: they refuse it by name."""
+
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, int], _Partition] = {}
 

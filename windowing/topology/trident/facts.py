@@ -14,7 +14,7 @@ from windowing.errors import ConfigError, shown
 from windowing.topology.config_keys import Setting, TopologyConfig, read_settings
 from windowing.topology.groupings import CustomGrouping, FieldsGrouping
 from windowing.topology.hashing import hashable
-from windowing.topology.marking import declaration_of
+from windowing.topology.marking import ComponentKind, declaration_of
 from windowing.topology.schema import Schema
 from windowing.topology.trident.fields import chosen
 from windowing.topology.trident.graph import (
@@ -151,7 +151,10 @@ def _spout(source: Source) -> _Spout:
         raise ConfigError(
             f"{declared.title!r} is no spout with a stream 'default'; give a spout, of tuples or of batches"
         )
-    return _Spout(declared.outputs["default"], SpoutKind.NON_TRANSACTIONAL, False)
+    fed = declared.kind is ComponentKind.INPUT  # its driver hands in the same batch again
+    return _Spout(
+        declared.outputs["default"], SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL, False
+    )
 
 
 def _good_partition(check: Check, grouping: Any) -> bool:

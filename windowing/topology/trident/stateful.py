@@ -61,9 +61,9 @@ class SnapshotFactory:
         state = self.factory.make_state(partition, partitions)
         return state if hasattr(state, "update") else SnapshottableMap(state)
 
-    def claim_attempt(self, txid: int, partitions: int) -> TransactionAttempt:
+    def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
         """Claim the next attempt at a batch, as the factory does it."""
-        attempt: TransactionAttempt = self.factory.claim_attempt(txid, partitions)
+        attempt: TransactionAttempt = self.factory.claim_attempt(txid, partitions, at_least)
         return attempt
 
 

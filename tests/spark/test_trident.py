@@ -1,0 +1,276 @@
+"""submit_trident(): the same topology in one process and on Spark, fed the same batches, gives the same states and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from windowing.core.measures import count, seconds
+from windowing.errors import ConfigError, FailedException
+from windowing.runtime import VirtualClock
+from windowing.runtime.stores.factory import map_state, snapshot_state
+from windowing.runtime.stores.memory import MemoryStore
+from windowing.runtime.stores.sqlite import SqliteStore
+from windowing.runtime.trident import run_trident
+from windowing.spark import MemorySink, submit_trident
+from windowing.topology.components import InputSpout
+from windowing.topology.trident import builtins as b
+from windowing.topology.trident.joining import JoinType
+from windowing.topology.trident.stateful import StateSpec
+from windowing.topology.trident.topology import TridentTopology
+from windowing.transactions.coordinator_rules import OnFailure
+from windowing.transactions.kinds import Guarantee, StateType
+
+SALES = "shop string, item string, n long, at long"
+DAYS = [
+    [("mall", "pen", 3, 1_000), ("port", "pen", 1, 2_000), ("mall", "ink", 2, 2_500), ("mall", "pen", 4, 11_000)],
+    [("port", "ink", 7, 12_000), ("mall", "pen", 1, 9_000), ("port", "pen", 2, 25_000)],
+    [("mall", "ink", 5, 26_000), ("mall", "pen", 5, 31_000), ("zoo", "nut", 9, 40_000)],
+]
+STOCK = [[("pen", "box"), ("ink", "jar")], [("pen", "box")], [("nut", "bag")]]
+
+Make = Callable[[Any], TridentTopology]
+
+
+def values_in(topology: TridentTopology) -> dict[str, Any]:
+    """Return what the stores of a topology hold."""
+    found = {}
+    for id, state in topology.build().states.items():
+        parts = [state.spec.factory.make_state(part, state.partitions) for part in range(state.partitions)]
+        whole = hasattr(parts[0], "items")
+        found[id] = {key: value for part in parts for key, value in part.items()} if whole else parts[0].get()
+        for part in parts:
+            part.close()
+    return found
+
+
+@pytest.fixture
+def on_spark(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Run a topology over batches by stream, one micro-batch each; return the rows of each sink by batch."""
+
+    def run(
+        topology: TridentTopology, batches: dict[str, Sequence[Any]], discard: Any = (), **options: Any
+    ) -> dict[str, dict[int, list[Any]]]:
+        plan = topology.build()
+        sources = {}
+        for spout in plan.spouts:
+            name, schema = str(spout.source.name), spout.schema
+            fed = [[dict(zip(schema.names, row, strict=True)) for row in rows] for rows in batches[name]]
+            sources[name] = feed(schema.ddl, name=f"in/{name}").add(*fed).read()
+        dead = [f"{name}.dead_letters" for name in batches] if "on_failure" in options else []
+        sinks = {name: MemorySink() for name in [*plan.sinks, *dead] if name not in discard}
+        checkpoint = str(tmp_path / "checkpoint")
+        query = submit_trident(
+            topology, spark, sources=sources, sinks=sinks, checkpoint=checkpoint, discard=discard, **options
+        )
+        assert query.await_end(200)
+        return {
+            name: {batch: sorted(map(tuple, rows)) for batch, rows in sink.batches.items()}
+            for name, sink in sinks.items()
+        }
+
+    return run
+
+
+@pytest.fixture
+def same(on_spark: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Run a topology on both, compare states and sinks, and return what the states hold."""
+
+    def check(make: Make, drain: bool = False, **batches: Sequence[Any]) -> Any:
+        found: dict[str, dict[int, list[Any]]] = {}
+        local = make(SqliteStore(tmp_path / "local.db"))
+        wanted: dict[str, dict[int, list[Any]]] = {name: {} for name in local.build().sinks}
+
+        def sink(name: str) -> Callable[[int, Any], None]:
+            return lambda txid, rows: wanted[name].update({txid - 1: sorted(rows)} if rows else {})
+
+        result = run_trident(
+            local, batches, clock=VirtualClock(), drain=drain, sinks={name: sink(name) for name in wanted}
+        )
+        spark = make(SqliteStore(tmp_path / "spark.db"))
+        found = on_spark(spark, batches, drain=drain)
+        assert found == wanted
+        assert values_in(spark) == result.states
+        return result.states
+
+    return check
+
+
+def sales(topology: TridentTopology) -> Any:
+    return topology.new_stream("sales", InputSpout(SALES))
+
+
+@pytest.mark.parametrize("kind", list(StateType))
+def test_counts_per_key_with_each_kind_of_state(same: Any, kind: StateType) -> None:
+    def make(store: Any) -> TridentTopology:
+        topology = TridentTopology("counts")
+        spec = StateSpec(map_state(store, "items", kind), accept=Guarantee.BEST_EFFORT)
+        counts = sales(topology).group_by("item").persistent_aggregate(spec, "n", b.Sum(), "n long")
+        counts.parallelism_hint(2).new_values_stream().filter(lambda row: row.n > 2).sink("large")
+        return topology
+
+    assert same(make, sales=DAYS) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}}
+
+
+def test_two_persists_of_one_stream_and_a_query_of_what_was_committed_before(same: Any) -> None:
+    def make(store: Any) -> TridentTopology:
+        topology = TridentTopology("two")
+        rows = sales(topology).parallelism_hint(2)
+        items = rows.group_by("item").persistent_aggregate(map_state(store, "items"), "n", b.Sum(), "n long")
+        items.parallelism_hint(2)
+        rows.aggregate("n", b.Sum(), "n long").sink("totals")
+        rows.persistent_aggregate(snapshot_state(store, "all"), "n", b.Sum(), "n long")
+        known = rows.partition_by("item").state_query(items, "item", b.MapGet(), "before long")
+        known.project("shop", "item", "n", "before").sink("known")
+        return topology
+
+    assert same(make, sales=DAYS) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 39}
+
+
+def test_chained_aggregates_and_many_repartitions(same: Any) -> None:
+    def make(store: Any) -> TridentTopology:
+        topology = TridentTopology("chained")
+        rows = sales(topology).parallelism_hint(3).shuffle().filter(lambda row: row.n < 9).parallelism_hint(2)
+        rows = rows.partition_by("shop").map(lambda row: row, SALES).parallelism_hint(2).shuffle()
+        chain = rows.group_by("shop").chained_agg().aggregate(None, b.Count(), "c long")
+        per_shop = chain.aggregate("n", b.Sum(), "s long").chain_end()
+        per_shop.global_().batch_global().max_by("s").sink("best")
+        per_shop.sink("shops")
+        return topology
+
+    same(make, sales=DAYS)
+
+
+def test_joins_of_two_streams(same: Any) -> None:
+    def make(store: Any) -> TridentTopology:
+        topology = TridentTopology("joined")
+        stock = topology.new_stream("stock", InputSpout("item string, pack string"))
+        rows = sales(topology).project("item", "shop", "n")
+        kinds = [JoinType.INNER, JoinType.OUTER]
+        joined = topology.join([rows, stock], "item", kinds=kinds).parallelism_hint(2)
+        joined.sink("packs")
+        joined.filter(lambda row: row.pack is not None).group_by("pack").persistent_aggregate(
+            map_state(store, "packs"), "n", b.Sum(), "n long"
+        )
+        return topology
+
+    assert same(make, sales=DAYS, stock=STOCK) == {"state1": {("box",): 11, ("jar",): 2, ("bag",): 9}}
+
+
+def test_windowed_counts_with_late_tuples_are_persisted(same: Any) -> None:
+    def make(store: Any) -> TridentTopology:
+        topology = TridentTopology("windowed")
+        per_shop = sales(topology).filter(lambda row: row.n > 0).group_by("shop")
+        windows = per_shop.tumbling_window(seconds(10), "n", b.Sum(), "n long", timestamp="at").parallelism_hint(2)
+        windows.late_stream().project("shop", "at", "reason").sink("late")
+        windows.sink("fired")
+        windows.group_by("shop").persistent_aggregate(map_state(store, "shops"), "n", b.Sum(), "n long")
+        return topology
+
+    states = same(make, drain=True, sales=DAYS)
+    assert states == {"state1": {("mall",): 19, ("port",): 10, ("zoo",): 9}}, "the one of 9,000 is late"
+
+
+def test_a_window_by_count_behind_an_aggregation(same: Any) -> None:
+    def make(store: Any) -> TridentTopology:
+        topology = TridentTopology("aggregated")
+        sums = sales(topology).aggregate("n", b.Sum(), "n long")
+        sums.sliding_window(count(2), count(1), "n", b.Sum(), "n long").sink("pairs")
+        return topology
+
+    same(make, sales=DAYS)
+
+
+class Fails:
+    """Fails the first so many times that it sees a word, in whatever process."""
+
+    def __init__(self, folder: Path, times: int, item: str = "nut") -> None:
+        self.folder, self.times, self.item = folder, times, item
+
+    def __call__(self, row: Any) -> bool:
+        if row.item == self.item:
+            seen = len(list(self.folder.glob("failed*")))
+            if seen < self.times:
+                (self.folder / f"failed{seen}").touch()
+                raise FailedException(f"no more {self.item}")
+        return True
+
+
+@pytest.mark.parametrize("where", ["before", "after", "behind"])
+def test_a_batch_that_fails_is_tried_again_and_counts_once(on_spark: Any, tmp_path: Path, where: str) -> None:
+    fails = Fails(tmp_path, 2)
+    topology = TridentTopology("failing").configure(retry_delay=seconds(0))
+    rows = sales(topology)
+    rows = rows.filter(fails) if where == "before" else rows
+    kept = rows.partition_by("shop").filter(fails) if where == "after" else rows
+    store = SqliteStore(tmp_path / "states.db")
+    new = (
+        kept.group_by("item")
+        .persistent_aggregate(map_state(store, "items"), "n", b.Sum(), "n long")
+        .new_values_stream()
+    )
+    (new.filter(fails) if where == "behind" else new).sink("new")
+    rows.persistent_aggregate(snapshot_state(store, "all"), "n", b.Sum(), "n long")
+    found = on_spark(topology, {"sales": DAYS})
+    assert len(list(tmp_path.glob("failed*"))) == 2
+    assert values_in(topology) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 39}
+    assert found["new"][2] == [("ink", 14), ("nut", 9), ("pen", 16)]
+
+
+def test_a_batch_that_fails_in_front_of_a_window_is_tried_again(on_spark: Any, tmp_path: Path) -> None:
+    fails = Fails(tmp_path, 1)
+    topology = TridentTopology("failing").configure(retry_delay=seconds(0))
+    windows = sales(topology).filter(fails).sliding_window(count(4), count(2), "n", b.Sum(), "n long")
+    windows.sink("fired")
+    found = on_spark(topology, {"sales": DAYS})
+    assert len(list(tmp_path.glob("failed*"))) == 1
+    assert [row for rows in found["fired"].values() for (row,) in rows] == [4, 10, 14, 15, 21]
+
+
+def test_a_batch_that_fails_too_often_ends_the_query_or_is_skipped(on_spark: Any, tmp_path: Path) -> None:
+    def make(name: str) -> TridentTopology:
+        topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=2)
+        kept = sales(topology).partition_by("shop").filter(Fails(tmp_path, 99, "ink"))
+        kept.persistent_aggregate(snapshot_state(SqliteStore(tmp_path / name), "all"), "n", b.Sum(), "n long")
+        return topology
+
+    skipping = make("skipped.db")
+    found = on_spark(skipping, {"sales": [*DAYS[2:], [("zoo", "nut", 1, 0)]]}, on_failure=OnFailure.SKIP)
+    assert values_in(skipping) == {"state1": 1}
+    assert found["sales.dead_letters"] == {0: sorted(DAYS[2])}
+
+
+def test_a_batch_that_fails_too_often_ends_the_query(on_spark: Any, tmp_path: Path) -> None:
+    topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=2)
+    sales(topology).filter(Fails(tmp_path, 99, "pen")).sink("out")
+    with pytest.raises(FailedException, match=r"batch 1 failed 2 times.*no more pen.*on_failure=OnFailure.SKIP"):
+        on_spark(topology, {"sales": DAYS})
+
+
+def test_what_cannot_run_is_refused_before_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
+    def submit(topology: TridentTopology, **options: Any) -> Any:
+        return submit_trident(topology, spark, checkpoint=str(tmp_path / "no"), **{"sources": {}, **options})
+
+    topology = TridentTopology("memory")
+    sales(topology).persistent_aggregate(snapshot_state(MemoryStore(), "all"), "n", b.Sum(), "n long")
+    with pytest.raises(ConfigError, match=r"MemoryStore.*give SqliteStore"):
+        submit(topology)
+    topology = TridentTopology("asked")
+    topology.new_drpc_stream("ask").map(lambda row: row.args, "args string")
+    with pytest.raises(ConfigError, match=r"DRPC.*TridentCluster"):
+        submit(topology)
+    topology = TridentTopology("plain")
+    sales(topology).sink("out")
+    with pytest.raises(ConfigError, match="stream 'sales' has no source"):
+        submit(topology)
+    with pytest.raises(ConfigError, match="no stream; did you mean 'sales'"):
+        submit(topology, sources={"sale": None})
+    with pytest.raises(ConfigError, match=r"the sink .out. .* is given nothing"):
+        submit(topology, sources={"sales": None})
+    with pytest.raises(ConfigError, match="no batch is skipped"):
+        submit(topology, sources={"sales": None}, sinks={"sales.dead_letters": MemorySink(), "out": MemorySink()})
+    assert not (tmp_path / "no").exists()

@@ -1,0 +1,50 @@
+"""Attempts: the number under which a batch is evaluated, claimed before it begins, so that whoever comes too late is known.
+
+    batch 5 (txid 6)   6:0 fails   6:1 fails   6:2 commits          a crash, another process: 6:3
+
+Each store of states hands out its own numbers. The last state's counts; the others are asked first, so that it is above theirs,
+and a topology that has lost a state goes on with greater numbers than it had.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windowing.topology.trident.plan import TridentPlan
+from windowing.topology.trident.stateful import Persist
+from windowing.transactions.attempt import TransactionAttempt
+
+__all__ = ["Attempts"]
+
+
+class Attempts:
+    """The attempts of one query. Without a state that keeps a ledger (a state that does not know its batches again) they are
+    counted here."""
+
+    def __init__(self, plan: TridentPlan) -> None:
+        written = {
+            node.operation.state
+            for node in map(plan.processor, _operations(plan))
+            if isinstance(node.operation, Persist)
+        }
+        self._ledgers: list[tuple[Any, int]] = [
+            (state.spec.factory, state.partitions)
+            for id, state in sorted(plan.states.items())
+            if id in written and callable(getattr(state.spec.factory, "claim_attempt", None))
+        ]
+        self._last = TransactionAttempt(0, 0)
+
+    def claim(self, txid: int) -> TransactionAttempt:
+        """Return the next attempt at a batch. Raises SupersededError if another process has begun a later one.
+
+        Cost: a read and a write of each store that is written to.
+        """
+        attempt = self._last.next() if self._last.txid == txid else TransactionAttempt(txid, 0)
+        for factory, partitions in self._ledgers:
+            attempt = factory.claim_attempt(txid, partitions, attempt.attempt)
+        self._last = attempt
+        return attempt
+
+
+def _operations(plan: TridentPlan) -> list[int]:
+    return [number for group in plan.groups.values() if not group.is_spout for number in group.nodes]

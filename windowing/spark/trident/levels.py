@@ -1,0 +1,246 @@
+"""What Spark runs of a Trident topology: SpoutStage, StreamLevel and BatchLevel, and how rows of the wire get to them.
+
+    a source's DataFrame --SpoutStage--> wire --label, StreamLevel--> wire     of the streaming query, windows in the state store
+    wire --repartition by label, BatchLevel--> wire                            of the batch, inside foreachBatch
+
+A row for another level, or for the driver, is given the key of some place of this level and handed on as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from windowing.errors import FailedException
+from windowing.spark import failpoints
+from windowing.spark.failures import marked
+from windowing.spark.operator import batch_id
+from windowing.spark.pack import NOW
+from windowing.spark.trident.packets import Packets, told
+from windowing.spark.trident.turn import opened, turn
+from windowing.spark.wire import PLACES, WIRE, Row, frames_of, handed_on, record_batch, rows_of
+from windowing.topology.trident.processors import Batch
+from windowing.topology.trident.subtopology import GroupBatch, Subtopology
+from windowing.topology.trident.units import Section, TridentUnits, UnitPlace
+from windowing.transactions.attempt import TransactionAttempt
+
+__all__ = ["DEAD_LETTERS", "BatchLevel", "SpoutStage", "StreamLevel", "batch_level", "cause_of", "stream_level"]
+
+DEAD_LETTERS = "dead_letters"
+"""What the sink of a stream's skipped batches is called, behind the name of the stream."""
+
+_COLUMNS = [part.split()[0] for part in WIRE.split(", ")]
+
+
+class SpoutStage:
+    """What runs on each partition of a source: the units right behind it, then packing. keep: send the tuples to the driver too."""
+
+    def __init__(self, units: TridentUnits, spout: int, keep: bool) -> None:
+        self._units, self._spout, self._keep = units, spout, keep
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield rows of the wire for each batch, then what the partition has to say at its end."""
+        context = TaskContext.get()
+        partition, txid = 0 if context is None else context.partitionId(), batch_id() + 1
+        with marked():
+            for rows in self.pack(batches, partition, txid):
+                yield record_batch(rows)
+
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, txid: int) -> Iterator[list[Row]]:
+        """Do the work of `__call__` for the upstream partition of this number.
+
+        An attempt that fails here says so, where no window has to see all of the batch first: Spark would try the task again.
+        """
+        work: _SpoutWork | None = None
+        try:
+            for found in batches:
+                if found.num_rows:
+                    now = found.column(NOW)[0].as_py()
+                    if work is None:
+                        work = _SpoutWork(self._units, self._spout, partition, txid, now)
+                    columns = [
+                        column.to_pylist(maps_as_pydicts="strict") for column in found.drop_columns([NOW]).columns
+                    ]
+                    yield work.take(list(zip(*columns, strict=True)) if columns else [()] * found.num_rows, self._keep)
+            if work is not None:
+                yield work.finish()
+        except FailedException as problem:
+            if self._units.levels(Section.STREAM):
+                raise
+            yield [told("failed", str(self._units.plan.graph.nodes[self._spout].title), text=cause_of(problem))]
+
+
+class _SpoutWork:
+    """One partition of a source in one batch."""
+
+    def __init__(self, units: TridentUnits, spout: int, partition: int, txid: int, now: int) -> None:
+        plan = units.plan
+        group = plan.group_of(spout)
+        self._schema, self._name = plan.graph.nodes[spout].schema, plan.graph.nodes[spout].title
+        self._source = str(next(node.source.name for node in plan.spouts if node.number == spout))
+        batch = Batch(TransactionAttempt(txid, 0), now, as_of=txid - 1)
+        task = partition % group.parallelism
+        self._packets = Packets(units, task, partition, batch, now)
+        self._units = units
+        self._links = units.out_of(spout)
+        self._here: dict[int, tuple[Subtopology, GroupBatch]] = {}
+        for unit in units.units:
+            if unit.level == 0 and any(units.unit_of[link.id] is unit for link in self._links):
+                made = Subtopology(plan, unit.group.id, task, nodes=unit.nodes, out=unit.out)
+                made.prepare()
+                self._here[id(unit)] = made, made.start_batch(plan.batch_groups[spout], batch)
+        self._tuples = 0
+
+    def take(self, rows: list[tuple[Any, ...]], keep: bool) -> list[Row]:
+        self._tuples += len(rows)
+        if keep:
+            self._packets.put("input", f"{self._source}.{DEAD_LETTERS}", self._schema, rows)
+        for link in self._links:
+            here = self._here.get(id(self._units.unit_of[link.id]))
+            if here is None:
+                self._packets.send(link, rows)
+            else:
+                here[1].execute(link, rows)
+                self._packets.emit(here[1].take())
+        return list(self._packets.take())
+
+    def finish(self) -> list[Row]:
+        for subtopology, batch in self._here.values():
+            batch.finish_batch()
+            self._packets.emit(batch.take())
+            subtopology.cleanup()
+        windowed = {place.number for place in self._units.places if place.unit.section is Section.STREAM}
+        return [
+            *self._packets.finish(),
+            *self._packets.begin(sorted(windowed)),
+            told("metric", self._name, self._tuples, source="tuples"),
+        ]
+
+
+class StreamLevel(StatefulProcessor):
+    """What transformWithState runs for each place of a level of the stream; `labels[i]` is the grouping key of the i-th."""
+
+    def __init__(self, units: TridentUnits, level: int, labels: Sequence[int]) -> None:
+        self._units = units
+        self._places: dict[int, UnitPlace] = dict(zip(labels, units.on_level(level), strict=True))
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Name the state variable; called on the driver too, once, so nothing else happens here."""
+        self._windows = handle.getValueState("windows", "data binary")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        """Make the turn of one place, and hand on what is meant for others."""
+        with marked():
+            place = self._places[int(key[0])]
+            taken = rows_of(rows)
+            own = [row for row in taken if row.target == place.number]
+            others = [row for row in taken if row.target != place.number]
+            return frames_of([*others, *(self._turn(place, own) if own else ())])
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+    def _turn(self, place: UnitPlace, rows: list[Row]) -> list[Row]:
+        number = batch_id()
+        drains = any(row.kind == "drain" for row in rows)
+        now = max(row.now for row in rows)
+        batch = Batch(TransactionAttempt(number + 1, 0), now, as_of=number, drain=drains)
+        stored = self._windows.get()
+        with opened(self._units, place) as states:
+            result = turn(self._units, place, rows, batch, states, None if stored is None else bytes(stored[0]))
+        failpoints.hit("before_state_write", number)
+        if result.windows is not None:
+            self._windows.update((result.windows,))
+        failpoints.hit("after_state_write", number)
+        failpoints.hit("kill_worker", number)
+        return result.rows
+
+
+class BatchLevel:
+    """What `mapInArrow` runs for the places of a level inside foreachBatch: a place works once its partition has come whole."""
+
+    def __init__(self, units: TridentUnits, level: int, attempt: TransactionAttempt) -> None:
+        self._units, self._attempt = units, attempt
+        self._places = {place.number: place for place in units.on_level(level)}
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield what is meant for others as it comes, then what each place makes of its rows."""
+        mine: dict[int, list[Row]] = {}
+        numbers = pa.array(list(self._places), pa.int64())
+        with marked():
+            for batch in batches:
+                is_mine = pc.is_in(batch.column(0), value_set=numbers)
+                yield handed_on(batch.filter(pc.invert(is_mine)))
+                columns = [column.to_pylist() for column in batch.filter(is_mine).columns]
+                for row in map(Row._make, zip(*columns, strict=True)):
+                    mine.setdefault(row.target, []).append(row)
+            for number in sorted(mine):
+                yield record_batch(self._turn(self._places[number], mine[number]))
+
+    def _turn(self, place: UnitPlace, rows: list[Row]) -> list[Row]:
+        txid = self._attempt.txid
+        commits = bool(place.unit.states) and place.unit.section is Section.COMMIT
+        done = told("done", "", place.number)
+        try:
+            if commits:
+                failpoints.hit("before_state_commit", txid - 1)
+            with opened(self._units, place) as states:
+                found = turn(self._units, place, rows, Batch(self._attempt, as_of=txid - 1), states, None).rows
+            if commits:
+                failpoints.hit("after_state_commit", txid - 1)
+        except FailedException as problem:
+            cause = f"{place.unit.group.id}, task {place.task}: {cause_of(problem)}"
+            return [done, told("failed", place.unit.group.id, text=cause)]
+        return [done, *found]
+
+
+def stream_level(rows: DataFrame, units: TridentUnits, level: int, labels: Sequence[int]) -> DataFrame:
+    """Return what a level of the stream makes of the rows of the wire; `labels` are the grouping keys of its places."""
+    labelled = rows.withColumn("label", _label(units.on_level(level), labels))
+    processor = StreamLevel(units, level, labels)
+    return labelled.groupBy("label").transformWithStateInPandas(processor, WIRE, "Append", "None")
+
+
+def batch_level(
+    rows: DataFrame,
+    units: TridentUnits,
+    level: int,
+    labels: Sequence[int],
+    partitions: int,
+    attempt: TransactionAttempt,
+) -> DataFrame:
+    """Return what a level makes of the rows of the wire in one attempt. Every place is told that the batch has begun: Spark may
+    leave out a stage that has no row."""
+    places = units.on_level(level)
+    first = places[0].number
+    begun = rows.sparkSession.range(first, first + len(places), 1, 1).select(
+        F.col("id").alias("target"),
+        F.lit("begin").alias("kind"),
+        F.lit("").alias("stream"),
+        F.lit(PLACES).cast("int").alias("sender"),
+        F.lit(0).cast("int").alias("sequence"),
+        F.lit(0).cast("bigint").alias("now"),
+        F.lit(None).cast("string").alias("source"),
+        F.lit(0).cast("bigint").alias("value"),
+        F.lit(None).cast("binary").alias("data"),
+    )
+    spread = rows.select(*_COLUMNS).unionByName(begun).repartition(partitions, _label(places, labels))
+    return spread.mapInArrow(BatchLevel(units, level, attempt), WIRE)
+
+
+def cause_of(problem: FailedException) -> str:
+    """Return what a FailedException says, without its code."""
+    return str(problem.args[0]) if problem.args and problem.args[0] else "it failed"
+
+
+def _label(places: Sequence[UnitPlace], labels: Sequence[int]) -> Column:
+    keys = F.array(*[F.lit(label).cast("bigint") for label in labels])
+    anyone = F.pmod(F.col("sender") + F.col("sequence"), F.lit(len(places)))
+    return F.coalesce(F.get(keys, (F.col("target") - places[0].number).cast("int")), F.get(keys, anyone.cast("int")))

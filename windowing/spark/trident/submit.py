@@ -1,0 +1,228 @@
+"""submit_trident(): a Trident topology as ONE Spark query, whose batch n is txid n + 1 (windowing/topology/trident/units.py).
+
+DataFrames of the streams --> mapInArrow: units behind the sources, packing --+
+control files, ticks (with windows only) -------------------------------------+--> transformWithState, level by level: windows
+                                                                                     |
+    foreachBatch: TridentWriter   <--------------------------------------------------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from windowing.acking.retry import RetryPolicy
+from windowing.core.checks import did_you_mean
+from windowing.core.measures import Duration
+from windowing.errors import ConfigError, shown
+from windowing.spark import control, definition, metrics
+from windowing.spark.hadoop import literal_path
+from windowing.spark.labels import task_labels
+from windowing.spark.outlets import Outlets
+from windowing.spark.pack import NOW
+from windowing.spark.running import Plan, WindowedQuery, trigger_options
+from windowing.spark.session import require_session
+from windowing.spark.sinks import Sink
+from windowing.spark.sources import Source, selected, told
+from windowing.spark.trident.levels import DEAD_LETTERS, SpoutStage, stream_level
+from windowing.spark.trident.writer import TridentWriter
+from windowing.spark.trident_definition import described
+from windowing.spark.wire import WIRE
+from windowing.topology.trident.graph import SpoutNode
+from windowing.topology.trident.plan import TridentPlan
+from windowing.topology.trident.topology import TridentTopology
+from windowing.topology.trident.units import Section, TridentUnits
+from windowing.topology.trident.windowed import LateTuples, Window
+from windowing.transactions.coordinator_rules import OnFailure
+
+__all__ = ["submit_trident"]
+
+
+def submit_trident(
+    topology: TridentTopology | TridentPlan,
+    spark: SparkSession,
+    *,
+    sources: Mapping[str, Source],
+    checkpoint: str,
+    sinks: Mapping[str, Sink] | None = None,
+    discard: Sequence[str] = (),
+    trigger: str | Duration | timedelta = "available_now",
+    drain: bool = False,
+    on_failure: OnFailure = OnFailure.STOP,
+    partitions: int | None = None,
+    query_name: str | None = None,
+) -> WindowedQuery:
+    """Start a topology as ONE query. Each batch commits its states once, whatever fails or dies, and in the order of the txids.
+
+    sources: for each stream, by name, a streaming DataFrame or a PartitionedSpout with its columns; it takes the place of the
+        stream's spout, and has to give a batch again as that one promises.
+    sinks: for each `sink` of the topology, by name; one that is not wanted stands in `discard`. "stream.dead_letters" takes the
+        tuples of batches that were skipped.
+    on_failure: what to do with a batch that a FailedException has failed `windowing.max.attempts` times: stop the query, or skip
+        the batch. Behind windows a batch cannot be skipped.
+    partitions: how many shuffle partitions there are; fixed for the life of a checkpoint. Left out: what the checkpoint has, and
+        for a new one as many as the widest level has tasks, but no more than cores.
+    trigger, drain, query_name: as for `windowed(...).start`.
+
+    States live in stores that executors can reach (SqliteStore, PostgresStore, RedisStore): task i commits partition i there.
+    Raises ConfigError, TopologyError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the
+    first batch.
+    """
+    require_session(spark)
+    plan = topology.build() if isinstance(topology, TridentTopology) else topology
+    units = TridentUnits(plan)
+    _require_runnable(plan)
+    given = _given(plan, sources)
+    outlets = _outlets(plan, sinks or {}, tuple(discard), on_failure)
+    keep = any(name.endswith(f".{DEAD_LETTERS}") for name in outlets)
+    inputs = {
+        spout.number: selected(spout.called, spout.schema, given[spout.number], spark, str(spout.source.name))
+        for spout in plan.spouts
+    }
+    width = _partitions(spark, str(checkpoint), units, partitions)
+    levels = {place.unit.level for place in units.places}
+    labels = {level: task_labels(spark, len(units.on_level(level)), width) for level in sorted(levels)}
+    unread = tuple(_unread_late(units))
+    writer = TridentWriter(
+        units,
+        Outlets(outlets, unread),
+        {name: (sinks or {})[name] for name in outlets},
+        bool(unread),
+        labels=labels,
+        partitions=width,
+        retry=RetryPolicy(plan.config.max_attempts, plan.config.retry_delay_ms, cap_ms=plan.config.retry_delay_max_ms),
+        on_failure=on_failure,
+    )
+    return WindowedQuery.start(
+        Plan(
+            spark=spark,
+            checkpoint=str(checkpoint),
+            definition={**definition.frame(spark), "trident": described(units, width)},
+            output=lambda folder: metrics.observed(
+                _stream(spark, units, inputs, labels, folder, keep), metrics.wire_metric_columns()
+            ),
+            writer=writer,
+            partitions=width,
+            trigger=trigger_options(trigger, drain),
+            query_name=query_name,
+        ),
+        drain,
+    )
+
+
+def _stream(
+    spark: SparkSession,
+    units: TridentUnits,
+    inputs: Mapping[int, DataFrame],
+    labels: Mapping[int, Sequence[int]],
+    folder: str,
+    keep: bool,
+) -> DataFrame:
+    """Return the wire behind the last window; each call makes a plan of its own."""
+    parts = [_emitted(rows, SpoutStage(units, spout, keep)) for spout, rows in inputs.items()]
+    windowed = tuple(place.number for place in units.places if place.unit.section is Section.STREAM)
+    parts.append(told(control.control_rows(spark, literal_path(folder), windowed or (-1,))))
+    if any(control.needs_ticks(window.config) for window in _windows(units.plan)):
+        parts.append(told(control.tick_rows(spark, windowed)))
+    rows = reduce(DataFrame.unionByName, parts)
+    for level in units.levels(Section.STREAM):
+        rows = stream_level(rows, units, level, labels[level])
+    return rows
+
+
+def _emitted(rows: DataFrame, stage: SpoutStage) -> DataFrame:
+    columns = [F.col(f"`{name}`").alias(f"c{number}") for number, name in enumerate(rows.columns)]
+    now = F.unix_millis(F.current_timestamp()).alias(NOW)
+    return rows.select(*columns, now).mapInArrow(stage, WIRE)
+
+
+def _windows(plan: TridentPlan) -> Iterator[Any]:
+    for node in plan.graph.nodes.values():
+        operation = getattr(node, "operation", None)
+        if isinstance(operation, Window):
+            yield operation.bolt(plan.processor(node.number).inputs[0], node.schema)
+
+
+def _unread_late(units: TridentUnits) -> Iterator[str]:
+    """Yield the groups of windows whose late tuples nobody reads."""
+    plan = units.plan
+    for unit in units.units:
+        for number in unit.nodes:
+            readers = [plan.graph.nodes[edge.target] for edge in plan.graph.out_edges[number]]
+            read = any(isinstance(getattr(reader, "operation", None), LateTuples) for reader in readers)
+            if plan.processor(number).operation.keeps_window and not read:
+                yield unit.group.id
+
+
+def _require_runnable(plan: TridentPlan) -> None:
+    """Refuse what has no meaning on Spark, by name."""
+    if plan.drpc:
+        raise ConfigError(
+            f"topology {plan.name!r} has a function of DRPC, {shown(next(iter(plan.drpc)))}, and a Spark query takes no requests: "
+            "run it in a TridentCluster, or read the state from its store"
+        )
+    for id, state in plan.states.items():
+        factory: Any = state.spec.factory
+        while hasattr(factory, "factory") or hasattr(factory, "values"):
+            factory = getattr(factory, "factory", None) or factory.values
+        if getattr(getattr(factory, "store", None), "in_this_process", False):
+            raise ConfigError(
+                f"{id} of topology {plan.name!r} lies in a MemoryStore, in the memory of this process, which Spark's workers "
+                "do not see; give SqliteStore(path), PostgresStore(url) or RedisStore(url)"
+            )
+
+
+def _given(plan: TridentPlan, sources: Mapping[str, Source]) -> dict[int, Source]:
+    spouts: dict[str, SpoutNode] = {str(spout.source.name): spout for spout in plan.spouts}
+    for name in sources:
+        if name not in spouts:
+            raise ConfigError(f"sources names {shown(name)}, which is no stream; {did_you_mean(str(name), spouts)}")
+    for name in spouts:
+        if name not in sources:
+            raise ConfigError(f"stream {name!r} has no source; give sources={{{name!r}: spark.readStream...}}")
+    return {spout.number: sources[name] for name, spout in spouts.items()}
+
+
+def _outlets(
+    plan: TridentPlan, sinks: Mapping[str, Sink], discard: tuple[str, ...], on_failure: OnFailure
+) -> dict[str, tuple[str, str]]:
+    """Return what has a sink: its name -> (name on the wire, fields)."""
+    dead = {f"{spout.source.name}.{DEAD_LETTERS}": spout.schema.ddl for spout in plan.spouts}
+    known = {name: plan.graph.nodes[number].schema.ddl for name, number in plan.sinks.items()} | dead
+    for name in (*sinks, *discard):
+        if name not in known:
+            raise ConfigError(f"topology {plan.name!r} has no sink {shown(name)}; {did_you_mean(str(name), known)}")
+    for name, sink in sinks.items():
+        if not hasattr(sink, "write"):
+            raise ConfigError(f"the sink {name!r} has no write(rows, batch_id), got {shown(sink)}; use FunctionSink(f)")
+        if name in dead and on_failure is not OnFailure.SKIP:
+            raise ConfigError(
+                f"{name!r} has a sink, but no batch is skipped; give on_failure=OnFailure.SKIP, or leave it out"
+            )
+    for name in plan.sinks:
+        if name not in sinks and name not in discard:
+            raise ConfigError(
+                f"the sink {name!r} of topology {plan.name!r} is given nothing to write to; give "
+                f"sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
+            )
+    for name in dead:
+        if on_failure is OnFailure.SKIP and name not in sinks and name not in discard:
+            raise ConfigError(
+                f"a batch may be skipped, and its tuples of {name!r} have no sink; give sinks={{{name!r}: ParquetSink(path)}}, "
+                f"or say discard=({name!r},)"
+            )
+    return {name: (name, known[name]) for name in known if name in sinks}
+
+
+def _partitions(spark: SparkSession, checkpoint: str, units: TridentUnits, asked: int | None) -> int:
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
+        raise ConfigError(f"partitions is a number of at least 1, got {shown(asked)}; leave it out for the default")
+    levels = [place.unit.level for place in units.places]
+    widest = max((levels.count(level) for level in levels), default=1)
+    cores = int(spark.sparkContext.defaultParallelism)
+    return asked or definition.stored_partitions(spark, checkpoint) or min(widest, cores)
