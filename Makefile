@@ -70,6 +70,17 @@ simulate: setup  ## Simulate Trident under seeded faults, on all cores; make sim
 	$(call say,simulate: $(SEEDS) seeds)
 	@$(PYTHON) -m windowing.testing.simulator --seeds $(SEEDS) --processes "$$(nproc)"
 
+ONLY ?=
+
+.PHONY: bench
+bench: setup  ## Measure; make bench ONLY=core,growth for some of the suites; the method is in benchmarks/README.md.
+	$(call say,bench: $(or $(ONLY),all suites))
+	@$(PYTHON) -m benchmarks $(ONLY)
+
+.PHONY: bench-page
+bench-page: setup  ## Write docs/benchmarks.md and its pictures from the results of `make bench`.
+	@$(PYTHON) -m benchmarks --page
+
 .PHONY: lint
 lint: setup  ## Check style and format with ruff.
 	$(call say,lint: ruff check)

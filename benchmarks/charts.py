@@ -1,0 +1,117 @@
+"""The pictures of docs/benchmarks.md, as SVG: bars of ratios, lines of growth. The same results give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure as Canvas
+
+from benchmarks.records import Comparison, Figure, Run
+
+INK, GRID = "#24292f", "#d0d7de"
+COLOURS = ("#0969da", "#cf222e", "#bf8700", "#1a7f37", "#8250df", "#57606a")
+
+
+def draw(runs: Mapping[str, Run], folder: Path) -> dict[str, str]:
+    """Draw what there are results for; return the file name of each suite's picture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = {}
+    for suite, make in PICTURES.items():
+        if suite not in runs:
+            continue
+        canvas = make(runs[suite])
+        if canvas is not None:
+            drawn[suite] = f"{suite}.svg"
+            _save(canvas, folder / drawn[suite])
+    return drawn
+
+
+def core(run: Run) -> Canvas:
+    """Return bars: how many times the floor's time each contender takes."""
+    return _bars(run.comparisons, "times the floor's time (log)", lambda figure: figure.ratio)
+
+
+def spark(run: Run) -> Canvas | None:
+    """Return bars: how many times native's rows a second each contender makes."""
+    rates = [comparison for comparison in run.comparisons if comparison.unit == "rows/s"]
+    return _bars(rates, "times the rows/s of the first (log)", lambda figure: figure.ratio) if rates else None
+
+
+def growth(run: Run) -> Canvas:
+    """Return a small picture for each curve."""
+    curves = [comparison for comparison in run.comparisons if comparison.axis]
+    columns = 3
+    rows = -(-len(curves) // columns)
+    canvas = Canvas(figsize=(11, 2.6 * rows), layout="constrained")
+    for place, curve in enumerate(curves, start=1):
+        axes = canvas.add_subplot(rows, columns, place)
+        points = [(figure.x or 0, figure.median) for figure in curve.figures]
+        axes.plot([max(x, 1) for x, _ in points], [y for _, y in points], marker="o", color=COLOURS[0])
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        low, high = min(y for _, y in points), max(y for _, y in points)
+        axes.set_ylim(min(low / 2, 10), max(high * 2, 1000))
+        axes.set_title(curve.name, fontsize=9, color=INK)
+        axes.set_xlabel(curve.axis or "", fontsize=8)
+        axes.set_ylabel(curve.unit, fontsize=8)
+        _plain(axes)
+    return canvas
+
+
+PICTURES: dict[str, Callable[[Run], Canvas | None]] = {"core": core, "growth": growth, "spark": spark}
+
+
+def _bars(comparisons: Any, label: str, value: Callable[[Figure], float | None]) -> Canvas:
+    comparisons = [each for each in comparisons if len(each.figures) > 1]
+    names = list(dict.fromkeys(f.contender for each in comparisons for f in each.figures[1:]))
+    canvas = Canvas(figsize=(9, 0.6 + 0.5 * len(comparisons)), layout="constrained")
+    axes = canvas.add_subplot()
+    height = 0.8 / len(names)
+    for index, name in enumerate(names):
+        at, widths = _widths(comparisons, name, value)
+        bars = axes.barh([y + index * height for y in at], widths, height, color=COLOURS[index], label=name)
+        axes.bar_label(
+            bars, [f"{width:.2g}" if width < 100 else f"{width:.0f}" for width in widths], fontsize=7, padding=2
+        )
+    axes.axvline(1, color=INK, linewidth=1)
+    axes.set_xscale("log")
+    axes.set_yticks(
+        [y + 0.4 - height / 2 for y in range(len(comparisons))], [each.name for each in comparisons], fontsize=8
+    )
+    axes.invert_yaxis()
+    axes.set_xlabel(label, fontsize=8)
+    axes.legend(fontsize=8, frameon=False)
+    _plain(axes)
+    return canvas
+
+
+def _widths(
+    comparisons: list[Comparison], name: str, value: Callable[[Figure], float | None]
+) -> tuple[list[int], list[float]]:
+    at, widths = [], []
+    for y, comparison in enumerate(comparisons):
+        figure = comparison.figure(name)
+        width = value(figure) if figure else None
+        if width is not None:
+            at.append(y)
+            widths.append(width)
+    return at, widths
+
+
+def _plain(axes: Any) -> None:
+    axes.minorticks_off()
+    axes.tick_params(labelsize=8, colors=INK)
+    axes.grid(visible=True, which="major", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _save(canvas: Canvas, path: Path) -> None:
+    with mpl.rc_context({"svg.hashsalt": "windowing", "svg.fonttype": "none"}):
+        canvas.savefig(path, format="svg", metadata={"Date": None})
+    text = path.read_text(encoding="utf-8")
+    path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", encoding="utf-8")

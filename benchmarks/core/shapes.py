@@ -1,0 +1,132 @@
+"""The shapes of windows that are measured, and how this library runs them: the machine, fed and turned by a plain loop.
+
+rows       (key, timestamp, value)
+Totals     for each key and end: how many, and the sum                 found: (end, key, number, total)
+Lists      a function is called with the window's list                 found: (reference, what the function returned)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from benchmarks.events import Events, events
+from windowing import Activation, Count, Duration, WindowConfig, WindowedBoltExecutor, count, millis, seconds
+from windowing.core import aggregate as agg
+
+TURN_EVERY = 1_000
+"""Events between two watermark turns, where events are given one at a time."""
+
+Function = Callable[..., Any]
+Found = list[tuple[Any, ...]]
+
+
+def glance(window: Sequence[float], *changes: Sequence[float]) -> tuple[float, ...]:
+    """Take as little of the list as shows that it is there: what is measured is the window, not the function."""
+    return (len(window), window[0], window[-1], *map(len, changes))
+
+
+def whole(*lists: Sequence[float]) -> tuple[int, ...]:
+    """Take every element, in order."""
+    return tuple(hash(tuple(each)) for each in lists)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A window over the seeded events. `changes`: the function gets the new and the expired elements too."""
+
+    name: str
+    about: str
+    length: Count | Duration
+    slide: Count | Duration
+    size: int
+    checked: int
+    totals: bool = False
+    changes: bool = False
+    disorder_ms: int = 0
+
+    def load(self, number: int) -> Events:
+        """Return the events of a round."""
+        return events(number, disorder_ms=self.disorder_ms)
+
+    def config(self) -> WindowConfig:
+        """Return the definition a user would write."""
+        options: dict[str, Any] = {"key": "key", "aggregate": (agg.count(), agg.sum())} if self.totals else {}
+        if self.totals:
+            options["aggregate"] = {"number": agg.count(), "total": agg.sum()}
+        return WindowConfig.of(
+            length=self.length, slide=self.slide, timestamp="at", lag=millis(self.disorder_ms), **options
+        )
+
+
+SHAPES = (
+    Shape("1", "tumbling 1 s per key, count and sum", seconds(1), seconds(1), 300_000, 30_500, totals=True),
+    Shape("2", "sliding 10 s/1 s per key, count and sum", seconds(10), seconds(1), 300_000, 30_500, totals=True),
+    Shape("3", "count 1,000/100, the list, new and expired", count(1000), count(100), 400_000, 30_000, changes=True),
+    Shape("4", "sliding 60 s/1 s, 50 ms out of order, the list", seconds(60), seconds(1), 200_000, 70_500, disorder_ms=50),
+    Shape("1,000", "count 1,000 tumbling, the list", count(1000), count(1000), 400_000, 30_000),
+    Shape("10,000/100", "count 10,000/100, the list", count(10_000), count(100), 100_000, 30_000),
+    Shape("1,000/1", "count 1,000/1, the list", count(1000), count(1), 40_000, 5_000),
+)  # fmt: skip
+
+
+def in_batches(shape: Shape, function: Function) -> Callable[[Events], Found]:
+    """Return the run of this library: `add_batch`, then a turn, for each batch; at the end the drain."""
+    config, key = shape.config(), shape.totals
+
+    def run(load: Events) -> Found:
+        executor = WindowedBoltExecutor(config)
+        found: Found = []
+        for keys, stamps, values in load.batches:
+            for _ in executor.add_batch(values, stamps, keys=keys if key else None):
+                raise AssertionError("nothing is late here")
+            found.extend(_fired(shape, executor.turn(), function))
+        found.extend(_fired(shape, executor.drain(), function))
+        return found
+
+    return run
+
+
+def one_at_a_time(shape: Shape, function: Function) -> Callable[[Events], Found]:
+    """Return the run of this library: `add` for each event, a turn after each 1,000; at the end the drain."""
+    config, key = shape.config(), shape.totals
+
+    def run(load: Events) -> Found:
+        executor = WindowedBoltExecutor(config)
+        add = partial(_keyed, executor) if key else partial(_unkeyed, executor)
+        found: Found = []
+        for start in range(0, len(load), TURN_EVERY):
+            add(load.rows[start : start + TURN_EVERY])
+            found.extend(_fired(shape, executor.turn(), function))
+        found.extend(_fired(shape, executor.drain(), function))
+        return found
+
+    return run
+
+
+def _keyed(executor: WindowedBoltExecutor, rows: Iterable[tuple[int, int, float]]) -> None:
+    for key, stamp, value in rows:
+        for _ in executor.add(value, stamp, key=key):
+            raise AssertionError("nothing is late here")
+
+
+def _unkeyed(executor: WindowedBoltExecutor, rows: Iterable[tuple[int, int, float]]) -> None:
+    for _, stamp, value in rows:
+        for _ in executor.add(value, stamp):
+            raise AssertionError("nothing is late here")
+
+
+def _fired(shape: Shape, effects: Iterable[Any], function: Function) -> Found:
+    windows = (effect.window for effect in effects if type(effect) is Activation)
+    if shape.totals:
+        return [_totals(window) for window in windows]
+    if shape.changes:
+        return [(w.end_timestamp, function(w.get(), w.get_new(), w.get_expired())) for w in windows]
+    return [(window.end_timestamp, function(window.get())) for window in windows]
+
+
+def _totals(window: Any) -> tuple[Any, ...]:
+    found = window.aggregate
+    return window.end_timestamp, window.key, found["number"], found["total"]

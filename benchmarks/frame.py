@@ -1,0 +1,176 @@
+"""One comparison: contenders that take turns on the same events.
+
+    check     A == B == C                 exact, on a part of the events, before a time counts
+    round 1   A B C                       the glance of every round has to be equal too
+    round 2   B C A                       whoever is first in a round, is last in the next
+    figure    the median of the rounds; its ratio: the median of (own / base of the same round)
+
+A slow contender is given a share of the events, and what it finds is compared with what the base finds in that share.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.records import Comparison, Figure, Missing
+
+NS = 1e9
+
+
+class Disagreement(AssertionError):
+    """A contender found something else than the base: its time is worth nothing."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a contender returns that measures by itself: its result, and the figure in the comparison's unit."""
+
+    result: Any
+    value: float
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Somebody who is measured. `run(workload)` returns the result, or a Measured.
+
+    `share`: the part of the events it is given. `check`: what is compared exactly before the rounds, `run` if not given.
+    `x`: where it stands on the axis of a growth curve. `compared`: False where there is no result to compare with others.
+    """
+
+    name: str
+    run: Callable[[Any], Any]
+    share: float = 1.0
+    check: Callable[[Any], Any] | None = None
+    x: float | None = None
+    compared: bool = True
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A comparison to be made: `workload(events)` gives the same events for the same number, whoever asks.
+
+    `size` is the number of events of a round, `checked` that of the exact check (0: none, every round is exact).
+    """
+
+    name: str
+    about: str
+    contenders: Sequence[Contender]
+    workload: Callable[[int], Any]
+    size: int
+    checked: int = 0
+    unit: str = "ns per event"
+    clock: str = "CPU time of the process"
+    missing: Sequence[Missing] = ()
+    axis: str | None = None
+    order: Callable[[Any], Any] = lambda result: result
+
+
+def measure(plan: Plan, rounds: int) -> Comparison:
+    """Check, let the contenders take turns, and return the figures; the first contender is the base."""
+    if plan.checked:
+        _check(plan, {plan.checked: plan.workload(plan.checked)})
+    sizes = {contender.name: max(1, int(plan.size * contender.share)) for contender in plan.contenders}
+    loads = {size: plan.workload(size) for size in sorted(set(sizes.values()))}
+    expected = {size: _expected(plan, load) for size, load in loads.items()}
+    values: dict[str, list[float]] = {contender.name: [] for contender in plan.contenders}
+    notes: dict[str, list[Mapping[str, float]]] = {contender.name: [] for contender in plan.contenders}
+    for number in range(rounds):
+        for contender in _turned(plan.contenders, number):
+            size = sizes[contender.name]
+            found = timed(contender.run, loads[size], size)
+            if contender.compared:
+                agree(plan, contender.name, found.result, expected[size])
+            values[contender.name].append(found.value)
+            notes[contender.name].append(found.notes)
+    base = values[plan.contenders[0].name]
+    figures = tuple(
+        Figure(
+            contender.name,
+            tuple(values[contender.name]),
+            ratio(values[contender.name], base),
+            sizes[contender.name],
+            contender.x,
+            medians(notes[contender.name]),
+        )
+        for contender in plan.contenders
+    )
+    base_name = plan.contenders[0].name
+    return Comparison(plan.name, plan.about, plan.unit, base_name, plan.clock, figures, tuple(plan.missing), plan.axis)
+
+
+def timed(run: Callable[[Any], Any], load: Any, size: int) -> Measured:
+    """Run once; return its own figure, or nanoseconds of CPU time an event."""
+    with quiet():
+        started = time.process_time()
+        found = run(load)
+        taken = time.process_time() - started
+    return found if isinstance(found, Measured) else Measured(found, taken / size * NS)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Clear up first, and keep the collector away from the events: they belong to nobody."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def ratio(own: Sequence[float], base: Sequence[float]) -> float | None:
+    """Return the median of the rounds' ratios; None where the base took no time that could be measured."""
+    ratios = [mine / other for mine, other in zip(own, base, strict=True) if other]
+    return statistics.median(ratios) if ratios else None
+
+
+def medians(notes: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each note."""
+    return {name: statistics.median([each[name] for each in notes if name in each]) for name in notes[0]}
+
+
+def agree(plan: Plan, name: str, found: Any, expected: Any) -> None:
+    """Raise Disagreement unless two results are the same, in the plan's order."""
+    if plan.order(found) != expected:
+        raise Disagreement(
+            f"{plan.name}: {name} found {_short(plan.order(found))}, {plan.contenders[0].name} found {_short(expected)}"
+        )
+
+
+def _check(plan: Plan, loads: Mapping[int, Any]) -> None:
+    for load in loads.values():
+        expected = None
+        for contender in plan.contenders:
+            if not contender.compared:
+                continue
+            found = _result((contender.check or contender.run)(load))
+            if expected is None:
+                expected = plan.order(found)
+            agree(plan, contender.name, found, expected)
+
+
+def _expected(plan: Plan, load: Any) -> Any:
+    """Return what the base finds in a workload: what every contender has to find."""
+    base = plan.contenders[0]
+    return plan.order(_result(base.run(load))) if base.compared else None
+
+
+def _result(found: Any) -> Any:
+    return found.result if isinstance(found, Measured) else found
+
+
+def _turned(contenders: Sequence[Contender], number: int) -> Sequence[Contender]:
+    first = number % len(contenders)
+    return [*contenders[first:], *contenders[:first]]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"

@@ -1,0 +1,47 @@
+"""The machine a run was made on: what belongs beside every figure."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import psutil
+
+PACKAGES = (
+    "windowing", "pyspark", "pyarrow", "pandas", "numpy", "sortedcontainers", "bytewax", "river", "streamz", "psycopg", "redis",
+)  # fmt: skip
+
+
+def installed(package: str) -> str | None:
+    """Return the version of a package, None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def machine() -> dict[str, Any]:
+    """Return cores, memory, versions, and how loaded the machine is right now (the mean of a minute)."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "load_before": round(os.getloadavg()[0], 2),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "java": java(),
+        "packages": {name: found for name in PACKAGES if (found := installed(name))},
+    }
+
+
+def java() -> str | None:
+    """Return the first line of `java -version` of JAVA_HOME's Java, or of the one on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    command = f"{home}/bin/java" if home else shutil.which("java")
+    if not command:
+        return None
+    answer = subprocess.run([command, "-version"], check=False, capture_output=True, text=True).stderr
+    return answer.splitlines()[0] if answer else None

@@ -1,0 +1,86 @@
+"""The suite `memory`: bytes a buffered event, over the tuple itself, as traced by tracemalloc.
+
+The events exist before tracing begins; what is traced is what the window keeps beside them.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from benchmarks.events import events
+from benchmarks.frame import Contender, Measured, Plan
+from windowing import Count, Duration, WindowConfig, WindowedBoltExecutor, count, hours, seconds
+
+EVENTS = 1_000_000
+
+
+def plans(scale: float = 1.0) -> Iterator[Plan]:
+    """Yield one comparison: what a window of a million events keeps beside the tuples."""
+    makers: dict[str, Callable[[], WindowedBoltExecutor]] = {
+        "Duration window": lambda: _executor(hours(1), seconds(1)),
+        "Count window": lambda: _executor(count(2 * EVENTS), count(2 * EVENTS)),
+        "Duration window, sequenced (as on Spark)": lambda: _executor(hours(1), seconds(1), sequenced=True),
+        "Duration window, 100 keys": lambda: _executor(hours(1), seconds(1), key="key"),
+        "Duration window, 10,000 keys": lambda: _executor(hours(1), seconds(1), key="key"),
+    }
+    contenders = [Contender("a list of them, by hand", _by_hand)]
+    contenders += [Contender(name, partial(_held, make, _keys(name))) for name, make in makers.items()]
+    yield Plan(
+        "buffered", "tuples of 3 in an open window: bytes beside the tuples", contenders, int, int(EVENTS * scale),
+        unit="bytes per event", clock="tracemalloc",
+    )  # fmt: skip
+
+
+def _executor(
+    length: Duration | Count, slide: Duration | Count, sequenced: bool = False, **options: Any
+) -> WindowedBoltExecutor:
+    config = WindowConfig.of(length=length, slide=slide, timestamp="at", **options)
+    return WindowedBoltExecutor(config, sequenced=sequenced)
+
+
+def _keys(name: str) -> int:
+    return 10_000 if "10,000 keys" in name else 100
+
+
+def _by_hand(number: int) -> Measured:
+    rows = events(number).rows
+    before = _traced()
+    held = [*rows]
+    return Measured(len(held), _since(before) / number)
+
+
+def _held(make: Callable[[], WindowedBoltExecutor], keys: int, number: int) -> Measured:
+    load = events(number, keys=keys)
+    rows, batches = load.rows, load.batches
+    before = _traced()
+    executor = make()
+    for index, (whose, stamps, _) in enumerate(batches):
+        first = index * load.batch
+        for _late in executor.add_batch(rows[first : first + load.batch], stamps, keys=_keyed(executor, whose)):
+            raise AssertionError("nothing is late here")
+        for _effect in executor.turn():
+            pass
+    bytes_held = _since(before)
+    pending = executor.counts()["in"]
+    return Measured(pending, bytes_held / number)
+
+
+def _keyed(executor: WindowedBoltExecutor, keys: list[int]) -> list[int] | None:
+    return keys if executor.config.key else None
+
+
+def _traced() -> int:
+    gc.collect()
+    tracemalloc.start()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def _since(before: int) -> float:
+    gc.collect()
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return held

@@ -1,0 +1,80 @@
+"""The suites by name, and how one is run: its comparisons one after the other, then a file of results."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from benchmarks.frame import Plan, measure
+from benchmarks.machine import machine
+from benchmarks.records import Comparison, Run
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite: `module` has `plans(scale)`, or `comparisons(scale, rounds, say)` where it measures by itself.
+
+    An `asked` suite runs only when it is named: it needs something that is not there after `make setup`.
+    """
+
+    name: str
+    module: str
+    about: str
+    asked: bool = False
+
+    def run(self, scale: float, rounds: int, say: Say) -> Run:
+        """Run every comparison, saying each when it is there."""
+        machine_now, started, clock = machine(), datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+        found = []
+        for comparison in self._comparisons(scale, rounds, say):
+            say(line(comparison))
+            found.append(comparison)
+        machine_now["load_after"] = round(os.getloadavg()[0], 2)
+        machine_now["scale"] = scale
+        return Run(self.name, started, round(time.monotonic() - clock, 1), machine_now, tuple(found))
+
+    def _comparisons(self, scale: float, rounds: int, say: Say) -> Iterator[Comparison]:
+        module: Any = importlib.import_module(self.module)
+        if hasattr(module, "comparisons"):
+            yield from module.comparisons(scale, rounds, say)
+            return
+        plan: Plan
+        for plan in module.plans(scale):
+            yield measure(plan, rounds)
+
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite("core", "benchmarks.core.suite", "the windows themselves, against loops by hand and other libraries"),
+        Suite("growth", "benchmarks.growth", "what an event or a trigger costs as lengths, keys and disorder grow"),
+        Suite("memory", "benchmarks.memory", "bytes a buffered event"),
+    )
+}
+
+
+def line(comparison: Comparison) -> str:
+    """Return a comparison in one line, for the screen."""
+    cells = [
+        f"{each.contender} {number(each.median)}" + ("" if each.ratio is None else f" ({each.ratio:.2f}x)")
+        for each in comparison.figures
+    ]
+    cells += [f"{each.contender}: {each.reason}" for each in comparison.missing]
+    return f"{comparison.name} [{comparison.unit}]  " + ", ".join(cells)
+
+
+def number(value: float) -> str:
+    """Return a figure with about three digits that mean something.
+
+    >>> number(12345.6), number(45.67), number(0.01234)
+    ('12,346', '45.7', '0.0123')
+    """
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.3g}"

@@ -1,0 +1,165 @@
+"""The targets, each with what the last runs say of it.
+
+A target asks for numbers by label ("shape 1": 1.4) and compares each with a limit; where a run is missing, so is the number, and
+the target is open: never met by silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.frame import ratio
+from benchmarks.records import Comparison, Run
+from benchmarks.suites import number
+
+Runs = Mapping[str, Run]
+Numbers = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is wanted: `numbers(runs)` compared with `limit`, or with a limit for each label, from below or from above."""
+
+    what: str
+    wanted: str
+    numbers: Callable[[Runs], Numbers]
+    limits: float | Mapping[str, float]
+    at_most: bool = True
+
+    def judge(self, runs: Runs) -> tuple[str, str]:
+        """Return what was measured, and "met", "missed: ..." or "not measured: ..."."""
+        found = self.numbers(runs)
+        measured = ", ".join(f"{label} {number(value)}" for label, value in found.items() if value is not None)
+        missed = [f"{label} {self._by(label, value)}" for label, value in found.items() if value is not None]
+        missed = [each for each in missed if not each.endswith(" met")]
+        absent = [label for label, value in found.items() if value is None]
+        verdict = [f"missed: {', '.join(missed)}"] if missed else []
+        verdict += [f"not measured: {', '.join(absent)}"] if absent else []
+        return measured or "-", "; ".join(verdict) or "met"
+
+    def _by(self, label: str, value: float) -> str:
+        limit = self.limits if isinstance(self.limits, int | float) else self.limits[label]
+        if value <= limit if self.at_most else value >= limit:
+            return "met"
+        return f"by a factor of {number(value / limit if self.at_most else limit / value)}"
+
+
+def judged(runs: Runs) -> list[tuple[str, str, str, str]]:
+    """Return (what, wanted, measured, verdict) of every target."""
+    return [(target.what, target.wanted, *target.judge(runs)) for target in TARGETS]
+
+
+# -- where the numbers stand ------------------------------------------------------------------------------------------
+
+
+def _comparison(runs: Runs, suite: str, name: str) -> Comparison | None:
+    return runs[suite].comparison(name) if suite in runs else None
+
+
+def between(runs: Runs, suite: str, name: str, above: str, below: str) -> float | None:
+    """Return the median of above / below, round by round; None where one of them did not run."""
+    comparison = _comparison(runs, suite, name)
+    one, other = (comparison and comparison.figure(each) for each in (above, below))
+    return ratio(one.rounds, other.rounds) if one and other else None
+
+
+def spread(runs: Runs, suite: str, name: str) -> float | None:
+    """Return the largest median of a curve over the smallest."""
+    comparison = _comparison(runs, suite, name)
+    if comparison is None or not comparison.figures:
+        return None
+    medians = [figure.median for figure in comparison.figures]
+    return max(medians) / min(medians)
+
+
+def value(runs: Runs, suite: str, name: str, contender: str) -> float | None:
+    """Return the median of a figure."""
+    comparison = _comparison(runs, suite, name)
+    figure = comparison and comparison.figure(contender)
+    return figure.median if figure else None
+
+
+def _core(way: str, above: str, below: str, shapes: str) -> Callable[[Runs], Numbers]:
+    return lambda runs: {f"shape {s}": between(runs, "core", f"{s}, {way}", above, below) for s in shapes.split()}
+
+
+def _storm(shapes: str) -> Callable[[Runs], Numbers]:
+    return lambda runs: {s: between(runs, "storm", s, "Storm", "windowing") for s in shapes.split()}
+
+
+def _curves(*names: str) -> Callable[[Runs], Numbers]:
+    return lambda runs: {name: spread(runs, "growth", name) for name in names}
+
+
+def _in_spark(*names: str) -> Callable[[Runs], Numbers]:
+    return lambda runs: {name: between(runs, "spark", name, "windowing", "native") for name in names}
+
+
+def _state(runs: Runs) -> Numbers:
+    comparison = _comparison(runs, "spark_state", "state written")
+    if comparison is None:
+        return {"state written": None}
+    return {figure.contender: figure.median for figure in comparison.figures}
+
+
+def _memory(contender: str) -> Callable[[Runs], Numbers]:
+    return lambda runs: {contender: value(runs, "memory", "buffered", contender)}
+
+
+TARGETS = (
+    Target(
+        "core, batches of 10,000, shapes 1 to 4, against the hand-written micro-batch floor", "at most 1.5 times its time",
+        _core("batches of 10,000", "windowing", "by hand", "1 2 3 4"), 1.5,
+    ),
+    Target(
+        "core, one event at a time, against the per-event floor", "at most 4 times its time",
+        _core("one at a time", "windowing", "by hand", "1 2 3 4"), 4,
+    ),
+    Target(
+        "core against bytewax on shapes 1, 2, 4", "at least 10 times its rate",
+        _core("batches of 10,000", "bytewax", "windowing", "1 2 4"), 10, at_most=False,
+    ),
+    Target(
+        "core, batches, against Storm's Java WindowManager", "no slower on any shape",
+        _storm("1,000 1,000/100 10,000/100 1,000/1"), 1, at_most=False,
+    ),
+    Target(
+        "the same on 10,000/100 and 1,000/1", "10 times faster", _storm("10,000/100 1,000/1"), 10, at_most=False,
+    ),
+    Target(
+        "aggregate= bolts: cost per event against window length 10^2..10^6", "flat within 1.3",
+        _curves("length, aggregate", "length, Count aggregate"), 1.3,
+    ),
+    Target(
+        "a trigger with up to 10^6 buffered events outside the window", "independent of them (within 1.3)",
+        _curves("trigger, buffered events"), 1.3,
+    ),
+    Target(
+        "up to 10^6 keys, a watermark that closes 100 of them", "cost follows the 100 (within 1.3)",
+        _curves("trigger, keys, rows", "trigger, keys, aggregate"), 1.3,
+    ),
+    Target(
+        "Spark, tumbling 1 s per key against native window(), noop sinks",
+        "at least 1.3 times its rows/s with 1,000,000 rows a batch, 0.9 with 100,000",
+        _in_spark("tumbling 1 s, 1M", "tumbling 1 s, 100k"),
+        {"tumbling 1 s, 1M": 1.3, "tumbling 1 s, 100k": 0.9}, at_most=False,
+    ),
+    Target(
+        "Spark, sliding per key against native: 10 s/1 s, 60 s/1 s, 600 s/1 s", "at least 1.5, 3.5, 100 times its rows/s",
+        _in_spark("sliding 10 s/1 s, 1M", "sliding 60 s/1 s, 1M", "sliding 600 s/1 s, 100k"),
+        {"sliding 10 s/1 s, 1M": 1.5, "sliding 60 s/1 s, 1M": 3.5, "sliding 600 s/1 s, 100k": 100},
+        at_most=False,
+    ),
+    Target(
+        "Spark, a Python function over all rows of a window, against native collect_list and a Python UDF",
+        "at least 5 times its rows/s",
+        _in_spark("function over rows, 10 s/1 s, 100k"), 5, at_most=False,
+    ),
+    Target(
+        "Spark, state written per batch of 10,000 rows or more a task", "at most 1.5 times the bytes of the new events",
+        _state, 1.5,
+    ),
+    Target("memory per buffered event, a tuple of 3, over the tuple itself", "at most 150 bytes", _memory("Duration window"), 150),
+    Target("memory per buffered event, columnar", "at most 40 bytes in all", _memory("columnar"), 40),
+)  # fmt: skip
