@@ -73,9 +73,9 @@ def test_a_dead_letter_names_the_component_and_the_others_go_on(monkeypatch: Any
     found = chained(one_bolt(Counter), {"in": [[("moon", 1), ("cow", 2), ("moon", 3)]]})[0]
     assert found["bolt"] == [("moon", 1), ("moon", 2)]
     (letter,) = found["bolt.dead_letters"]
-    assert letter[:2] == ("bolt", 0)
-    assert "3 attempts" in letter[5]
-    assert json.loads(letter[6]) == [{"component": "in", "stream": "default", "values": {"word": "cow", "n": 2}}]
+    assert letter[:3] == ("bolt", 0, 3)
+    assert "not ready" in letter[3]
+    assert json.loads(letter[7]) == [{"component": "in", "stream": "default", "values": {"word": "cow", "n": 2}}]
 
 
 @bolt(output="word string, n long")
@@ -115,7 +115,7 @@ def test_a_tuple_that_is_failed_later_is_handed_over_again() -> None:
 def test_a_tuple_that_is_neither_acked_nor_failed_in_its_batch_has_failed() -> None:
     found = chained(one_bolt(Pairs), {"in": [[("never", 1), ("a", 2), ("b", 3)]]})[0]
     assert found["bolt"] == [("a+b", 2)]
-    assert "neither acked nor failed" in found["bolt.dead_letters"][0][5]
+    assert "neither acked nor failed" in found["bolt.dead_letters"][0][3]
     with pytest.raises(BoltError, match="neither acked nor failed"):
         Chain(one_bolt(Pairs), letters=False).run({"in": [("never", 1)]})
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 import pytest
 
 from windowing import count, is_tick, millis, seconds, sliding, tumbling, windowed_bolt
-from windowing.acking.ledger import Reason
 from windowing.errors import BoltError, ConfigError, FailedException, ReportedFailedException, WindowingError
 from windowing.runtime.clock import VirtualClock
 from windowing.runtime.cluster import LocalCluster, run_topology
@@ -256,8 +255,8 @@ def test_a_message_that_fails_too_often_is_a_dead_letter_that_names_where_it_was
     kept = recording(values=("a",))
     result = ran(twice_text, Always, source=kept, max_attempts=3)
     (letter,) = result.dead_letters
-    assert (letter.spout, letter.message_id, letter.values, letter.attempts) == ("source", "a", ("a",), 3)
-    assert (letter.reason, letter.seen) == (Reason.FAILED, "bolt1")
+    assert (letter.message_id, letter.values, letter.attempts) == ("a", ("a",), 3)
+    assert (letter.component, letter.error, letter.tuples[0].source_component) == ("bolt1", "failed", "source")
     assert (result.acked, result.failures) == (0, 3)
     # What failed is never acked: a spout that deletes on ack keeps it.
     assert kept.made[0].heard == [("fail", "a"), ("fail", "a")]
@@ -281,7 +280,7 @@ def test_a_tree_that_nobody_acks_times_out_exactly_then():
     result = ran(
         Forgetful, source=kept, clock=clock, message_timeout=seconds(5), max_attempts=2, retry_delay=seconds(1)
     )
-    assert [letter.reason for letter in result.dead_letters] == [Reason.TIMEOUT]
+    assert [letter.error for letter in result.dead_letters] == ["timeout"]
     assert clock.now_ms() == 5000 + 1000 + 5000
 
 
@@ -509,7 +508,7 @@ def test_late_tuples_are_emitted_anchored_and_acked():
 
 @pytest.mark.parametrize(
     ("on_error", "acked", "dead", "windows", "errors"),
-    [("fail", 2, 2, 0, 1), ("skip", 4, 0, 0, 1), ("dead_letter", 4, 0, 1, 0)],
+    [("fail", 2, 2, 0, 1), ("skip", 4, 0, 0, 1), ("dead_letter", 4, 1, 1, 0)],
 )
 def test_an_error_in_a_window_follows_on_error(on_error, acked, dead, windows, errors):
     @windowed_bolt(length=count(2), slide=count(2), on_error=on_error, output="total long")
@@ -525,9 +524,12 @@ def test_an_error_in_a_window_follows_on_error(on_error, acked, dead, windows, e
 
     result = ran(fragile, source=four, max_attempts=1)
     assert (result["bolt0"], result.acked) == ([(7,)], acked)
-    assert (len(result.dead_letters), len(result.dead_windows), len(result.errors)) == (dead, windows, errors)
+    found = [letter.is_window for letter in result.dead_letters]
+    assert (len(found), sum(found), len(result.errors)) == (dead, windows, errors)
     if windows:
-        assert result.dead_windows[0].tuples == [{"n": 1}, {"n": 2}]
+        assert [row["n"] for row in result.dead_letters[0].tuples] == [1, 2]
+        ((component, task, attempts, _, _, _, _, tuples),) = result["bolt0.dead_letters"]
+        assert (component, task, attempts, tuples) == ("bolt0", 0, 1, '[{"n": 1}, {"n": 2}]')
 
 
 def test_the_default_raises_and_names_bolt_and_window_but_a_failed_exception_fails_the_tuples():

@@ -28,7 +28,7 @@ PUBLIC = words("""
     sliding spout tumbling windowed_bolt
 """)
 RUNTIME = words("""
-    Clock ClusterResult DeadBatch DeadLetter DeadMessage DeadWindow LateRow LocalCluster LocalResult LocalRun SystemClock
+    Clock ClusterResult DeadBatch DeadLetter LateRow LocalCluster LocalResult LocalRun SystemClock
     TridentCluster TridentResult VirtualClock run_local run_topology run_trident
 """)
 SPARK = words("""

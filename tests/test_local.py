@@ -253,7 +253,7 @@ def test_dead_letter_keeps_the_window_with_its_tuples():
     result = run_local(failing("dead_letter"), [words(*STORY)])
     assert result["default"] == [("a",), ("bc",)]
     first, second = result.dead_letters
-    assert (first.window_start, first.window_end, first.key) == (None, 2_000, None)
+    assert (first.window_start, first.window_end, first.window_key) == (None, 2_000, None)
     assert [row.word for row in first.tuples] == ["a", "bad"]
     assert [row.word for row in second.tuples] == ["bad", "b"]
     assert isinstance(first.error.__cause__, ValueError)

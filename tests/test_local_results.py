@@ -66,7 +66,7 @@ def test_the_late_stream_and_the_dead_letters_are_streams() -> None:
 
     result = run_local(picky, [[{"word": "a", "at": 5}], [{"word": "b", "at": 1}]])
     assert result["late"] == [("b", 1, "late")]
-    ((bolt, task, start, end, key, error, tuples),) = result["dead_letters"]
+    ((bolt, task, _, error, start, end, key, tuples),) = result["dead_letters"]
     assert (bolt, task, start, end, key) == ("picky", 0, None, 5, "a")
     assert "ValueError: no" in error
     assert json.loads(tuples) == [{"word": "a", "at": 5}]

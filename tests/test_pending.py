@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from windowing.acking.acker import Acker
 from windowing.acking.anchors import Anchors, anchored
 from windowing.acking.ledger import Acked, Failed, Reason
-from windowing.acking.pending import DeadLetter, Done, Retry, SpoutPending
+from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.acking.retry import RetryPolicy
 from windowing.errors import AckError, ConfigError, SnapshotError
 
@@ -39,7 +39,7 @@ def test_a_failed_message_is_asked_for_after_a_growing_time_then_given_up():
     assert pending.next_deadline_ms() == 350
     assert list(pending.tick(350)) == [Retry("m", "row", attempt=3)]
     pending.emitted(3, "m", 350, payload="row")
-    assert list(pending.failed(3, 400, Reason.TIMEOUT, "count")) == [DeadLetter("m", "row", 3, Reason.TIMEOUT, "count")]
+    assert list(pending.failed(3, 400, Reason.TIMEOUT, "count")) == [GivenUp("m", "row", 3, Reason.TIMEOUT, "count")]
     assert (len(pending), pending.next_deadline_ms()) == (0, None)
 
 
@@ -110,9 +110,9 @@ def test_the_spouts_own_timeout_fails_a_tree_and_a_reset_puts_it_off():
     pending.emitted(2, "b", 0)
     pending.reset_timeout(1, 20)
     pending.reset_timeout(9, 20)
-    assert list(pending.tick(50)) == [DeadLetter("b", None, 1, Reason.TIMEOUT, None)]
+    assert list(pending.tick(50)) == [GivenUp("b", None, 1, Reason.TIMEOUT, None)]
     assert list(pending.tick(69)) == []
-    assert list(pending.tick(70)) == [DeadLetter("a", None, 1, Reason.TIMEOUT, None)]
+    assert list(pending.tick(70)) == [GivenUp("a", None, 1, Reason.TIMEOUT, None)]
 
 
 @given(emissions=st.lists(st.integers(0, 100), max_size=20))
@@ -121,7 +121,7 @@ def test_with_storms_two_buckets_a_tree_fails_in_t_to_2t(emissions: list[int]):
     ended = []
     for now in range(150):
         for effect in pending.tick(now):
-            assert isinstance(effect, DeadLetter)
+            assert isinstance(effect, GivenUp)
             assert 20 < now - emissions[effect.message_id] <= 40
             ended.append(effect.message_id)
         for number, at in enumerate(emissions):
@@ -181,7 +181,7 @@ class World:
         self.poison: set[int] = set()
         self.live: dict[int, set[Anchors]] = {}  # root -> tuples that nobody has settled
         self.ended: Counter[int] = Counter()
-        self.outcomes: list[Done | DeadLetter] = []
+        self.outcomes: list[Done | GivenUp] = []
 
     def new_acker(self) -> Acker:
         return Acker(self.options["timeout_ms"], self.options["rotation"] and self.options["rotation"] + 1)
@@ -304,7 +304,7 @@ def test_every_message_is_done_or_a_dead_letter_once_and_nothing_is_left(
     assert all(count == 1 for count in world.ended.values())
     outcomes = Counter(outcome.message_id for outcome in world.outcomes)
     assert all(count == 1 for count in outcomes.values())
-    letters = [outcome for outcome in world.outcomes if isinstance(outcome, DeadLetter)]
+    letters = [outcome for outcome in world.outcomes if isinstance(outcome, GivenUp)]
     assert all(letter.attempts == 4 and letter.payload == f"row {letter.message_id}" for letter in letters)
     assert {letter.message_id for letter in letters} >= {message for message in outcomes if message % 5 == 0}
     assert len(world.pending) == 0

@@ -20,8 +20,9 @@ from windowing.core.executor import WindowedBoltExecutor
 from windowing.errors import BoltError, ConfigError, CorruptStateError
 from windowing.spark.codec import dumps, loads
 from windowing.spark.state import encode_table
-from windowing.spark.turn import DEAD_LETTERS, SIDE_STREAM, Control, Part, TaskStage, TurnResult
+from windowing.spark.turn import SIDE_STREAM, Control, Part, TaskStage, TurnResult
 from windowing.topology.decorators import bolt_of, windowed_bolt
+from windowing.topology.letters import DEAD_LETTERS
 
 OUTPUT = "key string, ends long, ids array<long>, fresh array<long>, gone array<long>, total double"
 

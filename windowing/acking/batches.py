@@ -14,7 +14,8 @@ Laws
 - A batch is whole: after it the value of a root is the XOR of the edges of tuples that wait somewhere (in windows). So a root is
   acked in the first batch after which there is none. XOR and number are zero together; if not, something was lost or came
   twice, and that is an error, never an early ack.
-- A root is acked or failed, once. A fail wins. A failed root stays until its last edge is gone, then it leaves nothing.
+- A root is acked or failed, once. A fail wins. One with dead letters is acked when those are done with; its news says so. A failed
+  root stays until its last edge is gone, then it leaves nothing.
 - Batches come in ascending order, each once. The same batches give the same ledger, so a ledger is what a log of them folds to.
 - News is kept until the driver has told the source of it: it does so when the batch is committed, and may do so twice.
 
@@ -24,7 +25,7 @@ No timeouts: what carries the messages loses none, it makes a batch again instea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from windowing.acking.ledger import VALUE_MASK
@@ -36,12 +37,15 @@ _VERSION = 1
 
 
 class Partial(NamedTuple):
-    """What one sender says of a root in one batch; `failed` is the component that failed tuples of it."""
+    """What one sender says of a root in one batch; `failed` is the component that failed tuples of it, `given_up` the one that made
+    dead letters of some.
+    """
 
     root: int
     xor: int
     edges: int
     failed: str | None = None
+    given_up: str | None = None
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,15 @@ class BatchRecord:
 
 
 class News(NamedTuple):
-    """A root was acked, or failed by the component `failed`, in this batch. `payload` is what it was begun with."""
+    """A root was acked, or failed by the component `failed`, in this batch. `payload` is what it was begun with. An acked one may
+    have dead letters of the component `given_up`.
+    """
 
     batch: int
     root: int
     failed: str | None
     payload: Any
+    given_up: str | None = None
 
 
 @dataclass(slots=True)
@@ -93,6 +100,7 @@ class _Root:
     xor: int = 0
     edges: int = 0
     failed: str | None = None
+    given_up: str | None = None
 
 
 class BatchLedger:
@@ -101,8 +109,8 @@ class BatchLedger:
     >>> ledger = BatchLedger()
     >>> ledger.take(BatchRecord(0, {10: "first"}, (Partial(10, 0b011, 2),)))
     >>> ledger.take(BatchRecord(1, {11: "second"}, (Partial(10, 0b001, -1), Partial(10, 0b010, -1))))
-    >>> ledger.news(upto=1)
-    [News(batch=1, root=10, failed=None, payload='first'), News(batch=1, root=11, failed=None, payload='second')]
+    >>> [(news.root, news.payload) for news in ledger.news(upto=1)]
+    [(10, 'first'), (11, 'second')]
     >>> ledger.told(1)
     >>> ledger.news(upto=1), len(ledger)
     ([], 0)
@@ -171,6 +179,7 @@ class BatchLedger:
             root.xor ^= partial.xor
             root.edges += partial.edges
             root.failed = root.failed or partial.failed
+            root.given_up = root.given_up or partial.given_up
         for number, root in changed.items():
             if root.edges < 0 or (root.xor == 0) != (root.edges == 0):
                 raise AckError(
@@ -181,7 +190,7 @@ class BatchLedger:
 
     def _copy(self, number: int) -> _Root | None:
         held = self._roots.get(number)
-        return None if held is None else _Root(held.payload, held.xor, held.edges, held.failed)
+        return None if held is None else replace(held)
 
     def _judge(self, number: int, root: _Root) -> None:
         before = self._roots.get(number)
@@ -191,7 +200,7 @@ class BatchLedger:
             self._roots[number] = root
             return
         if root.failed is None:
-            self._news.append(News(self.batch, number, None, root.payload))
+            self._news.append(News(self.batch, number, None, root.payload, root.given_up))
         self._roots.pop(number, None)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
@@ -203,7 +212,8 @@ class BatchLedger:
             "batch": self.batch,
             "told": self.told_upto,
             "roots": [
-                [number, root.payload, root.xor, root.edges, root.failed] for number, root in self._roots.items()
+                [number, root.payload, root.xor, root.edges, root.failed, root.given_up]
+                for number, root in self._roots.items()
             ],
             "news": [list(news) for news in self._news],
         }

@@ -2,15 +2,15 @@
 
     emitted --> FLYING --acked------------------> Done
                 FLYING --failed, attempts left--> WAITING --back-off over--> Retry --> (emitted again, attempt + 1)
-                FLYING --failed, the last one---> DeadLetter
+                FLYING --failed, the last one---> GivenUp
 
 Laws
-- A tree that was emitted ends in exactly one of Done, Retry, DeadLetter; news of one that has ended, or was never here, is `stale`:
+- A tree that was emitted ends in exactly one of Done, Retry, GivenUp; news of one that has ended, or was never here, is `stale`:
   counted, without effect. So acker and spout may both keep a timeout.
 - Every emission has a root of its own; a message is known by its id, which may be in flight several times (one message on two
   streams): each of its trees ends on its own, the attempts are those of the message.
-- The n-th failure in a row of a message is answered by Retry(attempt=n+1) after the back-off, or by DeadLetter when n is the
-  limit. The count ends with Done and DeadLetter, and `forget_ms` after the last failure or Retry.
+- The n-th failure in a row of a message is answered by Retry(attempt=n+1) after the back-off, or by GivenUp when n is the
+  limit. The count ends with Done and GivenUp, and `forget_ms` after the last failure or Retry.
 - The spout is asked for more only while `has_room`: trees in flight and messages that wait are fewer than `max_pending`. (Storm
   does not count those that wait: there a source of failures grows without bound.) A Retry is emitted whether there is room or not.
 - A dead letter names the component where the tree was last seen, if the acker said it. A timeout of the spout's own
@@ -31,7 +31,7 @@ from windowing.acking.retry import RetryPolicy
 from windowing.acking.timeouts import ExactTimeouts, Timeouts, timeouts_of
 from windowing.errors import AckError, ConfigError, SnapshotError, shown
 
-__all__ = ["DeadLetter", "Done", "Retry", "SpoutPending"]
+__all__ = ["Done", "GivenUp", "Retry", "SpoutPending"]
 
 _VERSION = 1
 _FOREVER_MS = 1 << 62
@@ -55,8 +55,8 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """The message is given up: write it where somebody looks. `seen` is the component where its last tree was last seen."""
+class GivenUp:
+    """The message is given up: make a dead letter of it. `seen` is the component where its last tree was last seen."""
 
     message_id: Hashable
     payload: Any
@@ -65,7 +65,7 @@ class DeadLetter:
     seen: str | None
 
 
-PendingEffect = Done | Retry | DeadLetter
+PendingEffect = Done | Retry | GivenUp
 
 
 class _Tree(NamedTuple):
@@ -191,6 +191,11 @@ class SpoutPending:
             deadlines.append(self._flying.next_deadline_ms())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
+    def payload(self, root: int) -> Any:
+        """Return what a tree in flight was emitted with, None for one that is not in flight."""
+        tree = self._flying.get(root)
+        return None if tree is None else tree.payload
+
     @property
     def waiting(self) -> int:
         """How many failed messages wait for their back-off."""
@@ -218,7 +223,7 @@ class SpoutPending:
         if self._retry.is_last(tree.attempt):
             if self._counts.get(tree.message_id) is not None:
                 self._counts.remove(tree.message_id)
-            return iter((DeadLetter(tree.message_id, tree.payload, tree.attempt, reason, seen),))
+            return iter((GivenUp(tree.message_id, tree.payload, tree.attempt, reason, seen),))
         self._count(tree)
         due_ms = self._now_ms + self._retry.delay_ms(tree.attempt)
         heapq.heappush(self._waiting, (due_ms, self._order, tree))

@@ -10,17 +10,16 @@ TridentCluster(topology)             the same, step by step: batches, commits, r
 
 from windowing.runtime.clock import Clock, SystemClock, VirtualClock
 from windowing.runtime.cluster import LocalCluster, run_topology
-from windowing.runtime.hub import ClusterResult, DeadMessage, DeadWindow
-from windowing.runtime.local import DeadLetter, LateRow, LocalResult, LocalRun, run_local
+from windowing.runtime.hub import ClusterResult
+from windowing.runtime.local import LateRow, LocalResult, LocalRun, run_local
 from windowing.runtime.trident import DeadBatch, TridentCluster, TridentResult, run_trident
+from windowing.topology.letters import DeadLetter
 
 __all__ = [
     "Clock",
     "ClusterResult",
     "DeadBatch",
     "DeadLetter",
-    "DeadMessage",
-    "DeadWindow",
     "LateRow",
     "LocalCluster",
     "LocalResult",

@@ -348,12 +348,12 @@ def run_topology(
 
 def _outputs(topology: Topology, names: Sequence[str] | None) -> list[str]:
     declared = {
-        output_name(component.id, stream): bool(topology.readers(component.id, stream))
+        output_name(component.id, stream): (component, stream)
         for component in topology.components.values()
         for stream in component.outputs
     }
     if names is None:
-        return [name for name, is_read in declared.items() if not is_read]
+        return [name for name, (component, stream) in declared.items() if topology.ends(component, stream)]
     if isinstance(names, str):
         raise ConfigError(f"outputs is a list of names, got the text {names!r}; write outputs=[{names!r}]")
     for name in names:

@@ -20,6 +20,7 @@ from windowing.runtime.tasks import AckerTask, BoltTask, RichBoltTask, Task
 from windowing.runtime.windowed import WindowedBoltTask, streams_of
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
+from windowing.topology.letters import DEAD_LETTERS
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Component, Topology
 from windowing.transactions.state import StateProvider
@@ -53,6 +54,7 @@ def crew_of(topology: Topology, hub: Hub, by_hand: bool, states: StateProvider |
         for name in topology.order
         for index in range(topology.component(name).parallelism)
     ]
+    hall.letters()
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
     ackers = _ackers(topology.config, hub, len(tasks), spouts)
     windowed = [task for task in tasks if isinstance(task, WindowedBoltTask)]
@@ -94,6 +96,13 @@ class _Hall:
         if self._states is not None:
             task.gate = Gate(task, self._links(component))
         return task
+
+    def letters(self) -> None:
+        """Let spouts send dead letters of other components: of each, where somebody reads them."""
+        for name in self._topology.components:
+            outbox = Outbox(self._hub, self._topology, name, 0, self._inboxes)
+            if outbox.is_read(DEAD_LETTERS):
+                self._hub.letters[name] = outbox
 
     def _kept(
         self, component: Component, index: int, place: _Place, tick_ms: int | None, states: StateProvider

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from windowing.acking.anchors import Anchors, anchored
-from windowing.acking.ledger import Reason
-from windowing.errors import BoltError
 from windowing.topology.groupings import Chooser, direct_task
+from windowing.topology.letters import DeadLetter
 from windowing.topology.plan import Topology
 from windowing.topology.tuples import Fields, Origin, Tuple
 
@@ -29,8 +28,6 @@ __all__ = [
     "INIT",
     "RESET",
     "ClusterResult",
-    "DeadMessage",
-    "DeadWindow",
     "Delivery",
     "Hub",
     "Outbox",
@@ -57,29 +54,6 @@ class Delivery(Tuple):
         self._anchors = anchors
 
 
-class DeadMessage(NamedTuple):
-    """A spout's message that failed as often as it may; `seen` is the component where its tree was last seen."""
-
-    spout: str
-    message_id: Any
-    values: tuple[Any, ...]
-    stream: str
-    attempts: int
-    reason: Reason
-    seen: str | None
-
-
-class DeadWindow(NamedTuple):
-    """A window on which a bolt with `on_error="dead_letter"` failed; `tuples` are rows by name."""
-
-    bolt: str
-    window_start: int | None
-    window_end: int
-    key: Any
-    error: BoltError
-    tuples: list[dict[str, Any]]
-
-
 class ReportedError(NamedTuple):
     """An error that a component reported without stopping."""
 
@@ -93,18 +67,16 @@ class ClusterResult:
     """What came of a run so far.
 
     outputs: the rows of the streams that are outputs, by "component" or "component.stream", in order of emission. acked:
-    messages whose whole tree was acked. failures: failed attempts. checkpoints: commits of states. dead_letters: messages
-    that were given up. dead_windows,
-    errors: see there. late: tuples on side streams by (component, reason), read or not. counts: for each windowed bolt what
-    its executors count (in, shown, skipped, pending, expired, late, fired).
+    messages whose whole tree was acked. failures: failed attempts. checkpoints: commits of states. dead_letters: the messages
+    that were given up, and the windows that failed. errors: see there. late: tuples on side streams by (component, reason), read
+    or not. counts: for each windowed bolt what its executors count (in, shown, skipped, pending, expired, late, fired).
     """
 
     outputs: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
     acked: int = 0
     failures: int = 0
     checkpoints: int = 0
-    dead_letters: list[DeadMessage] = field(default_factory=list)
-    dead_windows: list[DeadWindow] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
     errors: list[ReportedError] = field(default_factory=list)
     late: dict[tuple[str, str], int] = field(default_factory=dict)
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -129,15 +101,19 @@ def output_name(component: str, stream: str) -> str:
 
 
 class Hub:
-    """The time as of this round, the ids, the inboxes of the ackers, the windowed tasks by component, and the result."""
+    """The time as of this round, the ids, the inboxes of the ackers, the windowed tasks by component, and the result.
 
-    __slots__ = ("_bits", "ackers", "now_ms", "random", "result", "windowed")
+    `letters`: for each component whose dead letters somebody reads, where messages go that were last seen there.
+    """
+
+    __slots__ = ("_bits", "ackers", "letters", "now_ms", "random", "result", "windowed")
 
     def __init__(self, seed: int, ackers: int) -> None:
         self.random = random.Random(seed)
         self._bits = self.random.getrandbits
         self.ackers: list[deque[Any]] = [deque() for _ in range(ackers)]
         self.windowed: dict[str, list[Any]] = {}
+        self.letters: dict[str, Outbox] = {}
         self.now_ms = 0
         self.result = ClusterResult()
 
@@ -224,6 +200,10 @@ class Outbox:
             inbox.append(Delivery(values, origin, Anchors({root: edge})))
             ids.append(id)
         return xor, ids
+
+    def is_read(self, stream: str) -> bool:
+        """Whether what is sent on a stream reaches anybody: a bolt, or an output."""
+        return bool(self._routes[stream]) or self._outputs[stream] is not None
 
     def _targets(self, stream: str, values: tuple[Any, ...], task: int | None) -> list[tuple[deque[Any], int]]:
         if self._debug:

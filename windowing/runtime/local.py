@@ -13,7 +13,6 @@ result and ends the run. One task sees all rows; a bolt with `key=` has the wind
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,9 +31,10 @@ from windowing.runtime.failing import FailedTuples
 from windowing.runtime.pages import SqlitePages
 from windowing.runtime.rows import key_of, source_of, timestamps_of
 from windowing.runtime.window_timer import WindowTimer
-from windowing.topology.bolts import DEAD_LETTERS, WindowedBolt
+from windowing.topology.bolts import WindowedBolt
 from windowing.topology.context import TaskContext
 from windowing.topology.decorators import bolt_of
+from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.records import record_of
 from windowing.topology.runner import BoltRunner, Emission
 from windowing.topology.values import InvalidTimestampWarning
@@ -50,16 +50,6 @@ class LateRow(NamedTuple):
 
     row: Any
     reason: LateReason
-
-
-class DeadLetter(NamedTuple):
-    """A window on which the bolt failed, where it says `on_error="dead_letter"`; `tuples` is None for an aggregate."""
-
-    window_start: int | None
-    window_end: int
-    key: Any
-    error: BoltError
-    tuples: list[Any] | None
 
 
 @dataclass(slots=True)
@@ -89,19 +79,12 @@ class LocalResult:
         if config is not None and stream == config.late_stream:
             return [(*(row if isinstance(row, tuple) else (row,)), reason.value) for row, reason in self.late]
         if config is not None and stream == DEAD_LETTERS and config.on_error is OnError.DEAD_LETTER:
-            return [self._dead_letter(letter) for letter in self.dead_letters]
+            return [letter.row() for letter in self.dead_letters]
         streams = [*self.rows, *([] if config is None or config.late_stream is None else [config.late_stream])]
         raise ConfigError(
             f"there is no stream {shown(stream)}, {did_you_mean(str(stream), streams)}; late rows are in result.late, too, "
             "and failed windows in result.dead_letters"
         )
-
-    def _dead_letter(self, letter: DeadLetter) -> tuple[Any, ...]:
-        key = None if letter.key is None else str(letter.key)
-        rows = None if letter.tuples is None else [_plain(row) for row in letter.tuples]
-        tuples = None if rows is None else json.dumps(rows, default=str)
-        name = None if self.bolt is None else self.bolt.name
-        return name, 0, letter.window_start, letter.window_end, key, str(letter.error), tuples
 
 
 class LocalRun:
@@ -273,12 +256,10 @@ class LocalRun:
 
     def _deal_with(self, window: TupleWindow, error: BoltError, done: LocalResult) -> None:
         done.failures += 1
-        tuples = _tuples(window.get)
         if self._failed is not None:
-            done.failed += self._failed.fail(window.key, tuples or ())
+            done.failed += self._failed.fail(window.key, _tuples(window.get) or ())
         elif self.bolt.config.on_error is OnError.DEAD_LETTER:
-            letter = DeadLetter(window.start_timestamp, window.end_timestamp, window.key, error, tuples)
-            done.dead_letters.append(letter)
+            done.dead_letters.append(DeadLetter.of_window(self.bolt.name, 0, error, window))
 
 
 def run_local(
@@ -338,12 +319,6 @@ def _by_stream(batch: Any, streams: tuple[str, ...]) -> Mapping[str, Iterable[An
             f"write {{{streams[0]!r}: rows, ...}}"
         )
     return {streams[0]: rows}
-
-
-def _plain(row: Any) -> Any:
-    """Return a row as JSON has it: by name, where it has names."""
-    by_name = getattr(row, "_asdict", None)
-    return row if by_name is None else by_name()
 
 
 def _is_list(rows: Any) -> bool:

@@ -6,8 +6,10 @@
       ObjectSource        calls next_tuple of an object     calls its ack and fail, with the values where it takes them
       InputSource         the next row that was fed         the driver emits a failed row again
 
-Laws: a message that failed is asked for again after its back-off, `max_attempts` times in all; then it is a dead letter, and
-the source is told by `give_up` if it has one. It is never told `ack` of what failed. No acker: acked when it is emitted.
+Laws: a message that failed is asked for again after its back-off, `max_attempts` times in all; then it is a dead letter of the
+component where its tree was last seen. Where a bolt reads that letter, the letter is a message too, tried as often; when it is
+done, so is the message: the source is told by `give_up`, or by `ack` if it has no such method. Where nobody takes it, by `give_up`
+alone: no source is told `ack` of what failed and is nowhere. No acker: acked when it is emitted.
 Source: Storm's `SpoutExecutor`; the limit and what comes after it are ours.
 """
 
@@ -18,22 +20,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from windowing.acking.ledger import Acked, Failed
-from windowing.acking.pending import DeadLetter, Done, Retry, SpoutPending
+from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import BoltError, ConfigError, shown
-from windowing.runtime.hub import INIT, DeadMessage, Hub, Outbox, ReportedError
+from windowing.runtime.hub import INIT, Hub, Outbox, ReportedError
 from windowing.runtime.tasks import Task
 from windowing.topology.blame import blame, file_of
 from windowing.topology.bolts import CallStyle
 from windowing.topology.calls import Outlet
 from windowing.topology.context import TaskContext
+from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.marking import ComponentKind, Declaration
 from windowing.topology.plan import Component
 from windowing.topology.rows import row_of, rows_of
+from windowing.topology.tuples import Fields, Origin, Tuple
 
 __all__ = ["InputSource", "SpoutCollector", "SpoutTask"]
 
 _BURST = 100
+_BURIED = object()
+"""With it a letter has another message id than its message: the attempts of the two are counted apart."""
 
 
 class Source(Protocol):
@@ -52,8 +58,8 @@ class Source(Protocol):
     def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
         """Hear that a message failed and may be emitted again; return False to let the driver do it."""
 
-    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> None:
-        """Hear that a message failed for the last time and is a dead letter."""
+    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> bool:
+        """Hear that a message failed for the last time and is a dead letter; return False if it does not ask for that."""
 
 
 class _Silent:
@@ -65,8 +71,8 @@ class _Silent:
     def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
         return False
 
-    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> None:
-        return None
+    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> bool:
+        return False
 
 
 class RowsSource(_Silent):
@@ -138,8 +144,8 @@ class ObjectSource:
     def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
         return self._call("fail", message_id, values)
 
-    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> None:
-        self._call("give_up", message_id, values)
+    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> bool:
+        return self._call("give_up", message_id, values)
 
     def _call(self, method: str, message_id: Any, values: tuple[Any, ...]) -> bool:
         call = getattr(self._instance, method, None)
@@ -287,8 +293,11 @@ class SpoutTask(Task):
             self.hub.result.acked += 1
             self._guarded("in ack", self.source.ack, message_id, values)
 
-    def _perform(self, effects: Iterator[Done | Retry | DeadLetter]) -> None:
+    def _perform(self, effects: Iterator[Done | Retry | GivenUp]) -> None:
         for effect in effects:
+            if isinstance(effect.payload, DeadLetter):
+                self._perform_letter(effect, effect.payload)
+                continue
             values, stream, task = effect.payload
             if isinstance(effect, Done):
                 self.hub.result.acked += 1
@@ -297,9 +306,40 @@ class SpoutTask(Task):
                 if not self._guarded("in fail", self.source.fail, effect.message_id, values):
                     self._send(values, stream, effect.message_id, task)
             else:
-                letter = (effect.message_id, values, stream, effect.attempts, effect.reason, effect.seen)
-                self.hub.result.dead_letters.append(DeadMessage(self.context.component, *letter))
-                self._guarded("in give_up", self.source.give_up, effect.message_id, values)
+                self._bury(effect, values, stream)
+
+    def _bury(self, effect: GivenUp, values: tuple[Any, ...], stream: str) -> None:
+        """Make a dead letter of a message, and send it to whoever reads it."""
+        component = self.context.component
+        origin = Origin(component, self.context.task, Fields(self._component.outputs[stream].schema.names), stream)
+        letter = DeadLetter(
+            component=effect.seen or component,
+            task=None,
+            attempts=effect.attempts,
+            error=effect.reason.value,
+            tuples=[Tuple(values, origin)],
+            message_id=effect.message_id,
+        )
+        self.hub.result.dead_letters.append(letter)
+        if letter.component in self.hub.letters:
+            self._send_letter(letter)
+        else:
+            self._guarded("in give_up", self.source.give_up, effect.message_id, values)
+
+    def _send_letter(self, letter: DeadLetter) -> None:
+        hub, root = self.hub, self.hub.edge()
+        xor, _ = hub.letters[letter.component].send_root(DEAD_LETTERS, letter.row(), root)
+        self.pending.emitted(root, (_BURIED, letter.message_id), hub.now_ms, letter)
+        hub.tell(root, (INIT, root, xor, self.id))
+
+    def _perform_letter(self, effect: Done | Retry | GivenUp, letter: DeadLetter) -> None:
+        """Send a letter again that its readers failed; at its end the source is told, also if it was given up itself."""
+        if isinstance(effect, Retry):
+            self._send_letter(letter)
+            return
+        told = self._guarded("in give_up", self.source.give_up, letter.message_id, letter.values)
+        if not told and isinstance(effect, Done):
+            self._guarded("in ack", self.source.ack, letter.message_id, letter.values)
 
     def _hook(self, method: str) -> None:
         written = getattr(self._instance, method, None)

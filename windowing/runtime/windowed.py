@@ -21,12 +21,13 @@ from windowing.core.events import Activation, Effect, Expired, Late
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, FailedException, ReportedFailedException
-from windowing.runtime.hub import DeadWindow, Delivery, Hub, Outbox, ReportedError
+from windowing.runtime.hub import Delivery, Hub, Outbox, ReportedError
 from windowing.runtime.rows import key_of, source_of, timestamps_of
 from windowing.runtime.tasks import Task, unsettled
 from windowing.runtime.window_timer import WindowTimer
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.context import TaskContext
+from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.plan import Component
 from windowing.topology.runner import BoltRunner
 
@@ -238,9 +239,10 @@ class WindowedBoltTask(Task):
         if self.config.on_error is OnError.FAIL:
             self.fail_window(window, error)
         elif self.config.on_error is OnError.DEAD_LETTER:
-            rows = [row.as_dict() for row in window.get()]
-            dead = DeadWindow(self.bolt.name, window.start_timestamp, window.end_timestamp, window.key, error, rows)
-            self.hub.result.dead_windows.append(dead)
+            letter = DeadLetter.of_window(self.bolt.name, self.context.task, error, window)
+            self.hub.result.dead_letters.append(letter)
+            if self._outbox.is_read(DEAD_LETTERS):
+                self._outbox.send(DEAD_LETTERS, letter.row(), self.anchors_of(window))
         else:
             self.report(error)
 

@@ -136,13 +136,16 @@ class Acks:
         name, spout = self._spouts[news.root & ((1 << SOURCE_BITS) - 1)]
         root = Root(news.root >> SOURCE_BITS, *news.payload)
         try:
-            if news.failed is None:
-                spout.ack(root)
-            else:
+            if news.failed is not None:
                 _log.warning("bolt %r has failed batch %d of spout %r", news.failed, root.batch, name)
                 spout.fail(root, news.failed)
+            elif news.given_up is not None:
+                _log.warning("bolt %r has given up tuples of batch %d of spout %r", news.given_up, root.batch, name)
+                spout.give_up(root, news.given_up)
+            else:
+                spout.ack(root)
         except Exception as problem:
-            what = "ack" if news.failed is None else "fail"
+            what = "fail" if news.failed is not None else "give_up" if news.given_up is not None else "ack"
             raise SourceError(
                 f"spout {name!r} raised in {what} of batch {root.batch}: {told(problem)}; repair it and start again: it is told "
                 "again then"

@@ -41,7 +41,9 @@ __all__ = [
 EDGE, ROOTS = "__edge", "__roots"
 SOURCE_BITS = 16
 NO_ROOTS: tuple[int, ...] = ()
-_SCHEMA = pa.schema([("root", pa.int64()), ("xor", pa.uint64()), ("edges", pa.int64()), ("failed", pa.string())])
+_SCHEMA = pa.schema(
+    {"root": pa.int64(), "xor": pa.uint64(), "edges": pa.int64(), "failed": pa.string(), "given_up": pa.string()}
+)
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
@@ -93,6 +95,7 @@ class Partials:
     def __init__(self) -> None:
         self._sums: dict[Roots, list[int]] = {}
         self._failed: dict[int, str] = {}
+        self._given_up: dict[int, str] = {}
 
     def made(self, edges: Any, roots: Sequence[Roots]) -> None:
         """Take note of tuples that are sent to a place."""
@@ -107,6 +110,11 @@ class Partials:
         for root in roots:
             self._failed.setdefault(root, component)
 
+    def give_up(self, roots: Roots, component: str) -> None:
+        """Take note that a component made a dead letter of a tuple of these roots."""
+        for root in roots:
+            self._given_up.setdefault(root, component)
+
     def table(self) -> bytes | None:
         """Return all of it as Arrow bytes, by root; None where there is nothing to say."""
         found: dict[int, list[Any]] = {}
@@ -115,11 +123,11 @@ class Partials:
                 partial = found.setdefault(root, [0, 0])
                 partial[0] ^= xor
                 partial[1] += edges
-        for root in self._failed:
+        for root in (*self._failed, *self._given_up):
             found.setdefault(root, [0, 0])
         if not found:
             return None
-        rows = [(root, *found[root], self._failed.get(root)) for root in sorted(found)]
+        rows = [(root, *found[root], self._failed.get(root), self._given_up.get(root)) for root in sorted(found)]
         columns = zip(_SCHEMA, zip(*rows, strict=True), strict=True)
         return encode_table(pa.table([pa.array(values, field.type) for field, values in columns], schema=_SCHEMA))
 
@@ -143,7 +151,9 @@ def partials_of(tables: Iterable[bytes]) -> tuple[Partial, ...]:
             before = found.get(partial.root, Partial(partial.root, 0, 0))
             # Which of several components is named does not depend on the order of the senders.
             failed = min((name for name in (before.failed, partial.failed) if name is not None), default=None)
-            found[partial.root] = Partial(partial.root, before.xor ^ partial.xor, before.edges + partial.edges, failed)
+            given_up = min((name for name in (before.given_up, partial.given_up) if name is not None), default=None)
+            sums = before.xor ^ partial.xor, before.edges + partial.edges
+            found[partial.root] = Partial(partial.root, *sums, failed, given_up)
     return tuple(found[root] for root in sorted(found))
 
 

@@ -19,18 +19,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
-from windowing.spark.letters import Letter
 from windowing.spark.output import arrow_column
 from windowing.spark.pack import TIMESTAMP, largest_of, raise_largest, timestamps_of
 from windowing.spark.stamps import TimestampFunction
 from windowing.spark.state import encode_table
 from windowing.spark.tasks import BoltTask
-from windowing.spark.turn import DEAD_LETTERS
 from windowing.spark.wire import PHASE, PLACES, POSITION, TASK, Row, stream_name
 from windowing.spark.wiring import Arrival, Origins, Wiring
 from windowing.topology.calls import Emitted
 from windowing.topology.context import TaskContext
 from windowing.topology.groupings import Chooser, direct_task
+from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.tuples import Tuple
 
 __all__ = ["Flow"]
@@ -104,9 +103,10 @@ class Flow:
                 packet.roots.append(roots)
                 self._position += 1
 
-    def letter(self, component: str, letter: Letter) -> None:
-        """Send a dead letter of a component to its sink."""
-        self._out.setdefault((component, DEAD_LETTERS), []).append(tuple(letter.values()))
+    def letter(self, component: str, task: int, letter: DeadLetter, roots: Roots) -> None:
+        """Send the dead letter of a tuple of these roots, which a task has failed for good."""
+        self.partials.give_up(roots, component)
+        self.emit(component, task, Emitted(DEAD_LETTERS, letter.row()), roots)
 
     def run(self) -> None:
         """Run what is queued through the fused bolts. Raises BoltError."""
@@ -194,7 +194,7 @@ class Flow:
                 context,
                 self._wiring.retry,
                 lambda row, roots: self.emit(name, task, row, roots),
-                (lambda letter: self.letter(name, letter)) if self._wiring.letters(name) else None,
+                (lambda letter, roots: self.letter(name, task, letter, roots)) if self._wiring.letters(name) else None,
                 order=self.in_phases,
             )
         return self._tasks[name, task]

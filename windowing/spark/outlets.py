@@ -15,13 +15,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.core.checks import DEFAULT_STREAM, did_you_mean
-from windowing.core.config import OnError
 from windowing.errors import ConfigError, shown
 from windowing.spark.failures import marked
-from windowing.spark.letters import DEAD_LETTER_DDL
 from windowing.spark.sinks import Sink
 from windowing.spark.state import decode_table
-from windowing.spark.turn import DEAD_LETTERS
 from windowing.spark.wire import stream_name
 from windowing.topology.plan import Topology
 
@@ -61,10 +58,8 @@ def outlet_names(topology: Topology) -> dict[str, tuple[str, str]]:
     names = {}
     for component in topology.components.values():
         for stream, output in component.outputs.items():
-            names[_sink_name(component.id, stream)] = (stream_name(component.id, stream), output.schema.ddl)
-        if not component.is_spout:
-            name = _sink_name(component.id, DEAD_LETTERS)
-            names.setdefault(name, (stream_name(component.id, DEAD_LETTERS), DEAD_LETTER_DDL))
+            if not (component.is_spout and output.dead):  # what fails here fails in a bolt
+                names[_sink_name(component.id, stream)] = (stream_name(component.id, stream), output.schema.ddl)
     return names
 
 
@@ -109,10 +104,8 @@ def unread_late(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[st
 def _needed(topology: Topology) -> Iterator[str]:
     for component in topology.components.values():
         for stream, output in component.outputs.items():
-            if not output.late and not topology.readers(component.id, stream):
+            if not output.late and topology.ends(component, stream):
                 yield _sink_name(component.id, stream)
-        if component.window is not None and component.window.config.on_error is OnError.DEAD_LETTER:
-            yield _sink_name(component.id, DEAD_LETTERS)
 
 
 def _sink_name(component: str, stream: str) -> str:

@@ -20,7 +20,7 @@ from windowing.spark.flow import Flow
 from windowing.spark.rows import Part
 from windowing.spark.tasks import BoltTask
 from windowing.spark.tuple_rows import TupleRows
-from windowing.spark.turn import DEAD_LETTERS, SIDE_STREAM, Control, TaskStage
+from windowing.spark.turn import SIDE_STREAM, Control, TaskStage
 from windowing.spark.values import TaskValues
 from windowing.spark.wire import PLACES, Row, stream_name
 from windowing.spark.wiring import Origins, Wiring
@@ -132,9 +132,7 @@ class PlaceTurn:
         for (stream, columns), roots in zip(turn.rows, anchors, strict=True):
             # A late tuple is sent on as it arrives, all else by the turn.
             flow.phase = next(late).phase if stream == stage.late_stream else self._wiring.phases[name, task]
-            if stream == DEAD_LETTERS:
-                flow.letter(name, columns)
-            elif stream in self._component.outputs:
+            if stream in self._component.outputs:
                 flow.emit(name, task, Emitted(stream, tuple(columns.values())), roots)
         told = flow.metrics(name, {**turn.metrics, "now": flow.now})
         result = PlaceResult(told, turn.metadata, turn.puts, turn.drops)
@@ -152,7 +150,7 @@ class PlaceTurn:
             self._context,
             self._wiring.retry,
             lambda row, roots: flow.emit(name, task, row, roots),
-            (lambda letter: flow.letter(name, letter)) if self._wiring.letters(name) else None,
+            (lambda letter, roots: flow.letter(name, task, letter, roots)) if self._wiring.letters(name) else None,
             values,
             flow.in_phases,
         )

@@ -28,14 +28,14 @@ from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics, operator, pack
 from windowing.spark.hadoop import literal_path
 from windowing.spark.labels import task_labels
-from windowing.spark.letters import DEAD_LETTER_DDL
 from windowing.spark.output import Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
-from windowing.spark.turn import DEAD_LETTERS, SIDE_STREAM, TaskStage
+from windowing.spark.turn import SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
+from windowing.topology.letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 
 __all__ = ["WindowedStream", "windowed"]
 
@@ -359,7 +359,7 @@ def _schemas(bolt: WindowedBolt, rows: StructType) -> dict[str, StructType]:
             field.nullable = True
         schemas[bolt.config.late_stream] = nullable.add(REASON, StringType())
     if bolt.config.on_error is OnError.DEAD_LETTER:
-        schemas[DEAD_LETTERS] = _struct(DEAD_LETTER_DDL)
+        schemas[DEAD_LETTERS] = _struct(DEAD_LETTER_FIELDS.ddl)
     if len({name.lower() for name in schemas}) < len(schemas):
         raise ConfigError(f"bolt {bolt.name!r} has two streams of one name: {', '.join(schemas)}; rename one")
     return schemas

@@ -5,10 +5,11 @@
     a batch         (start, end] of each partition        read(partition, start, end) --> RecordBatches, the same at any time
     Spark asks no more for what is at or before `end`     commit(end)
     all that came of a batch is done and committed        ack(root), else fail(root)       (submit only)
+    ... of some of its tuples there are dead letters      give_up(root)
 
-Where it runs: `initial`, `latest` and `commit` in one Python process of the query; `read` in the executors, on copies; `ack` and
-`fail` in the driver. So a spout holds a path or a URL, no connection. On Spark it is a data source with admission control
-(pyspark.sql.datasource). An offset in Spark's log says where its batch begins too, so that the log alone tells the batch.
+Where it runs: `initial`, `latest` and `commit` in one Python process of the query; `read` in the executors, on copies; `ack`,
+`fail` and `give_up` in the driver. So a spout holds a path or a URL, no connection. On Spark it is a data source with admission
+control (pyspark.sql.datasource). An offset in Spark's log says where its batch begins too, so that the log alone tells the batch.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class PartitionedSpout(ABC):
 
     fields: the columns, as in `output="word string, n long"`. max_rows: how many offsets a batch takes at most (None: all there
     are). A subclass that defines `ack` takes acks: a batch is acked once, when every tuple that came of it has expired from its
-    windows and what they led to is committed. After a crash it may be told twice, so `ack` and `fail` do no harm the second time.
+    windows and what they led to is committed. After a crash it may be told twice, so `ack`, `fail` and `give_up` do no harm the
+    second time.
 
     Errors of its methods end the query. Source: Trident's partitioned spouts; Spark's DataSourceStreamReader.
     """
@@ -91,6 +93,12 @@ class PartitionedSpout(ABC):
 
     def fail(self, root: Root, component: str) -> None:  # noqa: B027
         """Take note that a component has failed tuples of a batch. It is not acked any more."""
+
+    def give_up(self, root: Root, component: str) -> None:
+        """Take note that a batch is done, in place of `ack`: a component made dead letters of some of its tuples, and who reads
+        those is done with them. Left out, the batch is acked.
+        """
+        self.ack(root)
 
     @property
     def takes_acks(self) -> bool:

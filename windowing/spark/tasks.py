@@ -24,11 +24,11 @@ from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import BoltError, FailedException, ReportedFailedException, shown
 from windowing.spark.edges import NO_ROOTS, Roots, merged
-from windowing.spark.letters import Letter, letter_of
 from windowing.spark.values import TaskValues
 from windowing.spark.wiring import Arrival
 from windowing.topology.calls import BoltCaller, Emitted
 from windowing.topology.context import TaskContext
+from windowing.topology.letters import DeadLetter
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Component
 from windowing.topology.tuples import Tuple
@@ -44,7 +44,7 @@ _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
 
 class BoltTask:
     """A task of a BASIC_BOLT or a BOLT; `emit` takes its rows, each with the roots of what it is anchored to, `letter` the
-    records of tuples that failed for good.
+    dead letters of tuples that failed for good, each with the roots of its tuple.
 
     letter None: such a tuple is an error. values: the task's state, if the bolt is stateful. order: what tuples pass through on
     their way to the bolt, each time (`Flow.in_phases`). Cost: a call of the user's code for each attempt, and one wait of `retry`,
@@ -57,7 +57,7 @@ class BoltTask:
         context: TaskContext,
         retry: RetryPolicy,
         emit: Callable[[Emitted, Roots], None],
-        letter: Callable[[Letter], None] | None,
+        letter: Callable[[DeadLetter, Roots], None] | None,
         values: TaskValues | None = None,
         order: Order = iter,
     ) -> None:
@@ -176,7 +176,9 @@ class BoltTask:
                 f"not committed. To go on without such tuples give them a sink: "
                 f"sinks={{'{self._component.id}.dead_letters': ...}}"
             )
-        self._letter(letter_of(self._component.id, self._context.task, f"{attempts} attempts: {reason}", [tuple]))
+        who, task = self._component.id, self._context.task
+        letter = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
+        self._letter(letter, _roots_of(tuple))
 
 
 def _roots_of(tuple: Tuple) -> Roots:

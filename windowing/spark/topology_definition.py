@@ -39,7 +39,7 @@ def described(wiring: Wiring, partitions: int, acking: Collection[tuple[str, str
     return {
         "name": topology.name,
         "partitions": partitions,
-        "spouts": [[spout.id, list(spout.outputs), *acked(spout.id)] for spout in topology.spouts],
+        "spouts": [[spout.id, list(spout.own_outputs), *acked(spout.id)] for spout in topology.spouts],
         "levels": [
             [[name, _fixed(wiring, topology.components[name])] for name in level] for level in wiring.stages.levels[1:]
         ],

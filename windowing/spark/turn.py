@@ -30,15 +30,15 @@ from windowing.core.manager import WindowManager
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
 from windowing.spark.codec import META_MAGIC, dumps, frame, loads, unframe
-from windowing.spark.letters import letter_of_window
 from windowing.spark.rows import NamedRows, Part, RowFormat
 from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, with_order
-from windowing.topology.bolts import DEAD_LETTERS, WindowedBolt
+from windowing.topology.bolts import WindowedBolt
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
+from windowing.topology.letters import DEAD_LETTER_FIELDS, DEAD_LETTERS, DeadLetter
 from windowing.topology.runner import BoltRunner, Emission
 
-__all__ = ["DEAD_LETTERS", "Control", "Part", "TaskStage", "TurnResult", "Watcher"]
+__all__ = ["Control", "Part", "TaskStage", "TurnResult", "Watcher"]
 
 SIDE_STREAM = "(late)"
 """Where side rows go if the bolt names no late stream: nobody can declare a stream of this name, so nobody reads them."""
@@ -292,9 +292,8 @@ class _Turn:
                 _log.warning("task %d: %s; its tuples fail", self.task, error.args[0])
             self.watcher.failed(window)
         if self.config.on_error is OnError.DEAD_LETTER:
-            has_tuples = self.config.aggregate is None
-            letter = letter_of_window(self.stage.bolt.name, self.task, str(error), window, has_tuples)
-            self.rows.append((DEAD_LETTERS, letter))
+            letter = DeadLetter.of_window(self.stage.bolt.name, self.task, error, window)
+            self.rows.append((DEAD_LETTERS, dict(zip(DEAD_LETTER_FIELDS.names, letter.row(), strict=True))))
 
     # -- what is kept --------------------------------------------------------------------------------------------------
 

@@ -15,13 +15,11 @@ import pyarrow as pa
 from windowing.acking.retry import RetryPolicy
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.edges import NO_ROOTS, Roots
-from windowing.spark.letters import DEAD_LETTER_DDL
 from windowing.spark.pack import max_future_ms
-from windowing.spark.turn import DEAD_LETTERS
 from windowing.spark.wire import stream_name
 from windowing.topology.bolts import WindowedBolt
+from windowing.topology.letters import DEAD_LETTERS
 from windowing.topology.plan import Component
-from windowing.topology.schema import Schema
 from windowing.topology.stages import Stages
 from windowing.topology.tuples import Fields, Origin, Tuple
 
@@ -69,8 +67,9 @@ class Wiring:
         return frozenset(found)
 
     def letters(self, component: str) -> bool:
-        """Return whether a component's dead letters have a sink."""
-        return stream_name(component, DEAD_LETTERS) in self.sinks
+        """Return whether somebody takes a component's dead letters: a sink, or a bolt."""
+        topology = self.stages.topology
+        return stream_name(component, DEAD_LETTERS) in self.sinks or bool(topology.readers(component, DEAD_LETTERS))
 
 
 class Arrival(Tuple):
@@ -115,8 +114,6 @@ def wired(
     for name, component in stages.topology.components.items():
         for stream, output in component.outputs.items():
             schemas[stream_name(name, stream)] = arrow_schema(output.schema)
-        if not component.is_spout:
-            schemas[stream_name(name, DEAD_LETTERS)] = arrow_schema(Schema.parse(DEAD_LETTER_DDL))
         if component.window is not None:
             config = component.window.config
             bounded = replace(config, max_future_ms=max_future_ms(config)) if config.event_time else config

@@ -13,10 +13,7 @@ from windowing.core.measures import Count, Measure
 from windowing.core.specs import policy_spec, title_of
 from windowing.topology.schema import Schema
 
-__all__ = ["DEAD_LETTERS", "CallStyle", "WindowedBolt", "title_of"]
-
-DEAD_LETTERS = "dead_letters"
-"""The stream of windows on which the bolt failed, where it says `on_error="dead_letter"`."""
+__all__ = ["CallStyle", "WindowedBolt", "title_of"]
 
 
 class CallStyle(Enum):

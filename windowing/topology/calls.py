@@ -37,11 +37,11 @@ class Emitted(NamedTuple):
 class Outlet:
     """The declared streams of a component; `checked` returns the values of a row that may go out, or raises RowError."""
 
-    __slots__ = ("_late", "_streams")
+    __slots__ = ("_others", "_streams")
 
     def __init__(self, streams: Mapping[str, OutputStream]) -> None:
-        self._streams = {name: (stream.schema, stream.direct) for name, stream in streams.items() if not stream.late}
-        self._late = {name for name, stream in streams.items() if stream.late}
+        self._streams = {name: (stream.schema, stream.direct) for name, stream in streams.items() if stream.own}
+        self._others = {name: "late tuples" if stream.late else "dead letters" for name, stream in streams.items()}
 
     def checked(self, values: Any, stream: str, direct: bool) -> tuple[Any, ...]:
         """Return `values` (a tuple, a list, a dict by name, a scalar for one field) in the order of the stream's fields."""
@@ -58,8 +58,8 @@ class Outlet:
         return row_of(values, schema, stream)
 
     def _unknown(self, stream: Any) -> str:
-        if stream in self._late:
-            return f"stream {stream!r} is the late stream, which takes late tuples only"
+        if stream in self._others:
+            return f"stream {stream!r} takes {self._others[stream]} only; emit on another one"
         declared = ", ".join(self._streams) or "none"
         return f"stream {shown(stream)} is not declared, there are {declared}; add it to output={{...}}"
 

@@ -20,7 +20,8 @@ from windowing.core.checks import DEFAULT_STREAM, checked_name
 from windowing.core.config import OnError, WindowConfig, WindowOptions, config_of
 from windowing.core.measures import Count, Duration
 from windowing.errors import ConfigError, shown
-from windowing.topology.bolts import DEAD_LETTERS, CallStyle, WindowedBolt, title_of
+from windowing.topology.bolts import CallStyle, WindowedBolt, title_of
+from windowing.topology.letters import DEAD_LETTERS
 from windowing.topology.makers import HOW_TO_MAKE, copies_of
 from windowing.topology.schema import Schema, declare_streams
 from windowing.topology.signatures import bound, check_call, refuse_async, style_of_function

@@ -14,6 +14,7 @@ from typing import Any
 from windowing.errors import ConfigError, shown
 from windowing.topology.components import _Component
 from windowing.topology.config_keys import ComponentConfig, Setting, TopologyConfig, read_settings
+from windowing.topology.letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.makers import class_of
 from windowing.topology.marking import Declaration, declaration_of
 from windowing.topology.plan import OutputStream, Subscription
@@ -175,4 +176,5 @@ def _outputs(facts: Facts, name: str) -> dict[str, OutputStream]:
             (schema,) = schemas
             fields = Schema((*schema.names, REASON), (*schema.types, "string"))
             outputs[late] = OutputStream(fields, late=True)
+    outputs[DEAD_LETTERS] = OutputStream(DEAD_LETTER_FIELDS, dead=True)
     return outputs

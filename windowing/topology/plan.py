@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windowing.core.checks import DEFAULT_STREAM, did_you_mean
+from windowing.core.config import OnError
 from windowing.errors import ConfigError, shown
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.config_keys import ComponentConfig, TopologyConfig
@@ -42,11 +43,19 @@ class TopologyError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class OutputStream:
-    """A stream of a component; `direct`: its emitter names the task; `late`: the side stream of a windowed bolt."""
+    """A stream of a component; `direct`: its emitter names the task; `late`: the side stream of a windowed bolt; `dead`: the
+    stream of its dead letters (letters.py).
+    """
 
     schema: Schema
     direct: bool = False
     late: bool = False
+    dead: bool = False
+
+    @property
+    def own(self) -> bool:
+        """Whether the component's code emits on it."""
+        return not self.late and not self.dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,11 @@ class Component:
     outputs: Mapping[str, OutputStream]
     inputs: tuple[Subscription, ...]
     config: ComponentConfig
+
+    @property
+    def own_outputs(self) -> dict[str, OutputStream]:
+        """The streams that its code emits on."""
+        return {name: stream for name, stream in self.outputs.items() if stream.own}
 
     @property
     def kind(self) -> ComponentKind:
@@ -148,6 +162,14 @@ class Topology:
             if (found.component, found.stream) == (component, stream)
         )
 
+    def ends(self, component: Component, stream: str) -> bool:
+        """Whether a stream is an end of the plan, which somebody has to keep: nobody reads it, and it is one that the component
+        emits on, its late stream, or that of the windows which it says are dead letters.
+        """
+        window = component.window
+        asked = window is not None and window.config.on_error is OnError.DEAD_LETTER
+        return (asked or not component.outputs[stream].dead) and not self.readers(component.id, stream)
+
     def setting(self, component: str, name: str) -> Any:
         """Return a setting as it holds for a component: its own where it has one, else the topology's."""
         own = getattr(self.components[component].config, name, None)
@@ -164,7 +186,7 @@ class Topology:
     def to_mermaid(self) -> str:
         """Return a drawing of the plan as Mermaid text (GitHub and most wikis show it); the same for the same plan.
 
-        Spouts are rounded, windowed bolts have double sides, stateful ones are cylinders, late streams are dotted.
+        Spouts are rounded, windowed bolts have double sides, stateful ones are cylinders, late streams and dead letters are dotted.
         """
         return mermaid(self.boxes(), self.arrows())
 
@@ -185,7 +207,7 @@ class Topology:
         for name in self.order:
             for found in self.components[name].inputs:
                 stream = "" if found.stream == DEFAULT_STREAM else f"{found.stream}: "
-                yield Arrow(found.component, name, f"{stream}{found.grouping}", self.stream(found).late)
+                yield Arrow(found.component, name, f"{stream}{found.grouping}", not self.stream(found).own)
 
 
 def _definition(component: Component) -> dict[str, Any]:
@@ -203,6 +225,7 @@ def _definition(component: Component) -> dict[str, Any]:
                 "late": output.late,
             }
             for stream, output in component.outputs.items()
+            if not output.dead  # every component has it
         },
         "inputs": [
             {"component": found.component, "stream": found.stream, "grouping": found.grouping.definition()}

@@ -16,6 +16,7 @@ from windowing.topology.drafts import REASON, Draft, Facts
 from windowing.topology.groupings import CustomGrouping, DirectGrouping, FieldsGrouping, GroupingKind
 from windowing.topology.hashing import hashable
 from windowing.topology.kept_rules import KEPT_RULES
+from windowing.topology.letters import DEAD_LETTERS
 from windowing.topology.plan import OutputStream, Subscription
 
 __all__ = ["RULES", "name_problem"]
@@ -117,6 +118,15 @@ def known_streams(facts: Facts) -> Iterator[str]:
         if window is not None and window.config.late_stream is None:
             hint += f", or for late tuples add late_stream={shown(found.stream)} and a timestamp to {window.name!r}"
         yield f"{draft.called} reads stream {_stream(found)}, which is not declared; {hint}"
+
+
+def no_own_dead_letters(facts: Facts) -> Iterator[str]:
+    """No component declares a stream `dead_letters`: there goes what is given up in it."""
+    for name, declared in facts.declarations.items():
+        late = None if declared.window is None else declared.window.config.late_stream
+        for stream in (*declared.outputs, late or ""):
+            if stream.lower() == DEAD_LETTERS:
+                yield f"{facts.drafts[name].called} has a stream {stream!r}, where dead letters go; give it another name"
 
 
 def one_subscription(facts: Facts) -> Iterator[str]:
@@ -336,6 +346,7 @@ RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     input_of_bolts,
     known_components,
     known_streams,
+    no_own_dead_letters,
     one_subscription,
     no_cycle,
     keys_of_fields,

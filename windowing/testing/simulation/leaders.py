@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from windowing.acking.acker import Acker
 from windowing.acking.anchors import Anchors, xor_of
 from windowing.acking.ledger import Acked, Failed, Reason
-from windowing.acking.pending import DeadLetter, Done, SpoutPending
+from windowing.acking.pending import Done, GivenUp, SpoutPending
 from windowing.acking.retry import RetryPolicy
 from windowing.testing.simulation.source import Row, Source, Tuples
 from windowing.testing.simulation.tasks import Effects, Task, bolts_of, maps_of, spouts_of, states_of
@@ -63,13 +63,13 @@ class MasterTask(Task):
             self._emit(effect)
         elif isinstance(effect, AskReady):
             self.todo.insert(0, self._answer(effect.txid))
-        elif isinstance(effect, Done | DeadLetter):
+        elif isinstance(effect, Done | GivenUp):
             return self._hear(effect)
         elif isinstance(effect, Stop):
             self.is_stopped = True
         return None
 
-    def _hear(self, news: Done | DeadLetter) -> Effects:
+    def _hear(self, news: Done | GivenUp) -> Effects:
         stream, attempt = cast("tuple[Stream, TransactionAttempt]", news.message_id)
         if isinstance(news, Done):
             return self._machine.acked(stream, attempt, self.now_ms())

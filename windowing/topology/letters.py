@@ -1,0 +1,108 @@
+"""Dead letters: what was given up, on a stream that every component has, `dead_letters`, the same on both runtimes.
+
+    component  task  attempts  error                      window_start  window_end  window_key  tuples (JSON)
+    split      1     5         too long                   -             -           -           [{"component": "in", ...}]
+    count      0     1         bolt 'count' failed on...  0             10000       the         [{"word": "the", "at": 8000}]
+
+A message, or a tuple, that failed in every attempt is on the stream of the component that failed it, or where its tree was last
+seen; a window that failed, where the bolt says `on_error="dead_letter"`, on that of its bolt. Bolts read it like any other stream.
+
+Law: what is a dead letter is done with for its source only when all who read the letter are done with that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from windowing.core.windows import TupleWindow
+from windowing.topology.schema import Schema
+from windowing.topology.tuples import Tuple
+
+__all__ = ["DEAD_LETTERS", "DEAD_LETTER_FIELDS", "DeadLetter"]
+
+DEAD_LETTERS = "dead_letters"
+"""The stream; no component may have one of its own by this name."""
+
+DEAD_LETTER_FIELDS = Schema.parse(
+    "component string, task int, attempts int, error string, window_start long, window_end long, window_key string, "
+    "tuples string"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """What was given up. `task` is None where only the component is known, `tuples` is None for a window that holds partials.
+
+    tuples: the rows of a window; else the one Tuple that failed, or for a message of a spout the Tuple that the spout emitted
+    under `message_id`. error: what the bolt raised, or in words why it failed. window_end is None outside of windows.
+
+    >>> letter = DeadLetter(component="count", task=0, error="no", tuples=[{"n": 1}], window_start=0, window_end=10)
+    >>> letter.row()
+    ('count', 0, 1, 'no', 0, 10, None, '[{"n": 1}]')
+    """
+
+    component: str
+    task: int | None
+    attempts: int = 1
+    error: BaseException | str
+    tuples: Sequence[Any] | None
+    window_start: int | None = None
+    window_end: int | None = None
+    window_key: Any = None
+    message_id: Any = None
+
+    @classmethod
+    def of_window(cls, bolt: str, task: int, error: BaseException | str, window: TupleWindow) -> DeadLetter:
+        """Return the letter of a window on which a bolt failed; it keeps the tuples, not the window."""
+        return cls(
+            component=bolt,
+            task=task,
+            error=error,
+            tuples=_tuples(window),
+            window_start=window.start_timestamp,
+            window_end=window.end_timestamp,
+            window_key=window.key,
+        )
+
+    @property
+    def is_window(self) -> bool:
+        """Whether a window failed, and not a single tuple."""
+        return self.window_end is not None
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The values of the single tuple that failed."""
+        assert not self.is_window
+        assert self.tuples is not None
+        return tuple(self.tuples[0])
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the letter as a row of the stream. Cost: JSON of its tuples."""
+        told = None if self.tuples is None else [self._told(each) for each in self.tuples]
+        return (
+            self.component,
+            self.task,
+            self.attempts,
+            str(self.error),
+            self.window_start,
+            self.window_end,
+            None if self.window_key is None else str(self.window_key),
+            None if told is None else json.dumps(told, default=str),
+        )
+
+    def _told(self, row: Any) -> Any:
+        """Return a row by name, where it has names; a single tuple with where it comes from."""
+        if isinstance(row, Tuple) and not self.is_window:
+            return {"component": row.source_component, "stream": row.source_stream, "values": row.as_dict()}
+        by_name = getattr(row, "_asdict", None)
+        return row if by_name is None else by_name()
+
+
+def _tuples(window: TupleWindow) -> list[Any] | None:
+    try:
+        return list(window.get())
+    except TypeError:  # panes of an aggregate hold no tuples
+        return None
