@@ -1,36 +1,68 @@
-"""The acker: bytes a root with 1,000,000 in flight, and messages a second, against a dict and an XOR by hand."""
+"""The suite `acker`: bytes a root with 1,000,000 in flight, and messages a second, against a dict and an XOR by hand.
+
+Roots in a seeded order, an init and one or four acks each; every effect is taken. Bytes: ids and values counted, as traced by
+tracemalloc, held and at the peak while tables grow; and as growth of the resident set, in a process of its own. The floor
+knows no time, no order of arrival, no fail and no task.
+"""
 
 from __future__ import annotations
 
-import argparse
 import gc
-import platform
-import statistics
+import subprocess
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
+from benchmarks.frame import Contender, Measured, Plan, timed
 from windowing.acking.acker import Acker
 from windowing.acking.ledger import Acked
 
+ROOTS = 1_000_000
 START_MS = 1_700_000_000_000
 PER_MS = 50
-LIMIT_BYTES = 250
 
 Message = tuple[int, int, int]  # root, xor, now
+Messages = tuple[list[Message], list[Message]]
+
+
+def plans(scale: float = 1.0) -> Iterator[Plan]:
+    """Yield bytes a root, then speed with one and with four acks a root."""
+    roots = int(ROOTS * scale)
+    yield Plan(
+        "bytes a root", "open roots, ids and values counted",
+        [
+            Contender(f"exact, {PER_MS} roots a ms", partial(traced, None, PER_MS), compared=False),
+            Contender("exact, 1 root a ms", partial(traced, None, 1), compared=False),
+            Contender("rotation=3", partial(traced, 3, PER_MS), compared=False),
+            Contender("resident set, exact", resident, compared=False),
+        ],
+        int, roots, unit="bytes per root", clock="tracemalloc; the resident set of a process",
+    )  # fmt: skip
+    for depth in (1, 4):
+        yield Plan(
+            f"init and {depth} ack{'s' * (depth > 1)}", "messages to the acker, every effect taken",
+            [
+                Contender("a dict and XOR, by hand", floor),
+                Contender("exact", acker(None, None)),
+                Contender("exact, seen=", acker(None, "count")),
+                Contender("rotation=3", acker(3, None)),
+            ],
+            partial(workload, depth), roots // 10, unit="ns per message",
+        )  # fmt: skip
 
 
 def ids(roots: int, seed: int) -> Iterator[tuple[int, int]]:
+    """Yield (root, xor), seeded."""
     random = Random(seed)
     for _ in range(roots):
         yield random.getrandbits(64), random.getrandbits(64)
 
 
-def bytes_a_root(roots: int, rotation: int | None, per_ms: int) -> tuple[float, float]:
-    """Return (held, peak) traced bytes a root, ids and values included, every root open."""
+def traced(rotation: int | None, per_ms: int, roots: int) -> Measured:
+    """Return the traced bytes a root, every root open."""
     gc.collect()
     tracemalloc.start()
     acker = Acker(rotation=rotation)
@@ -38,19 +70,25 @@ def bytes_a_root(roots: int, rotation: int | None, per_ms: int) -> tuple[float, 
         acker.init(root, xor, 3, START_MS + number // per_ms)
     held, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(acker) == roots
-    return held / roots, peak / roots
+    return Measured(len(acker), held / roots, {"at the peak": peak / roots})
 
 
-def resident_bytes_a_root(roots: int) -> float:
-    """Return the growth of the resident set a root, without tracing."""
+def resident(roots: int) -> Measured:
+    """Return the growth of the resident set a root, of a process where no freed memory can be used again."""
+    command = [sys.executable, "-m", "benchmarks.acker", str(roots)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return Measured(roots, float(done.stdout))
+
+
+def grown(roots: int) -> float:
+    """Return the growth of this process's resident set a root."""
     before = _resident()
     acker = Acker()
     for number, (root, xor) in enumerate(ids(roots, seed=1)):
         acker.init(root, xor, 3, START_MS + number // PER_MS)
-    grown = _resident() - before
+    found = _resident() - before
     assert len(acker) == roots
-    return grown / roots
+    return found / roots
 
 
 def _resident() -> int:
@@ -58,41 +96,7 @@ def _resident() -> int:
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS:"))
 
 
-def floor(inits: list[Message], acks: list[Message]) -> int:
-    """A dict of values and an XOR: no time, no states, no effects."""
-    values: dict[int, int] = {}
-    done = 0
-    for root, xor, _ in inits:
-        values[root] = xor
-    for root, xor, _ in acks:
-        value = values[root] ^ xor
-        if value:
-            values[root] = value
-        else:
-            del values[root]
-            done += 1
-    return done
-
-
-def acker(rotation: int | None, seen: str | None) -> Callable[[list[Message], list[Message]], int]:
-    """Return the loop over an acker; every effect is taken."""
-
-    def run(inits: list[Message], acks: list[Message]) -> int:
-        machine = Acker(rotation=rotation)
-        done = 0
-        for root, xor, now in inits:
-            for _ in machine.init(root, xor, 3, now):
-                raise AssertionError("nothing is acked yet")
-        for root, xor, now in acks:
-            for effect in machine.ack(root, xor, now, seen):
-                done += type(effect) is Acked
-        assert len(machine) == 0
-        return done
-
-    return run
-
-
-def workload(roots: int, depth: int) -> tuple[list[Message], list[Message]]:
+def workload(depth: int, roots: int) -> Messages:
     """Return inits, then `depth` acks for each root: a chain of bolts, roots in random order within a depth."""
     random = Random(2)
     inits, acks = [], []
@@ -108,54 +112,48 @@ def workload(roots: int, depth: int) -> tuple[list[Message], list[Message]]:
     return inits, acks
 
 
-CONTENDERS: dict[str, Callable[[list[Message], list[Message]], int]] = {
-    "floor: dict and XOR": floor,
-    "Acker, exact": acker(None, None),
-    "Acker, exact, seen=": acker(None, "count"),
-    "Acker, rotation=3": acker(3, None),
-}
+def floor(messages: Messages) -> Measured:
+    """A dict of values and an XOR: no time, no states, no effects."""
+    return _timed(messages, _floor)
 
 
-def speed(roots: int, depth: int, rounds: int) -> None:
-    inits, acks = workload(roots, depth)
-    messages = len(inits) + len(acks)
-    figures: dict[str, list[float]] = {name: [] for name in CONTENDERS}
-    for _ in range(rounds):
-        for name, run in CONTENDERS.items():
-            gc.collect()
-            started = time.process_time()
-            done = run(inits, acks)
-            figures[name].append((time.process_time() - started) / messages * 1e9)
-            assert done == roots, f"{name} acked {done} of {roots} roots"
-    base = statistics.median(figures["floor: dict and XOR"])
-    print(f"\n{roots:,} roots, init and {depth} ack(s) each: {messages:,} messages a round, median of {rounds}")
-    for name, nanoseconds in figures.items():
-        median = statistics.median(nanoseconds)
-        print(f"  {name:22} {median:7.0f} ns a message  {1e9 / median:12,.0f} messages/s  {median / base:5.1f} x floor")
+def _floor(inits: list[Message], acks: list[Message]) -> int:
+    values: dict[int, int] = {}
+    done = 0
+    for root, xor, _ in inits:
+        values[root] = xor
+    for root, xor, _ in acks:
+        value = values[root] ^ xor
+        if value:
+            values[root] = value
+        else:
+            del values[root]
+            done += 1
+    return done
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--roots", type=int, default=1_000_000, help="in flight for the bytes")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    print(f"CPython {platform.python_version()}, {platform.machine()}, {options.roots:,} roots in flight")
-    resident = resident_bytes_a_root(options.roots)  # first, while no freed memory can be used again
-    print(f"  exact, {PER_MS} roots a ms    resident {resident:5.0f} bytes a root")
-    worst = 0.0
-    for name, rotation, per_ms in [
-        (f"exact, {PER_MS} roots a ms", None, PER_MS),
-        ("exact, 1 root a ms", None, 1),
-        ("rotation=3", 3, PER_MS),
-    ]:
-        held, peak = bytes_a_root(options.roots, rotation, per_ms)
-        worst = max(worst, held)
-        print(f"  {name:22} traced   {held:5.0f} bytes a root, {peak:5.0f} at the peak")
-    for depth in (1, 4):
-        speed(options.roots // 10 // depth, depth, options.rounds)
-    if max(worst, resident) > LIMIT_BYTES:
-        sys.exit(f"\nmore than {LIMIT_BYTES} bytes a root")
+def acker(rotation: int | None, seen: str | None) -> Callable[[Messages], Measured]:
+    """Return the loop over an acker; every effect is taken."""
+
+    def run(inits: list[Message], acks: list[Message]) -> int:
+        machine = Acker(rotation=rotation)
+        done = 0
+        for root, xor, now in inits:
+            for _ in machine.init(root, xor, 3, now):
+                raise AssertionError("nothing is acked yet")
+        for root, xor, now in acks:
+            for effect in machine.ack(root, xor, now, seen):
+                done += type(effect) is Acked
+        assert len(machine) == 0
+        return done
+
+    return partial(_timed, run=run)
+
+
+def _timed(messages: Messages, run: Callable[[list[Message], list[Message]], int]) -> Measured:
+    inits, acks = messages
+    return timed(lambda _: run(inits, acks), None, len(inits) + len(acks))
 
 
 if __name__ == "__main__":
-    main()
+    print(grown(int(sys.argv[1])))

@@ -1,14 +1,13 @@
-"""LocalCluster: tuples a second through a spout and a bolt, with and without acking, against the calls by hand."""
+"""The suite `cluster`: a spout and a bolt in LocalCluster, with no acker, one and four, and with a count window behind them.
+
+The floor is the bolt's function, called in a loop; the sums of what comes out are compared.
+"""
 
 from __future__ import annotations
 
-import argparse
-import gc
-import platform
-import statistics
-import time
 from collections.abc import Callable, Iterator
 
+from benchmarks.frame import Contender, Plan
 from windowing import Spout, Topology, TopologyBuilder, bolt, count, spout, tumbling
 from windowing.runtime import LocalCluster, VirtualClock
 
@@ -66,43 +65,21 @@ def in_cluster(ackers: int, window: bool) -> Callable[[int], int]:
     return run
 
 
-CONTENDERS: dict[str, Callable[[int], int]] = {
-    "by hand": by_hand,
-    "spout -> bolt, no acker": in_cluster(0, False),
-    "spout -> bolt, 1 acker": in_cluster(1, False),
-    "spout -> bolt, 4 ackers": in_cluster(4, False),
-    "spout -> bolt -> window": in_cluster(1, True),
-}
-
-
-def rounds(rows: int, times: int) -> Iterator[tuple[str, list[float]]]:
-    """Yield each contender with its CPU seconds a round; they take turns, and the sums have to be equal."""
-    figures: dict[str, list[float]] = {name: [] for name in CONTENDERS}
-    expected = by_hand(rows)
-    for _ in range(times):
-        for name, run in CONTENDERS.items():
-            gc.collect()
-            started = time.process_time()
-            found = run(rows)
-            figures[name].append(time.process_time() - started)
-            assert found == expected, f"{name}: {found} instead of {expected}"
-    yield from figures.items()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=50_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    print(
-        f"CPython {platform.python_version()}, {platform.machine()}, {options.rows:,} tuples, {options.rounds} rounds"
+def plans(scale: float = 1.0) -> Iterator[Plan]:
+    """Yield one comparison: the bolt's function in a loop, then in clusters."""
+    runs: dict[str, Callable[[int], int]] = {
+        "the bolt in a loop, by hand": by_hand,
+        "spout -> bolt, no acker": in_cluster(0, False),
+        "spout -> bolt, 1 acker": in_cluster(1, False),
+        "spout -> bolt, 4 ackers": in_cluster(4, False),
+        "spout -> bolt -> window": in_cluster(1, True),
+    }
+    contenders = [Contender(name, run) for name, run in runs.items()]
+    yield Plan(
+        "cluster",
+        "tuples of the spout, through LocalCluster",
+        contenders,
+        int,
+        int(50_000 * scale),
+        unit="ns per tuple",
     )
-    base = 0.0
-    for name, figures in rounds(options.rows, options.rounds):
-        seconds = statistics.median(figures)
-        base = base or seconds
-        print(f"  {name:24} {options.rows / seconds:12,.0f} tuples/s of the spout  {seconds / base:6.0f} x by hand")
-
-
-if __name__ == "__main__":
-    main()

@@ -56,6 +56,11 @@ SUITES = {
         Suite("core", "benchmarks.core.suite", "the windows themselves, against loops by hand and other libraries"),
         Suite("growth", "benchmarks.growth", "what an event or a trigger costs as lengths, keys and disorder grow"),
         Suite("memory", "benchmarks.memory", "bytes a buffered event"),
+        Suite("persistent", "benchmarks.persistent", "windows on disk, against windows in memory"),
+        Suite("acker", "benchmarks.acker", "bytes a root and messages a second"),
+        Suite("cluster", "benchmarks.cluster", "a topology in one process"),
+        Suite("state", "benchmarks.state", "commits to the stores of a Trident state"),
+        Suite("simulator", "benchmarks.simulator", "simulated schedules a second"),
     )
 }
 

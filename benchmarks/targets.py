@@ -103,6 +103,11 @@ def _state(runs: Runs) -> Numbers:
     return {figure.contender: figure.median for figure in comparison.figures}
 
 
+def _resident(runs: Runs) -> Numbers:
+    comparison = _comparison(runs, "persistent", "window of 5,000,000")
+    return {"resident MB": comparison.figures[0].notes["resident MB"] if comparison else None}
+
+
 def _memory(contender: str) -> Callable[[Runs], Numbers]:
     return lambda runs: {contender: value(runs, "memory", "buffered", contender)}
 
@@ -162,4 +167,9 @@ TARGETS = (
     ),
     Target("memory per buffered event, a tuple of 3, over the tuple itself", "at most 150 bytes", _memory("Duration window"), 150),
     Target("memory per buffered event, columnar", "at most 40 bytes in all", _memory("columnar"), 40),
+    Target(
+        "the acker, a root in flight", "at most 250 bytes",
+        lambda runs: {"traced": value(runs, "acker", "bytes a root", "exact, 50 roots a ms")}, 250,
+    ),
+    Target("a window of 5,000,000 tuples with 50,000 in memory", "at most 400 MB of resident memory", _resident, 400),
 )  # fmt: skip
