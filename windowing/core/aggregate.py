@@ -16,7 +16,7 @@ A user writes `from windowing.core import aggregate as agg`; `count`, `sum`, `mi
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain, repeat
@@ -119,20 +119,18 @@ def _numbers(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _first(value: Any) -> Any:
-    if isinstance(value, str | bytes | bytearray):
-        raise TypeError(f"a sum adds numbers, got {shown(value)}; give a field that holds numbers")
-    return value
+    if not isinstance(value, str | bytes | bytearray):
+        return value
+    raise TypeError(f"a sum adds numbers, got {shown(value)}; give a field that holds numbers")
 
 
-def _total(start: Any, values: Sequence[Any]) -> Any:
+def _total(start: Any, values: Iterable[Any]) -> Any:
     """Return `start` plus the values, from left to right; the fast sum() only where it is the same to the last bit."""
     if _SUM_IS_SEQUENTIAL:
         return builtins.sum(values, start)
-    if type(start) is int:
-        total = builtins.sum(values, start)
-        if type(total) is int:
-            return total
-    return reduce(_plus, values, start)
+    values = list(values)
+    total = builtins.sum(values, start) if type(start) is int else None
+    return total if type(total) is int else reduce(_plus, values, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +189,14 @@ class Summed(_Single):
 
     def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
         """Return `acc` plus the values, from left to right."""
-        if _SUM_IS_SEQUENTIAL:
-            try:
-                rest = iter(values)
-                return builtins.sum(rest, next(rest) if acc is None else acc)
-            except (TypeError, StopIteration):
-                pass  # there is None among them, or what is no number
-        present = _present(values)
-        if acc is None and present:
-            return _total(_first(present[0]), present[1:])
-        return _total(acc, present) if present else acc
+        rest = iter(values)
+        try:
+            return _total(_first(next(rest)) if acc is None else acc, rest)
+        except (TypeError, StopIteration):  # no value, None among them, or what is no number
+            rest = iter(_present(values))
+        if acc is None:
+            return next((_total(_first(first), rest) for first in rest), None)
+        return _total(acc, rest)
 
     def merge(self, a: Any, b: Any) -> Any:
         """Return the sum of both."""

@@ -55,7 +55,7 @@ def one_for_each(payloads: Sized, **columns: Sized | None) -> None:
 class Guard:
     """One per machine; every entry returns `guard.run(generator)`, or calls `guard.enter()` if it has no effects.
 
-    Cost: about 0.2 us for an entry without effects, 0.3 us for each effect.
+    Cost: about 0.2 us for an entry without effects, 0.1 us for each effect.
 
     >>> guard = Guard()
     >>> list(guard.run(iter(())))
@@ -64,11 +64,12 @@ class Guard:
     False
     """
 
-    __slots__ = ("_run", "_state")
+    __slots__ = ("_entry", "_run", "_state")
 
     def __init__(self) -> None:
         self._state = _FREE
-        self._run: _Effects | None = None
+        self._run: Generator[Any, None, None] | None = None
+        self._entry = 0
 
     @property
     def busy(self) -> bool:
@@ -102,7 +103,9 @@ class Guard:
         if first is _END:
             self._state = _FREE
             return _NOTHING
-        run = self._run = _Effects(self, effects, first, positions)
+        self._entry += 1
+        run = self._run = _handed_out(self, self._entry, effects, first, positions)
+        next(run)
         return run
 
     def fail(self) -> None:
@@ -115,13 +118,14 @@ class Guard:
 
     def _end(self, state: _State) -> None:
         run, self._run = self._run, None
+        self._entry += 1
         self._state = state
         if run is not None:
-            run.drop()
+            run.close()
 
-    def ended(self, run: _Effects, failed: bool) -> None:
-        """Take the news that `run` is over; news of an iterator of before a restore is ignored."""
-        if run is self._run:
+    def ended(self, entry: int, failed: bool) -> None:
+        """Take the news that the iterator of an entry is over; news of one of before a restore is ignored."""
+        if entry == self._entry:
             self._run = None
             self._state = _SPENT if failed else _FREE
 
@@ -137,48 +141,26 @@ class Guard:
         )
 
 
-class _Effects:
-    """The effects of one entry; `close()` drops the rest of them. Made by `Guard.run`."""
-
-    __slots__ = ("_effects", "_guard", "_positions", "_source", "_window")
-
-    def __init__(self, guard: Guard, effects: Iterator[Any], first: Any, positions: bool) -> None:
-        self._guard = guard
-        self._effects = effects
-        self._source: Iterator[Any] = chain((first,), effects)
-        self._positions = positions
-        self._window: TupleWindow | None = None
-
-    def __iter__(self) -> _Effects:
-        return self
-
-    def __next__(self) -> Any:
-        if self._window is not None:
-            self._window.invalidate()
-            self._window = None
-        try:
-            item = next(self._source)
-        except StopIteration:
-            self._guard.ended(self, failed=False)
-            raise
-        except BaseException:
-            self._guard.ended(self, failed=True)
-            raise
-        effect = item[1] if self._positions else item
-        if type(effect) is Activation:
-            self._window = effect.window
-        return item
-
-    def close(self) -> None:
-        """Drop the rest; unless everything had been taken, only a restore frees the machine."""
-        self._guard.ended(self, failed=True)
-        self.drop()
-
-    def drop(self) -> None:
-        """End this iterator and the window it handed out last."""
-        if self._window is not None:
-            self._window.invalidate()
-            self._window = None
-        self._source = _NOTHING
-        if isinstance(self._effects, Generator):
-            self._effects.close()
+def _handed_out(
+    guard: Guard, entry: int, effects: Iterator[Any], first: Any, positions: bool
+) -> Generator[Any, None, None]:
+    """Yield None, so that a `close()` is noticed from then on, and the effects; tell the guard how it ended."""
+    window: TupleWindow | None = None
+    failed = True
+    try:
+        yield None
+        for item in chain((first,), effects):
+            effect = item[1] if positions else item
+            if type(effect) is Activation:
+                window = effect.window
+                yield item
+                window.invalidate()
+            else:
+                yield item
+        failed = False
+    finally:
+        if window is not None:
+            window.invalidate()
+        if isinstance(effects, Generator):
+            effects.close()
+        guard.ended(entry, failed)

@@ -1,4 +1,4 @@
-"""What the two machines of panes have in common: the content of their windows, and which snapshots they refuse."""
+"""What the two machines of panes have in common: their windows, and which snapshots they refuse."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from windowing.core.partials import Aggregation, Partial
+from windowing.core.windows import TupleWindow
 from windowing.errors import SnapshotError, shown
 
-__all__ = ["NO_TUPLES", "PaneContent", "refuse_foreign"]
+__all__ = ["NO_TUPLES", "PaneWindow", "refuse_foreign"]
 
 NO_TUPLES = (
     "a window with aggregate= keeps no tuples: use window.aggregate and len(window); or leave out aggregate= to have "
@@ -16,28 +17,29 @@ NO_TUPLES = (
 )
 
 
-class PaneContent:
-    """The content of a window as partials, oldest first; the result is made when asked for."""
+class PaneWindow(TupleWindow):
+    """A window of partials, oldest first; the result is made when asked for."""
 
     __slots__ = ("_aggregation", "_partials")
 
-    def __init__(self, partials: Sequence[Partial], aggregation: Aggregation) -> None:
-        self._partials, self._aggregation = partials, aggregation
+    def __init__(
+        self, partials: Sequence[Partial], aggregation: Aggregation, start: int | None, end: int, key: Any
+    ) -> None:
+        # Not by way of TupleWindow's: this is made for each key and window, and needs no content of its own.
+        self._partials, self._aggregation, self._valid = partials, aggregation, True
+        self.start_timestamp, self.end_timestamp, self.key = start, end, key
+
+    @property
+    def aggregate(self) -> Any:
+        """The result of the bolt's `aggregate=` over the window: a value, or a dict of them by name."""
+        return self._aggregation.result(self._partials) if self._valid else self._live()
 
     def __len__(self) -> int:
-        return sum(partial[0] for partial in self._partials)
+        return sum(partial[0] for partial in self._partials) if self._valid else len(self._live())
 
-    def current(self) -> NoReturn:
+    def _live(self) -> NoReturn:
+        self._refuse_if_stale()
         raise TypeError(NO_TUPLES)
-
-    def new(self) -> NoReturn:
-        raise TypeError(NO_TUPLES)
-
-    def expired(self) -> NoReturn:
-        raise TypeError(NO_TUPLES)
-
-    def aggregate(self) -> Any:
-        return self._aggregation.result(self._partials)
 
 
 def refuse_foreign(data: dict[str, Any], kind: str, version: int, spec: Any) -> None:

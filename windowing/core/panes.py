@@ -22,7 +22,7 @@ from windowing.core.events import Effect
 from windowing.core.keyed import SNAPSHOT_FORMAT, KeyedMachine
 from windowing.core.measures import Count
 from windowing.core.mixes import Firing
-from windowing.core.pane_content import PaneContent, refuse_foreign
+from windowing.core.pane_content import PaneWindow, refuse_foreign
 from windowing.core.pane_queue import NumberPanes
 from windowing.core.partials import Aggregation
 from windowing.core.track import Tally, key_of
@@ -139,8 +139,7 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
     def _window(self, track: PaneTrack, firing: Firing) -> TupleWindow:
         self.tally.fired += 1
         track.buffer.show(firing.low, firing.high, self.tally)
-        content = PaneContent(track.buffer.partials(firing.high), self._aggregation)
-        return TupleWindow(content, None, firing.reference, track.key)
+        return PaneWindow(track.buffer.partials(firing.high), self._aggregation, None, firing.reference, track.key)
 
     def _tuples(self, track: PaneTrack, low: int, high: int) -> None:
         return None

@@ -20,7 +20,17 @@ from functools import reduce
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from windowing.core.aggregate import Aggregator, Counted, Largest, Smallest, Summed, add_many, field_of, spec_of
+from windowing.core.aggregate import (
+    Aggregator,
+    Averaged,
+    Counted,
+    Largest,
+    Smallest,
+    Summed,
+    add_many,
+    field_of,
+    spec_of,
+)
 from windowing.core.faults import fault
 from windowing.errors import BoltError, ConfigError, shown
 
@@ -31,6 +41,7 @@ Partial = list[Any]
 
 _SCALARS = (int, float, str, bool, type(None))
 _RESULT_IS_ACCUMULATOR = (Counted, Summed, Smallest, Largest)
+_OWN = (*_RESULT_IS_ACCUMULATOR, Averaged)
 
 
 class Aggregation:
@@ -50,8 +61,9 @@ class Aggregation:
         "_finish",
         "_merges",
         "_names",
+        "_nothing",
         "_parts",
-        "_pick",
+        "_places",
         "_runs",
         "spec",
     )
@@ -68,14 +80,11 @@ class Aggregation:
         self._columns = [self._fields.index(field_of(part)) for _, part in self._parts]
         self._runs = [_run_adder(part) for _, part in self._parts]
         self._merges = [operator.add, *(part.merge for _, part in self._parts)]
-        self._finish = [None if name in counting else _finisher(part) for name, part in named.items()]
-        places = [0 if name in counting else 1 + kept.index(name) for name in named]
-        self._pick: Callable[[Partial], Any] = itemgetter(*places)
-
-    @property
-    def reads(self) -> int:
-        """How many fields are read of a payload; 0 if tuples are only counted."""
-        return len(self._fields)
+        self._places = [(name, 0 if name in counting else 1 + kept.index(name)) for name in named]
+        own = all(type(part) in _OWN for _, part in self._parts)
+        self._nothing: Partial | None = [0, *(part.init() for _, part in self._parts)] if own else None
+        plainly = all(type(part) in _RESULT_IS_ACCUMULATOR for _, part in self._parts)
+        self._finish = None if plainly else [_identity, *(_finisher(part) for _, part in self._parts)]
 
     def values(self, payloads: Sequence[Any]) -> Sequence[Any]:
         """Return what is read of each payload. Raises ConfigError for a payload without the field. Cost: C speed."""
@@ -85,8 +94,8 @@ class Aggregation:
         return list(zip(*columns, strict=True)) if columns else [None] * len(payloads)
 
     def init(self) -> Partial:
-        """Return the partial of nothing."""
-        return [0, *(part.init() for _, part in self._parts)]
+        """Return the partial of nothing, a list of its own: our own accumulators are never changed in place."""
+        return [0, *(part.init() for _, part in self._parts)] if self._nothing is None else self._nothing.copy()
 
     def add(self, partial: Partial, value: Any) -> None:
         """Add one value to a partial, in place."""
@@ -127,15 +136,12 @@ class Aggregation:
 
     def result(self, partials: Sequence[Partial]) -> Any:
         """Return what the bolt sees of all partials together, oldest first: a value, or a dict of them by name."""
-        merged = self._pick(partials[0] if len(partials) == 1 else reduce(self.merge, partials))
+        merged = partials[0] if len(partials) == 1 else reduce(self.merge, partials)
+        if self._finish is not None:
+            merged = [finish(acc) for finish, acc in zip(self._finish, merged, strict=True)]
         if self._names is None:
-            finish = self._finish[0]
-            return merged if finish is None else finish(merged)
-        if len(self._names) == 1:
-            merged = (merged,)
-        if any(self._finish):
-            merged = [acc if finish is None else finish(acc) for finish, acc in zip(self._finish, merged, strict=True)]
-        return dict(zip(self._names, merged, strict=True))
+            return merged[self._places[0][1]]
+        return {name: merged[at] for name, at in self._places}
 
     def fold(self, payloads: Sequence[Any]) -> Any:
         """Return what the bolt sees of these payloads."""
@@ -148,10 +154,14 @@ def _run_adder(part: Aggregator) -> Callable[[Any, Sequence[Any]], Any]:
     return getattr(part, "add_many", None) or bind(add_many, part)
 
 
-def _finisher(part: Aggregator) -> Callable[[Any], Any] | None:
-    """Return what makes the result of an accumulator, None where it is the accumulator itself."""
-    if type(part) in _RESULT_IS_ACCUMULATOR:
-        return None
+def _identity(acc: Any) -> Any:
+    return acc
+
+
+def _finisher(part: Aggregator) -> Callable[[Any], Any]:
+    """Return what makes the result of an accumulator."""
+    if type(part) in _OWN:
+        return part.result
     # Merged with nothing first: an accumulator itself never gets into the hands of a bolt that might keep or change it.
     return lambda acc: part.result(part.merge(part.init(), acc))
 

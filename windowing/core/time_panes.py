@@ -31,11 +31,10 @@ from windowing.core.events import Activation, Effect, Expired
 from windowing.core.guard import no_effects, one_for_each
 from windowing.core.measures import Duration
 from windowing.core.mixes import align_up, end_after
-from windowing.core.pane_content import PaneContent, refuse_foreign
+from windowing.core.pane_content import PaneWindow, refuse_foreign
 from windowing.core.partials import Aggregation, Partial, plain
 from windowing.core.sliding import SlidingMerge
 from windowing.core.track import key_of
-from windowing.core.windows import TupleWindow
 from windowing.errors import ConfigError
 
 __all__ = ["TimePaneManager"]
@@ -151,11 +150,12 @@ class TimePaneManager(Entries):
 
     def _new_cell(self, pane: _Pane, end: int, key: Any) -> Partial:
         cell = pane.cells[key] = self._aggregation.init()
-        if key not in self._ordinals:
+        newest = self._newest.get(key)
+        if newest is None:
             self._ordinals[key] = self._ordinal
             self._ordinal += 1
             self._newest[key] = end
-        elif end > self._newest[key]:
+        elif end > newest:
             self._newest[key] = end
         return cell
 
@@ -180,16 +180,17 @@ class TimePaneManager(Entries):
     def _add_run(self, end: int, values: Sequence[Any], keys: Sequence[Any] | None) -> None:
         pane = self._panes.get(end) or self._new_pane(end)
         self._touched.add(end)
-        cells, held = pane.cells, not self._gaps or self._is_held(end)
+        pane.count += len(values)
+        cells, add_many = pane.cells, self._aggregation.add_many
+        held = not self._gaps or self._is_held(end)
         for key, of_key in self._by_key(values, keys):
             cell = cells.get(key)
             if cell is None:
                 cell = self._new_cell(pane, end, key)
             if held:
-                self._aggregation.add_many(cell, of_key)
+                add_many(cell, of_key)
             else:
                 cell[0] += len(of_key)
-        pane.count += len(values)
 
     def _by_key(self, values: Sequence[Any], keys: Sequence[Any] | None) -> Iterable[tuple[Any, Sequence[Any]]]:
         if keys is None:
@@ -215,6 +216,7 @@ class TimePaneManager(Entries):
         touched = deque(sorted(self._touched))
         if touched and self._merged is not None:
             self._merged.forget(touched[0])
+        aggregation = self._aggregation
         for end in self._due(since, until):
             start = end - self._length
             while touched and touched[0] <= end:
@@ -222,7 +224,7 @@ class TimePaneManager(Entries):
             windows = self._windows(end)
             self.tally.fired += len(windows)
             for key, partials in windows:
-                yield Activation(TupleWindow(PaneContent(partials, self._aggregation), start, end, key))
+                yield Activation(PaneWindow(partials, aggregation, start, end, key))
 
     def _due(self, since: int | None, until: int) -> Iterator[int]:
         ends, slide, offset = self._ends, self._slide, self._offset

@@ -101,11 +101,14 @@ class TupleWindow:
         self._valid = False
 
     def _live(self) -> WindowContent:
+        self._refuse_if_stale()
+        return self._content
+
+    def _refuse_if_stale(self) -> None:
         if not self._valid:
             raise StaleWindowError(
                 f"{self!r} was asked after its execute had returned; copy what you need while it runs: list(window.get())"
             )
-        return self._content
 
     def __repr__(self) -> str:
         start = "" if self.start_timestamp is None else f"start={self.start_timestamp}, "
