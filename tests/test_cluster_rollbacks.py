@@ -248,3 +248,44 @@ def test_whatever_is_refused_states_and_windows_hold_each_tuple_once(
         shown |= dict(states.state("recent", task).items())
     assert counted == {n: rows.count(n) for n in rows}
     assert shown == dict.fromkeys(range(len(rows)), 1)
+
+
+@pytest.mark.parametrize("pages", [False, True])
+def test_a_drain_waits_for_a_recovery_whose_retry_is_pending(pages: bool) -> None:
+    left = {"pre_prepare": 0, "pre_rollback": 0}
+    kept = {"max_events_in_memory": 1000} if pages else {}
+
+    @windowed_bolt(length=count(10), slide=count(10), output="ids array<long>", message_id="id", name="recent", **kept)
+    class Recent(Refusing):
+        def __init__(self) -> None:
+            self.refusals, self.life = left, []
+
+        def execute(self, window: Any) -> Any:
+            return ([row["id"] for row in window.get()],)
+
+    builder = TopologyBuilder("draining").configure(state_checkpoint_interval=seconds(10))
+    builder.set_spout("source", InputSpout("id long"))
+    builder.set_bolt("recent", Recent, 2).fields_grouping("source", "id")
+    with LocalCluster(builder.build(), batches={"source": []}, clock=VirtualClock()) as cluster:
+        cluster.run_batch({"source": [(id,) for id in range(6)]})
+        left.update(pre_prepare=1, pre_rollback=2)
+        coordinator: Any = cluster.crew.coordinator
+        coordinator.request()
+        while cluster.step():
+            pass
+        assert coordinator.spout.recovering, "its rollback was refused, and is tried again later"
+        cluster.drain()
+        assert (left["pre_rollback"], coordinator.spout.recovering) == (0, False)
+        assert sorted(id for (ids,) in cluster.result["recent"][-2:] for id in ids) == list(range(6))
+        assert [task.executor.closed for task in cluster.crew.windowed] == [True, True]
+
+
+def test_without_a_limit_of_attempts_a_hook_that_always_refuses_ends_the_cluster_too() -> None:
+    topology = topology_of(counting({"pre_prepare": 10_000}), max_attempts=None)
+    with (
+        LocalCluster(topology, batches={"source": [[(1,)]]}, clock=VirtualClock()) as cluster,
+        pytest.raises(
+            CheckpointError, match=r"1000 refusals without a commit, as many as there may be without a limit"
+        ),
+    ):
+        cluster.run()

@@ -326,3 +326,59 @@ def test_tuples_on_disk_wait_for_a_checkpoint_not_for_their_window():
     parts = r"up to 31000 ms \(length 20000 \+ slide 10000 \+ checkpoint interval 1000\)"
     with pytest.raises(TopologyError, match=parts):
         topology_of(InputSpout(ROWS), by_ids, message_timeout=seconds(30), state_checkpoint_interval=seconds(1))
+
+
+def test_tasks_that_wait_for_tuples_to_come_again_have_the_watermark_of_a_run_without_the_restart():
+    """In batches the tasks of a bolt have one watermark: one that recovers tells the others, and hears of them, all the same."""
+    seen = []
+
+    @tumbling(seconds(10), timestamp="at", late_stream="late", message_id="id", output="ids array<long>", name="window")
+    class Ids:
+        def init_state(self, state):
+            self.state = state
+
+        def execute(self, window):
+            seen.append([row["id"] for row in window])
+            return (seen[-1],)
+
+    builder = TopologyBuilder("one_watermark").configure(message_timeout=seconds(600))
+    builder.set_spout("source", InputSpout(ROWS))
+    builder.set_bolt("window", Ids, 2).fields_grouping("source", "n")
+    topology = builder.build()
+    a, b = 0, 2
+    with LocalCluster(topology, batches={"source": []}, clock=VirtualClock()) as probe:
+        probe.run_batch({"source": [(1, 0, n) for n in (a, b)]})
+        assert [task.executor.counts()["in"] for task in probe.crew.windowed] == [1, 1], (
+            "a and b are tasks of their own"
+        )
+    first = [(1, 1_000, a), (2, 2_000, b)]
+    # a is late for the windows that b's tuple has ended in the batch before, and the other way round.
+    second = [(3, 3_000, a), (4, 12_000, b)]
+    third = [(5, 9_000, a), (6, 25_000, a), (7, 11_500, b)]
+    fourth = [(8, 19_000, b), (9, 26_000, a)]
+
+    def run(batches, states):
+        """Run batches; return the windows that each has fired, and what was late in each."""
+        found = []
+        with LocalCluster(topology, batches={"source": []}, clock=VirtualClock(), states=states) as cluster:
+            for rows in batches:
+                del seen[:]
+                before = len(cluster.result["window.late"])
+                cluster.run_batch({"source": rows})
+                found.append((sorted(seen), sorted(row[0] for row in cluster.result["window.late"][before:])))
+        return found
+
+    whole = run([first, second, third, fourth], MemoryStateProvider())
+    assert whole[1:] == [([[1, 3], [2]], []), ([[4]], [5, 7]), ([], [8])]
+    for held in ([first[0]], [first[1]], []):
+        states = MemoryStateProvider()
+        assert run([first], states) == whole[:1]
+        again = [row for row in first if row not in held]
+        found = run([again + second, third + held, fourth], states)
+        windows = sorted(window for fired, _ in found for window in fired)
+        assert windows == sorted(window for fired, _ in whole for window in fired)
+        assert sorted(id for _, late in found for id in late) == [5, 7, 8]
+        recovering = {row[0] for row in held}
+        assert found[0][0] == [window for window in whole[1][0] if not recovering & set(window)], (
+            "the other task is in time"
+        )

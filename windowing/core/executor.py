@@ -162,6 +162,11 @@ class WindowedBoltExecutor:
         """Learn that `stream` has shown `timestamp`, without a tuple of it: an upstream partition's largest, say."""
         self.generator.track(stream, timestamp, source, self._now)
 
+    def hear(self, timestamp: Any, stream: str = DEFAULT_STREAM, source: Any = None) -> None:
+        """Learn of a tuple that is offered later: the generator takes note of it as `add` will."""
+        if self._event_time and self._judge(timestamp) in (None, LateReason.LATE):
+            self.generator.track(stream, timestamp, source, self._now)
+
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def turn(self) -> Iterator[Effect]:

@@ -15,6 +15,8 @@ Laws
 - Ids of a channel (component, stream, task) are whole numbers that grow, each its own tuple's. What is gone is known exactly, so
   tuples may come again in any order, and more than once; one that comes for the first time may be behind 65,536 others (seen.py).
 - A tuple that comes again while the first is held is absorbed when that one is gone.
+- The executor's generator knows, while tuples are awaited too, what a run without the crash would: other tasks may learn from it,
+  and it from them.
 - A source that does not send a tuple again holds recovery up until `recovery_timeout` after the last that came; then the
   tuple is given up by name (Missed), as if it had expired. (In Storm recovery then never ends.)
 
@@ -24,14 +26,17 @@ Cost: O(held) at a checkpoint, of which what changed is written; O(1) a tuple. S
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from copy import deepcopy
 from typing import Any, NamedTuple
 
+from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.events import Effect
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.guard import no_effects
 from windowing.core.manager import WindowManager
 from windowing.core.recovery_rows import GONE, MACHINE, SHOWN, TRACK, WAITS, Place, RowKey, without
 from windowing.core.seen import SeenIds
+from windowing.core.watermark import WaterMarkEventGenerator
 from windowing.errors import ConfigError, shown
 
 __all__ = ["Absorbed", "Changes", "Missed", "WindowRecovery"]
@@ -74,7 +79,10 @@ class _Arrival(NamedTuple):
 
 
 class _Turn(NamedTuple):
+    """A turn, and what the watermark had heard by then: of what is set aside, and by whoever told its generator (`learn`)."""
+
     now_ms: int
+    heard: WaterMarkEventGenerator
 
 
 def _same(payload: Any) -> Any:
@@ -165,6 +173,7 @@ class WindowRecovery:
                 self._live[row[1], row[2]] = value[0]
             elif row[0] == GONE:
                 self._gone[row[1]] = SeenIds.of(value)
+        self.executor.generator.restore(self._written[MACHINE]["generator"])
         self.missing = set(self._live)
         self._deadline_ms = now_ms + self._timeout_ms
         if not self.missing:
@@ -197,7 +206,7 @@ class WindowRecovery:
     def turn(self, now_ms: int) -> Iterator[Effect | Absorbed | Missed]:
         """Make a watermark turn (over the clock: a tick of it), after recovery if that is under way."""
         if self.recovering:
-            self._aside.append(_Turn(now_ms))
+            self._aside.append(_Turn(now_ms, deepcopy(self.executor.generator)))
             return no_effects()
         self.executor.set_clock(now_ms)
         return self.executor.turn()
@@ -245,6 +254,10 @@ class WindowRecovery:
         if self._is_gone(*identity):
             return iter((Absorbed((arrival.payload,)),))
         self._aside.append(arrival)
+        self.executor.set_clock(arrival.now_ms)
+        self.executor.hear(
+            arrival.timestamp, arrival.options.get("stream", DEFAULT_STREAM), arrival.options.get("source")
+        )
         return no_effects()
 
     # -- the end of a recovery -----------------------------------------------------------------------------------------
@@ -262,7 +275,11 @@ class WindowRecovery:
         if missed:
             yield Missed(missed)
         for each in aside:
-            yield from self.turn(each.now_ms) if isinstance(each, _Turn) else self._take(each)
+            if isinstance(each, _Turn):
+                self.executor.generator.learn(each.heard)
+                yield from self.turn(each.now_ms)
+            else:
+                yield from self._take(each)
 
     def _resume(self) -> None:
         """Make the executor that of the checkpoint, its tuples in their places."""

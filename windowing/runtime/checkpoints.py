@@ -34,6 +34,8 @@ __all__ = ["COORDINATOR", "RECORD", "Barrier", "CheckpointTask", "Gate", "Links"
 COORDINATOR = ("__checkpoint", 0)
 """The channel of the barriers that the coordinator sends, and of what spouts emit: their tuples are cut by those."""
 
+_MOST_REFUSALS = 1_000
+
 RECORD = "checkpoint"
 """The name of the durable record."""
 
@@ -119,7 +121,8 @@ class Gate:
 class CheckpointTask(Task):
     """The coordinator. `roots` are the inboxes of the bolt tasks that read a spout, `tasks` the ids of all bolt tasks.
 
-    `rollbacks` counts those that are done. There may be as many refusals without a commit as a message has attempts.
+    `rollbacks` counts those that are done. There may be as many refusals without a commit as a message has attempts, and no more
+    than 1,000: who asks for no limit of attempts does not ask for a run that never ends.
     """
 
     def __init__(
@@ -178,14 +181,15 @@ class CheckpointTask(Task):
         return self.spout.next_deadline_ms()
 
     def _refused(self, checkpoint: Checkpoint) -> None:
-        """Take note of a refusal. Raises CheckpointError when there were as many in a row as a message has attempts."""
+        """Take note of a refusal. Raises CheckpointError when there were as many in a row as a message has attempts, or 1,000."""
         self._refusals += 1
         limit = self.context.config.max_attempts
-        if limit is not None and self._refusals >= limit:
+        if self._refusals >= (limit or _MOST_REFUSALS):
+            allowed = "there may be without a limit of attempts" if limit is None else "windowing.max.attempts allows"
             raise CheckpointError(
                 f"checkpoint {checkpoint.txid} was refused at {checkpoint.action.name}, which makes {self._refusals} refusals "
-                "without a commit, as many as windowing.max.attempts allows; result.errors has what the hooks raised: repair that, "
-                "and start again; the states are those of the last commit"
+                f"without a commit, as many as {allowed}; result.errors has what the hooks raised: repair that, and start again; "
+                "the states are those of the last commit"
             )
 
     def _perform(self, effects: Iterable[SpoutEffect]) -> None:

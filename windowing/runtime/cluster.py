@@ -21,16 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from windowing.core.checks import did_you_mean
-from windowing.core.measures import Duration, as_duration_ms
-from windowing.errors import ConfigError, WindowingError, shown
-from windowing.runtime.checkpoints import CheckpointTask
-from windowing.runtime.clock import Clock, SystemClock, VirtualClock
+from windowing.core.measures import Duration
+from windowing.errors import ConfigError, shown
+from windowing.runtime.clock import Clock, VirtualClock
 from windowing.runtime.crew import Crew, crew_of
 from windowing.runtime.hub import ClusterResult, Hub, output_name
-from windowing.runtime.loop import Loop
+from windowing.runtime.loop import LoopedCluster
 from windowing.runtime.spouts import InputSource
 from windowing.runtime.states_in_use import StatesInUse
-from windowing.runtime.tasks import BoltTask
+from windowing.runtime.tasks import BoltTask, Task
 from windowing.runtime.windowed import WindowedBoltTask
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Topology
@@ -44,7 +43,7 @@ Batches = Mapping[str, Sequence[Iterable[Any]]]
 """For each InputSpout the rows of each batch: tuples, or dicts by name."""
 
 
-class LocalCluster:
+class LocalCluster(LoopedCluster):
     """A topology at work. A context manager: leaving it closes spouts and bolts.
 
     batches: the rows of every InputSpout, batch by batch; then turns of windows over event time come at the ends of batches.
@@ -82,31 +81,22 @@ class LocalCluster:
         state_path: str | Path | None = None,
     ) -> None:
         self.topology = topology
-        self.clock: Clock = clock or SystemClock()
         self._batches = _checked_batches(topology, batches)
         self._hub = Hub(seed or 0, topology.config.acker_executors)
-        self._loop = Loop(self.clock, self._hub, seed is not None)
+        super().__init__(topology.name, clock, self._hub, seed)
         self._hub.result.outputs = {name: [] for name in _outputs(topology, outputs)}
         self._states = StatesInUse(topology, states, state_path)
         try:
             self.crew: Crew = crew_of(topology, self._hub, batches is not None, self._states.provider)
         except BaseException:
-            self._states.release()
+            self._end("it could not be made")
             raise
-        self._opened = False
         self._quiet_rounds = 0
-        self._over: str | None = None
 
     @property
     def result(self) -> ClusterResult:
         """What came of the run so far."""
         return self._hub.result
-
-    def __enter__(self) -> LocalCluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -138,10 +128,10 @@ class LocalCluster:
         coordinator = self.crew.coordinator
         if coordinator is None:
             return True
-        self._recovered(coordinator)
+        self._recovered()
         before = self.result.checkpoints
         self._guarded(coordinator.request)
-        self._recovered(coordinator)
+        self._recovered()
         return self.result.checkpoints > before
 
     def run_for(self, span: Duration | timedelta) -> ClusterResult:
@@ -150,37 +140,23 @@ class LocalCluster:
         With a VirtualClock a round in which spouts emit takes a millisecond, or one that always emits would hold the time; what
         they have emitted is worked off at the end.
         """
-        self._begin()
-        end_ms = self.clock.now_ms() + as_duration_ms(span, "span")
-        while self.clock.now_ms() < end_ms:
-            before = self._emissions()
-            if not self.step():
-                self._pass_time(end_ms)
-            elif isinstance(self.clock, VirtualClock) and self._emissions() > before:
-                self.clock.set(self.clock.now_ms() + 1)
+        self._run_for(span)
         if isinstance(self.clock, VirtualClock):
             self._work_off()
         return self.result
 
     def step(self) -> bool:
         """Make one round; return whether anything moved."""
-        self._begin()
-        moved = bool(self._guarded(lambda: self._loop.round(self.crew.tasks)))
+        moved = super().step()
         if moved:
             self._quiet_rounds = 0
         return moved
 
     def drain(self) -> None:
-        """End the input, in topological order: the last windows fire, bolts with ticks get one more."""
-        self._begin()
-        self._busy()
-        for task in self.crew.tasks:
-            if isinstance(task, WindowedBoltTask):
-                self._guarded(task.drain)
-                self._settle()
-            elif isinstance(task, BoltTask):
-                task.last_tick()
-                self._settle()
+        """End the input, in topological order: the last windows fire, bolts with ticks get one more. A recovery that is under way,
+        and whatever waits to be tried again, comes first; after a rollback meanwhile what was drained is drained again.
+        """
+        self._undisturbed(self._drain)
 
     @property
     def pending(self) -> int:
@@ -199,31 +175,17 @@ class LocalCluster:
         for task in self.crew.spouts:
             self._guarded(task.deactivate)
 
-    def close(self) -> None:
-        """Close spouts and bolts, once; nothing is drained."""
-        if self._over is None:
-            problem = self._end("it was closed")
-            if problem is not None:
-                raise problem
-
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        if self._over is not None:
-            raise WindowingError(
-                f"the cluster of topology {self.topology.name!r} is over: {self._over}; make another LocalCluster"
-            )
-        if not self._opened:
-            self._opened = True
-            self._guarded(self._states.begin)
-            for task in reversed(self.crew.tasks):  # whoever reads is ready before whoever emits
-                self._guarded(task.open)
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return self.crew.tasks
 
-    def _busy(self) -> None:
-        """Make rounds until nothing moves."""
-        self._begin()
-        while self.step():
-            pass
+    def _take_hold(self) -> None:
+        self._states.begin()
+
+    def _held(self) -> Iterable[Callable[[], object]]:
+        return (self._states.release,)
 
     def _settle(self) -> None:
         """Make rounds until nothing moves and no failed message waits to be emitted again."""
@@ -267,12 +229,27 @@ class LocalCluster:
             rollbacks = self._rollbacks
             work()
             self._settle()
+            self._recovered()
 
-    def _recovered(self, coordinator: CheckpointTask) -> None:
+    def _recovered(self) -> None:
         """Make rounds until nothing moves and the states are those of a checkpoint."""
+        coordinator = self.crew.coordinator
         self._busy()
-        while coordinator.spout.recovering and self._pass_time():
+        while coordinator is not None and coordinator.spout.recovering and self._pass_time():
             self._busy()
+
+    def _drain(self) -> None:
+        self._recovered()
+        self._settle()
+        for task in self.crew.tasks:
+            if self.crew.coordinator is not None:
+                self._recovered()  # a task without its states has no windows to drain
+            if isinstance(task, WindowedBoltTask):
+                self._guarded(task.drain)
+                self._settle()
+            elif isinstance(task, BoltTask):
+                task.last_tick()
+                self._settle()
 
     def _retrying(self) -> bool:
         return any(task.pending.waiting for task in self.crew.spouts)
@@ -281,13 +258,10 @@ class LocalCluster:
         return all(task.dry for task in self.crew.spouts)
 
     def _pass_time(self, end_ms: int | None = None) -> bool:
-        """Let the clock go on to the next deadline; False if there is none."""
-        deadlines = [ms for task in self.crew.tasks if (ms := task.next_deadline_ms()) is not None]
+        poll_ms = None
         if not all(task.source.over for task in self.crew.spouts):
-            deadlines.append(self._hub.now_ms + self._poll_ms(until_end=end_ms is None))
-        if end_ms is not None:
-            deadlines.append(end_ms)
-        return self._loop.wait(deadlines)
+            poll_ms = self._hub.now_ms + self._poll_ms(until_end=end_ms is None)
+        return self._loop.wait(self.crew.tasks, poll_ms, end_ms)
 
     def _poll_ms(self, until_end: bool) -> int:
         """Return when spouts that had nothing are asked again. At the end of the input, where only what failed may come again, they
@@ -307,25 +281,6 @@ class LocalCluster:
         rows = list(rows)
         for index, source in enumerate(inputs):
             source.feed(rows[index :: len(inputs)])
-
-    def _guarded(self, call: Any) -> Any:
-        """Call; whatever comes out of it ends the cluster, and every component is told."""
-        try:
-            return call()
-        except BaseException as problem:
-            self._end(f"it ended with {type(problem).__name__}")  # what came first is what went wrong
-            raise
-
-    def _end(self, why: str) -> BaseException | None:
-        """Close every task that was opened, and the states, whatever raises; return what was raised first."""
-        self._over = why
-        problems = []
-        for close in (*(task.close for task in self.crew.tasks if self._opened), self._states.release):
-            try:
-                close()
-            except BaseException as problem:
-                problems.append(problem)
-        return problems[0] if problems else None
 
 
 def run_topology(

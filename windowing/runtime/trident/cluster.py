@@ -15,17 +15,17 @@ Source: what Storm's `LocalCluster` does with a `TridentTopology`; the loop is o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import did_you_mean
-from windowing.core.measures import Duration, as_duration_ms
-from windowing.errors import ConfigError, WindowingError, shown
-from windowing.runtime.clock import Clock, SystemClock, VirtualClock
-from windowing.runtime.loop import Loop
+from windowing.core.measures import Duration
+from windowing.errors import ConfigError, shown
+from windowing.runtime.clock import Clock
+from windowing.runtime.loop import LoopedCluster
 from windowing.runtime.stores.records import SqliteRecordStore
 from windowing.runtime.tasks import Task
 from windowing.runtime.trident.crew import TridentCrew, crew_of
@@ -43,7 +43,7 @@ Batches = Mapping[str, Sequence[Iterable[Any]]]
 """For a stream the rows of each batch, in place of its spout: the n-th are those of txid n, in every attempt and every run."""
 
 
-class TridentCluster:
+class TridentCluster(LoopedCluster):
     """A Trident topology at work. A context manager: leaving it closes spouts, operations and states.
 
     batches: rows for streams, in place of their spouts. clock: the system's if left out. seed: None does every step in its order;
@@ -79,22 +79,18 @@ class TridentCluster:
         sinks: Mapping[str, SinkWriter] | None = None,
     ) -> None:
         self.plan = topology.build() if isinstance(topology, TridentTopology) else topology
-        self.clock: Clock = clock or SystemClock()
         if records is not None and state_path is not None:
             raise ConfigError(
                 f"topology {self.plan.name!r} was given both records= and state_path={shown(str(state_path))}; leave one out"
             )
         self._hub = TridentHub(seed or 0)
-        self._loop = Loop(self.clock, self._hub, seed is not None)
+        super().__init__(self.plan.name, clock, self._hub, seed)
         given = _checked_batches(self.plan, batches)
         writers = _checked_sinks(self.plan, sinks)
         self._hub.trident.sinks = {name: [] for name in self.plan.sinks if name not in writers}
         self._own = None if state_path is None else SqliteRecordStore(state_path)
         store = self._own or records or MemoryRecordStore()
         self.states: dict[str, list[Any]] = {}
-        self._opened: list[Task] = []
-        self._begun = False
-        self._over: str | None = None
         try:
             for id, state in self.plan.states.items():
                 made = (state.spec.factory.make_state(part, state.partitions) for part in range(state.partitions))
@@ -115,12 +111,6 @@ class TridentCluster:
         """Return groups, exchanges and operations as text."""
         return self.plan.explain()
 
-    def __enter__(self) -> TridentCluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # -- running -------------------------------------------------------------------------------------------------------
 
     def run(self, drain: bool = True) -> TridentResult:
@@ -134,7 +124,7 @@ class TridentCluster:
         master = self.crew.master
         master.until_end, master.drains = True, drain
         self._busy()
-        while not master.machine.over and self._pass_time(self.crew.tasks):
+        while not master.machine.over and self._pass_time():
             self._busy()
         return self.result
 
@@ -143,19 +133,8 @@ class TridentCluster:
         takes a millisecond."""
         self._begin()
         self.crew.master.until_end = False
-        end_ms = self.clock.now_ms() + as_duration_ms(span, "span")
-        while self.clock.now_ms() < end_ms:
-            before = self.crew.master.begun
-            if not self.step():
-                self._pass_time(self.crew.tasks, end_ms)
-            elif isinstance(self.clock, VirtualClock) and self.crew.master.begun > before:
-                self.clock.set(self.clock.now_ms() + 1)
+        self._run_for(span)
         return self.result
-
-    def step(self) -> bool:
-        """Make one round; return whether anything moved."""
-        self._begin()
-        return bool(self._guarded(self._loop.round, self.crew.tasks))
 
     def ask(self, function: str, args: str) -> list[Row]:
         """Return what a function of DRPC answers; no batch begins meanwhile. Raises FailedException if it fails, or gives no answer
@@ -171,7 +150,7 @@ class TridentCluster:
         number = self._guarded(task.ask, args)
         while (answer := task.answer(number)) is None:
             if not self._guarded(self._loop.round, others):
-                self._pass_time(others)
+                self._loop.wait(others)
         return answer
 
     def values(self, state: str) -> Any:
@@ -193,56 +172,24 @@ class TridentCluster:
         self._begin()
         self._guarded(self.crew.master.deactivate)
 
-    def close(self) -> None:
-        """Close spouts, operations and states, once."""
-        if self._over is None:
-            problem = self._end("it was closed")
-            if problem is not None:
-                raise problem
-
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        if self._over is not None:
-            raise WindowingError(
-                f"the cluster of topology {self.plan.name!r} is over: {self._over}; make another TridentCluster"
-            )
-        if not self._begun:
-            self._begun = True
-            for task in reversed(self.crew.tasks):  # whoever reads is ready before whoever emits
-                self._opened.append(task)
-                self._guarded(task.open)
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return self.crew.tasks
 
-    def _busy(self) -> None:
-        """Make rounds until nothing moves."""
-        while self.step():
-            pass
+    def _take_hold(self) -> None:
+        """Nothing: states and records were opened when the cluster was made."""
 
-    def _pass_time(self, tasks: Sequence[Task], end_ms: int | None = None) -> bool:
-        """Let the clock go on to the next deadline; False if there is none."""
-        deadlines = [ms for task in tasks if (ms := task.next_deadline_ms()) is not None]
-        return self._loop.wait(deadlines if end_ms is None else [*deadlines, end_ms])
-
-    def _guarded(self, call: Any, *arguments: Any) -> Any:
-        """Call; whatever comes out of it ends the cluster."""
-        try:
-            return call(*arguments)
-        except BaseException as problem:
-            self._end(f"it ended with {type(problem).__name__}")  # what came first is what went wrong
-            raise
-
-    def _end(self, why: str) -> BaseException | None:
-        """Close all that was opened, whatever raises; return what was raised first."""
-        self._over = why
+    def _held(self) -> Iterable[Callable[[], object]]:
         states = [state.close for partitions in self.states.values() for state in partitions]
-        records = [] if self._own is None else [self._own.close]
-        problems = []
-        for close in (*(task.close for task in self._opened), *states, *records):
-            try:
-                close()
-            except BaseException as problem:
-                problems.append(problem)
-        return problems[0] if problems else None
+        return states if self._own is None else [*states, self._own.close]
+
+    def _emissions(self) -> int:
+        return self.crew.master.begun
+
+    def _pass_time(self, end_ms: int | None = None) -> bool:
+        return self._loop.wait(self.crew.tasks, end_ms)
 
 
 def run_trident(
