@@ -77,6 +77,11 @@ bench: setup  ## Measure; make bench ONLY=core,growth for some of the suites; th
 	$(call say,bench: $(or $(ONLY),all suites))
 	@$(PYTHON) -m benchmarks $(ONLY)
 
+.PHONY: bench-storm
+bench-storm: setup  ## Measure Storm's own Java windows too: from Maven Central, where there is Maven and a JDK.
+	$(call say,bench: storm)
+	@$(PYTHON) -m benchmarks storm
+
 .PHONY: bench-page
 bench-page: setup  ## Write docs/benchmarks.md and its pictures from the results of `make bench`.
 	@$(PYTHON) -m benchmarks --page

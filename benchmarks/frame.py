@@ -41,7 +41,7 @@ class Contender:
     """Somebody who is measured. `run(workload)` returns the result, or a Measured.
 
     `share`: the part of the events it is given. `check`: what is compared exactly before the rounds, `run` if not given.
-    `x`: where it stands on the axis of a growth curve. `compared`: False where there is no result to compare with others.
+    `x`: where it stands on the axis of a growth curve. `compared`: False where the rounds have no result to compare with others.
     """
 
     name: str
@@ -56,7 +56,8 @@ class Contender:
 class Plan:
     """A comparison to be made: `workload(events)` gives the same events for the same number, whoever asks.
 
-    `size` is the number of events of a round, `checked` that of the exact check (0: none, every round is exact).
+    `size` is the number of events of a round, `checked` that of the exact check (0: none, every round is exact). `warmups` are
+    rounds before those that count, for who is compiled as it runs.
     """
 
     name: str
@@ -70,23 +71,26 @@ class Plan:
     missing: Sequence[Missing] = ()
     axis: str | None = None
     order: Callable[[Any], Any] = lambda result: result
+    warmups: int = 0
 
 
 def measure(plan: Plan, rounds: int) -> Comparison:
     """Check, let the contenders take turns, and return the figures; the first contender is the base."""
     if plan.checked:
-        _check(plan, {plan.checked: plan.workload(plan.checked)})
+        check(plan, {plan.checked: plan.workload(plan.checked)})
     sizes = {contender.name: max(1, int(plan.size * contender.share)) for contender in plan.contenders}
     loads = {size: plan.workload(size) for size in sorted(set(sizes.values()))}
     expected = {size: _expected(plan, load) for size, load in loads.items()}
     values: dict[str, list[float]] = {contender.name: [] for contender in plan.contenders}
     notes: dict[str, list[Mapping[str, float]]] = {contender.name: [] for contender in plan.contenders}
-    for number in range(rounds):
+    for number in range(-plan.warmups, rounds):
         for contender in _turned(plan.contenders, number):
             size = sizes[contender.name]
             found = timed(contender.run, loads[size], size)
             if contender.compared:
                 agree(plan, contender.name, found.result, expected[size])
+            if number < 0:
+                continue
             values[contender.name].append(found.value)
             notes[contender.name].append(found.notes)
     base = values[plan.contenders[0].name]
@@ -144,11 +148,12 @@ def agree(plan: Plan, name: str, found: Any, expected: Any) -> None:
         )
 
 
-def _check(plan: Plan, loads: Mapping[int, Any]) -> None:
+def check(plan: Plan, loads: Mapping[int, Any]) -> None:
+    """Raise Disagreement unless all contenders find the same in each workload."""
     for load in loads.values():
         expected = None
         for contender in plan.contenders:
-            if not contender.compared:
+            if not contender.compared and contender.check is None:
                 continue
             found = _result((contender.check or contender.run)(load))
             if expected is None:

@@ -19,7 +19,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite: `module` has `plans(scale)`, or `comparisons(scale, rounds, say)` where it measures by itself.
+    """A suite: `module` has `plans(scale)`, or what `entry` says; or `comparisons(scale, rounds, say)` where it measures by itself.
 
     An `asked` suite runs only when it is named: it needs something that is not there after `make setup`.
     """
@@ -28,6 +28,7 @@ class Suite:
     module: str
     about: str
     asked: bool = False
+    entry: str = "plans"
 
     def run(self, scale: float, rounds: int, say: Say) -> Run:
         """Run every comparison, saying each when it is there."""
@@ -46,7 +47,7 @@ class Suite:
             yield from module.comparisons(scale, rounds, say)
             return
         plan: Plan
-        for plan in module.plans(scale):
+        for plan in getattr(module, self.entry)(scale):
             yield measure(plan, rounds)
 
 
@@ -61,6 +62,12 @@ SUITES = {
         Suite("cluster", "benchmarks.cluster", "a topology in one process"),
         Suite("state", "benchmarks.state", "commits to the stores of a Trident state"),
         Suite("simulator", "benchmarks.simulator", "simulated schedules a second"),
+        Suite("spark", "benchmarks.spark.windows", "windows on Spark, against its own `window()`"),
+        Suite("spark_state", "benchmarks.spark.state", "state written in a batch"),
+        Suite("spark_recovery", "benchmarks.spark.recovery", "from a kill to the next commit; the flights job"),
+        Suite("yahoo", "benchmarks.spark.public", "the Yahoo streaming benchmark's shape", entry="yahoo"),
+        Suite("storm", "benchmarks.storm.suite", "Storm's own Java classes, on count windows", asked=True),
+        Suite("nexmark", "benchmarks.spark.public", "NEXMark queries 5, 7 and 8", entry="nexmark"),
     )
 }
 

@@ -17,7 +17,11 @@ from benchmarks.core.shapes import SHAPES
 from benchmarks.events import START_MS, events
 from benchmarks.frame import Contender, Disagreement, Measured, Plan, measure, ratio, timed
 from benchmarks.records import Comparison, Figure, Missing, Run
+from benchmarks.spark import public
+from benchmarks.spark.topologies import QUERIES
+from benchmarks.storm import suite as storm
 from windowing import count
+from windowing.runtime import VirtualClock, run_topology
 
 MACHINE = {
     "system": "Linux x", "cores": 2, "memory_gib": 1, "load_before": 0.0, "load_after": 0.1, "python": "CPython", "java": None,
@@ -142,6 +146,38 @@ def test_curves_and_memory_are_measured(each):
     found = measure(replace(each, size=min(each.size, 2_000)), 1)
     assert all(figure.median > 0 for figure in found.figures)
     assert not each.axis or [figure.x for figure in found.figures] == sorted(figure.x for figure in found.figures)
+
+
+# -- public benchmarks, Storm, Spark ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "query", [each for queries in QUERIES.values() for each in queries], ids=lambda query: query.name
+)
+def test_the_topologies_of_public_benchmarks_find_what_plain_python_finds(query, tmp_path, monkeypatch):
+    monkeypatch.setattr(public, "scratch", lambda: tmp_path)
+    rows = public.tables.__wrapped__(query.name, 2_000, 2, True).rows_by_spout(query)
+    batches = {spout: [found[at : at + 500] for at in range(0, len(found), 500)] for spout, found in rows.items()}
+    result = run_topology(query.topology(), batches, clock=VirtualClock())
+    assert sorted(map(tuple, result[query.sink])) == query.plain(rows)
+    assert len(query.plain(rows)) > 1
+
+
+def test_storm_that_cannot_be_built_is_named(monkeypatch):
+    def not_here() -> list[str]:
+        raise storm.NotBuilt("there is no Maven on this machine")
+
+    monkeypatch.setattr(storm, "build", not_here)
+    for each in storm.plans(0.01):
+        found = measure(replace(each, warmups=0), 1)
+        assert [figure.contender for figure in found.figures] == ["windowing"]
+        assert found.missing == (Missing("Storm", "there is no Maven on this machine"),)
+
+
+def test_a_digest_is_of_every_element_and_wraps_as_javas_does():
+    assert storm.digest([1, 2.0, 3]) == 1 * 31 * 31 + 2 * 31 + 3
+    assert storm.digest([2**62] * 2) == 0
+    assert storm.digest([2**62, 0]) == -(2**62)
 
 
 # -- results ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,73 @@
+"""The suite `spark`: rows a second of windows per key against native `window()`, and of a Python function over all rows.
+
+Both write into the `noop` sink, with the same state store (RocksDB, changelog) and as many shuffle partitions as cores. The
+exact check runs on small input, before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from benchmarks.frame import Contender, Plan
+from benchmarks.spark import native, ours
+from benchmarks.spark.stage import CHECKED, checked_input, staged
+
+MILLION, THOUSANDS = 1_000_000, 100_000
+BATCHES, MANY, FEW = 4, 40, 3
+NAMES = {MILLION: "1M", THOUSANDS: "100k"}
+
+
+def plans(scale: float = 1.0) -> Iterator[Plan]:
+    """Yield a comparison for each window and size of a batch; `scale` shortens the queries of 40 batches."""
+    many = max(FEW, int(MANY * scale))
+    for rows, batches in ((MILLION, BATCHES), (THOUSANDS, many)):
+        yield _totals("tumbling 1 s", 1, rows, batches, [_in_memory(1)] if rows == MILLION else [])
+        yield _totals("sliding 10 s/1 s", 10, rows, batches, [_by_hand(10)])
+        yield _totals("sliding 60 s/1 s", 60, rows, batches, [])
+    yield _totals("sliding 600 s/1 s", 600, THOUSANDS, FEW, [])
+    yield from _over_rows()
+
+
+def _totals(name: str, seconds: int, rows: int, batches: int, more: list[Contender]) -> Plan:
+    query = partial(native.totals, length_ms=1000 * seconds, slide_ms=1000)
+    bolt = ours.totals(1000 * seconds, 1000)
+    contenders = [_contender("native", native, query), _contender("windowing", ours, bolt), *more]
+    return _plan(f"{name}, {NAMES[rows]}", "count and sum per key, 100 keys", contenders, rows, batches)
+
+
+def _over_rows() -> Iterator[Plan]:
+    """Yield ten seconds against native; and a minute, for which native would take minutes, by itself."""
+    query = partial(native.over_rows, length_ms=10_000, slide_ms=1000)
+    contenders = [_contender("native", native, query), _contender("windowing", ours, ours.over_rows(10_000, 1000))]
+    about = "a Python function reads every row of a window, over all keys; native: collect_list and a UDF"
+    yield _plan("function over rows, 10 s/1 s, 100k", about, contenders, THOUSANDS, BATCHES)
+    alone = [_contender("windowing", ours, ours.over_rows(60_000, 1000))]
+    for rows in (MILLION, THOUSANDS):
+        yield _plan(f"function over rows, 60 s/1 s, {NAMES[rows]}", "the same, a minute long", alone, rows, BATCHES)
+
+
+def _by_hand(seconds: int) -> Contender:
+    query = partial(native.by_hand, length_ms=1000 * seconds, slide_ms=1000)
+    return _contender("applyInPandasWithState, by hand", native, query)
+
+
+def _in_memory(seconds: int) -> Contender:
+    query = partial(native.totals, length_ms=1000 * seconds, slide_ms=1000)
+    return Contender(
+        "native, state in memory", native.timed(query, native.IN_MEMORY), check=native.exact(query), compared=False
+    )
+
+
+def _contender(name: str, module: Any, query: Any) -> Contender:
+    return Contender(name, module.timed(query), check=module.exact(query), compared=False)
+
+
+def _plan(name: str, about: str, contenders: list[Contender], rows: int, batches: int) -> Plan:
+    def workload(size: int) -> Any:
+        return checked_input() if size == CHECKED else staged(rows, batches)
+
+    return Plan(
+        name, about, contenders, workload, rows * batches, CHECKED, unit="rows/s", clock="wall time of whole batches", warmups=1
+    )  # fmt: skip
