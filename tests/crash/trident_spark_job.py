@@ -1,0 +1,109 @@
+"""A Trident topology on Spark for the crash tests to kill and to start again: `python -m tests.crash.trident_spark_job '{...}'`.
+
+    events (files) --by key--> counts (opaque, 2 partitions) --new values--> sink "counts"
+           |  +----shuffle---> all (transactional, one value)
+           +-------by key----> windows --> sink "windows" --> sums (opaque)
+All states lie in one SQLite file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pyspark.sql import SparkSession
+
+from tests.crash.job import FILES_PER_BATCH
+from windowing import seconds
+from windowing.runtime.stores.factory import map_state, snapshot_state
+from windowing.runtime.stores.sqlite import SqliteStore
+from windowing.spark import FileSink, Sink, WindowedQuery, session, submit_trident
+from windowing.topology.components import InputSpout
+from windowing.topology.trident import builtins as b
+from windowing.topology.trident.topology import TridentTopology
+from windowing.transactions.kinds import StateType
+
+FIELDS = "id long, key string, at long, value double"
+
+
+@dataclass(frozen=True)
+class TridentJob:
+    """One run; `folder` holds its checkpoint, its states and its output."""
+
+    source: str
+    folder: str
+    module: ClassVar[str] = "tests.crash.trident_spark_job"
+
+    @property
+    def out(self) -> Path:
+        return Path(self.folder, "out")
+
+    @property
+    def store(self) -> SqliteStore:
+        return SqliteStore(Path(self.folder, "states.db"))
+
+    def sinks(self) -> dict[str, Sink]:
+        return {name: FileSink(str(self.out / name)) for name in ("counts", "windows")}
+
+    def plain(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def topology_of(job: TridentJob) -> TridentTopology:
+    """Return the topology over the job's store."""
+    topology, store = TridentTopology("killed"), job.store
+    rows = topology.new_stream("events", InputSpout(FIELDS))
+    counts = rows.group_by("key").persistent_aggregate(map_state(store, "counts"), None, b.Count(), "n long")
+    counts.parallelism_hint(2).new_values_stream().sink("counts")
+    once = snapshot_state(store, "all", StateType.TRANSACTIONAL)
+    rows.shuffle().map(lambda row: row.id, "id long").parallelism_hint(2).persistent_aggregate(
+        once, "id", b.Sum(), "n long"
+    )
+    timed = rows.filter(lambda row: row.at is not None and row.at < 2**50).group_by("key")
+    windows = timed.tumbling_window(seconds(10), None, b.Count(), "n long", timestamp="at").parallelism_hint(2)
+    windows.sink("windows")
+    windows.group_by("key").persistent_aggregate(map_state(store, "sums"), "n", b.Sum(), "n long")
+    return topology
+
+
+def states(job: TridentJob) -> dict[str, Any]:
+    """Return what the states hold, without the txids and attempts of their rows."""
+    found: dict[str, Any] = {}
+    for id, state in topology_of(job).build().states.items():
+        for part in range(state.partitions):
+            opened = state.spec.factory.make_state(part, state.partitions)
+            found[f"{id}/{part}"] = dict(opened.items()) if hasattr(opened, "items") else opened.get()
+            opened.close()
+    return found
+
+
+def start(spark: SparkSession, job: TridentJob) -> WindowedQuery:
+    """Start the job, or go on with it."""
+    source = spark.readStream.schema(FIELDS).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(job.source)
+    return submit_trident(
+        topology_of(job),
+        spark,
+        sources={"events": source},
+        sinks=job.sinks(),
+        checkpoint=str(Path(job.folder, "checkpoint")),
+        drain=True,
+    )
+
+
+def main(argument: str) -> int:
+    job = TridentJob(**json.loads(argument))
+    os.environ["WINDOWING_FAILPOINT_GROUP"] = str(os.getpgrp())  # before the JVM starts: the workers inherit it
+    spark = session("crash-trident", cores=2, **{"spark.log.level": "ERROR"})
+    try:
+        assert start(spark, job).await_end(240), "the query does not end"
+    finally:
+        spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
