@@ -80,6 +80,7 @@ def plans(draw):
         "tasks": draw(st.lists(st.integers(1, 3), min_size=8, max_size=8)),
         "ackers": draw(st.integers(1, 3)),
         "rotation": draw(st.sampled_from([None, 3])),
+        "letters": draw(st.sampled_from([None, "pass", "fail once", "fail always"])),
         "messages": draw(st.integers(0, 12)),
         "seed": draw(st.one_of(st.none(), st.integers(0, 2**32))),
     }
@@ -93,6 +94,7 @@ def topology_of(plan):
     builder.configure(acker_rotation=plan["rotation"])
     builder.set_spout("source", InputSpout("n long"), next(tasks))
     before = ["source"]
+    components = ["source"]
     for depth, layer in enumerate(plan["layers"]):
         ids = [f"bolt{depth}_{index}" for index in range(len(layer))]
         for index, (id, fate) in enumerate(zip(ids, layer, strict=True)):
@@ -100,6 +102,7 @@ def topology_of(plan):
             for component in before if index == 0 else before[:1]:
                 read(declarer, next(groupings), component)
         before = ids
+        components += ids
     if plan["window"] is not None:
         length, slide = plan["window"]
 
@@ -111,7 +114,26 @@ def topology_of(plan):
             return total
 
         builder.set_bolt("window", window_sum).global_grouping(before[0])
+        components.append("window")
+    if plan["letters"] is not None:
+        declarer = builder.set_bolt("letters", make_reader(plan["letters"]))
+        for id in components:
+            declarer.global_grouping(id, "dead_letters")
     return builder.build()
+
+
+def make_reader(fate):
+    @bolt()
+    class Reader(BasicBolt):
+        def prepare(self, context):
+            self.seen = Counter()
+
+        def execute(self, letter):
+            self.seen[letter.get_values()] += 1
+            if fate == "fail always" or (fate == "fail once" and self.seen[letter.get_values()] == 1):
+                raise FailedException("no room")
+
+    return Reader
 
 
 def read(declarer, grouping, component):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from windowing.errors import ConfigError, SourceError
+from windowing.errors import CheckpointError, ConfigError, SourceError
 from windowing.spark.failures import WorkerError
 from windowing.spark.spouts import Offsets, PartitionedSpout, Root, SpoutReader, batch_of
 from windowing.spark.sqlite_queue import SqliteQueue
@@ -196,6 +196,28 @@ def test_a_failed_root_comes_again_and_is_dead_after_its_last_attempt(tmp_path: 
     assert queue.dead == [(1,), (2,)]
     assert queue.rows() == [(3,)]
     assert queue.latest() == {"0": 6}
+
+
+def test_a_checkpoint_that_is_older_than_what_was_acked_is_refused_by_name(tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "q.db", "n long", partitions=2)
+    queue.put([(n,) for n in range(6)])
+    start = queue.initial()
+    queue.begin("one", None)
+    queue.ack(Root(1, {"0": 2, "1": 2}, {"0": 4, "1": 4}))
+    for read in (None, {"0": 2, "1": 2}, {"0": 4, "1": 2}):
+        with pytest.raises(CheckpointError, match=r"acked up to offset 4 .* older copy.* begin with a new checkpoint"):
+            queue.begin("one", read)
+    queue.begin("one", {"0": 4, "1": 4})
+    # What was given back lies at the end again, where an older checkpoint reads it too.
+    queue.fail(Root(2, {"0": 4, "1": 4}, {"0": 6, "1": 6}), "count")
+    queue.begin("one", {"0": 4, "1": 4})
+    assert taken(queue, {"0": 4, "1": 4}, queue.latest()) == [4, 5]
+    # A new query takes what is left, and goes on with that; the old one would miss what the new one has acked.
+    queue.begin("two", None)
+    queue.begin("two", start)
+    assert taken(queue, start, queue.latest()) == [0, 1, 4, 5]
+    with pytest.raises(CheckpointError, match="another query reads the queue"):
+        queue.begin("one", {"0": 4, "1": 4})
 
 
 def test_what_does_not_fit_a_queue_is_refused_whole(tmp_path: Path) -> None:

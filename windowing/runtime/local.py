@@ -13,7 +13,6 @@ result and ends the run. One task sees all rows; a bolt with `key=` has the wind
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from windowing.core.config import OnError
 from windowing.core.events import Activation, Effect, Expired, LateReason
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.windows import TupleWindow
-from windowing.errors import BoltError, ConfigError, InvalidTimestampError, WindowingError, shown, told
+from windowing.errors import BoltError, ConfigError, WindowingError, shown
 from windowing.runtime.clock import Clock, SystemClock
 from windowing.runtime.failing import FailedTuples
 from windowing.runtime.pages import SqlitePages
@@ -37,7 +36,7 @@ from windowing.topology.decorators import bolt_of
 from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.records import record_of
 from windowing.topology.runner import BoltRunner, Emission
-from windowing.topology.values import InvalidTimestampWarning
+from windowing.topology.stamps import warn_of
 
 __all__ = ["Batch", "DeadLetter", "LateRow", "LocalResult", "LocalRun", "run_local"]
 
@@ -140,19 +139,15 @@ class LocalRun:
             )
         arrived = list(map(record_of, _listed(rows, "feed takes rows")))
         config = self.bolt.config
-        timestamps, problems = (None, []) if config.timestamp is None else timestamps_of(arrived, config.timestamp)
+        timestamps, problem = self._timestamps(arrived)
         keys = None if config.key is None else [key_of(row, config.key) for row in arrived]
         sources = None if config.source is None else [source_of(row, config.source) for row in arrived]
         self._wake()
         emitted = self._turn() if self._is_due() else []
         add_batch = partial(self.executor.add_batch, arrived, timestamps, stream=stream, keys=keys, sources=sources)
-        try:
-            emitted += self._perform(lambda: (effect for _, effect in add_batch()))
-        except InvalidTimestampError as error:
-            if not problems:
-                raise
-            raise InvalidTimestampError(f"{error.args[0]} ({told(problems[0])})") from problems[0]
-        self._warn_of(problems)
+        emitted += self._perform(lambda: (effect for _, effect in add_batch()))
+        if problem is not None:
+            warn_of(problem)
         return emitted
 
     def turn(self) -> list[Emission]:
@@ -197,14 +192,11 @@ class LocalRun:
             raise WindowingError(f"the run of bolt {self.bolt.name!r} is over: {self._over}; make another LocalRun")
         self.executor.set_clock(self.clock.now_ms())
 
-    def _warn_of(self, problems: Sequence[Exception]) -> None:
-        if problems:
-            warnings.warn(
-                f"bolt {self.bolt.name!r}: the timestamp of {len(problems)} rows could not be found, so they are invalid; "
-                f"the first time: {told(problems[0])}",
-                InvalidTimestampWarning,
-                stacklevel=3,
-            )
+    def _timestamps(self, rows: Sequence[Any]) -> tuple[list[int | None] | None, str | None]:
+        config = self.bolt.config
+        if config.timestamp is None:
+            return None, None
+        return timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
 
     def _turn(self) -> list[Emission]:
         self._timer.turned(self.clock.now_ms())

@@ -7,15 +7,15 @@ mistake of whoever feeds it (ConfigError); a timestamp that is missing, or canno
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from windowing.core.codec import NAN
-from windowing.errors import ConfigError, shown
+from windowing.errors import ConfigError, InvalidTimestampError, shown, told
 from windowing.topology.records import Record
+from windowing.topology.stamps import TimestampFunction
 from windowing.topology.values import timestamp_of
 
-__all__ = ["field_of", "key_of", "source_of", "timestamp_ms", "timestamps_of"]
+__all__ = ["field_of", "key_of", "source_of", "timestamps_of"]
 
 
 def field_of(row: Any, name: str) -> Any:
@@ -39,31 +39,32 @@ def field_of(row: Any, name: str) -> Any:
     )
 
 
-def timestamp_ms(row: Any, timestamp: str | Callable[[Any], Any]) -> int | None:
-    """Return a row's timestamp in milliseconds since 1970, None where it has no usable one, by the rules of `timestamp_of`.
-
-    A row without the field has none, and neither has one on which the function raises.
-
-    >>> timestamp_ms({"at": 1.0}, "at"), timestamp_ms({"at": "soon"}, "at"), timestamp_ms({}, lambda row: row["at"])
-    (1, None, None)
-    """
-    return timestamps_of([row], timestamp)[0][0]
-
-
 def timestamps_of(
-    rows: Iterable[Any], timestamp: str | Callable[[Any], Any]
-) -> tuple[list[int | None], list[Exception]]:
-    """Return the timestamp of each row, as `timestamp_ms` does, and why rows have none: what was raised on them, in order."""
-    ask: Callable[[Any], Any] = partial(field_of, name=timestamp) if isinstance(timestamp, str) else timestamp
+    rows: Iterable[Any], timestamp: str | Callable[[Any], Any], bolt: str, on_invalid: str = "late"
+) -> tuple[list[int | None], str | None]:
+    """Return the timestamp of each row, None where it has no usable one, and what was wrong the first time.
+
+    A row without the field has none, and neither has one on which the function fails: with `on_invalid="raise"` that is an
+    InvalidTimestampError. What a field holds is judged by the windows.
+
+    >>> timestamps_of([{"at": 1.0}, {"at": "soon"}], "at", "count"), timestamps_of([{}], lambda row: row["at"], "count")[0]
+    (([1, None], None), [None])
+    """
+    if not isinstance(timestamp, str):
+        stamp = TimestampFunction(timestamp, bolt, on_invalid)
+        return [stamp(row) for row in rows], stamp.problem
     found: list[int | None] = []
-    problems: list[Exception] = []
+    first: str | None = None
     for row in rows:
         try:
-            found.append(timestamp_of(ask(row)))
-        except Exception as problem:  # the row has no timestamp that can be found, as on Spark
+            found.append(timestamp_of(field_of(row, timestamp)))
+        except Exception as problem:
+            text = f"bolt {bolt!r}: {told(problem)}"
+            if on_invalid == "raise":
+                raise InvalidTimestampError(text) from problem
             found.append(None)
-            problems.append(problem)
-    return found, problems
+            first = first or text
+    return found, first
 
 
 def key_of(row: Any, names: tuple[str, ...]) -> Any:

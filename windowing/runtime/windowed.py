@@ -12,7 +12,7 @@ half with emits, acks and timers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from windowing.topology.context import TaskContext
 from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.plan import Component
 from windowing.topology.runner import BoltRunner
+from windowing.topology.stamps import warn_of
 
 __all__ = ["Columns", "WindowedBoltTask", "streams_of"]
 
@@ -82,6 +83,7 @@ class WindowedBoltTask(Task):
         self._streams = streams_of(component)
         self._outbox = outbox
         self._passed: list[Delivery] = []
+        self._warned = False
         self._peers: list[WindowedBoltTask] = hub.windowed.setdefault(component.id, [])
         self._peers.append(self)
         self._counts: dict[str, int] = {}
@@ -163,13 +165,20 @@ class WindowedBoltTask(Task):
 
     def _columns(self, arrived: list[Delivery]) -> Columns:
         config = self.config
-        timestamp, key, source = config.timestamp, config.key, config.source
+        key, source = config.key, config.source
         return Columns(
-            None if timestamp is None else timestamps_of(arrived, timestamp)[0],
+            None if config.timestamp is None else self._timestamps(arrived, config.timestamp),
             self._stream_of(arrived),
             None if key is None else [key_of(row, key) for row in arrived],
             None if source is None else [source_of(row, source) for row in arrived],
         )
+
+    def _timestamps(self, arrived: list[Delivery], timestamp: str | Callable[[Any], Any]) -> list[int | None]:
+        timestamps, problem = timestamps_of(arrived, timestamp, self.bolt.name, self.config.on_invalid)
+        if problem is not None and not self._warned:
+            self._warned = True
+            warn_of(problem)
+        return timestamps
 
     def _stream_of(self, arrived: list[Delivery]) -> str | list[str]:
         if len(self._streams) == 1:

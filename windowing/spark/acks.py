@@ -29,6 +29,7 @@ from windowing.spark import definition, failpoints
 from windowing.spark.ack_log import AckLog
 from windowing.spark.edges import SOURCE_BITS, partials_of, root_of
 from windowing.spark.hadoop import Folder
+from windowing.spark.owners import owner_of
 from windowing.spark.spouts import PartitionedSpout, Root, batch_of
 
 __all__ = ["Acks"]
@@ -52,12 +53,17 @@ class Acks:
         self._lock = threading.RLock()
 
     def open(self) -> None:
-        """Read the ledger of the checkpoint, and tell what a query before this one has left untold."""
+        """Read the ledger of the checkpoint, and tell what a run before this one has left untold. Raises CheckpointError where a
+        spout has forgotten what the checkpoint has not read.
+        """
         with self._lock:
             last = definition.last_batch(self._spark, self._checkpoint)
             pending = definition.pending_batch(self._spark, self._checkpoint)
             committed = -1 if last is None else last if pending is None else pending - 1
             self._ledger = self._log.ledger(committed)
+            query, read = owner_of(self._spark, self._checkpoint, "").query, {} if last is None else self._offsets(last)
+            for source, (_, spout) in self._spouts.items():
+                spout.begin(query, read[source][1] if source in read else None)
             self._tell_now(committed)
 
     def column(self) -> Column:

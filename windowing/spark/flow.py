@@ -21,15 +21,15 @@ import pyarrow as pa
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.output import arrow_column
 from windowing.spark.pack import TIMESTAMP, largest_of, raise_largest, timestamps_of
-from windowing.spark.stamps import TimestampFunction
 from windowing.spark.state import encode_table
-from windowing.spark.tasks import BoltTask
+from windowing.spark.tasks import BoltBatch
 from windowing.spark.wire import PHASE, PLACES, POSITION, TASK, Row, stream_name
 from windowing.spark.wiring import Arrival, Origins, Wiring
 from windowing.topology.calls import Emitted
 from windowing.topology.context import TaskContext
 from windowing.topology.groupings import Chooser, direct_task
 from windowing.topology.letters import DEAD_LETTERS, DeadLetter
+from windowing.topology.stamps import TimestampFunction
 from windowing.topology.tuples import Tuple
 
 __all__ = ["Flow"]
@@ -70,7 +70,7 @@ class Flow:
         stages = wiring.stages
         self._fused = [name for name in stages.topology.order if not stages.placed(name)]
         self._routes: dict[tuple[str, int, str], list[_Route]] = {}
-        self._tasks: dict[tuple[str, int], BoltTask] = {}
+        self._tasks: dict[tuple[str, int], BoltBatch] = {}
         self._queues: dict[str, dict[int, list[Arrival]]] = defaultdict(lambda: defaultdict(list))
         self._packets: dict[tuple[int, str, str], _Packet] = {}
         self._out: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
@@ -185,11 +185,11 @@ class Flow:
         for task in sorted(queues):
             self._task(name, task).take(queues[task])
 
-    def _task(self, name: str, task: int) -> BoltTask:
+    def _task(self, name: str, task: int) -> BoltBatch:
         if (name, task) not in self._tasks:
             component = self._wiring.component(name)
             context = TaskContext(name, task, component.parallelism, self._wiring.stages.topology.config)
-            self._tasks[name, task] = BoltTask(
+            self._tasks[name, task] = BoltBatch(
                 component,
                 context,
                 self._wiring.retry,

@@ -29,8 +29,8 @@ from pyspark.sql.types import DataType, MapType
 from windowing.core.config import Semantics, WindowConfig
 from windowing.errors import ConfigError
 from windowing.spark.failures import marked
-from windowing.spark.stamps import BOUND, TimestampFunction
 from windowing.topology.records import record_type
+from windowing.topology.stamps import BOUND, TimestampFunction
 
 __all__ = [
     "NOW",

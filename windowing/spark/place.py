@@ -1,7 +1,7 @@
 """One turn of a place: a task of a placed bolt takes its tuples of a batch and sends on what comes of them.
 
     state + rows of the wire --> windows: TaskStage.turn (turn.py) --+
-                             --> any other bolt: BoltTask -----------+--> Flow --> rows of the wire, changes of the state
+                             --> any other bolt: BoltBatch ----------+--> Flow --> rows of the wire, changes of the state
 
 A pure function of (state, rows): the same on Spark and in tests, however often it runs. Nothing is written before all of it
 is computed.
@@ -18,7 +18,7 @@ from windowing.core.windows import TupleWindow
 from windowing.spark.edges import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.flow import Flow
 from windowing.spark.rows import Part
-from windowing.spark.tasks import BoltTask
+from windowing.spark.tasks import BoltBatch
 from windowing.spark.tuple_rows import TupleRows
 from windowing.spark.turn import SIDE_STREAM, Control, TaskStage
 from windowing.spark.values import TaskValues
@@ -145,7 +145,7 @@ class PlaceTurn:
         if not parts:
             return PlaceResult()
         values = self._values(stored)
-        running = BoltTask(
+        running = BoltBatch(
             self._component,
             self._context,
             self._wiring.retry,

@@ -88,6 +88,13 @@ class PartitionedSpout(ABC):
     def commit(self, end: Offsets) -> None:  # noqa: B027 - a spout may leave it out
         """Take note that Spark asks no more for rows up to `end`. It may come one batch late, and not for the last one."""
 
+    def begin(self, query: str, end: Offsets | None) -> None:  # noqa: B027
+        """Take note that a run begins of the query of this name, whose checkpoint has read up to `end` (None: nothing yet).
+
+        Called in the driver, before the first batch, of a spout that takes acks. One that has forgotten what such a query will ask
+        for raises CheckpointError: the checkpoint was put back from an older copy, or another query has read here since.
+        """
+
     def ack(self, root: Root) -> None:  # noqa: B027
         """Forget a batch: all that came of it is done. Called only if a subclass defines it."""
 

@@ -5,12 +5,14 @@
                               fail(root)   puts them at the end again; after `max_attempts` among the dead
 
 Laws: a number is given once, in the order of commits, also when the queue is empty in between; so offsets only grow. Each call
-is one transaction, on the disk when it returns. A second ack or fail of a root finds no rows. One queue feeds one query:
-what another query has acked is gone. SQL is constant text; values are bound, and kept as typed JSON, never pickle.
+is one transaction, on the disk when it returns. A second ack or fail of a root finds no rows. One queue feeds one query: a new one
+takes it over, with what is left; whoever would miss rows that are gone is refused before its first batch. SQL is constant text;
+values are bound, and kept as typed JSON, never pickle.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -21,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from windowing.core.codec import decode_value, encode_value
-from windowing.errors import ConfigError, SourceError, shown
+from windowing.errors import CheckpointError, ConfigError, SourceError, shown
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.spouts import Offsets, PartitionedSpout, Root
 from windowing.topology.rows import RowError, row_of
@@ -31,6 +33,10 @@ __all__ = ["SqliteQueue"]
 
 _WAIT_S = 30.0
 _ROWS_PER_BATCH = 20_000
+_WAY_OUT = (
+    "put the queue back from the same copy, or begin with a new checkpoint and new output folders, which reads what the queue "
+    "still has; nothing was read"
+)
 _TABLES = """
     CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY AUTOINCREMENT, attempt INTEGER NOT NULL, row BLOB NOT NULL);
@@ -132,9 +138,37 @@ class SqliteQueue(PartitionedSpout):
                 arrays = [pa.array(values, field.type) for values, field in zip(columns, wanted, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
+    def begin(self, query: str, end: Offsets | None) -> None:
+        """Take note who reads. Raises CheckpointError for a query whose checkpoint is older than what was acked since."""
+        with self._transaction() as db:
+            known = dict(db.execute("SELECT name, value FROM meta"))
+            acked = known.get("acked", "{}")
+            if known.get("query") in (None, query):
+                self._refuse_older(json.loads(acked), end or {})
+            elif end is None:
+                acked = "{}"  # what another query has acked is not missing: this one has never asked for it
+            else:
+                raise CheckpointError(
+                    f"another query reads the queue {self.path} since, and rows that this checkpoint has not read may be gone; "
+                    f"{_WAY_OUT}"
+                )
+            self._note(db, query=query, acked=acked)
+
+    def _refuse_older(self, acked: dict[str, int], read: Offsets) -> None:
+        for partition, offset in acked.items():
+            if offset > read.get(partition, 0):
+                raise CheckpointError(
+                    f"the queue {self.path} was acked up to offset {offset} of partition {partition}, and this checkpoint has read "
+                    f"up to {read.get(partition, 0)}: it is an older copy, and the rows between are gone; {_WAY_OUT}"
+                )
+
     def ack(self, root: Root) -> None:
         """Remove the rows of a root. Cost: one transaction."""
         with self._transaction() as db:
+            found = db.execute("SELECT value FROM meta WHERE name = 'acked'").fetchone()
+            acked: dict[str, int] = json.loads(found[0]) if found else {}
+            acked |= {name: max(end, acked.get(name, end)) for name, (_, end) in root.ranges.items()}
+            self._note(db, acked=json.dumps(acked, sort_keys=True))
             self._remove(db, root)
 
     def fail(self, root: Root, component: str) -> None:
@@ -150,6 +184,9 @@ class SqliteQueue(PartitionedSpout):
             db.executemany("INSERT INTO queue (attempt, row) VALUES (?, ?)", again)
             db.executemany("INSERT INTO dead (id, component, row) VALUES (?, ?, ?)", dead)
             self._remove(db, root)
+
+    def _note(self, db: sqlite3.Connection, **facts: str) -> None:
+        db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())
 
     def _remove(self, db: sqlite3.Connection, root: Root) -> None:
         for bounds in self._bounds(root):

@@ -1,4 +1,4 @@
-"""One task of a bolt without windows, within one batch: tuples in, rows out; what fails is tried again in rounds.
+"""BoltBatch: one task of a bolt without windows, within one batch: tuples in, rows out; what fails is tried again in rounds.
 
     take     tuple --> execute --> succeeded: what the call emitted, acked and wrote to the state counts
                           ^
@@ -33,7 +33,7 @@ from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Component
 from windowing.topology.tuples import Tuple
 
-__all__ = ["BoltTask"]
+__all__ = ["BoltBatch"]
 
 Order = Callable[[Iterable[Any]], Iterable[Any]]
 
@@ -42,7 +42,7 @@ _FAILED = "the bolt failed it"
 _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
 
 
-class BoltTask:
+class BoltBatch:
     """A task of a BASIC_BOLT or a BOLT; `emit` takes its rows, each with the roots of what it is anchored to, `letter` the
     dead letters of tuples that failed for good, each with the roots of its tuple.
 

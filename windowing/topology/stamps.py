@@ -4,7 +4,8 @@
                       None                            -->  None: the row has no timestamp          (invalid)
                       "soon", KeyError: 'att'         -->  None, and the first such case is kept   (invalid, and a warning)
 
-With `on_invalid="raise"` the second and the third are an InvalidTimestampError, with the function's error as its cause.
+Both runtimes ask here. With `on_invalid="raise"` the second and the third are an InvalidTimestampError, whose cause is the
+function's error.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from windowing.topology.blame import blame, file_of
 from windowing.topology.bolts import title_of
 from windowing.topology.values import InvalidTimestampWarning, timestamp_of
 
-__all__ = ["BOUND", "TimestampFunction"]
+__all__ = ["BOUND", "TimestampFunction", "warn_of"]
 
 BOUND = 2**62
 """A usable timestamp lies in (-BOUND, BOUND)."""
@@ -58,7 +59,7 @@ class TimestampFunction:
     def warn(self) -> None:
         """Say in the log of this process what the first failure was, if there was one."""
         if self.problem is not None:
-            warnings.warn(f"{self.problem}; such rows are invalid", InvalidTimestampWarning, stacklevel=2)
+            warn_of(self.problem)
 
     def _unusable(self, text: str, problem: Exception | None) -> None:
         if self._raises:
@@ -67,3 +68,8 @@ class TimestampFunction:
                 'side stream with on_invalid="late"'
             ) from problem
         self.problem = self.problem or text
+
+
+def warn_of(problem: str) -> None:
+    """Warn that rows have no timestamp that can be found."""
+    warnings.warn(f"{problem}; such rows are invalid", InvalidTimestampWarning, stacklevel=3)
