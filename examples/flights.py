@@ -16,26 +16,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 try:
-    from flights_check import Difference, check
-    from flights_crash import check_point, crash
-    from flights_data import CUTS, DDL, DataError, batch_of, late_flights, read_flights, stage
-    from flights_folder import Folder, FolderError
+    from flights_check import check
+    from flights_crash import CRASH_AT, crash
+    from flights_data import CUTS, DDL, batch_of, late_flights, read_flights, stage
+    from flights_folder import Folder
+    from flights_job import DELAYED_MINUTES, ended, follow, number, parsed, parser, quiet_session
     from flights_picture import draw
     from flights_screen import Screen
-    from pyspark.errors import PySparkException
 
-    from windowing import TupleWindow, WindowingError, count, hours, minutes, sliding, windowed_bolt
+    from windowing import TupleWindow, count, hours, minutes, sliding, windowed_bolt
     from windowing.errors import DrainedCheckpointError
-    from windowing.spark import ParquetSink, WindowedQuery, session, windowed
+    from windowing.spark import ParquetSink, WindowedQuery, windowed
 except ModuleNotFoundError as missing:
     sys.exit(f'{missing.name} is not installed; run `make demo`, or first: pip install "windowing[examples]"')
 
@@ -43,7 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASKS = 2
-DELAYED_MINUTES = 15
 
 
 # ---------------------------------------------------------------- the two bolts
@@ -108,30 +103,9 @@ def start(spark: SparkSession, folder: Folder) -> Iterator[tuple[str, WindowedQu
 
 
 def stream_all(spark: SparkSession, folder: Folder, screen: Screen, files: int) -> None:
-    """Run both queries side by side to the end of the input, and show how far they are. Raises what ended one of them."""
+    """Run both queries side by side to the end of the input."""
     screen.expect(BOLTS, batches=files + 1)  # one more for the drain
-    spark.streams.addListener(screen.listener)
-    queries: dict[str, WindowedQuery] = {}
-    try:
-        queries.update(start(spark, folder))
-        screen.running(queries)
-        with screen.live():
-            while any(query.is_active for query in queries.values()):
-                if any(query.exception for query in queries.values()):
-                    break
-                time.sleep(0.2)
-                folder.keep_logs()
-                screen.refresh()
-            for query in queries.values():
-                if not query.is_active:
-                    query.await_end()
-            screen.settle()
-    finally:
-        folder.keep_logs()
-        for query in queries.values():
-            if query.is_active:
-                query.stop()
-        spark.streams.removeListener(screen.listener)
+    follow(spark, folder, screen, start(spark, folder))
 
 
 def run(options: argparse.Namespace, screen: Screen) -> None:
@@ -143,8 +117,9 @@ def run(options: argparse.Namespace, screen: Screen) -> None:
     if options.resume:
         files = sorted(folder.input.glob("*.parquet"))
     else:
-        files = stage(flights, folder.input, options.cuts)
-    screen.headline(flights, len(files), options)
+        files = stage(flights, folder.input, batch_of(flights["landing"], options.cuts))
+    cuts = " and ".join(f"{hour}:00" for hour in options.cuts)
+    screen.headline(flights, len(files), f"cut at {cuts}; windows run over the departure, with a lag of 6 hours")
     screen.say(f"Starting Spark (its own log: {folder.log}) ...")
     with quiet_session(folder.log) as spark:
         stream_all(spark, folder, screen, len(files))
@@ -159,35 +134,18 @@ def run(options: argparse.Namespace, screen: Screen) -> None:
         folder.tidy()
 
 
-@contextlib.contextmanager
-def quiet_session(log: Path) -> Iterator[SparkSession]:
-    """A Spark session whose own messages go to a file: the JVM inherits a redirected stderr."""
-    kept = os.dup(2)
-    with log.open("ab") as target:
-        os.dup2(target.fileno(), 2)
-        try:
-            spark = session("flights", **{"spark.log.level": "ERROR"})
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
 # ---------------------------------------------------------------- the command line
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="flights.py",
-        description="A year of real flights out of New York through two windowed bolts on Spark, checked against Spark SQL.",
-        epilog="Exit code: 0 all figures agree, 1 they differ or the job failed, 2 it cannot begin, 130 stopped with Ctrl-C.",
+    made = parser(
+        "flights.py",
+        "A year of real flights out of New York through two windowed bolts on Spark, checked against Spark SQL.",
+        points=("before_batch", "before_state_write", "after_state_write", "in_sink", "before_commit"),
+        usual=CRASH_AT,
+        crash="run it twice, kill -9 the second in the middle and restart it; then compare both outputs, row by row",
     )
-    parser.add_argument("--month", type=_number(1, 12), metavar="M", help="only the flights of this month (1 to 12)")
-    parser.add_argument("--days", type=_number(1, 366), metavar="N", help="only the first N days (of the month)")
-    parser.add_argument(
+    made.add_argument(
         "--cuts",
         type=_hours,
         default=CUTS,
@@ -195,68 +153,16 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         help="the hours of the day at which one micro-batch ends and the next begins (default: 19,23); which flights are late "
         "depends on it",
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path("demo-out"), metavar="DIR", help="where to work (default: demo-out)"
-    )
-    parser.add_argument(
-        "--keep", action="store_true", help="keep the staged input and the checkpoints after a good run"
-    )
-    parser.add_argument("--resume", action="store_true", help="go on with a run in DIR that was killed")
-    parser.add_argument(
-        "--crash",
-        action="store_true",
-        help="run it twice, kill -9 the second in the middle and restart it; then compare both outputs, row by row",
-    )
-    parser.add_argument(
-        "--crash-at",
-        type=_crash_point,
-        metavar="POINT[:N]",
-        help="where to kill it: before_batch, before_state_write, after_state_write, in_sink or before_commit, of batch N "
-        "(default: in_sink of the middle batch); implies --crash",
-    )
-    parser.add_argument(
-        "--survey", action="store_true", help="only show how many flights each cut makes late; no Spark"
-    )
-    parser.add_argument(
-        "--brief", action="store_true", help=argparse.SUPPRESS
-    )  # --crash: check, but no tables, no picture
-    options = parser.parse_args(given)
-    if options.crash_at:
-        options.crash = True
-    if options.crash and options.resume:
-        parser.error("--resume goes on with one run and --crash makes its own; give one of them")
-    return options
+    made.add_argument("--survey", action="store_true", help="only show how many flights each cut makes late; no Spark")
+    return parsed(made, given)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Return the exit code."""
     options = arguments(given)
     screen = Screen()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        if options.survey:
-            survey(options, screen)
-        elif options.crash:
-            crash(options, screen)
-        else:
-            run(options, screen)
-    except KeyboardInterrupt:
-        screen.fail(
-            "Stopped." if options.crash else "Stopped. The next run begins anew; --resume goes on with this one."
-        )
-        return 130
-    except (FolderError, DataError) as problem:
-        screen.fail(str(problem))
-        return 2
-    except (Difference, WindowingError) as problem:
-        screen.fail(str(problem))
-        return 1
-    except PySparkException as problem:
-        screen.fail(
-            f"Spark failed: {str(problem).strip().splitlines()[0]}\nIts own log may say more: {options.out / 'spark.log'}"
-        )
-        return 1
-    return 0
+    work = survey if options.survey else crash if options.crash else run
+    return ended(lambda: work(options, screen), options, screen, options.out / "spark.log")
 
 
 def survey(options: argparse.Namespace, screen: Screen) -> None:
@@ -272,24 +178,8 @@ def survey(options: argparse.Namespace, screen: Screen) -> None:
     )
 
 
-def _number(least: int, most: int) -> Any:
-    def parse(text: str) -> int:
-        if not text.isdigit() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
-        return int(text)
-
-    return parse
-
-
-def _crash_point(text: str) -> str:
-    try:
-        return check_point(text)
-    except ValueError as problem:
-        raise argparse.ArgumentTypeError(str(problem)) from None
-
-
 def _hours(text: str) -> tuple[int, ...]:
-    parse = _number(0, 23)
+    parse = number(0, 23)
     return tuple(sorted({parse(part) for part in text.split(",")}))
 
 

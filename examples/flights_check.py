@@ -90,28 +90,35 @@ def check(
     """
     report = Report()
     with contextlib.ExitStack() as kept:
-        staged = spark.read.schema(DDL).parquet(str(folder.input)).selectExpr("*", "_metadata.file_name AS file")
-        _cached(staged, kept).createOrReplaceTempView("staged")
-        rows = staged.count()
+        rows = read_staged(spark, folder, kept)
         for bolt in bolts:
             _check_bolt(spark, folder, bolt, rows, (skipped or {}).get(bolt, 0), report)
     return report
+
+
+def read_staged(spark: SparkSession, folder: Folder, kept: contextlib.ExitStack) -> int:
+    """Make the view `staged`: every flight with the file that it lies in. Return how many there are."""
+    staged = spark.read.schema(DDL).parquet(str(folder.input)).selectExpr("*", "_metadata.file_name AS file")
+    cached(staged, kept).createOrReplaceTempView("staged")
+    return staged.count()
 
 
 def _check_bolt(spark: SparkSession, folder: Folder, bolt: str, rows: int, skipped: int, report: Report) -> None:
     with contextlib.ExitStack() as kept:
         _judge(spark, folder, bolt, report, kept)
         late = spark.sql(LATE)
-        written = _output(spark, folder, bolt, "late", late).withColumnRenamed("batch_id", "batch").select(late.columns)
-        _same(f"{bolt}: late flights", written, late, ("batch", "row"))
+        written = (
+            output_of(spark, folder, bolt, "late", late).withColumnRenamed("batch_id", "batch").select(late.columns)
+        )
+        same(f"{bolt}: late flights", written, late, ("batch", "row"))
         report.late = late.count()
         report.add(
             f"{bolt}: {report.late:,} late flights, each of them older than the watermark of its batch, and no other one"
         )
 
-        reference = _cached(spark.sql(WINDOWS[bolt]), kept)
-        output = _output(spark, folder, bolt, "windows", reference).select(reference.columns)
-        _same(f"{bolt}: windows", output, reference, ("until", reference.columns[0]))
+        reference = cached(spark.sql(WINDOWS[bolt]), kept)
+        output = output_of(spark, folder, bolt, "windows", reference).select(reference.columns)
+        same(f"{bolt}: windows", output, reference, ("until", reference.columns[0]))
         short = _number(spark.sql(SHORT)) if bolt == "punctuality" else 0
         shorter = f", {short} of them the short last window of a carrier" if short else ""
         report.add(f"{bolt}: {reference.count():,} windows with the same figures{shorter}")
@@ -125,11 +132,16 @@ def _check_bolt(spark: SparkSession, folder: Folder, bolt: str, rows: int, skipp
 
 def _judge(spark: SparkSession, folder: Folder, bolt: str, report: Report, kept: contextlib.ExitStack) -> None:
     """Make the view `judged`: every flight with its batch, the watermark before that batch, and whether it was late."""
-    taken = dict(files_of_batches(folder, bolt))
-    _check_order(bolt, folder, taken, report)
+    read_arrived(spark, folder, bolt, report)
+    cached(spark.sql(JUDGED), kept).createOrReplaceTempView("judged")
+
+
+def read_arrived(spark: SparkSession, folder: Folder, query: str, report: Report) -> None:
+    """Make the view `arrived`: every flight with its batch of a query. Raises Difference if the order of files was another."""
+    taken = dict(files_of_batches(folder, query))
+    _check_order(query, folder, taken, report)
     spark.createDataFrame([*taken.items()], "file string, batch long").createOrReplaceTempView("taken")
     spark.sql(ARRIVED).createOrReplaceTempView("arrived")
-    _cached(spark.sql(JUDGED), kept).createOrReplaceTempView("judged")
 
 
 def _check_order(bolt: str, folder: Folder, taken: dict[str, int], report: Report) -> None:
@@ -174,7 +186,7 @@ def _source_log(checkpoint: Path, folder: Path) -> tuple[int, dict[str, int]]:
     raise Difference(f"{checkpoint} has no log of files from {folder}: nothing was read")
 
 
-def _output(spark: SparkSession, folder: Folder, bolt: str, stream: str, like: DataFrame) -> DataFrame:
+def output_of(spark: SparkSession, folder: Folder, bolt: str, stream: str, like: DataFrame) -> DataFrame:
     """Return what a sink wrote, with its batch_id; no row where it wrote nothing."""
     path = folder.output / bolt / stream
     if not any(path.glob("batch_id=*/*.parquet")):
@@ -182,7 +194,7 @@ def _output(spark: SparkSession, folder: Folder, bolt: str, stream: str, like: D
     return spark.read.parquet(str(path))
 
 
-def _same(what: str, job: DataFrame, reference: DataFrame, order: tuple[str, ...]) -> None:
+def same(what: str, job: DataFrame, reference: DataFrame, order: tuple[str, ...]) -> None:
     """Raise Difference unless both hold the same rows, equally often; numbers must be equal to the last bit."""
     columns = reference.columns
     job = job.select([job[f.name].cast(f.dataType) for f in reference.schema.fields])
@@ -200,7 +212,7 @@ def _same(what: str, job: DataFrame, reference: DataFrame, order: tuple[str, ...
     raise Difference("\n".join(lines))
 
 
-def _cached(rows: DataFrame, kept: contextlib.ExitStack) -> DataFrame:
+def cached(rows: DataFrame, kept: contextlib.ExitStack) -> DataFrame:
     """Keep rows in memory until the check is over, however it ends: a later check must not see them."""
     kept.callback(rows.cache().unpersist)
     return rows

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flights_screen import Screen
 
 JOB = Path(__file__).with_name("flights.py")
-_POINTS = ("before_batch", "before_state_write", "after_state_write", "in_sink", "before_commit")
+CRASH_AT = "in_sink"
 
 
 class CrashError(Difference):
@@ -39,17 +39,17 @@ def crash(options: argparse.Namespace, screen: Screen) -> None:
     whole, killed = Folder(home.path / "undisturbed"), Folder(home.path / "killed")
 
     screen.rule("1. A run that nothing disturbs")
-    _expect(0, _job(options, whole), "the undisturbed run")
+    expect(0, _job(options, whole), "the undisturbed run")
 
-    point = _failpoint(options.crash_at, whole)
+    point = failpoint(options.crash_at, CRASH_AT, len(list(whole.input.glob("*.parquet"))))
     screen.rule(f"2. The same once more, killed at {point}")
-    _expect(-signal.SIGKILL, _job(options, killed, "--brief", failpoint=point), f"the run with failpoint {point}")
-    done = {path.parent.name: _committed(path) for path in sorted(killed.checkpoints.glob("*/commits"))}
+    expect(-signal.SIGKILL, _job(options, killed, "--brief", failpoint=point), f"the run with failpoint {point}")
+    done = {path.parent.name: committed(path) for path in sorted(killed.checkpoints.glob("*/commits"))}
     progress = " and ".join(f"{count} batches of {bolt}" for bolt, count in done.items())
     screen.say(f"\nKilled: driver and JVM got SIGKILL. Committed until then: {progress}.")
 
     screen.rule("3. Restarted from its checkpoints")
-    _expect(0, _job(options, killed, "--brief", "--resume"), "the restarted run")
+    expect(0, _job(options, killed, "--brief", "--resume"), "the restarted run")
 
     screen.rule("4. Both outputs, row by row")
     rows, batches = compare(whole, killed)
@@ -91,9 +91,15 @@ def _shown(one: pa.Table, two: pa.Table) -> str:
 
 
 def _job(options: argparse.Namespace, folder: Folder, *more: str, failpoint: str | None = None) -> int:
-    """Run the job in `folder` as a process group of its own; return its exit code (minus the signal that killed it)."""
-    command = [sys.executable, str(JOB), "--keep", "--out", str(folder.path), *more]
-    command += ["--cuts", ",".join(map(str, options.cuts))]
+    return run_job(JOB, options, folder.path, "--cuts", ",".join(map(str, options.cuts)), *more, failpoint=failpoint)
+
+
+# ---------------------------------------------------------------- what --crash of every job needs
+
+
+def run_job(script: Path, options: argparse.Namespace, out: Path, *more: str, failpoint: str | None = None) -> int:
+    """Run a job in `out` as a process group of its own; return its exit code (minus the signal that killed it)."""
+    command = [sys.executable, str(script), "--keep", "--out", str(out), *more]
     for name in ("month", "days"):
         if getattr(options, name) is not None:
             command += [f"--{name}", str(getattr(options, name))]
@@ -110,6 +116,26 @@ def _job(options: argparse.Namespace, folder: Folder, *more: str, failpoint: str
             _end(child)
 
 
+def failpoint(wanted: str | None, usual: str, batches: int) -> str:
+    """Return "point:batch"; the batch left out is the middle one."""
+    point, _, batch = (wanted or usual).partition(":")
+    return f"{point}:{batch or batches // 2}"
+
+
+def committed(commits: Path) -> int:
+    """Return how many batches Spark has committed, by its folder of commits."""
+    return sum(path.name.isdigit() for path in commits.iterdir())
+
+
+def expect(wanted: int, got: int, what: str) -> None:
+    """Raise CrashError unless a job has ended as it should."""
+    if got == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
+    if wanted != got:
+        meant = "SIGKILL" if wanted < 0 else f"exit code {wanted}"
+        raise CrashError(f"{what} ended with {got} where {meant} was expected; nothing was proven")
+
+
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Ask the child's group to stop as with Ctrl-C; kill it if it does not."""
     os.killpg(child.pid, signal.SIGINT)
@@ -118,30 +144,3 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-
-
-def _failpoint(wanted: str | None, whole: Folder) -> str:
-    """Return "point:batch"; the batch left out is the middle one of the undisturbed run."""
-    point, _, batch = (wanted or "in_sink").partition(":")
-    middle = len(list(whole.input.glob("*.parquet"))) // 2
-    return f"{point}:{batch or middle}"
-
-
-def check_point(text: str) -> str:
-    """Return what --crash-at was given, or raise ValueError."""
-    point, colon, batch = text.partition(":")
-    if point not in _POINTS or (colon and not batch.isdigit()):
-        raise ValueError(f"{text!r} is not one of {', '.join(_POINTS)}, with or without :N")
-    return text
-
-
-def _committed(commits: Path) -> int:
-    return sum(path.name.isdigit() for path in commits.iterdir())
-
-
-def _expect(wanted: int, got: int, what: str) -> None:
-    if got == 128 + signal.SIGINT:
-        raise KeyboardInterrupt
-    if wanted != got:
-        meant = "SIGKILL" if wanted < 0 else f"exit code {wanted}"
-        raise CrashError(f"{what} ended with {got} where {meant} was expected; nothing was proven")

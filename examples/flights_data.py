@@ -92,6 +92,12 @@ def batch_of(landing: pd.Series, cuts: tuple[int, ...] = CUTS) -> pd.Series:
     return day * len(cuts) + np.searchsorted(sorted(cuts), hour, side="right")
 
 
+def period_of(landing: pd.Series, days: int) -> pd.Series:
+    """Return a number per flight, from 0: a new one begins at midnight of every `days`-th day."""
+    day = landing // DAY_MS
+    return (day - day.min()) // days
+
+
 def late_flights(flights: pd.DataFrame, batches: pd.Series, lag_hours: int = 6) -> pd.Series:
     """Return which flights a cut into batches makes late: departed before (newest departure of all earlier batches) - lag.
 
@@ -101,13 +107,13 @@ def late_flights(flights: pd.DataFrame, batches: pd.Series, lag_hours: int = 6) 
     return flights["departure"] < batches.map(newest - lag_hours * HOUR_MS)
 
 
-def stage(flights: pd.DataFrame, folder: Path, cuts: tuple[int, ...] = CUTS) -> list[Path]:
-    """Write one Parquet file per micro-batch and return their paths, in order.
+def stage(flights: pd.DataFrame, folder: Path, batches: pd.Series) -> list[Path]:
+    """Write one Parquet file per micro-batch and return their paths, in order; `batches` has the number of each flight's.
 
     Spark's file source takes files in the order of their modification times, so each file gets one of its own, a second apart.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    groups = flights.groupby(batch_of(flights["landing"], cuts), sort=True)
+    groups = flights.groupby(batches, sort=True)
     began = int(time.time()) - len(groups) - 1
     paths = []
     for number, (_, rows) in enumerate(groups):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 MARKER = ".windowing-demo"
 _TEXT = (
-    "This folder belongs to examples/flights.py of the library `windowing`; the next run removes what it made here.\n"
+    "This folder belongs to examples/flights*.py of the library `windowing`; the next run removes what it made here.\n"
 )
-_PARTS = ("input", "checkpoints", "logs", "output", "undisturbed", "killed")
+_PARTS = ("input", "checkpoints", "logs", "output", "states", "undisturbed", "killed")
 _FILES = ("flights.png", "spark.log")
 
 
@@ -21,7 +21,7 @@ class FolderError(Exception):
 
 
 class Folder:
-    """Where things lie: input/, checkpoints/ (and what is kept of them in logs/), output/, the picture, Spark's log."""
+    """Where things lie: input/, checkpoints/ (and what is kept of them in logs/), output/, states/, the picture, Spark's log."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -29,6 +29,7 @@ class Folder:
         self.checkpoints = self.path / "checkpoints"
         self.logs = self.path / "logs"
         self.output = self.path / "output"
+        self.states = self.path / "states"
         self.picture = self.path / "flights.png"
         self.log = self.path / "spark.log"
         self._held: int | None = None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -44,6 +43,16 @@ class Line:
     watermark: int | None = None
 
 
+COLUMNS: dict[str, Callable[[Line], str]] = {
+    "flights": lambda line: f"{line.rows:,}",
+    "windows": lambda line: f"{line.windows:,}",
+    "late": lambda line: f"{line.late:,}",
+    "pending": lambda line: f"{line.pending:,}",
+    "watermark": lambda line: wall_time(line.watermark) if line.batches < line.total else "drained",
+}
+"""What can be shown of a query."""
+
+
 class _Listener(MetricsListener):
     """Adds up the metrics of each query, by its name; called on a thread of Spark's."""
 
@@ -71,10 +80,11 @@ class _Listener(MetricsListener):
 
 
 class Screen:
-    """The console; on a terminal it shows a table that moves, elsewhere a plain line now and then."""
+    """The console; on a terminal it shows a table that moves, elsewhere a plain line now and then. `columns`: those of COLUMNS."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, columns: Sequence[str] = tuple(COLUMNS)) -> None:
         self._console = console or Console(highlight=False)
+        self._columns = columns
         self._lines: dict[str, Line] = {}
         self._times: list[tuple[float, float]] = []
         self._lock = threading.Lock()
@@ -91,13 +101,12 @@ class Screen:
     def fail(self, text: str) -> None:
         self._console.print(text, style="bold red", markup=False, soft_wrap=True)
 
-    def headline(self, flights: pd.DataFrame, files: int, options: argparse.Namespace) -> None:
+    def headline(self, flights: pd.DataFrame, files: int, how: str) -> None:
         """Say what is about to run."""
         first, last = wall_time(flights["departure"].min()), wall_time(flights["departure"].max())
-        cuts = " and ".join(f"{hour}:00" for hour in options.cuts)
         self.say(
             f"{len(flights):,} flights out of New York that departed and landed, {first} to {last}, in {files:,} files in the "
-            f"order of landing, cut at {cuts}; windows run over the departure, with a lag of 6 hours."
+            f"order of landing, {how}."
         )
 
     # -- while it runs -------------------------------------------------------------------------------------------------
@@ -144,19 +153,17 @@ class Screen:
 
     def _progress(self) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("bolt")
+        table.add_column("query")
         table.add_column("")
-        for title in ("batches", "flights", "windows", "late", "pending", "watermark"):
+        for title in ("batches", *self._columns):
             table.add_column(title, justify="right")
         with self._lock:
             for bolt, line in self._lines.items():
-                numbers = (line.rows, line.windows, line.late, line.pending)
                 table.add_row(
                     bolt,
                     ProgressBar(total=line.total, completed=line.batches, width=24),
                     f"{line.batches:,}/{line.total:,}",
-                    *[f"{number:,}" for number in numbers],
-                    wall_time(line.watermark) if line.batches < line.total else "drained",
+                    *[COLUMNS[column](line) for column in self._columns],
                 )
         return table
 
@@ -165,8 +172,8 @@ class Screen:
             if not self._times:
                 return "  waiting for the first batch ..."
             return "\n".join(
-                f"  {bolt}: batch {line.batches:,} of {line.total:,}, {line.rows:,} flights, {line.windows:,} windows, "
-                f"{line.late:,} late, {line.pending:,} pending, watermark {wall_time(line.watermark)}"
+                f"  {bolt}: batch {line.batches:,} of {line.total:,}; "
+                + ", ".join(f"{column} {COLUMNS[column](line)}" for column in self._columns)
                 for bolt, line in self._lines.items()
             )
 
@@ -181,7 +188,8 @@ class Screen:
         rows = sum(line.rows for line in self._lines.values())
         batches = len(self._times)
         bolts = len(self._lines)
-        whole = f" ({flights:,} flights through {bolts} bolts)" if rows == flights * bolts else " of this run"
+        whole = f" ({flights:,} flights through {bolts} bolts)" if bolts > 1 else ""
+        whole = whole if rows == flights * bolts else " of this run"
         self.say(
             f"{rows:,} rows{whole} in {batches:,} micro-batches took "
             f"{seconds:.1f} s without start-up: {rows / seconds:,.0f} rows/s, {seconds / batches:.2f} s per batch."

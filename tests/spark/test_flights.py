@@ -35,7 +35,7 @@ def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Folde
     folder = Folder(tmp_path_factory.mktemp("flights") / "out")
     folder.begin()
     table = read_flights(month=1, days=1)
-    files = stage(table, folder.input)
+    files = stage(table, folder.input, batch_of(table["landing"]))
     screen = Screen(Console(file=io.StringIO()))
     cloudpickle.register_pickle_by_value(flights)  # the workers cannot import it, as they could not import a script
     try:

@@ -1,0 +1,244 @@
+"""Exactly-once totals by carrier of a year of real flights: a Trident topology on Spark, its states in SQLite or PostgreSQL.
+
+    make demo                                        the whole year, after flights.py
+    python examples/flights_trident.py --month 1     a short run
+    python examples/flights_trident.py --crash       killed between the states' commit and Spark's, restarted: nothing counts twice
+    python examples/flights_trident.py --store postgresql://user:password@host/db
+
+    flights, ten days a batch, in the order of landing
+       |--> by carrier: Count, Sum(delay)  --> states flights, minutes --new values--> sink running
+       |--> over 15 minutes late, by carrier: Count --> state delayed
+       '--> Count --> sink batches: which attempt at the batch it is that counts
+
+Each batch is added to the states in transactions of the store, and Spark takes note of it afterwards. A crash in between makes the
+batch come again, as the next attempt: a state that has seen the first one puts that back before it adds. At the end the job checks
+itself against Spark SQL over the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+try:
+    import pyarrow.parquet as pq
+    from flights_crash import CrashError, committed, expect, failpoint, run_job
+    from flights_data import DDL, period_of, read_flights, stage
+    from flights_folder import Folder
+    from flights_job import DELAYED_MINUTES, ended, follow, number, parsed, parser, quiet_session
+    from flights_screen import Screen
+    from flights_states import PARTITIONS, QUERY, States, check
+
+    from windowing.runtime.stores import SqliteStore, store_of
+    from windowing.spark import ParquetSink, submit_trident
+    from windowing.topology.components import InputSpout
+    from windowing.topology.trident import Count, Sum, TridentTopology
+except ModuleNotFoundError as missing:
+    sys.exit(f'{missing.name} is not installed; run `make demo`, or first: pip install "windowing[examples]"')
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JOB = Path(__file__)
+CRASH_AT = "after_commits"
+DAYS_OF_YEAR, DAYS_OF_MONTH = 10, 2
+
+
+# ---------------------------------------------------------------- the topology
+
+
+class Attempt:
+    """An aggregator that is told which attempt at which batch it works in."""
+
+    def init(self, batch_id: Any, collector: Any) -> list[int]:
+        return [batch_id.txid, batch_id.attempt, 0]
+
+    def aggregate(self, value: list[int], tuple: Any, collector: Any) -> None:
+        value[2] += tuple.flights
+
+    def complete(self, value: list[int], collector: Any) -> None:
+        collector.emit(value)
+
+
+def topology(states: States) -> TridentTopology:
+    """Return the topology; its states are opaque: exactly once, whatever the batch holds when it comes again."""
+    made = TridentTopology("carriers")
+    flights = made.new_stream("flights", InputSpout(DDL))
+    late = flights.filter(lambda flight: flight.delay > DELAYED_MINUTES)
+    counts = flights.group_by("carrier").persistent_aggregate(states.state("flights"), None, Count(), "flights long")
+    minutes = flights.group_by("carrier").persistent_aggregate(states.state("minutes"), "delay", Sum(), "minutes long")
+    delayed = late.group_by("carrier").persistent_aggregate(states.state("delayed"), None, Count(), "delayed long")
+    for state in (counts, minutes, delayed):
+        state.parallelism_hint(PARTITIONS)
+    counts.new_values_stream().sink("running")
+    whole = flights.aggregate(None, Count(), "flights long")
+    whole.partition_aggregate("flights", Attempt(), "txid long, attempt long, flights long").sink("batches")
+    return made
+
+
+# ---------------------------------------------------------------- the job
+
+
+def stream_all(spark: SparkSession, folder: Folder, screen: Screen, states: States, batches: int) -> None:
+    """Run the topology to the end of the input: one file, one batch."""
+    files = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder.input))
+    sinks = {name: ParquetSink(str(folder.output / QUERY / name)) for name in ("running", "batches")}
+    checkpoint = str(folder.checkpoints / QUERY)
+    screen.expect([QUERY], batches)
+    query = submit_trident(
+        topology(states), spark, sources={"flights": files}, sinks=sinks, checkpoint=checkpoint, query_name=QUERY
+    )
+    follow(spark, folder, screen, [(QUERY, query)])
+
+
+def run(options: argparse.Namespace, screen: Screen) -> None:
+    """Stage, stream, check, show. Raises Difference when the check finds one."""
+    folder = folder_of(options)
+    folder.go_on() if options.resume else folder.begin()
+    screen.say("Reading the flights ...")
+    flights = read_flights(options.month, options.days)
+    if options.resume:
+        files = sorted(folder.input.glob("*.parquet"))
+    else:
+        files = stage(flights, folder.input, batches_of(flights, options))
+    states = states_of(options, folder)
+    screen.headline(flights, len(files), f"one batch each; the states are in {states}")
+    screen.say(f"Starting Spark (its own log: {folder.log}) ...")
+    with quiet_session(folder.log) as spark:
+        stream_all(spark, folder, screen, states, len(files))
+        screen.speed(len(flights))
+        screen.say("\nChecking every figure against Spark SQL over the same files ...")
+        screen.report(check(spark, folder, states))
+        show(screen, states)
+    if not options.keep:
+        folder.tidy()
+
+
+def show(screen: Screen, states: States) -> None:
+    """Show what the states hold."""
+    flights, minutes, delayed = (states.values(name) for name in ("flights", "minutes", "delayed"))
+    rows = [
+        (carrier, n, minutes[carrier], f"{minutes[carrier] / n:.1f}", f"{delayed.get(carrier, 0) / n:.0%}")
+        for carrier, n in sorted(flights.items(), key=lambda item: -item[1])
+    ]
+    late = f"over {DELAYED_MINUTES} minutes late"
+    screen.table("The carriers, as the states have them", ("carrier", "flights", "minutes", "mean delay", late), rows)
+
+
+def folder_of(options: argparse.Namespace) -> Folder:
+    """Return the job's folder; flights.py works in the one above."""
+    return Folder(options.out / "trident")
+
+
+def states_of(options: argparse.Namespace, folder: Folder) -> States:
+    """Return the states of the run in this folder: a SQLite file there, or in the given store under names of their own."""
+    if options.store is None:
+        return States(SqliteStore(folder.states / "carriers.db"))
+    folder.states.mkdir(exist_ok=True)
+    run = folder.states / "run"
+    if not run.exists():
+        run.write_text(secrets.token_hex(4))
+    return States(store_of(options.store), run.read_text())
+
+
+def batches_of(flights: Any, options: argparse.Namespace) -> Any:
+    """Return the number of each flight's batch."""
+    short = options.month is not None or options.days is not None
+    return period_of(flights["landing"], options.every or (DAYS_OF_MONTH if short else DAYS_OF_YEAR))
+
+
+# ---------------------------------------------------------------- --crash
+
+
+def crash(options: argparse.Namespace, screen: Screen) -> None:
+    """Run, kill, restart; the restarted run checks itself. Raises Difference unless all went as planned."""
+    folder = folder_of(options)
+    batches = batches_of(read_flights(options.month, options.days), options).nunique()
+    point = failpoint(options.crash_at, CRASH_AT, batches)
+    txid = int(point.partition(":")[2]) + 1
+
+    screen.rule(f"1. A run that is killed at {point}")
+    expect(-signal.SIGKILL, job(options, failpoint=point), f"the run with failpoint {point}")
+    states = states_of(options, folder)
+    written = states.attempts()
+    done = committed(folder.checkpoints / QUERY / "commits")
+    screen.say(
+        f"\nKilled: driver and JVM got SIGKILL. Spark has committed {done} of {batches} batches; the states hold "
+        f"{sum(states.values('flights').values()):,} flights, last written by attempt {' and '.join(sorted(written))}."
+    )
+
+    screen.rule("2. Restarted from its checkpoint")
+    expect(0, job(options, "--resume"), "the restarted run")
+
+    screen.rule("3. What became of the batch")
+    attempts = attempts_of(folder)
+    before = [attempt for attempt in written if attempt.startswith(f"{txid}:")]
+    if before and attempts[txid] <= int(before[0].partition(":")[2]):
+        raise CrashError(f"attempt {before[0]} was killed, and {txid}:{attempts[txid]} counts; nothing was proven")
+    again = f"was written by attempt {before[0]} before the kill" if before else "was not in the states at the kill"
+    screen.say(
+        f"✓ batch {txid} {again} and counts as attempt {txid}:{attempts[txid]}; the states equal Spark SQL: nothing was counted "
+        "twice."
+    )
+    if not options.keep:
+        folder.tidy()
+
+
+def job(options: argparse.Namespace, *more: str, failpoint: str | None = None) -> int:
+    """Run this job as a process of its own; return its exit code."""
+    given = {"--every": options.every, "--store": options.store}
+    more += tuple(str(part) for pair in given.items() if pair[1] is not None for part in pair)
+    return run_job(JOB, options, options.out, *more, failpoint=failpoint)
+
+
+def attempts_of(folder: Folder) -> dict[int, int]:
+    """Return the attempt that counts of each batch, by txid."""
+    files = sorted((folder.output / QUERY / "batches").glob("batch_id=*/*.parquet"))
+    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    return {row["txid"]: row["attempt"] for row in rows}
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    made = parser(
+        "flights_trident.py",
+        "Exactly-once totals by carrier of a year of real flights, by a Trident topology on Spark, checked against Spark SQL.",
+        points=(
+            *("before_batch", "before_claim", "after_claim", "before_commits", "before_state_commit"),
+            *("after_state_commit", "after_commits", "in_sink", "before_commit"),
+        ),
+        usual=CRASH_AT,
+        crash="kill -9 the run in the middle, after the states are written and before Spark commits, and restart it",
+    )
+    made.add_argument(
+        "--every",
+        type=number(1, 366),
+        metavar="N",
+        help=f"how many days make a batch (default: {DAYS_OF_YEAR}, of a month {DAYS_OF_MONTH})",
+    )
+    made.add_argument(
+        "--store",
+        metavar="URL",
+        help="where the states are: postgresql://..., redis://... or the path of a SQLite file; each run makes states of its own "
+        "there, which stay (default: a SQLite file in DIR)",
+    )
+    return parsed(made, given)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Return the exit code."""
+    options = arguments(given)
+    screen = Screen(columns=("flights",))
+    work = crash if options.crash else run
+    return ended(lambda: work(options, screen), options, screen, folder_of(options).log)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""The Trident job on the first days of January: it passes its own check, the check has teeth, and a kill leaves no trace."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import cloudpickle
+from rich.console import Console
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import flights_trident  # noqa: E402
+from flights_check import Difference  # noqa: E402
+from flights_crash import CrashError  # noqa: E402
+from flights_data import DAY_MS, period_of, read_flights, stage  # noqa: E402
+from flights_folder import Folder  # noqa: E402
+from flights_screen import Screen  # noqa: E402
+from flights_states import PARTITIONS, QUERY, States, check  # noqa: E402
+
+from windowing.transactions.aggregators import ReplaceUpdater  # noqa: E402
+from windowing.transactions.attempt import TransactionAttempt  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def screen_of(text: io.StringIO) -> Screen:
+    return Screen(Console(file=text, width=500), columns=("flights",))
+
+
+def options(out: Path, *more: str) -> argparse.Namespace:
+    return flights_trident.arguments(["--month", "1", "--days", "1", "--every", "1", "--out", str(out), *more])
+
+
+@pytest.fixture(scope="module")
+def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
+    """The folder of a run over the first day of 2013, whose last flights land on the second."""
+    chosen = options(tmp_path_factory.mktemp("flights"))
+    folder = flights_trident.folder_of(chosen)
+    folder.begin()
+    flights = read_flights(month=1, days=1)
+    files = stage(flights, folder.input, flights_trident.batches_of(flights, chosen))
+    cloudpickle.register_pickle_by_value(
+        flights_trident
+    )  # the workers cannot import it, as they could not import a script
+    try:
+        states = flights_trident.states_of(chosen, folder)
+        flights_trident.stream_all(spark, folder, screen_of(io.StringIO()), states, len(files))
+    finally:
+        cloudpickle.unregister_pickle_by_value(flights_trident)
+    yield folder
+    folder.close()
+
+
+def states_in(folder: Folder) -> States:
+    return flights_trident.states_of(options(folder.path.parent), folder)
+
+
+def set_in(states: States, name: str, carrier: str, value: int) -> None:
+    """Put a value into a state, as a batch behind the last one would."""
+    for partition in range(PARTITIONS):
+        with closing(states.state(name).make_state(partition, PARTITIONS)) as part:
+            if (carrier,) in dict(part.items()):
+                fence = part.backing.multi_get([]).fence
+                attempt = TransactionAttempt(fence.attempt.txid + 1, 0)
+                part.begin_commit(attempt)
+                part.multi_update([(carrier,)], [ReplaceUpdater(value)])
+                part.commit(attempt)
+
+
+def test_the_states_agree_with_spark_sql_on_one_day(spark: SparkSession, done: Folder) -> None:
+    report = check(spark, done, states_in(done))
+    assert len(report.facts) == 7
+    assert report.facts[-1] == f"{len(read_flights(1, 1))} flights went in, and {len(read_flights(1, 1))} were counted"
+    assert states_in(done).attempts() == {"2:0": 3 * PARTITIONS}, "both batches, at the first attempt"
+    assert flights_trident.attempts_of(done) == {1: 0, 2: 0}
+
+
+def test_the_table_shows_what_the_states_hold(done: Folder) -> None:
+    text = io.StringIO()
+    flights_trident.show(screen_of(text), states_in(done))
+    flights = read_flights(1, 1).query("carrier == 'UA'")["delay"]
+    late = f"{(flights > 15).mean():.0%}"
+    assert re.search(
+        rf"^UA +{len(flights)} +{flights.sum():,} +{flights.mean():.1f} +{late}", text.getvalue(), re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("name", ["flights", "minutes", "delayed"])
+def test_the_check_fails_when_one_flight_is_counted_twice(spark: SparkSession, done: Folder, name: str) -> None:
+    states = states_in(done)
+    right = states.values(name)["UA"]
+    set_in(states, name, "UA", right + 1)
+    try:
+        with pytest.raises(
+            Difference, match=f"state {name}: values differ from Spark SQL: 1 only in the job's output, 1 only"
+        ):
+            check(spark, done, states)
+    finally:
+        set_in(states, name, "UA", right)
+
+
+@pytest.mark.parametrize("name", ["running", "batches"])
+def test_the_check_fails_when_a_sink_lacks_a_batch(
+    spark: SparkSession, done: Folder, tmp_path: Path, name: str
+) -> None:
+    last = sorted((done.output / QUERY / name).glob("batch_id=*"))[-1]
+    last.rename(tmp_path / last.name)
+    try:
+        with pytest.raises(Difference, match=f"sink {name}: rows differ from Spark SQL: 0 only"):
+            check(spark, done, states_in(done))
+    finally:
+        (tmp_path / last.name).rename(last)
+
+
+# -- without Spark --------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_some_days_of_landings() -> None:
+    landing = pd.Series([DAY_MS - 1, DAY_MS, 3 * DAY_MS - 1, 3 * DAY_MS, 9 * DAY_MS])
+    assert list(period_of(landing, 1)) == [0, 1, 2, 3, 9]
+    assert list(period_of(landing + DAY_MS, 3)) == [0, 0, 0, 1, 3]
+    year = read_flights()
+    assert flights_trident.batches_of(year, flights_trident.arguments([])).nunique() == 37
+
+
+def test_a_store_of_others_gets_states_of_each_runs_own(tmp_path: Path) -> None:
+    chosen = options(tmp_path, "--store", str(tmp_path / "theirs.db"))
+    folder = flights_trident.folder_of(chosen)
+    folder.begin()
+    first = flights_trident.states_of(chosen, folder)
+    assert first == flights_trident.states_of(chosen, folder), "a run that goes on has the same ones"
+    folder.close()
+    folder.begin()
+    second = flights_trident.states_of(chosen, folder)
+    folder.close()
+    assert first.state("flights").name != second.state("flights").name
+
+
+class Killed:
+    """Stands for the two processes: the first leaves a batch in the states, the second lets an attempt count."""
+
+    def __init__(self, counts: int, code: int = -signal.SIGKILL) -> None:
+        self.counts, self.code = counts, code
+
+    def __call__(self, script: Path, chosen: Any, out: Path, *more: str, failpoint: str | None = None) -> int:
+        folder = flights_trident.folder_of(chosen)
+        if failpoint is None:
+            assert "--resume" in more
+            batch = folder.output / QUERY / "batches" / "batch_id=000000000001"
+            batch.mkdir(parents=True)
+            pq.write_table(pa.table({"txid": [2], "attempt": [self.counts]}), batch / "part-0.parquet")
+            return 0
+        assert failpoint == "after_commits:1", "the middle one of two batches"
+        (folder.checkpoints / QUERY / "commits").mkdir(parents=True)
+        (folder.checkpoints / QUERY / "commits" / "0").touch()
+        states = flights_trident.states_of(chosen, folder)
+        for name in ("flights", "minutes", "delayed"):
+            for partition in range(PARTITIONS):
+                with closing(states.state(name).make_state(partition, PARTITIONS)) as part:
+                    part.begin_commit(TransactionAttempt(2, 0))
+                    part.commit(TransactionAttempt(2, 0))
+        return self.code
+
+
+def test_a_kill_is_told_with_both_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flights_trident, "run_job", Killed(counts=1))
+    text = io.StringIO()
+    flights_trident.crash(options(tmp_path, "--crash"), screen_of(text))
+    assert (
+        "Spark has committed 1 of 2 batches; the states hold 0 flights, last written by attempt 2:0." in text.getvalue()
+    )
+    assert "batch 2 was written by attempt 2:0 before the kill and counts as attempt 2:1" in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("killed", "why"), [(Killed(0), "2:0 was killed, and 2:0 counts"), (Killed(1, 0), "ended with 0")]
+)
+def test_a_kill_that_proves_nothing_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: Killed, why: str
+) -> None:
+    monkeypatch.setattr(flights_trident, "run_job", killed)
+    with pytest.raises(CrashError, match=f"{why}.*nothing was proven"):
+        flights_trident.crash(options(tmp_path, "--crash"), screen_of(io.StringIO()))
+
+
+# -- real kills -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    ("point", "before", "attempt"),
+    [
+        ("after_commits", "was written by attempt 2:0 before the kill", 1),
+        ("before_claim", "was not in the states at the kill", 0),
+    ],
+)
+def test_a_job_that_is_killed_and_restarted_counts_no_flight_twice(
+    tmp_path: Path, point: str, before: str, attempt: int
+) -> None:
+    job = [sys.executable, str(EXAMPLES / "flights_trident.py"), "--month", "1", "--days", "2", "--every", "1"]
+    found = subprocess.run(
+        [*job, "--crash-at", f"{point}:1", "--out", str(tmp_path)], capture_output=True, text=True, timeout=600
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert f"batch 2 {before} and counts as attempt 2:{attempt}; the states equal Spark SQL" in found.stdout
+    flights = len(read_flights(month=1, days=2))
+    assert f"{flights:,} flights went in, and {flights:,} were counted" in found.stdout
