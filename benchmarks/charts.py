@@ -12,6 +12,7 @@ from matplotlib.figure import Figure as Canvas
 from benchmarks.records import Comparison, Figure, Run
 
 INK, GRID = "#24292f", "#d0d7de"
+THICK = 0.28
 COLOURS = ("#0969da", "#cf222e", "#bf8700", "#1a7f37", "#8250df", "#57606a")
 
 
@@ -67,20 +68,15 @@ PICTURES: dict[str, Callable[[Run], Canvas | None]] = {"core": core, "growth": g
 def _bars(comparisons: Any, label: str, value: Callable[[Figure], float | None]) -> Canvas:
     comparisons = [each for each in comparisons if len(each.figures) > 1]
     names = list(dict.fromkeys(f.contender for each in comparisons for f in each.figures[1:]))
-    canvas = Canvas(figsize=(9, 0.6 + 0.5 * len(comparisons)), layout="constrained")
+    canvas = Canvas(figsize=(9, 0.8 + 0.4 * len(comparisons)), layout="constrained")
     axes = canvas.add_subplot()
-    height = 0.8 / len(names)
     for index, name in enumerate(names):
-        at, widths = _widths(comparisons, name, value)
-        bars = axes.barh([y + index * height for y in at], widths, height, color=COLOURS[index], label=name)
-        axes.bar_label(
-            bars, [f"{width:.2g}" if width < 100 else f"{width:.0f}" for width in widths], fontsize=7, padding=2
-        )
+        at, widths = _places(comparisons, name, value)
+        bars = axes.barh(at, widths, THICK, color=COLOURS[index], label=name)
+        axes.bar_label(bars, [_short(width) for width in widths], fontsize=7, padding=2)
     axes.axvline(1, color=INK, linewidth=1)
     axes.set_xscale("log")
-    axes.set_yticks(
-        [y + 0.4 - height / 2 for y in range(len(comparisons))], [each.name for each in comparisons], fontsize=8
-    )
+    axes.set_yticks(range(len(comparisons)), [each.name for each in comparisons], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(label, fontsize=8)
     axes.legend(fontsize=8, frameon=False)
@@ -88,17 +84,23 @@ def _bars(comparisons: Any, label: str, value: Callable[[Figure], float | None])
     return canvas
 
 
-def _widths(
+def _places(
     comparisons: list[Comparison], name: str, value: Callable[[Figure], float | None]
-) -> tuple[list[int], list[float]]:
+) -> tuple[list[float], list[float]]:
+    """Return where the bars of a contender stand, those of a comparison close together, and how long they are."""
     at, widths = [], []
     for y, comparison in enumerate(comparisons):
-        figure = comparison.figure(name)
-        width = value(figure) if figure else None
-        if width is not None:
-            at.append(y)
-            widths.append(width)
+        others = comparison.figures[1:]
+        for place, figure in enumerate(others):
+            width = value(figure)
+            if figure.contender == name and width is not None:
+                at.append(y + (place - (len(others) - 1) / 2) * THICK)
+                widths.append(width)
     return at, widths
+
+
+def _short(width: float) -> str:
+    return f"{width:.2g}" if width < 100 else f"{width:,.0f}"
 
 
 def _plain(axes: Any) -> None:

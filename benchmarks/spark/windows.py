@@ -16,6 +16,8 @@ from benchmarks.spark.stage import CHECKED, checked_input, staged
 
 MILLION, THOUSANDS = 1_000_000, 100_000
 BATCHES, MANY, FEW = 4, 40, 3
+SLOW = 600
+"""Seconds of the window of which native takes minutes a round: no round before those that count."""
 NAMES = {MILLION: "1M", THOUSANDS: "100k"}
 
 
@@ -34,7 +36,8 @@ def _totals(name: str, seconds: int, rows: int, batches: int, more: list[Contend
     query = partial(native.totals, length_ms=1000 * seconds, slide_ms=1000)
     bolt = ours.totals(1000 * seconds, 1000)
     contenders = [_contender("native", native, query), _contender("windowing", ours, bolt), *more]
-    return _plan(f"{name}, {NAMES[rows]}", "count and sum per key, 100 keys", contenders, rows, batches)
+    about = "count and sum per key, 100 keys"
+    return _plan(f"{name}, {NAMES[rows]}", about, contenders, rows, batches, warm=seconds < SLOW)
 
 
 def _over_rows() -> Iterator[Plan]:
@@ -45,7 +48,8 @@ def _over_rows() -> Iterator[Plan]:
     yield _plan("function over rows, 10 s/1 s, 100k", about, contenders, THOUSANDS, BATCHES)
     alone = [_contender("windowing", ours, ours.over_rows(60_000, 1000))]
     for rows in (MILLION, THOUSANDS):
-        yield _plan(f"function over rows, 60 s/1 s, {NAMES[rows]}", "the same, a minute long", alone, rows, BATCHES)
+        name = f"function over rows, 60 s/1 s, {NAMES[rows]}"
+        yield _plan(name, "the same, a minute long", alone, rows, BATCHES, warm=False)
 
 
 def _by_hand(seconds: int) -> Contender:
@@ -64,10 +68,11 @@ def _contender(name: str, module: Any, query: Any) -> Contender:
     return Contender(name, module.timed(query), check=module.exact(query), compared=False)
 
 
-def _plan(name: str, about: str, contenders: list[Contender], rows: int, batches: int) -> Plan:
+def _plan(name: str, about: str, contenders: list[Contender], rows: int, batches: int, warm: bool = True) -> Plan:
     def workload(size: int) -> Any:
         return checked_input() if size == CHECKED else staged(rows, batches)
 
     return Plan(
-        name, about, contenders, workload, rows * batches, CHECKED, unit="rows/s", clock="wall time of whole batches", warmups=1
+        name, about, contenders, workload, rows * batches, CHECKED, unit="rows/s",
+        clock="wall time of whole batches", warmups=int(warm),
     )  # fmt: skip
