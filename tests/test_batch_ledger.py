@@ -148,3 +148,25 @@ def test_partials_are_one_per_root_whatever_the_order_of_the_senders() -> None:
     wanted = (Partial(7, 3, 2), Partial(8, 2**63 + 2, 2, "a"), Partial(9, 0, 0, "a"))
     assert partials_of(tables) == partials_of(reversed(tables)) == wanted
     assert Partials().table() is None
+
+
+def test_a_root_with_dead_letters_is_acked_when_they_are_done_and_says_so_unless_it_failed() -> None:
+    ledger = BatchLedger()
+    ledger.take(BatchRecord(0, {1: "a", 2: "b"}, (Partial(1, 5, 1, None, "picky"), Partial(2, 6, 1, None, "picky"))))
+    assert ledger.news(upto=0) == [], "the letters are under way"
+    ledger = BatchLedger.restored(ledger.snapshot())
+    ledger.take(BatchRecord.of(BatchRecord(1, {}, (Partial(1, 5, -1), Partial(2, 6, -1, "count"))).plain()))
+    assert ledger.news(upto=1) == [News(1, 1, None, "a", "picky"), News(1, 2, "count", "b")]
+    ledger.check()
+
+
+def test_what_was_written_before_there_were_dead_letters_is_read() -> None:
+    record = BatchRecord(0, {1: "a"}, (Partial(1, 5, 1),)).plain()
+    record["partials"] = [each[:4] for each in record["partials"]]
+    ledger = BatchLedger()
+    ledger.take(BatchRecord.of(record))
+    snapshot = ledger.snapshot()
+    snapshot["roots"] = [each[:5] for each in snapshot["roots"]]
+    again = BatchLedger.restored(snapshot)
+    again.take(BatchRecord(1, {}, (Partial(1, 5, -1),)))
+    assert again.news(upto=1) == [News(1, 1, None, "a")]

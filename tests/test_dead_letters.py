@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from typing import Any
 
 import pytest
@@ -14,14 +15,15 @@ from windowing.errors import BoltError, FailedException
 from windowing.runtime.clock import VirtualClock
 from windowing.runtime.cluster import LocalCluster, run_topology
 from windowing.runtime.hub import ClusterResult
+from windowing.runtime.states import MemoryStateProvider
 from windowing.testing.invariants import Watch
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, Spout
 from windowing.topology.decorators import tumbling
-from windowing.topology.letters import DEAD_LETTER_FIELDS
+from windowing.topology.letters import DEAD_LETTER_FIELDS, DeadLetter
 from windowing.topology.marking import bolt, spout
 from windowing.topology.plan import Topology, TopologyError
-from windowing.topology.tuples import is_tick
+from windowing.topology.tuples import Fields, Origin, Tuple, is_tick
 
 
 @bolt(output="n long")
@@ -218,7 +220,7 @@ def test_the_same_letters_come_on_spark() -> None:
     assert len(spark) == 2
     for one, other in zip(local["handler"], spark, strict=True):
         # There a whole message has failed, here a tuple in its task, which knows the reason.
-        assert (one[1], one[3], other[1], other[3]) == (None, "failed", 0, "'[FAILED] negative'")
+        assert (one[1], one[3], other[1], other[3]) == (None, "failed", 0, "FailedException: [FAILED] negative")
         assert [one[index] for index in (0, 2, 4, 5, 6, 7)] == [other[index] for index in (0, 2, 4, 5, 6, 7)]
 
 
@@ -239,3 +241,36 @@ def test_on_spark_a_batch_with_letters_waits_for_their_readers_and_is_given_up()
     assert told(3) == [(1, None)]
     assert told(-4, 5) == [(0, "picky"), (2, "picky")]
     assert not run.ledger.open
+
+
+def test_a_letter_holds_values_of_any_type() -> None:
+    origin = Origin("source", 0, Fields("days", "many"))
+    odd = Tuple(({date(2024, 2, 29): b"x", None: 1}, [(1, {2: 3})]), origin)
+    row = DeadLetter(component="picky", task=0, error="no", tuples=[odd]).row()
+    values = {"days": {"2024-02-29": "b'x'", "None": 1}, "many": [[1, {"2": 3}]]}
+    assert json.loads(row[-1]) == [{"component": "source", "stream": "default", "values": values}]
+
+
+def test_a_state_that_counts_letters_is_committed_with_them_and_the_source_is_told_then() -> None:
+    @bolt(output="n long")
+    class Counting:
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def execute(self, letter: Any) -> Any:
+            self.state.put("n", self.state.get("n", 0) + 1)
+            return self.state.get("n")
+
+    source, states = queue(-1, -2, 3, give_up=given_up), MemoryStateProvider()
+    plan = topology(source, Counting, state_checkpoint_interval=seconds(10))
+    with LocalCluster(plan, clock=VirtualClock(), states=states) as cluster:
+        cluster.run_for(seconds(5))
+        assert ("given up", -1) not in source.heard, "no checkpoint holds the letters yet"
+        cluster.run()
+    assert source.heard[-2:] == [("given up", -1), ("given up", -2)]
+    assert dict(states.state("handler", 0).items()) == {"n": 2}
+
+
+def test_dead_letters_are_dotted_in_a_drawing() -> None:
+    assert '-. "dead_letters: shuffle" .->' in fed().to_mermaid()
+    assert "dead_letters" not in str(fed().definition()["components"]["picky"]["outputs"]), "every component has it"

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import DEFAULT_STREAM
-from windowing.errors import BoltError, FailedException, ReportedFailedException, shown
+from windowing.errors import BoltError, FailedException, ReportedFailedException, shown, told
 from windowing.spark.edges import NO_ROOTS, Roots, merged
 from windowing.spark.values import TaskValues
 from windowing.spark.wiring import Arrival
@@ -119,7 +119,7 @@ class BoltBatch:
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
                 _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task, problem)
-            reason = shown(str(problem))
+            reason = told(problem)
         call = self._collector.end()
         if reason is None and any(each is tuple for each in call.failed):
             reason = _FAILED

@@ -13,7 +13,7 @@ Law: what is a dead letter is done with for its source only when all who read th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +90,7 @@ class DeadLetter:
             self.window_start,
             self.window_end,
             None if self.window_key is None else str(self.window_key),
-            None if told is None else json.dumps(told, default=str),
+            None if told is None else json.dumps(_plain(told), default=str),
         )
 
     def _told(self, row: Any) -> Any:
@@ -99,6 +99,13 @@ class DeadLetter:
             return {"component": row.source_component, "stream": row.source_stream, "values": row.as_dict()}
         by_name = getattr(row, "_asdict", None)
         return row if by_name is None else by_name()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can have it: the keys of a map are texts."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _tuples(window: TupleWindow) -> list[Any] | None:
