@@ -28,7 +28,7 @@ class Entries(ABC):
 
     def __init__(self, config: WindowConfig) -> None:
         self.config = config
-        self.tally = Tally()
+        self._tally = Tally()
         self.watermark: int | None = None
         self.closed = False
         self.guard = Guard()
@@ -41,6 +41,16 @@ class Entries(ABC):
     @abstractmethod
     def _end(self) -> Iterator[Effect]:
         """Yield what the end of the input does."""
+
+    @abstractmethod
+    def _take_in(self) -> None:
+        """Take in what lies in the machine's inbox, where it has one (WindowManager.inbox)."""
+
+    @property
+    def tally(self) -> Tally:
+        """What became of the tuples."""
+        self._take_in()
+        return self._tally
 
     def advance(self, watermark: int) -> Iterator[Effect]:
         """Make a turn: raise W to `watermark` (nothing happens if that does not raise it) and fire what falls due.
@@ -60,7 +70,7 @@ class Entries(ABC):
 
     def drain(self) -> Iterator[Effect]:
         """Close the machine: fire what is left (the short last windows too), let everything expire. Idempotent."""
-        self.guard.enter()
+        self.enter()
         if self.closed:
             return no_effects()
         self.closed = True
@@ -69,12 +79,13 @@ class Entries(ABC):
     def enter(self) -> None:
         """Raise MachineSpentError unless an entry is allowed."""
         self.guard.enter()
+        self._take_in()
 
     def late_below(self) -> int | None:
         """Return the bound below which a timestamp is late, None while nothing is."""
         return self._mix.late_below(self.watermark)
 
     def _open(self) -> None:
-        self.guard.enter()
+        self.enter()
         if self.closed:
             raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")

@@ -23,7 +23,7 @@ from typing import Any
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Effect, Late, LateReason
-from windowing.core.guard import no_effects, one_for_each
+from windowing.core.guard import FREE, no_effects, one_for_each
 from windowing.core.machines import Machine, machine_for
 from windowing.core.pages import PageStore
 from windowing.core.watermark import WaterMarkEventGenerator
@@ -33,6 +33,8 @@ __all__ = ["WindowedBoltExecutor"]
 
 SNAPSHOT_FORMAT = 1
 _MAX_TIMESTAMP = 2**62
+_BEFORE_ALL = -_MAX_TIMESTAMP
+_NOTHING = no_effects()
 
 Judged = tuple[int, LateReason]
 
@@ -66,8 +68,7 @@ class WindowedBoltExecutor:
         self.config = config
         self._event_time = config.event_time
         self.component = component
-        self.manager: Machine = machine_for(config, sequenced, keep_tuples, pages, component)
-        self.generator = WaterMarkEventGenerator(
+        self._generator = WaterMarkEventGenerator(
             streams,
             config.lag_ms,
             config.semantics,
@@ -75,15 +76,56 @@ class WindowedBoltExecutor:
             max_future_ms=config.max_future_ms,
             sourced=config.source is not None,
         )
+        # The largest timestamp that `add` took since the generator was told; of sources it is told at once.
+        self._largest = {} if config.source is not None else dict.fromkeys(streams, _BEFORE_ALL)
         self.side: Counter[str] = Counter()
         self.closed = False
         self._now: int | None = None
-        self._late_below = self.manager.late_below()
+        self._use(machine_for(config, sequenced, keep_tuples, pages, component))
+
+    def _use(self, machine: Machine) -> None:
+        self._machine = machine
+        self._guard = machine.guard
+        self._inbox: list[tuple[Any, int]] | None = getattr(machine, "inbox", None)
+        self._bound()
+
+    def _bound(self) -> None:
+        """Note between which timestamps a tuple is accepted without a second look."""
+        self._late_below = self._machine.late_below()
+        if self.closed or not self._event_time:
+            self._from_ms, self._upto_ms = 1, 0
+            return
+        self._from_ms = -_MAX_TIMESTAMP + 1 if self._late_below is None else self._late_below
+        self._upto_ms = _MAX_TIMESTAMP - 1
+        if self._now is not None and self.config.max_future_ms is not None:
+            self._upto_ms = min(self._upto_ms, self._now + self.config.max_future_ms)
+
+    @property
+    def manager(self) -> Machine:
+        """The machine; another one may be put in its place before the first tuple."""
+        return self._machine
+
+    @manager.setter
+    def manager(self, machine: Machine) -> None:
+        self._use(machine)
+
+    @property
+    def generator(self) -> WaterMarkEventGenerator:
+        """The watermark, which knows of all tuples so far."""
+        self._tell()
+        return self._generator
+
+    def _tell(self) -> None:
+        """Tell the generator what `add` took."""
+        for stream, timestamp in self._largest.items():
+            if timestamp is not _BEFORE_ALL:
+                self._generator.track(stream, timestamp, None, self._now)
+                self._largest[stream] = _BEFORE_ALL
 
     @property
     def watermark(self) -> int | None:
         """W: no tuple below it is on time. None while it is -infinity (and on processing time before the first tick)."""
-        return self.generator.watermark if self._event_time else self.manager.watermark
+        return self._generator.watermark if self._event_time else self._machine.watermark
 
     @property
     def now_ms(self) -> int | None:
@@ -93,7 +135,9 @@ class WindowedBoltExecutor:
     def set_clock(self, now_ms: int) -> None:
         """Take the driver's clock, milliseconds since 1970; on processing time it never runs backwards."""
         if self._now is None or now_ms > self._now or self._event_time:
+            self._tell()
             self._now = now_ms
+            self._bound()
 
     # -- tuples --------------------------------------------------------------------------------------------------------
 
@@ -105,18 +149,30 @@ class WindowedBoltExecutor:
         Raises InvalidTimestampError for an unusable timestamp if the bolt says `on_invalid="raise"`, and ConfigError for a
         stream that was not declared; nothing has changed then. Cost: O(1).
         """
-        if self.closed:
-            self.manager.enter()
-            return self._to_side([payload], [timestamp], LateReason.CLOSED)
-        if not self._event_time:
-            return self.manager.add(payload, self._clock(), key)
-        reason = self._judge(timestamp)
+        if (
+            type(timestamp) is int
+            and self._from_ms <= timestamp <= self._upto_ms
+            and self._guard.state is FREE
+            and (largest := self._largest.get(stream)) is not None
+        ):
+            if timestamp > largest:
+                self._largest[stream] = timestamp
+            if self._inbox is None:
+                return self._machine.add(payload, timestamp, key)
+            self._inbox.append((payload, timestamp))
+            return _NOTHING
+        return self._add_with_care(payload, timestamp, stream, key, source)
+
+    def _add_with_care(self, payload: Any, timestamp: Any, stream: str, key: Any, source: Any) -> Iterator[Effect]:
+        """Do the work of `add`, for a tuple that may be late, or is to be noted with its source, or over the clock."""
+        if not self.closed and not self._event_time:
+            return self._machine.add(payload, self._clock(), key)
+        reason = LateReason.CLOSED if self.closed else self._judge(timestamp)
+        self._machine.enter()
+        if reason is None or reason is LateReason.LATE:
+            self._generator.track(stream, timestamp, source, self._now)
         if reason is None:
-            self.generator.track(stream, timestamp, source, self._now)
-            return self.manager.add(payload, timestamp, key)
-        self.manager.enter()
-        if reason is LateReason.LATE:
-            self.generator.track(stream, timestamp, source, self._now)
+            return self._machine.add(payload, timestamp, key)
         return self._to_side([payload], [timestamp], reason)
 
     def add_batch(
@@ -138,55 +194,57 @@ class WindowedBoltExecutor:
         """
         streams = None if isinstance(stream, str) else stream
         one_for_each(payloads, timestamps=timestamps, keys=keys, sources=sources, streams=streams)
-        self.manager.enter()
+        self._machine.enter()
         if not payloads:
             return no_effects()
         if self.closed:
             nothing: Sequence[Any] = [None] * len(payloads)
             return _at(0, self._to_side(payloads, timestamps or nothing, LateReason.CLOSED))
         if not self._event_time:
-            return self.manager.add_batch(payloads, [self._clock()] * len(payloads), keys)
+            return self._machine.add_batch(payloads, [self._clock()] * len(payloads), keys)
         if timestamps is None:
             raise ConfigError(
                 f"bolt {self.component!r} runs on event time, but its tuples came without timestamps; give one for each"
             )
         judged = None if self._all_on_time(timestamps, trusted) else self._judge_all(timestamps)
         if tracked:
-            self.generator.refuse_undeclared([stream] if isinstance(stream, str) else set(stream))
+            self._generator.refuse_undeclared([stream] if isinstance(stream, str) else set(stream))
             self._track_batch(timestamps, stream, sources, judged)
         if not judged:
-            return self.manager.add_batch(payloads, timestamps, keys)
+            return self._machine.add_batch(payloads, timestamps, keys)
         return self._add_judged(payloads, timestamps, keys, judged)
 
     def track(self, stream: str, timestamp: int, source: Any = None) -> None:
         """Learn that `stream` has shown `timestamp`, without a tuple of it: an upstream partition's largest, say."""
-        self.generator.track(stream, timestamp, source, self._now)
+        self._generator.track(stream, timestamp, source, self._now)
 
     def hear(self, timestamp: Any, stream: str = DEFAULT_STREAM, source: Any = None) -> None:
         """Learn of a tuple that is offered later: the generator takes note of it as `add` will."""
         if self._event_time and self._judge(timestamp) in (None, LateReason.LATE):
-            self.generator.track(stream, timestamp, source, self._now)
+            self.track(stream, timestamp, source)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def turn(self) -> Iterator[Effect]:
         """Make a watermark turn (on processing time a tick): raise W if possible and fire what falls due."""
-        self.manager.enter()
+        self._machine.enter()
         if self.closed:
             return no_effects()
         if not self._event_time:
-            return self.manager.tick(self._clock())
+            return self._machine.tick(self._clock())
         watermark = self.generator.turn(self._now)
         if watermark is None:
             return no_effects()
-        effects = self.manager.advance(watermark)
-        self._late_below = self.manager.late_below()
+        effects = self._machine.advance(watermark)
+        self._bound()
         return effects
 
     def drain(self) -> Iterator[Effect]:
         """End of the input: fire what is left, let everything expire, send later tuples to the side stream. Idempotent."""
-        effects = self.manager.drain()
+        self._machine.enter()
+        effects = self._machine.drain()
         self.closed = True
+        self._bound()
         return effects
 
     # -- judging -------------------------------------------------------------------------------------------------------
@@ -202,7 +260,7 @@ class WindowedBoltExecutor:
         if (
             self._now is not None
             and self.config.max_future_ms is not None
-            and self.generator.is_future(timestamp, self._now)
+            and self._generator.is_future(timestamp, self._now)
         ):
             return LateReason.FUTURE
         return LateReason.LATE if self._late_below is not None and timestamp < self._late_below else None
@@ -211,10 +269,9 @@ class WindowedBoltExecutor:
         if not trusted and set(map(type, timestamps)) != {int}:
             return False
         try:
-            smallest, largest = min(timestamps), max(timestamps)
+            return bool(self._from_ms <= min(timestamps) and max(timestamps) <= self._upto_ms)
         except TypeError:
             return False
-        return self._judge(smallest) is None and self._judge(largest) is None
 
     def _judge_all(self, timestamps: Sequence[Any]) -> list[Judged]:
         reasons = map(self._judge, timestamps)
@@ -230,7 +287,7 @@ class WindowedBoltExecutor:
         """Tell the generator the largest timestamp of each stream and source, leaving out what must not move W."""
         unusable = {p for p, reason in judged or () if reason in (LateReason.INVALID, LateReason.FUTURE)}
         if isinstance(stream, str) and sources is None and not unusable:
-            self.generator.track(stream, max(timestamps), None, self._now)
+            self._generator.track(stream, max(timestamps), None, self._now)
             return
         largest: dict[tuple[str, Any], int] = {}
         for position, timestamp in enumerate(timestamps):
@@ -240,7 +297,7 @@ class WindowedBoltExecutor:
             if origin not in largest or timestamp > largest[origin]:
                 largest[origin] = timestamp
         for (name, source), timestamp in largest.items():
-            self.generator.track(name, timestamp, source, self._now)
+            self._generator.track(name, timestamp, source, self._now)
 
     def _add_judged(
         self, payloads: Sequence[Any], timestamps: Sequence[Any], keys: Sequence[Any] | None, judged: list[Judged]
@@ -249,7 +306,7 @@ class WindowedBoltExecutor:
         out = {position for position, _ in judged}
         kept = [position for position in range(len(payloads)) if position not in out]
         chosen = None if keys is None else [keys[p] for p in kept]
-        effects = self.manager.add_batch([payloads[p] for p in kept], [timestamps[p] for p in kept], chosen)
+        effects = self._machine.add_batch([payloads[p] for p in kept], [timestamps[p] for p in kept], chosen)
         late = [each for run in _runs(judged) for each in self._late_run(payloads, timestamps, run)]
         # Only Storm's machine has effects when a tuple is added on event time.
         return merge(late, ((kept[at], effect) for at, effect in effects), key=itemgetter(0))
@@ -306,11 +363,11 @@ class WindowedBoltExecutor:
                 f"a WindowedBoltExecutor snapshot of format {SNAPSHOT_FORMAT} was wanted, got {shown(data.get('machine'))} of "
                 f"format {shown(data.get('format'))}; read it with the version of the library that wrote it"
             )
-        self.manager.restore(data["manager"])
+        self._machine.restore(data["manager"])
         self.generator.restore(data["generator"])
         self.side = Counter(data["side"])
         self.closed, self._now = data["closed"], data["now"]
-        self._late_below = self.manager.late_below()
+        self._bound()
 
     def check(self) -> None:
         """Assert what "correct" means: the parts, and that no tuple is lost between them."""

@@ -22,18 +22,20 @@ from windowing.core.events import Activation
 from windowing.core.windows import TupleWindow
 from windowing.errors import ConfigError, MachineSpentError
 
-__all__ = ["Guard", "no_effects", "one_for_each"]
+__all__ = ["FREE", "Guard", "State", "no_effects", "one_for_each"]
 
 T = TypeVar("T")
 
 
-class _State(Enum):
+class State(Enum):
+    """Where a machine stands between two entries; `guard.state` is only read from outside."""
+
     FREE = "free"
     BUSY = "busy"
     SPENT = "spent"
 
 
-_FREE, _BUSY, _SPENT = _State.FREE, _State.BUSY, _State.SPENT
+FREE, _BUSY, _SPENT = State.FREE, State.BUSY, State.SPENT
 _END: Any = object()
 _NOTHING: Iterator[Any] = iter(())
 
@@ -64,26 +66,26 @@ class Guard:
     False
     """
 
-    __slots__ = ("_entry", "_run", "_state")
+    __slots__ = ("_entry", "_run", "state")
 
     def __init__(self) -> None:
-        self._state = _FREE
+        self.state = FREE
         self._run: Generator[Any, None, None] | None = None
         self._entry = 0
 
     @property
     def busy(self) -> bool:
         """Whether effects of the last entry are still to be taken."""
-        return self._state is _BUSY
+        return self.state is _BUSY
 
     @property
     def spent(self) -> bool:
         """Whether the machine failed or lost effects, so that only a restore is allowed."""
-        return self._state is _SPENT
+        return self.state is _SPENT
 
     def enter(self) -> None:
         """Raise MachineSpentError unless the machine is free; for entries without effects (`snapshot`, say)."""
-        if self._state is not _FREE:
+        if self.state is not FREE:
             self._refuse()
 
     def run(self, effects: Iterator[T], positions: bool = False) -> Iterator[T]:
@@ -92,16 +94,16 @@ class Guard:
         The items are effects, or (position, effect) pairs with `positions=True`. Raises MachineSpentError if the
         machine is not free, and whatever `effects` raises; the machine is then spent.
         """
-        if self._state is not _FREE:
+        if self.state is not FREE:
             self._refuse()
-        self._state = _BUSY
+        self.state = _BUSY
         try:
             first = next(effects, _END)
         except BaseException:
-            self._state = _SPENT
+            self.state = _SPENT
             raise
         if first is _END:
-            self._state = _FREE
+            self.state = FREE
             return _NOTHING
         self._entry += 1
         run = self._run = _handed_out(self, self._entry, effects, first, positions)
@@ -114,12 +116,12 @@ class Guard:
 
     def reset(self) -> None:
         """Free the machine after its state was restored; an iterator of before the restore ends at once."""
-        self._end(_FREE)
+        self._end(FREE)
 
-    def _end(self, state: _State) -> None:
+    def _end(self, state: State) -> None:
         run, self._run = self._run, None
         self._entry += 1
-        self._state = state
+        self.state = state
         if run is not None:
             run.close()
 
@@ -127,10 +129,10 @@ class Guard:
         """Take the news that the iterator of an entry is over; news of one of before a restore is ignored."""
         if entry == self._entry:
             self._run = None
-            self._state = _SPENT if failed else _FREE
+            self.state = _SPENT if failed else FREE
 
     def _refuse(self) -> None:
-        if self._state is _BUSY:
+        if self.state is _BUSY:
             raise MachineSpentError(
                 "the machine was entered before the effects of its last entry were all taken; iterate them to the end "
                 "first, or restore the machine from its last snapshot"

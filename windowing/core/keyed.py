@@ -49,6 +49,9 @@ class KeyedMachine(Entries, Generic[T]):
             self._mix if not config.event_time and isinstance(self._mix, CountCount | DurationCount) else None
         )
         self._sequence = 0
+        self.inbox: list[tuple[Any, int]] | None = None
+        """Where tuples (payload, timestamp) that are not late may be put in place of an `add`, while the machine is free; they are
+        taken in by the next entry, all at once. None where a tuple has a key, effects of its own, or can be refused."""
         self._ordinal = 0
         self._tracks: dict[Any, T] = {}
         self._touched: dict[Any, T] = {}
@@ -91,7 +94,7 @@ class KeyedMachine(Entries, Generic[T]):
             self.guard.fail()
             raise
         self._sequence += 1
-        self.tally.accepted += 1
+        self._tally.accepted += 1
         if self._stepping is None:
             return no_effects()
         return self.guard.run(effect for _, effect in self._steps(track, None))
@@ -117,7 +120,7 @@ class KeyedMachine(Entries, Generic[T]):
             self.guard.fail()
             raise
         self._sequence += len(timestamps)
-        self.tally.accepted += len(timestamps)
+        self._tally.accepted += len(timestamps)
         if self._stepping is None:
             return no_effects()
         steps = [self._steps(track, positions) for track, positions in touched]
@@ -132,6 +135,14 @@ class KeyedMachine(Entries, Generic[T]):
             self._open()
             return no_effects()
         return super().tick(now_ms)
+
+    def _take_in(self) -> None:
+        if self.inbox:
+            payloads, timestamps = zip(*self.inbox, strict=True)
+            self.inbox.clear()
+            self._stage(None, payloads, timestamps, self._sequence)
+            self._sequence += len(timestamps)
+            self._tally.accepted += len(timestamps)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -183,7 +194,7 @@ class KeyedMachine(Entries, Generic[T]):
 
     def _expire(self, track: T, horizon: int, spread: bool = False) -> Iterator[Expired]:
         if horizon > track.horizon:
-            first = track.expire(horizon, self.tally)
+            first = track.expire(horizon, self._tally)
             yield Expired(horizon - first, self._tuples(track, first, horizon), track.key, spread)
 
     def _steps(self, track: T, positions: Sequence[int] | None) -> Iterator[tuple[int, Effect]]:
@@ -275,6 +286,7 @@ class KeyedMachine(Entries, Generic[T]):
 
         Cost: O(log n) for each key that was added to since the last turn.
         """
+        self._take_in()
         for track in self._touched.values():
             track.settle(self._by_window)
             self._wake_later(track)
@@ -282,7 +294,7 @@ class KeyedMachine(Entries, Generic[T]):
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine as plain data; without `events`, all but the tuples (a driver stores those by `held_since`)."""
-        self.guard.enter()
+        self.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
         return {
@@ -305,7 +317,9 @@ class KeyedMachine(Entries, Generic[T]):
             )
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._sequence, self._ordinal = data["sequence"], data["ordinal"]
-        self.tally.restore(data["tally"])
+        self._tally.restore(data["tally"])
+        if self.inbox is not None:
+            self.inbox.clear()
         tracks = [self._restored(each) for each in data["tracks"]]
         self._tracks = {track.key: track for track in tracks}
         self._by_ordinal = {track.ordinal: track for track in tracks}

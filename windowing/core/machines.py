@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Effect
+from windowing.core.guard import Guard
 from windowing.core.manager import WindowManager
 from windowing.core.measures import Duration
 from windowing.core.paged_manager import PagedWindowManager
@@ -25,7 +26,11 @@ __all__ = ["Machine", "machine_for"]
 class Machine(Protocol):
     """Tuples in, windows out. Every entry returns an iterator of effects; see WindowManager for the laws."""
 
-    tally: Tally
+    guard: Guard
+
+    @property
+    def tally(self) -> Tally:
+        """What became of the tuples."""
 
     @property
     def watermark(self) -> int | None:

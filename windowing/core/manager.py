@@ -56,6 +56,8 @@ class WindowManager(KeyedMachine[WindowTrack]):
         super().__init__(config)
         self._sequenced = sequenced or self._by_window
         self._fold = fold
+        if self._stepping is None and not self._keyed and type(self)._buffer is WindowManager._buffer:
+            self.inbox = []
 
     def _track(self, key: Any, ordinal: int) -> WindowTrack:
         return WindowTrack(key, ordinal, self._buffer(), self._sequence)
@@ -68,7 +70,7 @@ class WindowManager(KeyedMachine[WindowTrack]):
         return ListBuffer(self._sequenced)
 
     def _window(self, track: WindowTrack, firing: Firing) -> TupleWindow:
-        return track.fire(firing, self._mix.length_ms, self._sequence, self.tally, self._fold)
+        return track.fire(firing, self._mix.length_ms, self._sequence, self._tally, self._fold)
 
     def _tuples(self, track: WindowTrack, low: int, high: int) -> Callable[[], Sequence[Any]]:
         return partial(track.buffer.slice, low, high)
@@ -78,6 +80,7 @@ class WindowManager(KeyedMachine[WindowTrack]):
     @property
     def next_sequence(self) -> int:
         """The arrival number of the next tuple, from 0."""
+        self._take_in()
         return self._sequence
 
     def held_since(self, sequence: int) -> Iterator[tuple[int, int, Any]]:
@@ -85,7 +88,7 @@ class WindowManager(KeyedMachine[WindowTrack]):
 
         For a driver that stores tuples apart (`sequenced=True`): what is not yielded for 0 is needed no more. Between turns only.
         """
-        self.guard.enter()
+        self.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
             yield from _listed(track.buffer).since(track.held_from, sequence)
@@ -95,7 +98,7 @@ class WindowManager(KeyedMachine[WindowTrack]):
 
         What has expired is held while the next window may report it as expired. As `held_since`, between turns only.
         """
-        self.guard.enter()
+        self.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
             expired = track.horizon - track.held_from

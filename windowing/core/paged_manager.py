@@ -132,7 +132,7 @@ class PagedWindowManager(WindowManager):
 
     def _window(self, track: WindowTrack, firing: Firing) -> TupleWindow:
         make = partial(_PagedWindow, lease=_paged(track).lend())
-        return track.fire(firing, self._mix.length_ms, self._sequence, self.tally, make=make)
+        return track.fire(firing, self._mix.length_ms, self._sequence, self._tally, make=make)
 
     def _tuples(self, track: WindowTrack, low: int, high: int) -> Callable[[], Sequence[Any]]:
         buffer = _paged(track)
@@ -156,7 +156,7 @@ class PagedWindowManager(WindowManager):
 
         Cost: O(tuples that came since the last one), and six numbers a page. `events=False` leaves the pages out.
         """
-        self.guard.enter()
+        self.enter()
         with _spent_on_error(self.guard):
             for track in self._tracks.values():
                 track.settle(self._by_window)

@@ -137,8 +137,8 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
         ]
 
     def _window(self, track: PaneTrack, firing: Firing) -> TupleWindow:
-        self.tally.fired += 1
-        track.buffer.show(firing.low, firing.high, self.tally)
+        self._tally.fired += 1
+        track.buffer.show(firing.low, firing.high, self._tally)
         return PaneWindow(track.buffer.partials(firing.high), self._aggregation, None, firing.reference, track.key)
 
     def _tuples(self, track: PaneTrack, low: int, high: int) -> None:

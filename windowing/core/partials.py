@@ -55,6 +55,7 @@ class Aggregation:
     """
 
     __slots__ = (
+        "_adders",
         "_columns",
         "_component",
         "_fields",
@@ -65,6 +66,7 @@ class Aggregation:
         "_parts",
         "_places",
         "_runs",
+        "_whole",
         "spec",
     )
 
@@ -78,6 +80,12 @@ class Aggregation:
         self._parts: list[tuple[str, Aggregator]] = [(name, named[name]) for name in kept]
         self._fields = list(dict.fromkeys(field_of(part) for _, part in self._parts))
         self._columns = [self._fields.index(field_of(part)) for _, part in self._parts]
+        self._whole = self._fields == [None]
+        columns = self._columns if len(self._fields) > 1 else [None] * len(self._parts)
+        self._adders = [
+            (at, part.add, column)
+            for at, ((_, part), column) in enumerate(zip(self._parts, columns, strict=True), start=1)
+        ]
         self._runs = [_run_adder(part) for _, part in self._parts]
         self._merges = [operator.add, *(part.merge for _, part in self._parts)]
         self._places = [(name, 0 if name in counting else 1 + kept.index(name)) for name in named]
@@ -93,6 +101,10 @@ class Aggregation:
             return columns[0]
         return list(zip(*columns, strict=True)) if columns else [None] * len(payloads)
 
+    def value(self, payload: Any) -> Any:
+        """Return what is read of one payload."""
+        return payload if self._whole else self.values((payload,))[0]
+
     def init(self) -> Partial:
         """Return the partial of nothing, a list of its own: our own accumulators are never changed in place."""
         return [0, *(part.init() for _, part in self._parts)] if self._nothing is None else self._nothing.copy()
@@ -100,10 +112,9 @@ class Aggregation:
     def add(self, partial: Partial, value: Any) -> None:
         """Add one value to a partial, in place."""
         at = 0
-        several = len(self._fields) > 1
         try:
-            for at, (_, part) in enumerate(self._parts, start=1):
-                partial[at] = part.add(partial[at], value[self._columns[at - 1]] if several else value)
+            for at, add, column in self._adders:
+                partial[at] = add(partial[at], value if column is None else value[column])
         except Exception as problem:
             raise self._fault(at, f"given {shown(value)}", problem) from problem
         partial[0] += 1

@@ -67,7 +67,7 @@ class PolicyWindowManager:
         self.watermark: int | None = None
         self.closed = False
         self._fold = fold
-        self._guard = Guard()
+        self.guard = Guard()
         self._ordinal = 0
         self._tracks: dict[Any, PolicyTrack] = {}
         in_time = isinstance(config.length, Duration) and isinstance(config.slide, Duration)
@@ -82,11 +82,11 @@ class PolicyWindowManager:
         """Accept one tuple. Cost: O(1) on event time; on processing time a scan for each window that is due with it."""
         self._open()
         if not self.config.event_time:
-            return self._guard.run(self._enter(payload, timestamp, key))
+            return self.guard.run(self._enter(payload, timestamp, key))
         try:
             self._track(key).wait(payload, timestamp)
         except BaseException:
-            self._guard.fail()
+            self.guard.fail()
             raise
         self.tally.accepted += 1
         return no_effects()
@@ -98,12 +98,12 @@ class PolicyWindowManager:
         self._open()
         one_for_each(payloads, timestamps=timestamps, keys=keys)
         if not self.config.event_time:
-            return self._guard.run(self._enter_all(payloads, timestamps, keys), positions=True)
+            return self.guard.run(self._enter_all(payloads, timestamps, keys), positions=True)
         try:
             for at, payload in enumerate(payloads):
                 self._track(None if keys is None else keys[at]).wait(payload, timestamps[at])
         except BaseException:
-            self._guard.fail()
+            self.guard.fail()
             raise
         self.tally.accepted += len(payloads)
         return no_effects()
@@ -114,22 +114,22 @@ class PolicyWindowManager:
         if self.watermark is not None and watermark <= self.watermark:
             return no_effects()
         self.watermark = watermark
-        return self._guard.run(self._turn(watermark, lambda track: track.turn(watermark)))
+        return self.guard.run(self._turn(watermark, lambda track: track.turn(watermark)))
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples."""
         self._open()
         if self.watermark is None or now_ms > self.watermark:
             self.watermark = now_ms - 1
-        return self._guard.run(self._turn(self.watermark, lambda track: track.tick(now_ms)))
+        return self.guard.run(self._turn(self.watermark, lambda track: track.tick(now_ms)))
 
     def drain(self) -> Iterator[Effect]:
         """Close the machine: number and fire what is left, let everything expire. Idempotent."""
-        self._guard.enter()
+        self.guard.enter()
         if self.closed:
             return no_effects()
         self.closed = True
-        return self._guard.run(self._end())
+        return self.guard.run(self._end())
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class PolicyWindowManager:
         return ttl is not None and newest is not None and newest + ttl <= watermark
 
     def _open(self) -> None:
-        self._guard.enter()
+        self.guard.enter()
         if self.closed:
             raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
 
@@ -207,7 +207,7 @@ class PolicyWindowManager:
 
     def enter(self) -> None:
         """Raise MachineSpentError unless an entry is allowed."""
-        self._guard.enter()
+        self.guard.enter()
 
     def late_below(self) -> int | None:
         """Return the bound below which a timestamp is late: W; of two Durations with a slide of ours, as built in."""
@@ -215,7 +215,7 @@ class PolicyWindowManager:
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine as plain data, the tuples always with it."""
-        self._guard.enter()
+        self.guard.enter()
         return {
             "format": SNAPSHOT_FORMAT,
             "machine": self.kind,
@@ -238,7 +238,7 @@ class PolicyWindowManager:
         self.tally.restore(data["tally"])
         tracks = [PolicyTrack.restored(self.config, each, self._component) for each in data["tracks"]]
         self._tracks = {track.key: track for track in tracks}
-        self._guard.reset()
+        self.guard.reset()
 
     def check(self) -> None:
         """Assert what "correct" means, for every key."""

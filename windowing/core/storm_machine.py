@@ -94,7 +94,7 @@ class StormMachine:
         self._watermark = 0
         with self._blamed():
             self._manager = manager(*storm_policies(config))
-        self._guard = Guard()
+        self.guard = Guard()
         # Storm shows the last N tuples again at every end of a gap, however long it is.
         repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
         # An iterator window does not know its new tuples, so nothing tells that it is a repeat.
@@ -113,7 +113,7 @@ class StormMachine:
         with self._blamed():
             effects = self._manager.add(payload, timestamp)
         self.tally.accepted += 1
-        return self._guard.run(self._told(effects))
+        return self.guard.run(self._told(effects))
 
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
@@ -122,20 +122,20 @@ class StormMachine:
         with self._blamed():
             effects = self._manager.add_batch(payloads, timestamps)
         self.tally.accepted += len(payloads)
-        return self._guard.run(self._told_at(effects), positions=True)
+        return self.guard.run(self._told_at(effects), positions=True)
 
     def advance(self, watermark: int) -> Iterator[Effect]:
         """Tell the policies that no tuple with a smaller timestamp is expected."""
         with self._blamed():
             effects = self._manager.advance(watermark)
         self._watermark = watermark
-        return self._guard.run(self._told(self._limited(effects, watermark)))
+        return self.guard.run(self._told(self._limited(effects, watermark)))
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Fire what is due by the clock."""
         with self._blamed():
             effects = self._manager.tick(now_ms)
-        return self._guard.run(self._told(effects))
+        return self.guard.run(self._told(effects))
 
     def drain(self) -> Iterator[Effect]:
         """Raise ConfigError: Storm has no end of a stream."""
@@ -197,7 +197,7 @@ class StormMachine:
 
     def enter(self) -> None:
         """Raise MachineSpentError unless an entry is allowed."""
-        self._guard.enter()
+        self.guard.enter()
         self._manager.enter()
 
     def late_below(self) -> int | None:
@@ -206,7 +206,7 @@ class StormMachine:
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine as plain data, the tuples always with it."""
-        self._guard.enter()
+        self.guard.enter()
         return {
             "format": SNAPSHOT_FORMAT,
             "machine": "StormMachine",
@@ -227,7 +227,7 @@ class StormMachine:
         self._watermark = data["watermark"]
         self.tally.restore(data["tally"])
         self._shown = {event for event, was in zip(self._manager.queued, data["shown"], strict=True) if was}
-        self._guard.reset()
+        self.guard.reset()
 
     def check(self) -> None:
         """Assert what "correct" means."""

@@ -28,7 +28,7 @@ from typing import Any
 from windowing.core.config import WindowConfig
 from windowing.core.entries import Entries
 from windowing.core.events import Activation, Effect, Expired
-from windowing.core.guard import no_effects, one_for_each
+from windowing.core.guard import FREE, no_effects, one_for_each
 from windowing.core.measures import Duration
 from windowing.core.mixes import align_up, end_after
 from windowing.core.pane_content import PaneWindow, refuse_foreign
@@ -43,11 +43,15 @@ SNAPSHOT_FORMAT = 1
 
 
 class _Pane:
-    """The tuples of one span of time: a cell for each key, how many there are, and how many of them a window has shown."""
+    """The tuples of `(after, end]`: a cell for each key, how many there are, and how many of them a window has shown.
 
-    __slots__ = ("cells", "count", "shown")
+    `held` is whether any window holds them; if not, cells are numbers of tuples only.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("after", "cells", "count", "end", "held", "shown")
+
+    def __init__(self, after: int, end: int, held: bool) -> None:
+        self.after, self.end, self.held = after, end, held
         self.cells: dict[Any, Partial] = {}
         self.count = 0
         self.shown = 0
@@ -88,6 +92,7 @@ class TimePaneManager(Entries):
         self._panes: dict[int, _Pane] = {}
         self._ends: list[int] = []
         self._touched: set[int] = set()  # the ends of panes that hold what no window has shown
+        self._last: _Pane | None = None  # the pane of the last tuple, touched
         self._merged = None if self._width == self._length else self._merge_anew()
 
     def _merge_anew(self) -> SlidingMerge:
@@ -99,24 +104,23 @@ class TimePaneManager(Entries):
 
     def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
         """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that is read."""
-        self._open()
-        [value] = self._aggregation.values((payload,))
+        if self.closed or self.guard.state is not FREE:
+            self._open()
+        value = self._aggregation.value(payload)
         try:
-            end = self._end_of(timestamp)
-            pane = self._panes.get(end) or self._new_pane(end)
-            self._touched.add(end)
-            cell = pane.cells.get(key)
-            if cell is None:
-                cell = self._new_cell(pane, end, key)
-            if self._gaps and not self._is_held(end):
-                cell[0] += 1
-            else:
+            pane = self._last
+            if pane is None or not pane.after < timestamp <= pane.end:
+                pane = self._last = self._pane_of(timestamp)
+            cell = pane.cells.get(key) or self._new_cell(pane, key)
+            if pane.held:
                 self._aggregation.add(cell, value)
+            else:
+                cell[0] += 1
             pane.count += 1
         except BaseException:
             self.guard.fail()
             raise
-        self.tally.accepted += 1
+        self._tally.accepted += 1
         return no_effects()
 
     def add_batch(
@@ -131,24 +135,32 @@ class TimePaneManager(Entries):
         except BaseException:
             self.guard.fail()
             raise
-        self.tally.accepted += len(timestamps)
+        self._tally.accepted += len(timestamps)
         return no_effects()
 
-    def _end_of(self, timestamp: int) -> int:
-        """Return the end of the pane that a tuple belongs to: the tuple's own millisecond where no window holds it."""
-        end = align_up(timestamp, self._width, self._offset)
-        return timestamp if self._gaps and not self._is_held(end) else end
+    def _take_in(self) -> None:
+        """There is no inbox: what an aggregator cannot take, it says of the tuple with which it came."""
 
-    def _is_held(self, end: int) -> bool:
-        """Return whether any window holds the pane; the last pane before an end always is."""
-        return align_up(end, self._slide, self._offset) - self._length < end
-
-    def _new_pane(self, end: int) -> _Pane:
-        pane = self._panes[end] = _Pane()
-        insort(self._ends, end)
+    def _pane_of(self, timestamp: int) -> _Pane:
+        """Return the pane that a tuple belongs to, which counts as touched: of its own millisecond if no window holds it."""
+        after, end = self._span_of(timestamp)
+        self._touched.add(end)
+        pane = self._panes.get(end)
+        if pane is None:
+            pane = self._panes[end] = _Pane(after, end, self._is_held(end))
+            insort(self._ends, end)
         return pane
 
-    def _new_cell(self, pane: _Pane, end: int, key: Any) -> Partial:
+    def _span_of(self, timestamp: int) -> tuple[int, int]:
+        end = align_up(timestamp, self._width, self._offset)
+        return (end - self._width, end) if self._is_held(end) else (timestamp - 1, timestamp)
+
+    def _is_held(self, end: int) -> bool:
+        """Return whether any window holds what comes at `end`, the end of a pane or a millisecond between two windows."""
+        return not self._gaps or align_up(end, self._slide, self._offset) - self._length < end
+
+    def _new_cell(self, pane: _Pane, key: Any) -> Partial:
+        end = pane.end
         cell = pane.cells[key] = self._aggregation.init()
         newest = self._newest.get(key)
         if newest is None:
@@ -161,9 +173,9 @@ class TimePaneManager(Entries):
 
     def _stage(self, values: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None) -> None:
         """Add a batch run by run, each the tuples of one pane in order of arrival."""
-        by, end_of = timestamps, self._end_of
+        by = timestamps
         if sorted(timestamps) != timestamps:
-            by = [end_of(timestamp) for timestamp in timestamps]
+            by = [self._span_of(timestamp)[1] for timestamp in timestamps]
             ordered = sorted(by)
             if ordered != by:
                 # sorted() is stable: inside a pane the order of arrival stays.
@@ -172,22 +184,19 @@ class TimePaneManager(Entries):
                 by = ordered
         low, count = 0, len(by)
         while low < count:
-            end = end_of(by[low])
-            high = bisect_right(by, end, low)
-            self._add_run(end, values[low:high], None if keys is None else keys[low:high])
+            pane = self._pane_of(by[low])
+            high = bisect_right(by, pane.end, low)
+            self._add_run(pane, values[low:high], None if keys is None else keys[low:high])
             low = high
 
-    def _add_run(self, end: int, values: Sequence[Any], keys: Sequence[Any] | None) -> None:
-        pane = self._panes.get(end) or self._new_pane(end)
-        self._touched.add(end)
+    def _add_run(self, pane: _Pane, values: Sequence[Any], keys: Sequence[Any] | None) -> None:
         pane.count += len(values)
         cells, add_many = pane.cells, self._aggregation.add_many
-        held = not self._gaps or self._is_held(end)
         for key, of_key in self._by_key(values, keys):
             cell = cells.get(key)
             if cell is None:
-                cell = self._new_cell(pane, end, key)
-            if held:
+                cell = self._new_cell(pane, key)
+            if pane.held:
                 add_many(cell, of_key)
             else:
                 cell[0] += len(of_key)
@@ -213,6 +222,7 @@ class TimePaneManager(Entries):
 
     def _fire(self, since: int | None, until: int) -> Iterator[Effect]:
         """Fire every end in (since, until] whose window holds a tuple: its keys in the order of their first arrival."""
+        self._last = None
         touched = deque(sorted(self._touched))
         if touched and self._merged is not None:
             self._merged.forget(touched[0])
@@ -222,7 +232,7 @@ class TimePaneManager(Entries):
             while touched and touched[0] <= end:
                 self._show(touched.popleft(), start)
             windows = self._windows(end)
-            self.tally.fired += len(windows)
+            self._tally.fired += len(windows)
             for key, partials in windows:
                 yield Activation(PaneWindow(partials, aggregation, start, end, key))
 
@@ -247,7 +257,7 @@ class TimePaneManager(Entries):
         """Count the tuples of a pane that the window of (after, ...] shows, those that were shown before left out."""
         if pane_end > after:
             pane = self._panes[pane_end]
-            self.tally.shown += pane.count - pane.shown
+            self._tally.shown += pane.count - pane.shown
             pane.shown = pane.count
             self._touched.discard(pane_end)
 
@@ -273,12 +283,12 @@ class TimePaneManager(Entries):
         for end in gone:
             pane = self._panes.pop(end)
             self._touched.discard(end)
-            self.tally.skipped += pane.count - pane.shown
+            self._tally.skipped += pane.count - pane.shown
             for key, cell in pane.cells.items():
                 counts[key] = counts.get(key, 0) + cell[0]
         del self._ends[: len(gone)]
         for key in self._in_order(counts):
-            self.tally.expired += counts[key]
+            self._tally.expired += counts[key]
             if self._newest[key] <= until:
                 del self._newest[key], self._ordinals[key]
             yield Expired(counts[key], None, key)
@@ -296,14 +306,14 @@ class TimePaneManager(Entries):
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine as plain data, partials included; there are no tuples to leave out."""
-        self.guard.enter()
+        self.enter()
         return {
             "format": SNAPSHOT_FORMAT,
             "machine": self.kind,
             "aggregate": self._aggregation.spec,
             "watermark": self.watermark,
             "closed": self.closed,
-            "tally": self.tally.snapshot(),
+            "tally": self._tally.snapshot(),
             "keys": list(self._ordinals),
             "panes": [
                 [end, pane.shown, [[key, plain(cell)] for key, cell in pane.cells.items()]]
@@ -315,15 +325,17 @@ class TimePaneManager(Entries):
         """Become the machine of `data`. Raises SnapshotError for another format, or if something else was aggregated."""
         refuse_foreign(data, self.kind, SNAPSHOT_FORMAT, self._aggregation.spec)
         self.watermark, self.closed = data["watermark"], data["closed"]
-        self.tally.restore(data["tally"])
+        self._tally.restore(data["tally"])
         self._ordinals = {key_of(key): ordinal for ordinal, key in enumerate(data["keys"])}
         self._ordinal = len(self._ordinals)
         self._newest.clear()
         self._panes.clear()
         self._ends[:] = [end for end, _, _ in data["panes"]]
         self._touched = set(self._ends)
+        self._last = None
         for end, shown, cells in data["panes"]:
-            pane = self._panes[end] = _Pane()
+            after, _ = self._span_of(end)
+            pane = self._panes[end] = _Pane(after, end, self._is_held(end))
             pane.cells = {key_of(key): plain(cell) for key, cell in cells}
             pane.count, pane.shown = sum(cell[0] for cell in pane.cells.values()), shown
             self._newest.update(dict.fromkeys(pane.cells, end))
@@ -333,7 +345,7 @@ class TimePaneManager(Entries):
 
     def check(self) -> None:
         """Assert what "correct" means."""
-        panes, tally = self._panes, self.tally
+        panes, tally = self._panes, self._tally
         assert tally.pending >= 0
         assert tally.shown + tally.skipped >= tally.expired
         # The ends are those of the panes, in order; no cell is empty, and none shown more often than it has tuples.

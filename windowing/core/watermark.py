@@ -102,7 +102,8 @@ class WaterMarkEventGenerator:
             self._clock(now_ms)
             if mark.last_seen_ms is None or now_ms > mark.last_seen_ms:
                 mark.last_seen_ms = now_ms
-        return self._watermark is None or timestamp_ms >= self._watermark
+        watermark = self._watermark
+        return watermark is None or timestamp_ms >= watermark
 
     def learn(self, other: WaterMarkEventGenerator) -> None:
         """Take note of what another one of the same streams has seen: that of a task of the same bolt, say."""
