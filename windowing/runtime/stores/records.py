@@ -33,7 +33,7 @@ class SqliteRecordStore:
     """
 
     def __init__(self, path: str | Path, timeout_s: float = 30.0) -> None:
-        self.path = Path(path).absolute()
+        self.path, self._timeout_s = Path(path).absolute(), timeout_s
         with self._told():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
@@ -71,6 +71,10 @@ class SqliteRecordStore:
         query = "SELECT path FROM windowing_records WHERE path >= ? AND path < ? ORDER BY path"
         with self._told():
             return [path for (path,) in self._db.execute(query, (prefix, prefix + _AFTER_ALL))]
+
+    def __reduce__(self) -> tuple[type[SqliteRecordStore], tuple[str, float]]:
+        """Travel to another process, which opens the file for itself."""
+        return SqliteRecordStore, (str(self.path), self._timeout_s)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from windowing.acking.retry import RetryPolicy
+from windowing.errors import FailedException
+from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.trident.plan import TridentPlan
 from windowing.topology.trident.stateful import Persist
 from windowing.transactions.attempt import TransactionAttempt
 
-__all__ = ["Attempts"]
+__all__ = ["Attempts", "cause_of", "retry_of"]
 
 
 class Attempts:
@@ -44,6 +47,16 @@ class Attempts:
             attempt = factory.claim_attempt(txid, partitions, attempt.attempt)
         self._last = attempt
         return attempt
+
+
+def retry_of(config: TopologyConfig) -> RetryPolicy:
+    """Return how often a batch is tried, and after which delays, as the settings of a topology say."""
+    return RetryPolicy(config.max_attempts, config.retry_delay_ms, cap_ms=config.retry_delay_max_ms)
+
+
+def cause_of(problem: FailedException) -> str:
+    """Return what a FailedException says, without its code."""
+    return str(problem.args[0]) if problem.args and problem.args[0] else "it failed"
 
 
 def _operations(plan: TridentPlan) -> list[int]:

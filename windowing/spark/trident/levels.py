@@ -23,6 +23,7 @@ from windowing.spark import failpoints
 from windowing.spark.failures import marked
 from windowing.spark.operator import batch_id
 from windowing.spark.pack import NOW
+from windowing.spark.trident.attempts import cause_of
 from windowing.spark.trident.packets import Packets, told
 from windowing.spark.trident.turn import opened, turn
 from windowing.spark.wire import PLACES, WIRE, Row, frames_of, handed_on, record_batch, rows_of
@@ -31,7 +32,7 @@ from windowing.topology.trident.subtopology import GroupBatch, Subtopology
 from windowing.topology.trident.units import Section, TridentUnits, UnitPlace
 from windowing.transactions.attempt import TransactionAttempt
 
-__all__ = ["DEAD_LETTERS", "BatchLevel", "SpoutStage", "StreamLevel", "batch_level", "cause_of", "stream_level"]
+__all__ = ["DEAD_LETTERS", "BatchLevel", "SpoutStage", "StreamLevel", "batch_level", "stream_level"]
 
 DEAD_LETTERS = "dead_letters"
 """What the sink of a stream's skipped batches is called, behind the name of the stream."""
@@ -233,11 +234,6 @@ def batch_level(
     )
     spread = rows.select(*_COLUMNS).unionByName(begun).repartition(partitions, _label(places, labels))
     return spread.mapInArrow(BatchLevel(units, level, attempt), WIRE)
-
-
-def cause_of(problem: FailedException) -> str:
-    """Return what a FailedException says, without its code."""
-    return str(problem.args[0]) if problem.args and problem.args[0] else "it failed"
 
 
 def _label(places: Sequence[UnitPlace], labels: Sequence[int]) -> Column:

@@ -16,7 +16,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import did_you_mean
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
@@ -29,7 +28,9 @@ from windowing.spark.running import Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
 from windowing.spark.sources import Source, selected, told
+from windowing.spark.trident.attempts import retry_of
 from windowing.spark.trident.levels import DEAD_LETTERS, SpoutStage, stream_level
+from windowing.spark.trident.spouts import as_batches, spout_rows
 from windowing.spark.trident.writer import TridentWriter
 from windowing.spark.trident_definition import described
 from windowing.spark.wire import WIRE
@@ -39,6 +40,7 @@ from windowing.topology.trident.topology import TridentTopology
 from windowing.topology.trident.units import Section, TridentUnits
 from windowing.topology.trident.windowed import LateTuples, Window
 from windowing.transactions.coordinator_rules import OnFailure
+from windowing.transactions.transactional_state import RecordStore
 
 __all__ = ["submit_trident"]
 
@@ -47,20 +49,23 @@ def submit_trident(
     topology: TridentTopology | TridentPlan,
     spark: SparkSession,
     *,
-    sources: Mapping[str, Source],
     checkpoint: str,
+    sources: Mapping[str, Source] | None = None,
     sinks: Mapping[str, Sink] | None = None,
     discard: Sequence[str] = (),
     trigger: str | Duration | timedelta = "available_now",
     drain: bool = False,
     on_failure: OnFailure = OnFailure.STOP,
+    records: RecordStore | None = None,
     partitions: int | None = None,
     query_name: str | None = None,
 ) -> WindowedQuery:
     """Start a topology as ONE query. Each batch commits its states once, whatever fails or dies, and in the order of the txids.
 
-    sources: for each stream, by name, a streaming DataFrame or a PartitionedSpout with its columns; it takes the place of the
-        stream's spout, and has to give a batch again as that one promises.
+    sources: for a stream, by name, a streaming DataFrame or a PartitionedSpout with its columns; it takes the place of the
+        stream's spout, and has to give a batch again as that one promises. A stream without one is fed by its own spout: a batch
+        spout, an ITridentSpout, a transactional or opaque partitioned one.
+    records: where such spouts keep what their batches were: a SqliteRecordStore on a disk of the driver.
     sinks: for each `sink` of the topology, by name; one that is not wanted stands in `discard`. "stream.dead_letters" takes the
         tuples of batches that were skipped.
     on_failure: what to do with a batch that a FailedException has failed `windowing.max.attempts` times: stop the query, or skip
@@ -77,13 +82,16 @@ def submit_trident(
     plan = topology.build() if isinstance(topology, TridentTopology) else topology
     units = TridentUnits(plan)
     _require_runnable(plan)
-    given = _given(plan, sources)
+    given = _given(plan, sources or {}, records)
     outlets = _outlets(plan, sinks or {}, tuple(discard), on_failure)
     keep = any(name.endswith(f".{DEAD_LETTERS}") for name in outlets)
-    inputs = {
-        spout.number: selected(spout.called, spout.schema, given[spout.number], spark, str(spout.source.name))
-        for spout in plan.spouts
-    }
+    inputs = {}
+    for spout in plan.spouts:
+        source = given.get(spout.number)
+        if source is None:
+            assert records is not None
+            source = spout_rows(spark, plan, spout, records)
+        inputs[spout.number] = selected(spout.called, spout.schema, source, spark, str(spout.source.name))
     width = _partitions(spark, str(checkpoint), units, partitions)
     levels = {place.unit.level for place in units.places}
     labels = {level: task_labels(spark, len(units.on_level(level)), width) for level in sorted(levels)}
@@ -95,7 +103,7 @@ def submit_trident(
         bool(unread),
         labels=labels,
         partitions=width,
-        retry=RetryPolicy(plan.config.max_attempts, plan.config.retry_delay_ms, cap_ms=plan.config.retry_delay_max_ms),
+        retry=retry_of(plan.config),
         on_failure=on_failure,
     )
     return WindowedQuery.start(
@@ -177,15 +185,23 @@ def _require_runnable(plan: TridentPlan) -> None:
             )
 
 
-def _given(plan: TridentPlan, sources: Mapping[str, Source]) -> dict[int, Source]:
+def _given(plan: TridentPlan, sources: Mapping[str, Source], records: RecordStore | None) -> dict[int, Source]:
+    """Return the sources that were given, by spout; the other spouts are sources themselves."""
     spouts: dict[str, SpoutNode] = {str(spout.source.name): spout for spout in plan.spouts}
     for name in sources:
         if name not in spouts:
             raise ConfigError(f"sources names {shown(name)}, which is no stream; {did_you_mean(str(name), spouts)}")
-    for name in spouts:
-        if name not in sources:
+    for name, spout in spouts.items():
+        if name in sources:
+            continue
+        if as_batches(spout.source.spout) is None:
             raise ConfigError(f"stream {name!r} has no source; give sources={{{name!r}: spark.readStream...}}")
-    return {spout.number: sources[name] for name, spout in spouts.items()}
+        if records is None:
+            raise ConfigError(
+                f"stream {name!r} is fed by its own spout, whose batches have to be known after a restart; give "
+                "records=SqliteRecordStore(path), on a disk of the driver"
+            )
+    return {spout.number: sources[name] for name, spout in spouts.items() if name in sources}
 
 
 def _outlets(

@@ -26,8 +26,8 @@ from windowing.spark.failures import unwrapped
 from windowing.spark.outlets import Outlets
 from windowing.spark.running import BatchWriter
 from windowing.spark.sinks import Sink
-from windowing.spark.trident.attempts import Attempts
-from windowing.spark.trident.levels import batch_level, cause_of
+from windowing.spark.trident.attempts import Attempts, cause_of
+from windowing.spark.trident.levels import batch_level
 from windowing.topology.trident.units import Section, TridentUnits
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.coordinator_rules import OnFailure

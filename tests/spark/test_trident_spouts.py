@@ -1,0 +1,151 @@
+"""Trident's own spouts as sources on Spark: each row counts once, also when a batch comes again after a restart, cut otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from windowing.core.measures import seconds
+from windowing.errors import ConfigError, FailedException
+from windowing.runtime.stores.factory import map_state
+from windowing.runtime.stores.records import SqliteRecordStore
+from windowing.runtime.stores.sqlite import SqliteStore
+from windowing.spark import FunctionSink, MemorySink, submit_trident
+from windowing.topology.trident import builtins as b
+from windowing.topology.trident.topology import TridentTopology
+from windowing.transactions.attempt import TransactionAttempt
+from windowing.transactions.batch_spouts import FixedBatchSpout
+from windowing.transactions.coordinator_rules import Readiness
+from windowing.transactions.spouts import (
+    IOpaquePartitionedTridentSpout,
+    IPartitionedTridentSpout,
+    PartitionedCoordinator,
+    PartitionedEmitter,
+)
+
+SIZES = {"x": 9, "y": 4, "z": 0}
+LAST = 5
+
+
+class Source(PartitionedCoordinator, PartitionedEmitter):
+    """Partitions of numbered rows; how many a new batch holds depends on the attempt too; the last one holds what is left."""
+
+    output = "k string, n long"
+
+    def get_coordinator(self) -> Any:
+        return self
+
+    def get_emitter(self) -> Any:
+        return self
+
+    def get_partitions_for_batch(self) -> list[str]:
+        return sorted(SIZES)
+
+    def is_ready(self, txid: int) -> Readiness:
+        return Readiness.READY if txid <= LAST else Readiness.ENDED
+
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, collector: Any, partition: str, last: Any) -> Any:
+        start = last[1] if last else 0
+        left = SIZES[partition] - start
+        end = start + (left if attempt.txid == LAST else min(left, 1 + attempt.attempt))
+        self.emit_partition_batch(attempt, collector, partition, [start, end])
+        return [start, end]
+
+    def emit_partition_batch(self, attempt: Any, collector: Any, partition: str, metadata: Any) -> None:
+        for number in range(*metadata):
+            collector.emit((f"{partition}{number}", 1))
+
+
+class Transactional(Source, IPartitionedTridentSpout):
+    pass
+
+
+class Opaque(Source, IOpaquePartitionedTridentSpout):
+    pass
+
+
+def counted(tmp_path: Path, spout: Any, tasks: int = 1) -> TridentTopology:
+    topology = TridentTopology("rows")
+    rows = topology.new_stream("in", spout).parallelism_hint(tasks)
+    state = map_state(SqliteStore(tmp_path / "states.db"), "counts")
+    rows.group_by("k").persistent_aggregate(state, "n", b.Sum(), "n long").new_values_stream().sink("out")
+    return topology
+
+
+def values(topology: TridentTopology) -> dict[Any, Any]:
+    (state,) = topology.build().states.values()
+    opened = state.spec.factory.make_state(0, state.partitions)
+    try:
+        return dict(opened.items())
+    finally:
+        opened.close()
+
+
+@pytest.mark.parametrize("kind", [Transactional, Opaque])
+def test_each_row_of_a_partitioned_spout_counts_once_over_a_restart(
+    spark: SparkSession, tmp_path: Path, kind: type[Any]
+) -> None:
+    topology = counted(tmp_path, kind(), tasks=2)
+    written: dict[int, list[Any]] = {}
+
+    def full(rows: DataFrame, batch: int) -> None:
+        if batch == 2 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            raise RuntimeError("the disk is full")
+        written[batch] = sorted(map(tuple, rows.collect()))
+
+    def run() -> None:
+        records = SqliteRecordStore(tmp_path / "records.db")
+        options: dict[str, Any] = {"records": records, "checkpoint": str(tmp_path / "checkpoint")}
+        try:
+            query = submit_trident(topology, spark, sinks={"out": FunctionSink(full)}, **options)
+            assert query.await_end(200)
+        finally:
+            records.close()
+
+    with pytest.raises(Exception, match="the disk is full"):
+        run()
+    begun = values(topology)
+    run()
+    wanted = {(f"{partition}{number}",): 1 for partition, size in SIZES.items() for number in range(size)}
+    assert set(begun) < set(wanted)
+    assert values(topology) == wanted
+    assert sorted(row for rows in written.values() for row in rows) == sorted((*key, 1) for key in wanted)
+    third = {"x2", "y2"} if kind is Transactional else {"x2", "x3", "y2", "y3"}
+    assert {key for key, _ in written[2]} == third, "an opaque batch is cut anew, a transactional one is the same"
+
+
+def test_a_spout_of_fixed_batches(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [("a", 1), ("b", 2), ("a", 3), ("c", 4), ("a", 5)]
+    topology = counted(tmp_path, FixedBatchSpout("k string, n long", 2, rows))
+    sink, records = MemorySink(), SqliteRecordStore(tmp_path / "records.db")
+    query = submit_trident(
+        topology, spark, sinks={"out": sink}, records=records, checkpoint=str(tmp_path / "checkpoint")
+    )
+    assert query.await_end(200)
+    records.close()
+    assert {batch: sorted(map(tuple, found)) for batch, found in sink.batches.items()} == {
+        0: [("a", 1), ("b", 2)],
+        1: [("a", 4), ("c", 4)],
+        2: [("a", 9)],
+    }
+    assert values(topology) == {("a",): 9, ("b",): 2, ("c",): 4}
+
+
+class Failing(Transactional):
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, *arguments: Any) -> Any:
+        raise FailedException(f"no connection for batch {attempt.txid}")
+
+
+def test_what_a_spout_says_comes_out(spark: SparkSession, tmp_path: Path) -> None:
+    topology = counted(tmp_path, Failing()).configure(max_attempts=2, retry_delay=seconds(0))
+    options: dict[str, Any] = {"sinks": {"out": MemorySink()}, "checkpoint": str(tmp_path / "checkpoint")}
+    with pytest.raises(ConfigError, match=r"fed by its own spout.*records=SqliteRecordStore"):
+        submit_trident(topology, spark, **options)
+    records = SqliteRecordStore(tmp_path / "records.db")
+    with pytest.raises(FailedException, match=r"spout 'in': batch 1 failed 2 times.*no connection for batch 1"):
+        submit_trident(topology, spark, records=records, **options).await_end(200)
+    records.close()
