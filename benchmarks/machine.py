@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -33,6 +34,7 @@ def machine() -> dict[str, Any]:
         "load_before": round(os.getloadavg()[0], 2),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "java": java(),
+        "commit": commit(),
         "packages": {name: found for name in PACKAGES if (found := installed(name))},
     }
 
@@ -45,3 +47,20 @@ def java() -> str | None:
         return None
     answer = subprocess.run([command, "-version"], check=False, capture_output=True, text=True).stderr
     return answer.splitlines()[0] if answer else None
+
+
+def commit() -> str | None:
+    """Return the commit that is measured, with "+" where the files differ from it; None outside a repository."""
+    said = [_git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain", "--", "windowing")]
+    if said[0] is None:
+        return None
+    return said[0] + ("+" if said[1] else "")
+
+
+def _git(*arguments: str) -> str | None:
+    if not shutil.which("git"):
+        return None
+    done = subprocess.run(
+        ["git", *arguments], check=False, capture_output=True, text=True, cwd=Path(__file__).parent.parent
+    )
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -25,6 +25,7 @@ from windowing.runtime import VirtualClock, run_topology
 
 MACHINE = {
     "system": "Linux x", "cores": 2, "memory_gib": 1, "load_before": 0.0, "load_after": 0.1, "python": "CPython", "java": None,
+    "commit": "abc",
     "packages": {"windowing": "0"}, "scale": 1,
 }  # fmt: skip
 
