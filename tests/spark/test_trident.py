@@ -231,7 +231,7 @@ def test_a_batch_that_fails_in_front_of_a_window_is_tried_again(on_spark: Any, t
     assert [row for rows in found["fired"].values() for (row,) in rows] == [4, 10, 14, 15, 21]
 
 
-def test_a_batch_that_fails_too_often_ends_the_query_or_is_skipped(on_spark: Any, tmp_path: Path) -> None:
+def test_a_batch_that_fails_too_often_is_skipped_if_asked_for(on_spark: Any, tmp_path: Path) -> None:
     def make(name: str) -> TridentTopology:
         topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=2)
         kept = sales(topology).partition_by("shop").filter(Fails(tmp_path, 99, "ink"))
@@ -242,6 +242,23 @@ def test_a_batch_that_fails_too_often_ends_the_query_or_is_skipped(on_spark: Any
     found = on_spark(skipping, {"sales": [*DAYS[2:], [("zoo", "nut", 1, 0)]]}, on_failure=OnFailure.SKIP)
     assert values_in(skipping) == {"state1": 1}
     assert found["sales.dead_letters"] == {0: sorted(DAYS[2])}
+
+
+@pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
+def test_a_batch_whose_commit_was_begun_is_skipped_only_where_it_can_be_undone(
+    on_spark: Any, tmp_path: Path, kind: StateType
+) -> None:
+    topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=2)
+    state = map_state(SqliteStore(tmp_path / "states.db"), "items", kind)
+    sums = sales(topology).group_by("item").persistent_aggregate(state, "n", b.Sum(), "n long")
+    sums.new_values_stream().filter(Fails(tmp_path, 99)).sink("new")
+    if kind is StateType.OPAQUE:
+        found = on_spark(topology, {"sales": DAYS}, on_failure=OnFailure.SKIP)
+        assert values_in(topology) == {"state1": {("pen",): 11, ("ink",): 9}}, "the third batch is undone"
+        assert found["sales.dead_letters"] == {2: sorted(DAYS[2])}
+    else:
+        with pytest.raises(FailedException, match="a state that is not opaque may hold part of the batch"):
+            on_spark(topology, {"sales": DAYS}, on_failure=OnFailure.SKIP)
 
 
 def test_a_batch_that_fails_too_often_ends_the_query(on_spark: Any, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from windowing.spark.trident.levels import batch_level
 from windowing.topology.trident.units import Section, TridentUnits
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.coordinator_rules import OnFailure
+from windowing.transactions.kinds import StateType
 
 __all__ = ["TridentWriter"]
 
@@ -58,6 +59,8 @@ class TridentWriter(BatchWriter):
         self._units, self._labels, self._partitions = units, labels, partitions
         self._retry, self._on_failure = retry, on_failure
         self._attempts = Attempts(units.plan)
+        self._can_undo = all(state.spec.kind is StateType.OPAQUE for state in units.plan.states.values())
+        self._begun = 0
 
     def _write(self, output: DataFrame, batch_id: int) -> None:
         failures = 0
@@ -83,7 +86,7 @@ class TridentWriter(BatchWriter):
             time.sleep(self._retry.delay_ms(failures) / 1000)
 
     def _give_up(self, output: DataFrame, attempt: TransactionAttempt, failures: int, problem: FailedException) -> None:
-        """Stop, or skip the batch. One whose windows cannot be moved on cannot be skipped."""
+        """Stop, or skip the batch: one that windows have to see cannot be skipped, nor one that a state may hold part of."""
         stopped = (
             f"topology {self._bolt!r}: batch {attempt.txid} failed {failures} times and is not committed; the last cause: "
             f"{cause_of(problem)}. Repair that and start again from the checkpoint"
@@ -92,6 +95,11 @@ class TridentWriter(BatchWriter):
             raise FailedException(f"{stopped}; or give on_failure=OnFailure.SKIP") from problem
         if self._units.levels(Section.STREAM):
             raise FailedException(f"{stopped}: a batch that windows have to see cannot be skipped") from problem
+        elsewhere = attempt.attempt >= failures  # by a process before this one, which may have begun to commit
+        if (self._begun == attempt.txid or elsewhere) and not self._can_undo:
+            raise FailedException(
+                f"{stopped}: a state that is not opaque may hold part of the batch, so it cannot be skipped"
+            ) from problem
         self._evaluate(output, self._attempts.claim(attempt.txid), skip=True)
         _log.error("topology %r: batch %d was skipped: %s", self._bolt, attempt.txid, cause_of(problem))
 
@@ -112,6 +120,7 @@ class TridentWriter(BatchWriter):
                     kept.append(rows.persist())
                 self._check(rows, () if skip else (Section.BATCH,), attempt)
                 failpoints.hit("before_commits", attempt.txid - 1)
+                self._begun = attempt.txid
                 rows = self._levels(rows, Section.COMMIT, attempt)
             if rows is not output:
                 kept.append(rows.persist())

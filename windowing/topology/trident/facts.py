@@ -152,9 +152,7 @@ def _spout(source: Source) -> _Spout:
             f"{declared.title!r} is no spout with a stream 'default'; give a spout, of tuples or of batches"
         )
     fed = declared.kind is ComponentKind.INPUT  # its driver hands in the same batch again
-    return _Spout(
-        declared.outputs["default"], SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL, False
-    )
+    return _Spout(declared.outputs["default"], SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL, False)
 
 
 def _good_partition(check: Check, grouping: Any) -> bool:
