@@ -79,7 +79,7 @@ def given_up(self: Any, message_id: Any) -> None:
 def run(plan: Topology) -> ClusterResult:
     with LocalCluster(plan, clock=VirtualClock()) as cluster:
         watch, result = Watch(cluster), cluster.run()
-        watch.finish(result.acked + len(result.dead_letters))
+        watch.finish(result.acked + sum(letter.is_message for letter in result.dead_letters))
     return result
 
 
@@ -274,3 +274,54 @@ def test_a_state_that_counts_letters_is_committed_with_them_and_the_source_is_to
 def test_dead_letters_are_dotted_in_a_drawing() -> None:
     assert '-. "dead_letters: shuffle" .->' in fed().to_mermaid()
     assert "dead_letters" not in str(fed().definition()["components"]["picky"]["outputs"]), "every component has it"
+
+
+def test_a_tuple_that_no_spout_sends_again_is_a_dead_letter_at_once() -> None:
+    without_ackers = run_topology(topology(queue(1, -2), acker_executors=0), clock=VirtualClock())
+    assert [row[:4] for row in without_ackers["handler"]] == [("picky", 0, 1, "[FAILED] negative")]
+    assert (without_ackers.acked, without_ackers["picky"]) == (2, [(1,)])
+
+    @spout(output="n long")
+    def untracked(collector: Any) -> None:
+        if not done:
+            done.append(1)
+            collector.emit((-5,))
+
+    done: list[int] = []
+
+    @bolt(output="n long")
+    class Sour(Bolt):
+        def execute(self, tuple: Any) -> None:
+            self.collector.fail(tuple)
+            raise FailedException("twice")
+
+    result = run(topology(untracked, bolt=Sour))
+    assert [(letter.values, letter.error, letter.is_message) for letter in result.dead_letters] == [
+        ((-5,), "failed", False)
+    ]
+    assert [row[0] for row in result["handler"]] == ["picky"]
+
+
+def test_a_failure_on_a_tick_is_reported() -> None:
+    @bolt(output="n long")
+    def ticking(tuple: Any) -> None:
+        if is_tick(tuple):
+            raise FailedException("no tick, please")
+
+    @bolt()
+    def deaf(letter: Any) -> None:
+        return None
+
+    result = run(topology(queue(1), deaf, ticking, tick_tuple_freq=seconds(5)))
+    assert result.dead_letters == []
+    assert {(each.component, str(each.error)) for each in result.errors} == {("picky", "[FAILED] no tick, please")}
+
+
+def test_a_window_of_tuples_that_no_spout_sends_again_is_a_dead_letter_where_it_says_fail() -> None:
+    @tumbling(count(2), on_error="fail", output="n long")
+    def sums(window: Any) -> Any:
+        raise FailedException("no sum")
+
+    result = run_topology(topology(queue(1, 2), bolt=sums, acker_executors=0), clock=VirtualClock())
+    ((component, _, _, error, *_),) = result["handler"]
+    assert (component, "no sum" in error, result.acked) == ("picky", True, 2)

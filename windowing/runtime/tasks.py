@@ -7,7 +7,9 @@
         RichBoltTask   bolts that ack by themselves
       WindowedBoltTask windowed.py
 
-Law: a task does something only in `open`, `step`, `tick`, `drain`, `close`, all called by the loop; nothing here waits.
+Laws
+- A tuple that fails is sent again by its spout, or is a dead letter at once.
+- A task does something only in `open`, `step`, `tick`, `drain`, `close`, all called by the loop; nothing here waits.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from windowing.errors import ConfigError, FailedException, ReportedFailedExcepti
 from windowing.runtime.hub import ACK, FAIL, INIT, Delivery, Hub, Outbox, ReportedError
 from windowing.topology.calls import BoltCaller
 from windowing.topology.context import TaskContext
+from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.plan import Component
 from windowing.topology.tuples import SYSTEM, TICK, Fields, Origin, Tuple
 
@@ -127,6 +130,7 @@ class BoltTask(Task):
         self.caller = BoltCaller(component)
         self._tick_ms = tick_ms
         self._next_tick_ms: int | None = None
+        self._lost: Delivery | None = None
 
     def open(self) -> None:
         self.caller.open(self.context, self.collector())
@@ -155,6 +159,7 @@ class BoltTask(Task):
                 self.report_error(problem)
             if not self.is_settled(message):
                 self.fail(message)
+            self.lose(message, problem)
             return None
 
     def ack(self, message: Delivery) -> None:
@@ -164,6 +169,20 @@ class BoltTask(Task):
     def fail(self, message: Delivery) -> None:
         """Settle a tuple: failed."""
         self.hub.fail(message._anchors, self.context.component)
+
+    def lose(self, message: Delivery, error: BaseException | str) -> None:
+        """Make a dead letter of a tuple that failed and that no spout sends again, for nothing of it is anchored; once."""
+        if message._anchors is not None or message is self._lost:
+            return
+        self._lost = message
+        context = self.context
+        if message._origin.component == SYSTEM:
+            self.report_error(error if isinstance(error, BaseException) else FailedException(f"a tick: {error}"))
+            return
+        letter = DeadLetter(component=context.component, task=context.task, error=error, tuples=[message])
+        self.hub.result.dead_letters.append(letter)
+        if self.outbox.is_read(DEAD_LETTERS):
+            self.outbox.send(DEAD_LETTERS, letter.row())
 
     def is_settled(self, message: Delivery) -> bool:
         """Whether the tuple was acked or failed."""
@@ -238,7 +257,9 @@ class BoltCollector:
 
     def fail(self, tuple: Tuple) -> None:
         """Let the trees of the tuple fail; AckError if it was acked or failed before."""
-        self._task.fail(_delivered(tuple))
+        message = _delivered(tuple)
+        self._task.fail(message)
+        self._task.lose(message, "failed")
 
     def reset_timeout(self, tuple: Tuple) -> None:
         """Give the trees of the tuple a whole timeout from now on."""

@@ -248,18 +248,26 @@ class WindowedBoltTask(Task):
         if self.config.on_error is OnError.FAIL:
             self.fail_window(window, error)
         elif self.config.on_error is OnError.DEAD_LETTER:
-            letter = DeadLetter.of_window(self.bolt.name, self.context.task, error, window)
-            self.hub.result.dead_letters.append(letter)
-            if self._outbox.is_read(DEAD_LETTERS):
-                self._outbox.send(DEAD_LETTERS, letter.row(), self.anchors_of(window))
+            self._bury(window, error)
         else:
             self.report(error)
+
+    def _bury(self, window: TupleWindow, error: BoltError) -> None:
+        """Make a dead letter of a window, and send it to whoever reads it."""
+        letter = DeadLetter.of_window(self.bolt.name, self.context.task, error, window)
+        self.hub.result.dead_letters.append(letter)
+        if self._outbox.is_read(DEAD_LETTERS):
+            self._outbox.send(DEAD_LETTERS, letter.row(), self.anchors_of(window))
 
     def fail_window(self, window: TupleWindow, error: BoltError) -> None:
         """Fail each tuple of the window, once; it stays in its other windows, and is not acked later."""
         if not isinstance(error.__cause__, FailedException) or isinstance(error.__cause__, ReportedFailedException):
             self.report(error)
-        self.fail(window.get())
+        rows = window.get()
+        if any(row._anchors is not None for row in rows):
+            self.fail(rows)
+        else:
+            self._bury(window, error)  # nothing of it is sent again
 
     def report(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""

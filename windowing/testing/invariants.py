@@ -120,7 +120,7 @@ class Watch:
         """Assert what holds when a run is over: each of `messages` was acked or is a dead letter, and nothing is held."""
         self.check()
         result = self._cluster.result
-        dead = sum(not letter.is_window for letter in result.dead_letters)
+        dead = sum(letter.is_message for letter in result.dead_letters)
         assert result.acked + dead == messages, f"{messages} messages, {result.acked} acked, {dead} dead letters"
         assert self._cluster.pending == 0, f"{self._cluster.pending} messages are in flight"
         for counts in result.counts.values():

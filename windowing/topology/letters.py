@@ -4,8 +4,9 @@
     split      1     5         too long                   -             -           -           [{"component": "in", ...}]
     count      0     1         bolt 'count' failed on...  0             10000       the         [{"word": "the", "at": 8000}]
 
-A message, or a tuple, that failed in every attempt is on the stream of the component that failed it, or where its tree was last
-seen; a window that failed, where the bolt says `on_error="dead_letter"`, on that of its bolt. Bolts read it like any other stream.
+A message, or a tuple, that failed in every attempt (in one process: or that no spout sends again) is on the stream of the component
+that failed it, or where its tree was last seen; a window that failed, where the bolt says `on_error="dead_letter"`, on that of its
+bolt. Bolts read it like any other stream.
 
 Law: what is a dead letter is done with for its source only when all who read the letter are done with that.
 """
@@ -34,7 +35,7 @@ DEAD_LETTER_FIELDS = Schema.parse(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """What was given up. `task` is None where only the component is known, `tuples` is None for a window that holds partials.
+    """What was given up. `task` is None for a message, whose component alone is known, `tuples` for a window that holds partials.
 
     tuples: the rows of a window; else the one Tuple that failed, or for a message of a spout the Tuple that the spout emitted
     under `message_id`. error: what the bolt raised, or in words why it failed. window_end is None outside of windows.
@@ -71,6 +72,11 @@ class DeadLetter:
     def is_window(self) -> bool:
         """Whether a window failed, and not a single tuple."""
         return self.window_end is not None
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it is a message of a spout that was given up, after attempts of its whole tree."""
+        return self.task is None
 
     @property
     def values(self) -> tuple[Any, ...]:
