@@ -16,7 +16,7 @@ def wrong(place: str, **settings: Any) -> list[str]:
     return read_settings([(name.replace("__", "."), value) for name, value in settings.items()], place)[1]
 
 
-def test_the_defaults_are_those_of_storm() -> None:
+def test_the_defaults_are_those_of_storm_but_that_batches_do_not_wait() -> None:
     assert TopologyConfig().to_storm() == {
         "topology.message.timeout.secs": 30,
         "topology.enable.message.timeouts": True,
@@ -26,6 +26,8 @@ def test_the_defaults_are_those_of_storm() -> None:
         "windowing.retry.delay.max.ms": 60_000,
         "topology.state.checkpoint.interval.ms": 1000,
         "topology.sleep.spout.wait.strategy.time.ms": 1,
+        "topology.trident.batch.emit.interval.millis": 0,
+        "topology.spout.max.batch.size": 1000,
         "topology.debug": False,
     }
 

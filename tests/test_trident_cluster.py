@@ -344,6 +344,18 @@ def test_dead_letters_are_those_of_the_attempt_that_was_committed() -> None:
     assert result["out"] == [*WORDS[:2], *WORDS[4:]]
 
 
+def test_batches_wait_and_are_cut_as_the_settings_say() -> None:
+    @spout(output="n long")
+    def numbers() -> Any:
+        yield from range(7)
+
+    topology = TridentTopology("cut").configure({"topology.trident.batch.emit.interval.millis": 500}, max_batch_size=3)
+    topology.new_stream("numbers", numbers).aggregate(None, Count(), "n long").sink("sizes")
+    clock = VirtualClock()
+    assert run_trident(topology, clock=clock)["sizes"][:3] == [(3,), (3,), (1,)]
+    assert clock.now_ms() >= 3 * 500
+
+
 def test_failed_batches_wait_as_the_settings_say() -> None:
     topology = passing(Fails(2)).configure(max_attempts=4, retry_delay=seconds(3))
     clock = VirtualClock()

@@ -26,14 +26,15 @@ Setting = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyConfig:
-    """What holds for a whole topology; the defaults are Storm's.
+    """What holds for a whole topology; the defaults are Storm's, where nothing else is said.
 
     message_timeout_ms: after it a tuple tree has failed. max_spout_pending: how many of a spout task's tuples may be in
     flight (None: any number). acker_executors: 0 acks at emit. acker_rotation: exact deadlines if None, else Storm's rotation
     of so many buckets. max_attempts, retry_delay_ms, retry_delay_max_ms: how often a message is emitted before it is a dead
     letter (None: no limit, as in Storm), and how long a failed one waits. tick_tuple_freq_ms: how often bolts get a tick
     (None: never). state_provider: None is "sqlite" where the cluster is given a path, else "memory". max_task_parallelism: an
-    upper bound for every component. own: keys of one's own.
+    upper bound for every component. batch_emit_interval_ms, max_batch_size: of Trident in one process, from one batch to the
+    next at least (Storm's is 500), and how many tuples of a spout of single tuples are a batch. own: keys of one's own.
 
     >>> from windowing.core.measures import seconds
     >>> TopologyConfig.of({"topology.max.spout.pending": 1000}, message_timeout=seconds(0.5)).message_timeout_ms
@@ -53,6 +54,8 @@ class TopologyConfig:
     state_provider: str | None = None
     max_task_parallelism: int | None = None
     sleep_spout_wait_ms: int = 1
+    batch_emit_interval_ms: int = 0
+    max_batch_size: int = 1000
     debug: bool = False
     own: Mapping[str, Any] = field(default_factory=dict)
 
@@ -227,6 +230,13 @@ KEYS = (
     ),
     Key("topology.max.task.parallelism", "max_task_parallelism", "max_task_parallelism", _limit(1)),
     Key("topology.sleep.spout.wait.strategy.time.ms", "sleep_spout_wait", "sleep_spout_wait_ms", _millis(0)),
+    Key(
+        "topology.trident.batch.emit.interval.millis",
+        "batch_emit_interval",
+        "batch_emit_interval_ms",
+        _millis(0),
+    ),
+    Key("topology.spout.max.batch.size", "max_batch_size", "max_batch_size", _count(1)),
     Key("topology.debug", "debug", "debug", _BOOLEAN, ("topology", "spout", "bolt")),
 )
 """Every key that means something here."""

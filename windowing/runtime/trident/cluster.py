@@ -236,7 +236,7 @@ def run_trident(
 def _coordination(plan: TridentPlan) -> CoordinatorConfig:
     config = plan.config
     retry = RetryPolicy(config.max_attempts, config.retry_delay_ms, cap_ms=config.retry_delay_max_ms)
-    return CoordinatorConfig(config.max_spout_pending or 1, interval_ms=0, retry=retry)
+    return CoordinatorConfig(config.max_spout_pending or 1, config.batch_emit_interval_ms, retry=retry)
 
 
 def _checked_batches(plan: TridentPlan, batches: Batches | None) -> dict[str, list[list[Any]]]:

@@ -106,7 +106,7 @@ class _Hall:
         plan, hub, name = self._plan, self._hub, str(node.source.name)
         state = self._state.at(f"spouts/{part_of(name)}")
         rows, batch_group = self._given.get(name), plan.batch_groups[node.number]
-        spouts = [batch_spout_of(node, rows) for _ in range(group.parallelism)]
+        spouts = [batch_spout_of(node, rows, plan.config.max_batch_size) for _ in range(group.parallelism)]
         context = TaskContext(name, 0, group.parallelism, plan.config)
         coordinator = CoordinatorTask(hub, context, self.next_id(), spouts[0][0], state)
         self.master.spouts.append(coordinator)

@@ -141,11 +141,12 @@ class _Counting:
 
 
 def batch_spout_of(
-    node: SpoutNode, batches: Sequence[Sequence[Any]] | None
+    node: SpoutNode, batches: Sequence[Sequence[Any]] | None, max_batch_size: int
 ) -> tuple[ITridentSpout, SingleTuples | None]:
     """Return the spout of one task as a spout of batches; and the source, if it is one of single tuples.
 
-    batches: its rows, where they are handed in. Raises ConfigError for an object that is none of the five kinds.
+    batches: its rows, where they are handed in. max_batch_size: how many tuples of a spout of single tuples are a batch.
+    Raises ConfigError for an object that is none of the five kinds.
     """
     spout = node.source.spout
     if batches is not None:
@@ -166,4 +167,4 @@ def batch_spout_of(
     if declaration_of(spout).kind is ComponentKind.INPUT:
         raise ConfigError(f"{node.called} begins with an InputSpout, which is fed by hand; give its rows in batches=")
     single = SingleTuples(spout)
-    return RichSpoutBatchExecutor(single, node.schema.ddl), single
+    return RichSpoutBatchExecutor(single, node.schema.ddl, max_batch_size), single
