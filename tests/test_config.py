@@ -220,7 +220,7 @@ def test_only_windows_of_tuples_that_need_not_all_be_looked_at_may_lie_on_disk()
 def test_an_unknown_option_is_answered_with_the_nearest_known_one() -> None:
     refused("unknown option 'lenght'", "did you mean 'length'?", lenght=Count(1))
     refused("unknown option 'late_strem'", "did you mean 'late_stream'?", length=Count(1), late_strem="x")
-    refused("unknown option 'zzz'", "there are aggregate, eviction, ", length=Count(1), zzz=None)
+    refused("unknown option 'zzz'", "there are aggregate, columnar, eviction, ", length=Count(1), zzz=None)
 
 
 def test_an_unknown_choice_is_answered_with_the_choices() -> None:

@@ -430,6 +430,7 @@ def test_a_definition_is_plain_data_in_two_parts() -> None:
             "max_events_in_memory": None,
             "message_id": None,
             "recovery_timeout_ms": 30_000,
+            "columnar": None,
         },
     }
 

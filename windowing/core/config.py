@@ -90,6 +90,7 @@ class WindowOptions(TypedDict, total=False):
     max_events_in_memory: int | None
     message_id: str | None
     recovery_timeout: Duration | Timedelta | None
+    columnar: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ class WindowConfig:
     of policies that stand for the slide. max_events_in_memory: how many tuples of a task may lie in memory, the rest in
     pages on disk; None for all of them, see docs/persistent_windows.md. message_id, recovery_timeout_ms: the field by
     which a stateful bolt knows tuples again after a restart, and how long it waits for the next of them, see
-    docs/state.md.
+    docs/state.md. columnar: "arrow" or "numpy" where windows are handed out as columns, see docs/columnar.md.
     """
 
     length: Measure | None
@@ -134,6 +135,7 @@ class WindowConfig:
     max_events_in_memory: int | None = None
     message_id: str | None = None
     recovery_timeout_ms: int = 30_000
+    columnar: str | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError for what no machine can work with, however the config was made."""
@@ -215,4 +217,5 @@ def config_of(length: Any, slide: Any, options: Mapping[str, Any], *, stacklevel
         max_events_in_memory=checks.max_events_in_memory(given, semantics is Semantics.STORM, on_error.value),
         message_id=checks.field(given, "message_id"),
         recovery_timeout_ms=checks.span(given, "recovery_timeout", positive=True) or 30_000,
+        columnar=policy_checks.columnar(given, semantics is Semantics.STORM),
     )

@@ -23,6 +23,7 @@ from typing import Any
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Effect, Late, LateReason
+from windowing.core.fields import taken
 from windowing.core.guard import FREE, no_effects, one_for_each
 from windowing.core.machines import Machine, machine_for
 from windowing.core.pages import PageStore
@@ -306,7 +307,7 @@ class WindowedBoltExecutor:
         out = {position for position, _ in judged}
         kept = [position for position in range(len(payloads)) if position not in out]
         chosen = None if keys is None else [keys[p] for p in kept]
-        effects = self._machine.add_batch([payloads[p] for p in kept], [timestamps[p] for p in kept], chosen)
+        effects = self._machine.add_batch(taken(payloads, kept), [timestamps[p] for p in kept], chosen)
         late = [each for run in _runs(judged) for each in self._late_run(payloads, timestamps, run)]
         # Only Storm's machine has effects when a tuple is added on event time.
         return merge(late, ((kept[at], effect) for at, effect in effects), key=itemgetter(0))

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial as bind
 from functools import reduce
-from operator import attrgetter, itemgetter
 from typing import Any
 
 from windowing.core.aggregate import (
@@ -32,7 +31,8 @@ from windowing.core.aggregate import (
     spec_of,
 )
 from windowing.core.faults import fault
-from windowing.errors import BoltError, ConfigError, shown
+from windowing.core.fields import column_of
+from windowing.errors import BoltError, shown
 
 __all__ = ["Aggregation", "Partial", "plain"]
 
@@ -96,7 +96,7 @@ class Aggregation:
 
     def values(self, payloads: Sequence[Any]) -> Sequence[Any]:
         """Return what is read of each payload. Raises ConfigError for a payload without the field. Cost: C speed."""
-        columns = [_column(field, payloads) for field in self._fields]
+        columns = [column_of(field, payloads) for field in self._fields]
         if len(columns) == 1:
             return columns[0]
         return list(zip(*columns, strict=True)) if columns else [None] * len(payloads)
@@ -180,22 +180,3 @@ def _finisher(part: Aggregator) -> Callable[[Any], Any]:
 def plain(partial: Partial) -> Partial:
     """Return a copy that shares nothing with `partial`, for a snapshot."""
     return [acc if isinstance(acc, _SCALARS) else deepcopy(acc) for acc in partial]
-
-
-def _column(field: str | None, payloads: Sequence[Any]) -> list[Any]:
-    if field is None:
-        return list(payloads)
-    kinds = set(map(type, payloads))
-    try:
-        if len(kinds) == 1:
-            return list(map(_reader(kinds.pop(), field), payloads))
-        return [_reader(type(payload), field)(payload) for payload in payloads]
-    except (KeyError, AttributeError) as missing:
-        raise ConfigError(
-            f"aggregate= reads the field {field!r}, which a tuple does not have: {shown(missing.args)}; name one of its fields"
-        ) from missing
-
-
-def _reader(kind: type, field: str) -> Callable[[Any], Any]:
-    by_name = issubclass(kind, Mapping) or getattr(kind, "_by_name", False)
-    return itemgetter(field) if by_name else attrgetter(field)

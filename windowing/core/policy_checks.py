@@ -1,4 +1,4 @@
-"""The questions of checks.py about a user's own parts of a window: eviction=, trigger=, aggregate=.
+"""The questions of checks.py about what a window is made of: eviction=, trigger=, aggregate=, columnar=.
 
 length=   holds tuples            eviction=   chooses among them, or among all where there is no length
 slide=    says when windows fire  trigger=    says so instead
@@ -14,7 +14,7 @@ from windowing.core.aggregate import is_aggregator
 from windowing.core.checks import checked_name
 from windowing.errors import ConfigError, shown
 
-__all__ = ["aggregators", "policies"]
+__all__ = ["aggregators", "columnar", "policies"]
 
 
 def policies(given: Mapping[str, Any], slide: Any, by_window: bool) -> None:
@@ -74,3 +74,31 @@ def aggregators(given: Mapping[str, Any]) -> None:
                 f"{name} must be an aggregator (init, add, merge, result), got {shown(part)}; "
                 "write agg.count(), agg.mean('delay') or agg.fold(...)"
             )
+
+
+_NOT_IN_COLUMNS = {
+    "aggregate": "keeps partial results, so there are no tuples to show; it never makes rows either",
+    "eviction": "looks at tuples one by one",
+    "trigger": "is asked about every tuple, one by one",
+    "semantics": "scans its tuples one by one, as Storm does",
+    "max_events_in_memory": "keeps its tuples in pages of rows",
+    "message_id": "knows its tuples again one by one",
+}
+
+
+def columnar(given: Mapping[str, Any], storm: bool) -> str | None:
+    """Return the form in which windows are handed out, "arrow" or "numpy", None for rows; some options are in its way."""
+    form: str | None = given.get("columnar")
+    if form is None:
+        return None
+    if form not in ("arrow", "numpy"):
+        raise ConfigError(
+            f"columnar is 'arrow' or 'numpy', got {shown(form)}; window.get() is then a pyarrow.Table, or numpy arrays by name"
+        )
+    asked = {**given, "semantics": "storm" if storm else None}
+    for option, why in _NOT_IN_COLUMNS.items():
+        if asked.get(option):
+            raise ConfigError(
+                f"columnar={form!r} cannot go with {option}={shown(given[option])}, which {why}; leave out one"
+            )
+    return form

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from windowing.core.fields import column_of
 from windowing.errors import StaleWindowError
 
 __all__ = ["ListContent", "TupleWindow", "WindowContent"]
@@ -84,6 +85,13 @@ class TupleWindow:
     def get_expired(self) -> Sequence[Any]:
         """Return the tuples of the last fired window that this one does not hold."""
         return self._live().expired()
+
+    def column(self, name: str) -> Sequence[Any]:
+        """Return one field of all tuples of the window: a list, or of a bolt with `columnar=` a view without a copy."""
+        content = self._live()
+        own = getattr(content, "column", None)
+        found: Sequence[Any] = own(name) if own is not None else column_of(name, content.current(), "column()")
+        return found
 
     @property
     def aggregate(self) -> Any:

@@ -78,6 +78,7 @@ class WindowedBolt:
             "max_events_in_memory": config.max_events_in_memory,
             "message_id": config.message_id,
             "recovery_timeout_ms": config.recovery_timeout_ms,
+            "columnar": config.columnar,
         }
         return {"fixed": fixed, "free": free}
 

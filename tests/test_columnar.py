@@ -1,0 +1,290 @@
+"""Windows over columns: the laws of windows over rows, by the same model, and what columns promise beside them."""
+
+from __future__ import annotations
+
+import json
+import math
+import tracemalloc
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.columnar import ColumnarWindowManager, ColumnBuffer, ColumnRows, columnar_executor, viewed
+from windowing.core.config import WindowConfig
+from windowing.core.events import Activation, Late
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.core.measures import count, millis, seconds
+from windowing.core.queue import ListBuffer
+from windowing.core.windows import ListContent, TupleWindow
+from windowing.errors import ConfigError, StaleWindowError
+from windowing.testing._replay_lossless import LosslessReplay, config_of
+from windowing.testing.histories import by_op, counts_of, run_steps
+from windowing.testing.models import Mix, run_model
+from windowing.testing.strategies import cases
+
+EITHER: dict[str, Any] = dict.fromkeys(
+    ("event_time", "keyed", "key_ttl", "offset", "lateness", "repeat", "idle", "future", "source")
+)
+
+
+def ids(view: Any) -> list[Any]:
+    """The ids in a view of either form."""
+    if isinstance(view, pa.Table):
+        return view.column("id").to_pylist() if view.num_rows else []
+    return view["id"].tolist() if view else []
+
+
+class Columns(LosslessReplay):
+    """A run over columns whose ids stand in a column; as rows one by one, as a table from a batch."""
+
+    def __init__(self, case: dict[str, Any], form: str, sequenced: bool = False) -> None:
+        self.sequenced = sequenced
+        super().__init__(
+            case,
+            config_of(case, columnar=form),
+            lambda w: [ids(w.get()), ids(w.get_new()), ids(w.get_expired())],
+        )
+
+    def build(self) -> WindowedBoltExecutor:
+        return columnar_executor(self.config, self.streams, sequenced=self.sequenced)
+
+    def _tuple(self, op: Any) -> Any:
+        payload, *more = super()._tuple(op)
+        return {"id": payload}, *more
+
+    def _events(self, index: int, effect: Any) -> Any:
+        for event in super()._events(index, effect):
+            if event[1] == "expire":
+                event[2] = [row["id"] for row in event[2]]
+            elif event[1] == "late":
+                event[2] = event[2]["id"]
+            yield event
+
+
+@pytest.mark.parametrize("mix", list(Mix))
+@given(data=st.data(), batched=st.booleans(), form=st.sampled_from(["arrow", "numpy"]), sequenced=st.booleans())
+def test_windows_over_columns_do_what_the_model_does(mix, data, batched, form, sequenced):
+    case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})) | {"batched": batched}
+    run = Columns(case, form, sequenced)
+    events = []
+    for step in run_steps(case, run):
+        events += step
+        run.executor.check()
+    expected = run_model(case)
+    assert by_op(events) == by_op(expected.events)
+    assert run.executor.counts() == counts_of(expected)
+    assert run.executor.side == Counter(expected.late_reasons.values())
+    if not run.executor.closed:
+        assert (-math.inf if run.executor.watermark is None else run.executor.watermark) == expected.watermark
+
+
+@given(data=st.data(), batched=st.booleans())
+def test_over_columns_stopped_anywhere_it_is_as_if_it_had_never_stopped(data, batched):
+    case = data.draw(cases(mix=None, **{**EITHER, "max_steps": 24})) | {"batched": batched}
+    run, events = Columns(case, "arrow"), []
+    for step in run_steps(case, run):
+        events += step
+        saved = json.dumps(run.executor.snapshot())
+        run.executor = run.build()
+        run.executor.restore(json.loads(saved))
+        run.executor.check()
+        assert json.dumps(run.executor.snapshot()) == saved
+    assert by_op(events) == by_op([event for step in run_steps(case, Columns(case, "arrow")) for event in step])
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("stage"), st.lists(st.integers(0, 20), min_size=1, max_size=6)),
+            st.tuples(st.just("one"), st.integers(0, 20)),
+            st.tuples(st.just("trim"), st.integers(0, 10)),
+        ),
+        max_size=12,
+    )
+)
+def test_a_buffer_of_columns_answers_as_one_of_lists(steps):
+    lists, columns, sequence = ListBuffer(sequenced=True), ColumnBuffer(sequenced=True), 0
+    for kind, value in steps:
+        if kind == "trim":
+            low = min(lists.base + value, lists.end)
+            lists.trim(low)
+            columns.trim(low)
+            continue
+        times = value if kind == "stage" else [value]
+        rows = [{"n": sequence + at} for at in range(len(times))]
+        if kind == "stage":
+            lists.stage(times, rows, sequence)
+            columns.stage(times, ColumnRows.of(rows), sequence)
+        else:
+            lists.stage_one(value, rows[0], sequence)
+            columns.stage_one(value, rows[0], sequence)
+        sequence += len(times)
+        assert list(columns.staged) == list(lists.staged)
+        lists.settle()
+        columns.settle()
+        columns.check()
+        low, high = max(lists.base, columns.base), lists.end
+        assert (columns.end, len(columns) - columns.end + columns.base) == (lists.end, 0)
+        assert list(columns.slice(low, high)) == lists.slice(low, high)
+        for at in range(low, high):
+            assert columns.timestamp_at(at) == lists.timestamp_at(at)
+        for timestamp in range(-1, 22):
+            assert columns.position_after(timestamp, low) == lists.position_after(timestamp, low)
+            assert columns.position_after(timestamp, low, high) == lists.position_after(timestamp, low, high)
+        for number in (0, sequence // 2, sequence):
+            assert list(columns.came_before(low, high, number)) == lists.came_before(low, high, number)
+            middle = (low + high) // 2
+            assert list(columns.came_after(low, high, number, middle)) == lists.came_after(low, high, number, middle)
+            assert columns.count_after(low, high, number) == lists.count_after(low, high, number)
+            assert list(columns.since(low, number)) == list(lists.since(low, number))
+
+
+# -- views -------------------------------------------------------------------------------------------------------------
+
+
+def table_of(first: int, number: int) -> ColumnRows:
+    n = np.arange(first, first + number)
+    return ColumnRows(pa.table({"k": n % 7, "v": n * 0.5}))
+
+
+def executor_of(form: str, **options: Any) -> WindowedBoltExecutor:
+    return columnar_executor(
+        WindowConfig.of(**{"length": count(4), "slide": count(2), "timestamp": "ts", "columnar": form, **options})
+    )
+
+
+def test_an_arrow_window_shares_the_memory_of_the_batch_that_brought_it():
+    executor, rows = executor_of("arrow"), table_of(0, 6)
+    address = rows.table.column("v").chunk(0).buffers()[1].address
+    list(executor.add_batch(rows, list(range(6))))
+    seen = []
+    for effect in executor.turn():
+        if isinstance(effect, Activation):
+            column = effect.window.column("v")
+            assert column.num_chunks == 1
+            assert column.chunk(0).buffers()[1].address == address
+            seen.append(column.to_pylist())
+            assert effect.window.get().column("v").to_pylist() == seen[-1]
+    assert seen == [[0.0, 0.5], [0.0, 0.5, 1.0, 1.5], [1.0, 1.5, 2.0, 2.5]]
+
+
+def test_a_numpy_window_is_a_read_only_view_of_the_batch_that_brought_it():
+    executor, rows = executor_of("numpy"), table_of(0, 4)
+    whole = rows.table.column("v").chunk(0).to_numpy()
+    list(executor.add_batch(rows, list(range(4))))
+    windows = []
+    for effect in executor.turn():
+        if isinstance(effect, Activation):
+            found = effect.window.get()["v"]
+            assert np.shares_memory(found, whole)
+            assert np.shares_memory(effect.window.column("v"), whole)
+            with pytest.raises(ValueError, match="read-only"):
+                found[0] = 1.0
+            windows.append(
+                (found.tolist(), effect.window.get_new()["v"].tolist(), effect.window.get_expired()["v"].tolist())
+            )
+    assert windows == [([0.0, 0.5], [0.0, 0.5], []), ([0.0, 0.5, 1.0, 1.5], [1.0, 1.5], [])]
+
+
+def test_a_window_over_several_batches_is_put_together_for_numpy_and_left_in_chunks_for_arrow():
+    for form in ("arrow", "numpy"):
+        executor = executor_of(form, slide=count(4))
+        for first in (0, 2):
+            list(executor.add_batch(table_of(first, 2), [first, first + 1]))
+        [window] = [
+            (effect.window.column("v"), effect.window.get()["v"])
+            for effect in executor.turn()
+            if isinstance(effect, Activation)
+        ]
+        for column in window:
+            assert column.tolist() == [0.0, 0.5, 1.0, 1.5] if form == "numpy" else column.num_chunks == 2
+
+
+def test_a_view_is_asked_for_while_the_window_lives():
+    executor = executor_of("arrow")
+    list(executor.add_batch(table_of(0, 2), [0, 1]))
+    windows = [effect.window for effect in executor.turn() if isinstance(effect, Activation)]
+    for ask in (lambda: windows[0].get(), lambda: windows[0].column("v")):
+        with pytest.raises(StaleWindowError):
+            ask()
+
+
+def test_late_rows_are_rows_again():
+    executor = executor_of("arrow", length=millis(10), slide=millis(10))
+    list(executor.add_batch(table_of(0, 2), [5, 30]))
+    list(executor.turn())
+    [(at, late)] = list(executor.add_batch(table_of(2, 3), [31, 7, 32]))
+    assert isinstance(late, Late)
+    assert (at, list(late.payloads)) == (1, [{"k": 3, "v": 1.5}])
+    assert (executor.counts()["shown"], executor.counts()["pending"]) == (2, 2)
+
+
+def test_rows_by_key_come_in_their_own_windows():
+    executor = executor_of("numpy", length=millis(10), slide=millis(10), key="k")
+    rows = table_of(0, 9)
+    list(executor.add_batch(rows, list(range(1, 10)), keys=rows.field_values("k")))
+    found = {e.window.key: e.window.column("v").tolist() for e in executor.drain() if isinstance(e, Activation)}
+    assert found == {k: [n * 0.5 for n in range(9) if n % 7 == k] for k in range(7)}
+
+
+def test_a_column_of_rows_is_a_list_and_one_that_is_not_there_is_named():
+    rows = TupleWindow(ListContent([{"v": 1}, {"v": 2}], [], []), 0, 10)
+    assert rows.column("v") == [1, 2]
+    with pytest.raises(ConfigError, match=r"column\(\) reads the field 'w'"):
+        rows.column("w")
+    columns = viewed(rows, "numpy")
+    assert columns.column("v").tolist() == [1, 2]
+    with pytest.raises(ConfigError, match="has no column 'w', it has 'v'"):
+        columns.column("w")
+    assert viewed(rows, None) is rows
+    rows.invalidate()
+    with pytest.raises(StaleWindowError):
+        columns.get()
+
+
+def test_tuples_without_fields_cannot_become_columns():
+    executor = executor_of("arrow")
+    with pytest.raises(ConfigError, match="tuples with named fields, got 'x'"):
+        executor.add_batch(["x"], [1])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"columnar": "pandas"}, "columnar is 'arrow' or 'numpy'"),
+        ({"eviction": lambda: None}, "columnar='arrow' cannot go with eviction"),
+        ({"semantics": "storm"}, "columnar='arrow' cannot go with semantics"),
+        ({"max_events_in_memory": 5000}, "cannot go with max_events_in_memory"),
+    ],
+)
+def test_what_columns_cannot_do_is_refused_when_it_is_declared(options, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        executor_of("arrow", **options) if "columnar" not in options else executor_of(options["columnar"])
+
+
+def test_a_machine_of_columns_needs_a_form():
+    with pytest.raises(ConfigError, match="give columnar="):
+        ColumnarWindowManager(WindowConfig.of(length=count(4), timestamp="ts"))
+
+
+def test_an_event_of_three_numbers_takes_at_most_40_bytes_in_all():
+    executor = executor_of("arrow", length=seconds(3600), slide=seconds(3600))
+    number, batch = 200_000, 10_000
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    for first in range(0, number, batch):
+        n = np.arange(first, first + batch)
+        rows = ColumnRows(pa.table({"k": pa.array(n % 7), "ts": pa.array(n), "v": pa.array(n * 0.5)}).combine_chunks())
+        list(executor.add_batch(rows, list(range(first + 1, first + batch + 1))))
+        del rows, n
+        list(executor.turn())
+    python = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    held = python + pa.total_allocated_bytes() - before
+    assert executor.counts()["pending"] == number
+    assert held / number <= 40, f"{held / number:.1f} bytes an event"

@@ -1,0 +1,8 @@
+"""Windows over columns: Arrow tables in place of lists of rows, behind the same machine."""
+
+from windowing.columnar.buffer import ColumnBuffer
+from windowing.columnar.manager import ColumnarWindowManager, columnar_executor
+from windowing.columnar.rows import ColumnRows
+from windowing.columnar.views import viewed
+
+__all__ = ["ColumnBuffer", "ColumnRows", "ColumnarWindowManager", "columnar_executor", "viewed"]
