@@ -201,7 +201,19 @@ def test_a_kill_that_proves_nothing_is_an_error(
 # -- real kills -----------------------------------------------------------------------------------------------------------
 
 
+def started(*arguments: str) -> tuple[int, str]:
+    """Run the job to its end; return its exit code and what it said. Asked to end, it ends the one that it has started."""
+    command = [sys.executable, str(EXAMPLES / "flights_trident.py"), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            said, _ = process.communicate()
+        finally:
+            process.terminate()
+    return process.returncode, said
+
+
 @pytest.mark.crash
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("point", "before", "attempt"),
     [
@@ -212,11 +224,10 @@ def test_a_kill_that_proves_nothing_is_an_error(
 def test_a_job_that_is_killed_and_restarted_counts_no_flight_twice(
     tmp_path: Path, point: str, before: str, attempt: int
 ) -> None:
-    job = [sys.executable, str(EXAMPLES / "flights_trident.py"), "--month", "1", "--days", "2", "--every", "1"]
-    found = subprocess.run(
-        [*job, "--crash-at", f"{point}:1", "--out", str(tmp_path)], capture_output=True, text=True, timeout=600
+    code, said = started(
+        "--month", "1", "--days", "2", "--every", "1", "--crash-at", f"{point}:1", "--out", str(tmp_path)
     )
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert f"batch 2 {before} and counts as attempt 2:{attempt}; the states equal Spark SQL" in found.stdout
+    assert code == 0, said
+    assert f"batch 2 {before} and counts as attempt 2:{attempt}; the states equal Spark SQL" in said
     flights = len(read_flights(month=1, days=2))
-    assert f"{flights:,} flights went in, and {flights:,} were counted" in found.stdout
+    assert f"{flights:,} flights went in, and {flights:,} were counted" in said
