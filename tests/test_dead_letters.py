@@ -224,6 +224,24 @@ def test_the_same_letters_come_on_spark() -> None:
         assert [one[index] for index in (0, 2, 4, 5, 6, 7)] == [other[index] for index in (0, 2, 4, 5, 6, 7)]
 
 
+def test_a_failed_window_has_the_same_letter_on_spark() -> None:
+    @tumbling(count(2), on_error="dead_letter", output="n long")
+    def sums(window: Any) -> Any:
+        if min(row.n for row in window) < 0:
+            raise ValueError("no sum")
+        return sum(row.n for row in window)
+
+    plan = topology(InputSpout("n long"), bolt=sums)
+    batches = {"source": [[(1,), (-2,), (3,)], [(4,), (-5,), (-6,)]]}
+    local = run_topology(plan, batches, clock=VirtualClock())
+    chain = Chain(plan, letters=False)
+    spark = [row for rows in batches["source"] for row in chain.run({"source": rows}).get("handler", [])]
+    assert len(spark) == 2
+    # The windows are over the clock, which counts batches in the one and is virtual in the other.
+    assert [row[:3] + row[7:] for row in spark] == [row[:3] + row[7:] for row in local["handler"]]
+    assert all("ValueError: no sum" in row[3] for row in (*spark, *local["handler"]))
+
+
 def test_on_spark_a_batch_with_letters_waits_for_their_readers_and_is_given_up() -> None:
     @tumbling(count(2), output="errors string")
     def pairs(window: Any) -> Any:

@@ -174,7 +174,7 @@ class BoltBatch:
             raise BoltError(
                 f"bolt {self._component.id!r} failed {shown(tuple)} in each of {attempts} attempts: {reason}; the batch is "
                 f"not committed. To go on without such tuples give them a sink: "
-                f"sinks={{'{self._component.id}.dead_letters': ...}}"
+                f"sinks={{'{self._component.id}.dead_letters': ...}}, or a bolt that reads that stream"
             )
         who, task = self._component.id, self._context.task
         letter = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
