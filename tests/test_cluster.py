@@ -678,3 +678,31 @@ def test_mistakes_in_what_a_cluster_is_given_are_sentences():
         run_topology(topology, {"source": [[(1, 2)]]})
     with pytest.raises(KeyError, match="is no output of this run"):
         run_topology(topology, {"source": [[(1,)]]})["source"]
+
+
+def test_an_error_names_the_task_where_a_component_has_several():
+    @bolt()
+    def breaking(tuple):
+        raise ValueError("no")
+
+    @tumbling(count(1), output="n long")
+    def windowed(window):
+        raise ValueError("no")
+
+    for declared in (breaking, windowed):
+        builder = TopologyBuilder("tasks")
+        builder.set_spout("source", InputSpout("n long"))
+        builder.set_bolt("broken", declared, 3).fields_grouping("source", "n")
+        with pytest.raises(BoltError, match=r"task [0-2] of bolt 'broken' failed on "):
+            run_topology(builder.build(), {"source": [[(2,)]]}, clock=VirtualClock())
+
+    @spout(output="n long")
+    class Empty(Spout):
+        def next_tuple(self):
+            raise ValueError("no")
+
+    builder = TopologyBuilder("tasks")
+    builder.set_spout("source", Empty, 2)
+    builder.set_bolt("end", breaking).shuffle_grouping("source")
+    with pytest.raises(BoltError, match="task 0 of spout 'source' failed in next_tuple"):
+        run_topology(builder.build(), clock=VirtualClock())

@@ -355,7 +355,7 @@ class SpoutTask(Task):
             raise self._blame(problem, where) from problem
 
     def _blame(self, problem: BaseException, where: str) -> BoltError:
-        return blame(f"spout {self.context.component!r}", problem, where, self._file, (__file__,))
+        return blame(self.context.called("spout"), problem, where, self._file, (__file__,))
 
 
 class SpoutCollector:

@@ -133,6 +133,7 @@ class BoltCaller:
         """Make the instance; a stateful bolt is prepared by `prepare` after its `init_state`, any other one here."""
         declaration = self._component.declaration
         assert declaration.target is not None
+        self._who = context.called("bolt")
         if not declaration.is_class:
             self._call = declaration.target
             return

@@ -23,3 +23,11 @@ class TaskContext(NamedTuple):
     task: int = 0
     tasks: int = 1
     config: TopologyConfig = TopologyConfig()
+
+    def called(self, kind: str) -> str:
+        """Return how errors call the task: its component, and the task where there are several.
+
+        >>> TaskContext("count").called("bolt"), TaskContext("count", 1, 4).called("bolt")
+        ("bolt 'count'", "task 1 of bolt 'count'")
+        """
+        return f"task {self.task} of {kind} {self.component!r}" if self.tasks > 1 else f"{kind} {self.component!r}"

@@ -18,6 +18,7 @@ from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, printable, shown
 from windowing.topology.blame import blame, file_of, home_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
+from windowing.topology.context import TaskContext
 from windowing.topology.rows import RowError, refuse_awaitable, refuse_rows, row_of, rows_of
 
 __all__ = ["BoltRunner", "Collector", "Emission", "Outcome"]
@@ -70,10 +71,11 @@ class BoltRunner:
     Cost: one call of the user's code per window, plus 0.5 us a row to check its shape and the types of its values.
     """
 
-    __slots__ = ("_bolt", "_call", "_file", "_home", "_instance")
+    __slots__ = ("_bolt", "_call", "_file", "_home", "_instance", "_who")
 
     def __init__(self, bolt: WindowedBolt) -> None:
         self._bolt = bolt
+        self._who = f"bolt {bolt.name!r}"
         self._call: Any = None
         self._instance: Any = None
         method = "execute" if bolt.is_class else None
@@ -83,6 +85,8 @@ class BoltRunner:
         """Make the instance, call its `init_state(state)` if there is one to hand over, then its `prepare(context)`."""
         if self._call is not None:
             raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
+        if isinstance(context, TaskContext):
+            self._who = context.called("bolt")
         if not self._bolt.is_class:
             self._call = self._bolt.target
             return
@@ -157,7 +161,7 @@ class BoltRunner:
 
     def _failure(self, problem: BaseException, where: str) -> BoltError:
         home = self._home if isinstance(problem, RowError) else None
-        return blame(f"bolt {self._bolt.name!r}", problem, where, self._file, (__file__,), home)
+        return blame(self._who, problem, where, self._file, (__file__,), home)
 
 
 def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:
