@@ -185,6 +185,15 @@ def test_a_window_by_count_behind_an_aggregation(same: Any) -> None:
     same(make, sales=DAYS)
 
 
+def test_windows_over_the_clock_show_each_tuple_once(on_spark: Any, tmp_path: Path) -> None:
+    topology = TridentTopology("clock")
+    words = sales(topology).flat_map(lambda row: [(row.shop,), (row.item,)], "word string")
+    windows = words.tumbling_window(seconds(1), None, b.Count(), "n long")
+    windows.persistent_aggregate(snapshot_state(SqliteStore(tmp_path / "all.db"), "all"), "n", b.Sum(), "n long")
+    on_spark(topology, {"sales": DAYS}, drain=True)
+    assert values_in(topology) == {"state1": 2 * sum(map(len, DAYS))}
+
+
 class Fails:
     """Fails the first so many times that it sees a word, in whatever process."""
 
