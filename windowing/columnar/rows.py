@@ -103,8 +103,15 @@ def column(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 def _named(payloads: Sequence[Any]) -> list[dict[str, Any]]:
     try:
-        return [dict(row) if isinstance(row, Mapping) else row._asdict() for row in payloads]
+        return [_fields(row) for row in payloads]
     except AttributeError:
         raise ConfigError(
             f"columnar= needs tuples with named fields, got {shown(payloads[0])}; send dicts or records, or leave out columnar="
         ) from None
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    if isinstance(row, Mapping):
+        return dict(row)
+    named: dict[str, Any] = row.as_dict() if hasattr(row, "as_dict") else row._asdict()
+    return named

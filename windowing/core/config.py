@@ -217,5 +217,5 @@ def config_of(length: Any, slide: Any, options: Mapping[str, Any], *, stacklevel
         max_events_in_memory=checks.max_events_in_memory(given, semantics is Semantics.STORM, on_error.value),
         message_id=checks.field(given, "message_id"),
         recovery_timeout_ms=checks.span(given, "recovery_timeout", positive=True) or 30_000,
-        columnar=policy_checks.columnar(given, semantics is Semantics.STORM),
+        columnar=policy_checks.columnar(given, semantics is Semantics.STORM, on_error.value),
     )

@@ -83,10 +83,11 @@ _NOT_IN_COLUMNS = {
     "semantics": "scans its tuples one by one, as Storm does",
     "max_events_in_memory": "keeps its tuples in pages of rows",
     "message_id": "knows its tuples again one by one",
+    "on_error": "lists the tuples of a window one by one",
 }
 
 
-def columnar(given: Mapping[str, Any], storm: bool) -> str | None:
+def columnar(given: Mapping[str, Any], storm: bool, on_error: str) -> str | None:
     """Return the form in which windows are handed out, "arrow" or "numpy", None for rows; some options are in its way."""
     form: str | None = given.get("columnar")
     if form is None:
@@ -95,7 +96,7 @@ def columnar(given: Mapping[str, Any], storm: bool) -> str | None:
         raise ConfigError(
             f"columnar is 'arrow' or 'numpy', got {shown(form)}; window.get() is then a pyarrow.Table, or numpy arrays by name"
         )
-    asked = {**given, "semantics": "storm" if storm else None}
+    asked = {**given, "semantics": "storm" if storm else None, "on_error": {"fail", "dead_letter"} & {on_error}}
     for option, why in _NOT_IN_COLUMNS.items():
         if asked.get(option):
             raise ConfigError(

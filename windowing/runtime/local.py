@@ -29,6 +29,7 @@ from windowing.runtime.clock import Clock, SystemClock
 from windowing.runtime.failing import FailedTuples
 from windowing.runtime.pages import SqlitePages
 from windowing.runtime.rows import key_of, source_of, timestamps_of
+from windowing.runtime.shown import shown_to
 from windowing.runtime.window_timer import WindowTimer
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.context import TaskContext
@@ -234,7 +235,7 @@ class LocalRun:
             window = effect.window
             if self._failed is not None and (rows := _tuples(window.get)) is not None:
                 self._failed.show(window.key, rows, window.get_new())
-            outcome = self._runner.attempt(window)
+            outcome = self._runner.attempt(shown_to(self.bolt.config.columnar, window))
             emitted += outcome.emissions
             if outcome.error is not None:
                 self._deal_with(window, outcome.error, done)

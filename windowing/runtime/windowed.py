@@ -23,6 +23,7 @@ from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, FailedException, ReportedFailedException
 from windowing.runtime.hub import Delivery, Hub, Outbox, ReportedError
 from windowing.runtime.rows import key_of, source_of, timestamps_of
+from windowing.runtime.shown import shown_to
 from windowing.runtime.tasks import Task, unsettled
 from windowing.runtime.window_timer import WindowTimer
 from windowing.topology.bolts import WindowedBolt
@@ -225,7 +226,7 @@ class WindowedBoltTask(Task):
 
     def _fire(self, window: TupleWindow) -> None:
         try:
-            outcome = self.runner.attempt(window)
+            outcome = self.runner.attempt(shown_to(self.config.columnar, window))
         except BoltError as error:
             if not isinstance(error.__cause__, FailedException):
                 raise

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
+from windowing.columnar import ColumnRows
 from windowing.spark.arrival import in_order
 from windowing.spark.codec import NAN
 from windowing.spark.state import decode_table
@@ -45,6 +46,9 @@ class RowFormat(Protocol):
 
     def payloads(self, table: pa.Table) -> list[Any]:
         """Return what the windows hold, for each row."""
+
+    def in_columns(self, table: pa.Table) -> Sequence[Any]:
+        """Return the same, without making a row before somebody asks for one, where that can be."""
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
         """Return the key= of each row."""
@@ -91,6 +95,10 @@ class NamedRows:
         if not columns:
             return [self._type() for _ in range(table.num_rows)]
         return list(map(self._type._make, zip(*columns, strict=True)))
+
+    def in_columns(self, table: pa.Table) -> ColumnRows:
+        """Return the rows as columns, of which a Record is made when somebody asks for it."""
+        return ColumnRows(self.kept(table), self.payloads)
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
         """Return the values of the key's columns."""

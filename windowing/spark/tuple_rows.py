@@ -97,6 +97,10 @@ class TupleRows:
                 made[place] = Arrival(values, self._origins(found.component, task, found.stream), phase, of, edge)
         return made
 
+    def in_columns(self, table: pa.Table) -> list[Any]:
+        """Return the Tuples: they know where they came from, which is more than their fields."""
+        return self.payloads(table)
+
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
         """Return the key's fields of each tuple."""
         if len(names) == 1:

@@ -23,15 +23,19 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
+from windowing.columnar import ColumnarWindowManager, columnar_executor, viewed
 from windowing.core.config import OnError
 from windowing.core.events import Activation, Effect, Expired, Late
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.manager import WindowManager
+from windowing.core.panes import NumberPaneManager
+from windowing.core.time_panes import TimePaneManager
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
 from windowing.spark.codec import META_MAGIC, dumps, frame, loads, unframe
 from windowing.spark.rows import NamedRows, Part, RowFormat
-from windowing.spark.state import SEQUENCE, TIMESTAMP, Chunk, ChunkStore, with_order
+from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, with_order
+from windowing.spark.stored_task import StoredTask
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
@@ -42,7 +46,6 @@ __all__ = ["Control", "Part", "TaskStage", "TurnResult", "Watcher"]
 
 SIDE_STREAM = "(late)"
 """Where side rows go if the bolt names no late stream: nobody can declare a stream of this name, so nobody reads them."""
-_STATE_FORMAT = 1
 _log = logging.getLogger("windowing.spark")
 _NO_ACKS = (
     "fails tuples back to their spout, and none of its spouts takes acks: "
@@ -156,13 +159,13 @@ class _Turn:
         self.load = load
         self.config = stage.bolt.config
         self.what = f"state of bolt {stage.bolt.name!r}, task {task}"
-        self.executor = WindowedBoltExecutor(
-            self.config, stage.streams, stage.bolt.name, sequenced=True, keep_tuples=stage.acks
-        )
+        self.format = stage.rows
+        self.executor = self._executor()
         self.manager = self.executor.manager
         # Only the built-in windows number their tuples; other machines' snapshots name the rows they hold.
         self.numbered = self.manager if isinstance(self.manager, WindowManager) else None
-        self.format = stage.rows
+        self.columns = self.manager if isinstance(self.manager, ColumnarWindowManager) else None
+        self.keeps_rows = not isinstance(self.manager, ColumnarWindowManager | TimePaneManager | NumberPaneManager)
         self.rows: list[tuple[str, dict[str, Any]]] = []
         self.row_of: dict[int, Any] = {}
         self.number_of: dict[int, int] = {}
@@ -173,8 +176,16 @@ class _Turn:
         self.txid = 0
         self.watcher: Watcher | None = None
         self.stored = (
-            _Stored.empty() if metadata is None else _Stored.of(unframe(META_MAGIC, metadata, self.what), self.what)
+            StoredTask.empty()
+            if metadata is None
+            else StoredTask.of(unframe(META_MAGIC, metadata, self.what), self.what)
         )
+
+    def _executor(self) -> WindowedBoltExecutor:
+        stage = self.stage
+        if self.config.columnar is not None and stage.format is None:
+            return columnar_executor(self.config, stage.streams, stage.bolt.name, True, self.format.payloads)
+        return WindowedBoltExecutor(self.config, stage.streams, stage.bolt.name, True, stage.acks)
 
     # -- the turn ------------------------------------------------------------------------------------------------------
 
@@ -204,8 +215,8 @@ class _Turn:
             return
         if held is not None:
             numbers = held.column(SEQUENCE).to_pylist()
-            payloads = self.format.payloads(held)
-            self.row_of = dict(zip(numbers, payloads, strict=True))
+            payloads = self._payloads(held)
+            self.row_of = dict(zip(numbers, payloads, strict=True)) if self.keeps_rows else {}
             if self.numbered is None:
                 self.number_of = {id(payload): number for number, payload in self.row_of.items()}
         self.executor.restore(loads(self.stored.executor, self.what, self._row))
@@ -213,6 +224,9 @@ class _Turn:
         if self.numbered is not None and held is not None:
             keys = self._keys(held, payloads)
             self.numbered.load(keys, numbers, held.column(TIMESTAMP).to_pylist(), payloads)
+
+    def _payloads(self, table: pa.Table) -> Sequence[Any]:
+        return self.format.payloads(table) if self.keeps_rows else self.format.in_columns(table)
 
     def _row(self, number: int) -> Any:
         try:
@@ -226,10 +240,11 @@ class _Turn:
         """Offer the batch's rows; return the positions of those that were accepted."""
         if table is None:
             return np.empty(0, dtype=np.int64)
-        payloads = self.format.payloads(table)
-        if self.numbered is None:
+        payloads = self._payloads(table)
+        if self.numbered is None and self.keeps_rows:
             self.row_of.update(enumerate(payloads, self.next_number))
             self.number_of.update((id(payload), number) for number, payload in enumerate(payloads, self.next_number))
+        if self.numbered is None:
             self.next_number += len(payloads)
         effects = self.executor.add_batch(
             payloads,
@@ -272,7 +287,7 @@ class _Turn:
 
     def _emissions(self, window: TupleWindow, runner: BoltRunner) -> list[Emission]:
         try:
-            return runner.run(window)
+            return runner.run(window if self.columns is not None else viewed(window, self.config.columnar))
         except BoltError as error:
             self._failed(window, error)
             return []
@@ -306,7 +321,7 @@ class _Turn:
         nonce: bytes,
     ) -> TurnResult:
         if self.numbered is not None:
-            held = np.fromiter((number for number, _, _ in self.numbered.held_since(0)), dtype=np.int64)
+            held = self._held(self.numbered)
             numbers = np.arange(self.numbered.next_sequence - len(accepted), self.numbered.next_sequence)
             state = self._dumped(self.executor.snapshot(events=False))
         else:
@@ -315,9 +330,14 @@ class _Turn:
             held = np.array(sorted(named), dtype=np.int64)
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
         written = chunks.write(self._fresh(table, accepted, numbers), held, self.stored.next_id, nonce)
-        stored = _Stored(state, written, self.stored.next_id + 1, self.next_number)
+        stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number)
         kept, told = frame(META_MAGIC, stored.body()), self._metrics(table, before)
         return TurnResult(kept, self.rows, chunks.puts, chunks.drops, told, self.late)
+
+    def _held(self, manager: WindowManager) -> np.ndarray[Any, Any]:
+        if self.columns is not None:
+            return self.columns.held_sequences()
+        return np.fromiter((number for number, _, _ in manager.held_since(0)), dtype=np.int64)
 
     def _dumped(self, snapshot: dict[str, Any], reference: Callable[[Any], int | None] | None = None) -> bytes:
         """Return the executor as bytes; what cannot be stored of it is a policy's state, or an accumulator."""
@@ -354,40 +374,5 @@ class _Turn:
             metrics[name] = after[name] - before[name]
         return metrics
 
-    def _keys(self, table: pa.Table, payloads: list[Any]) -> list[Any] | None:
+    def _keys(self, table: pa.Table, payloads: Sequence[Any]) -> list[Any] | None:
         return None if self.config.key is None else self.format.keys(table, payloads, self.config.key)
-
-
-@dataclass(slots=True)
-class _Stored:
-    """The metadata of a task: the executor without its tuples, and the list of chunks that hold them."""
-
-    executor: bytes | None
-    chunks: list[Chunk]
-    next_id: int
-    next_number: int
-
-    @classmethod
-    def empty(cls) -> _Stored:
-        return cls(None, [], 0, 0)
-
-    @classmethod
-    def of(cls, body: bytes, what: str) -> _Stored:
-        size = int.from_bytes(body[:8], "big")
-        head = loads(body[8 : 8 + size], what)
-        if head["format"] != _STATE_FORMAT:
-            raise CorruptStateError(
-                f"{what} has format {head['format']}, this library reads {_STATE_FORMAT}; nothing was reset"
-            )
-        return cls(body[8 + size :], [Chunk.of(each) for each in head["chunks"]], head["next_id"], head["next_number"])
-
-    def body(self) -> bytes:
-        head = dumps(
-            {
-                "format": _STATE_FORMAT,
-                "chunks": [chunk.plain() for chunk in self.chunks],
-                "next_id": self.next_id,
-                "next_number": self.next_number,
-            }
-        )
-        return len(head).to_bytes(8, "big") + head + (self.executor or b"")
