@@ -1,6 +1,7 @@
 """The suite `memory`: bytes a buffered event, over the tuple itself, as traced by tracemalloc.
 
-The events exist before tracing begins; what is traced is what the window keeps beside them.
+The events exist before tracing begins; what is traced is what the window keeps beside them. Columns are counted in all, with the
+values and with Arrow's own memory.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from benchmarks.events import events
 from benchmarks.frame import Contender, Measured, Plan
 from windowing import Count, Duration, WindowConfig, WindowedBoltExecutor, count, hours, seconds
+from windowing.columnar import ColumnRows, columnar_executor
 
 EVENTS = 1_000_000
+WARM = 1_000
 
 
 def plans(scale: float = 1.0) -> Iterator[Plan]:
@@ -28,6 +33,7 @@ def plans(scale: float = 1.0) -> Iterator[Plan]:
         "Duration window, 10,000 keys": lambda: _executor(hours(1), seconds(1), key="key"),
     }
     contenders = [Contender("a list of them, by hand", _by_hand)]
+    contenders.append(Contender("columnar, in all", _columns))
     contenders += [Contender(name, partial(_held, make, _keys(name))) for name, make in makers.items()]
     yield Plan(
         "buffered", "tuples of 3 in an open window: bytes beside the tuples", contenders, int, int(EVENTS * scale),
@@ -67,6 +73,25 @@ def _held(make: Callable[[], WindowedBoltExecutor], keys: int, number: int) -> M
     bytes_held = _since(before)
     pending = executor.counts()["in"]
     return Measured(pending, bytes_held / number)
+
+
+def _columns(number: int) -> Measured:
+    """Return what a window of columns holds in all: Arrow's memory too, the values included."""
+    if number > WARM:
+        _columns(WARM)  # what is imported at first use is no event's
+    load = events(number)
+    pieces = [slice(start, start + load.batch) for start in range(0, number, load.batch)]
+    arrow, before = pa.total_allocated_bytes(), _traced()
+    executor = columnar_executor(WindowConfig.of(length=hours(1), slide=seconds(1), timestamp="at", columnar="arrow"))
+    for piece in pieces:
+        table = pa.table({"k": load.keys[piece], "at": load.stamps[piece], "v": load.values[piece]})
+        for _late in executor.add_batch(ColumnRows(table), load.stamps[piece]):
+            raise AssertionError("nothing is late here")
+        for _effect in executor.turn():
+            pass
+    del table, piece
+    held = _since(before) + pa.total_allocated_bytes() - arrow
+    return Measured(executor.counts()["in"], held / number)
 
 
 def _keyed(executor: WindowedBoltExecutor, keys: list[int]) -> list[int] | None:

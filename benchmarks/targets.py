@@ -166,7 +166,7 @@ TARGETS = (
         _state, 1.5,
     ),
     Target("memory per buffered event, a tuple of 3, over the tuple itself", "at most 150 bytes", _memory("Duration window"), 150),
-    Target("memory per buffered event, columnar", "at most 40 bytes in all", _memory("columnar"), 40),
+    Target("memory per buffered event, columnar", "at most 40 bytes in all", _memory("columnar, in all"), 40),
     Target(
         "the acker, a root in flight", "at most 250 bytes",
         lambda runs: {"traced": value(runs, "acker", "bytes a root", "exact, 50 roots a ms")}, 250,

@@ -8,12 +8,15 @@ Lists      a function is called with the window's list                 found: (r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
+
+import pyarrow as pa
 
 from benchmarks.events import Events, events
 from windowing import Activation, Count, Duration, WindowConfig, WindowedBoltExecutor, count, millis, seconds
+from windowing.columnar import ColumnRows, columnar_executor
 from windowing.core import aggregate as agg
 
 TURN_EVERY = 1_000
@@ -104,6 +107,39 @@ def one_at_a_time(shape: Shape, function: Function) -> Callable[[Events], Found]
         return found
 
     return run
+
+
+def in_columns(shape: Shape, function: Function) -> Callable[[Events], Found]:
+    """Return the run of `columnar="numpy"`: batches come as Arrow tables, the function gets arrays; at the end the drain."""
+    config = replace(shape.config(), columnar="numpy")
+
+    def run(load: Events) -> Found:
+        executor = columnar_executor(config)
+        found: Found = []
+        for (_, stamps, _), rows in zip(load.batches, columns(load), strict=True):
+            for _ in executor.add_batch(rows, stamps):
+                raise AssertionError("nothing is late here")
+            found.extend(_viewed(shape, executor.turn(), function))
+        found.extend(_viewed(shape, executor.drain(), function))
+        return found
+
+    return run
+
+
+@lru_cache(maxsize=2)
+def columns(load: Events) -> list[ColumnRows]:
+    """Return the batches as Arrow tables, outside the time that is taken."""
+    return [ColumnRows(pa.table({"v": values})) for _, _, values in load.batches]
+
+
+def _viewed(shape: Shape, effects: Iterable[Any], function: Function) -> Found:
+    windows = (effect.window for effect in effects if type(effect) is Activation)
+    if shape.changes:
+        return [
+            (w.end_timestamp, function(*(part["v"] for part in (w.get(), w.get_new(), w.get_expired()))))
+            for w in windows
+        ]
+    return [(window.end_timestamp, function(window.column("v"))) for window in windows]
 
 
 def _keyed(executor: WindowedBoltExecutor, rows: Iterable[tuple[int, int, float]]) -> None:

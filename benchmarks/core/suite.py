@@ -9,6 +9,7 @@ from benchmarks.core.shapes import SHAPES, Shape, glance, whole
 from benchmarks.frame import Contender, Plan
 
 OURS = "windowing"
+COLUMNS = "windowing, columnar"
 FLOOR = "by hand"
 
 
@@ -24,6 +25,8 @@ def _plan(shape: Shape, way: str, scale: float, ours, floor, others) -> Plan:  #
         Contender(FLOOR, floor(shape, glance), check=floor(shape, whole)),
         Contender(OURS, ours(shape, glance), check=ours(shape, whole)),
     ]
+    if way == "batches of 10,000" and not shape.totals:
+        contenders.append(Contender(COLUMNS, shapes.in_columns(shape, glance), check=shapes.in_columns(shape, whole)))
     more, missing = others(shape, glance, whole)
     return Plan(
         f"{shape.name}, {way}",
