@@ -114,7 +114,8 @@ def run(options: argparse.Namespace, screen: Screen) -> None:
         screen.speed(len(flights))
         screen.say("\nChecking every figure against Spark SQL over the same files ...")
         screen.report(check(spark, folder, states))
-        show(screen, states)
+        if not options.brief:
+            show(screen, states)
     if not options.keep:
         folder.tidy()
 
