@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.core import aggregate as agg
-from windowing.core.config import WindowConfig
+from windowing.core.config import Lateness, WindowConfig
 from windowing.core.events import Activation, Expired
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.machines import machine_for
@@ -140,6 +140,31 @@ def test_inside_a_time_pane_values_are_added_in_order_of_arrival():
     list(manager.add_batch(list("abcdef"), [9, 1, 15, 9, 11, 5]))
     fired = [effect.window.aggregate for effect in manager.drain() if isinstance(effect, Activation)]
     assert fired == ["abdf", "abdfce", "ce"]
+
+
+@PANED
+@pytest.mark.parametrize("keyed", [False, True])
+@given(data=st.data())
+def test_windows_of_many_panes_are_merged_as_one(mix, keyed, data):
+    """Long windows over short slides, in many turns: blocks that end inside windows, panes that change after they were merged."""
+    kind = "duration_ms" if mix == "D/D" else "count"
+    options = {"event_time": True, "keyed": keyed, "lateness": "window" if mix == "D/D" else None, "max_steps": 24}
+    case = data.draw(cases(mix=mix, **{**EITHER, **options}))
+    case = case | {"length": {kind: data.draw(st.integers(4, 9))}, "slide": {kind: data.draw(st.integers(1, 3))}}
+    config = config_of(case, aggregate=agg.fold(list, lambda acc, value: [*acc, value], lambda a, b: a + b, sorted))
+    panes, full = Recorded(case, config, panes_of(config)), Recorded(case, config, over_windows(config))
+    assert run_of(panes, case) == run_of(full, case)
+
+
+def test_a_tuple_that_comes_into_a_pane_that_was_merged_is_in_the_next_window():
+    manager = manager_of(millis(8), millis(2), agg.sum(), timestamp="ts", lateness=Lateness.WINDOW)
+    list(manager.add_batch([1, 10, 100], [1, 4, 9]))
+    assert effects_of(manager.advance(4)) == [(2, 1, 1), (4, 2, 11)]
+    for late, ts in ((1000, 2), (10000, 4)):
+        list(manager.add(late, ts))
+    assert effects_of(manager.advance(6)) == [(6, 4, 11011)]
+    list(manager.add(100000, 3))
+    assert effects_of(manager.advance(10)) == [(8, 5, 111011), (10, 4, 110110), 5]
 
 
 @given(cases(mix=None, **{**EITHER, "max_steps": 24}))
