@@ -194,6 +194,7 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     (r"message_id='n' is for bolts", lambda t, s: win(s, timestamp="n", message_id="n")),
     (r"on_error='fail' is for bolts", lambda t, s: win(s, timestamp="n", on_error="fail")),
+    (r"columnar='arrow' is for bolts", lambda t, s: win(s, timestamp="n", columnar="arrow")),
     (r"late tuples: no tuple is late without a timestamp", lambda t, s: win(s).late_stream()),
     (
         r"key= is what group_by says already",

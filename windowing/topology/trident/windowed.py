@@ -105,6 +105,10 @@ class Window(Operation):
                 f"on_error={config.on_error.value!r} is for bolts: here a batch fails whole, by a FailedException; "
                 "write on_error='raise' or 'skip'"
             )
+        if config.columnar is not None:
+            raise ConfigError(
+                f"columnar={config.columnar!r} is for bolts: here a window is rows; leave it out, window.column() gives a list"
+            )
         return config
 
     def _named_fields(self, check: Check, config: WindowConfig) -> bool:
