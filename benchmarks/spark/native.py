@@ -22,15 +22,17 @@ IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStore
 
 def totals(load: Input, length_ms: int, slide_ms: int) -> Any:
     """Count and sum per key by `window()`."""
+    rows = _earlier(load)
     windows = F.window("at", f"{length_ms} milliseconds", f"{slide_ms} milliseconds")
-    found = _earlier(load).groupBy(windows, "k").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
+    found = rows.groupBy(windows, "k").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
     return found.select(_end(), "k", "n", "total")
 
 
 def over_rows(load: Input, length_ms: int, slide_ms: int) -> Any:
     """Collect the rows of each window into a list, and hand that to a Python function."""
+    rows = _earlier(load)
     windows = F.window("at", f"{length_ms} milliseconds", f"{slide_ms} milliseconds")
-    found = _earlier(load).groupBy(windows).agg(F.collect_list(F.struct("k", "at", "v")).alias("rows"))
+    found = rows.groupBy(windows).agg(F.collect_list(F.struct("k", "at", "v")).alias("rows"))
     total = F.udf(lambda rows: float(sum(row.v for row in rows)), "double")
     return found.select(_end(), F.size("rows").cast("long").alias("n"), total("rows").alias("total"))
 

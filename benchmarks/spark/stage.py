@@ -30,6 +30,11 @@ from windowing.spark import session
 ROOT = Path(__file__).parent.parent.parent
 CORES = 2
 KEYS = 100
+SETTINGS = {
+    "spark.driver.memory": "4g",
+    "spark.log.level": "ERROR",
+    "spark.python.authenticate.socketTimeout": "120s",  # a worker starts slowly while others use the machine
+}
 DDL = "k long, at timestamp, v double"
 FILES_A_BATCH = 2
 ROW_BYTES = 24
@@ -55,7 +60,7 @@ class Input:
 def spark() -> Any:
     """Return the session of all suites; its workers find the bolts of this folder."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    started = session("benchmarks", cores=CORES, **{"spark.driver.memory": "4g", "spark.log.level": "ERROR"})
+    started = session("benchmarks", cores=CORES, **SETTINGS)
     atexit.register(started.stop)
     return started
 
