@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from windowing import count, millis, seconds, tumbling, windowed_bolt
 from windowing.errors import BoltError, ConfigError, FailedException
@@ -15,6 +17,7 @@ from windowing.topology.marking import bolt, spout
 from windowing.topology.plan import TopologyError
 
 ROWS = "id long, at long, n long"
+IDS = "ids array<long>, fresh array<long>, end long"
 
 
 class Source:
@@ -382,3 +385,62 @@ def test_tasks_that_wait_for_tuples_to_come_again_have_the_watermark_of_a_run_wi
         assert found[0][0] == [window for window in whole[1][0] if not recovering & set(window)], (
             "the other task is in time"
         )
+
+
+@st.composite
+def restarted(draw):
+    """Batches of rows by id, the batch before which the cluster is started again, and with which batch each old row comes again."""
+    stamps = draw(st.lists(st.lists(st.integers(0, 60), max_size=5), min_size=2, max_size=5))
+    ids = iter(range(100))
+    batches = [[(next(ids), 1_000 * at, draw(st.integers(0, 5))) for at in batch] for batch in stamps]
+    cut = draw(st.integers(1, len(batches) - 1))
+    old = [row for batch in batches[:cut] for row in batch]
+    again = [(row, draw(st.integers(cut, len(batches) - 1)), draw(st.booleans())) for row in draw(st.permutations(old))]
+    return batches, cut, again
+
+
+@settings(max_examples=60)
+@given(
+    case=restarted(),
+    length=st.sampled_from([seconds(10), count(3)]),
+    slide=st.sampled_from([seconds(5), count(2)]),
+    tasks=st.integers(1, 3),
+)
+def test_with_batches_a_restart_changes_no_window_however_its_tuples_come_again(case, length, slide, tasks):
+    batches, cut, again = case
+
+    @windowed_bolt(
+        length=length, slide=slide, timestamp="at", late_stream="late", message_id="id", output=IDS, name="window"
+    )
+    class Ids:
+        def init_state(self, state):
+            self.state = state
+
+        def execute(self, window):
+            return [row["id"] for row in window], [row["id"] for row in window.get_new()], window.end_timestamp
+
+    builder = TopologyBuilder("restarted").configure(message_timeout=seconds(6000))
+    builder.set_spout("source", InputSpout(ROWS))
+    builder.set_bolt("window", Ids, tasks).fields_grouping("source", "n")
+    topology, clock = builder.build(), VirtualClock()
+
+    def run(batches, states, drain):
+        with LocalCluster(topology, batches={"source": []}, clock=clock, states=states) as cluster:
+            for rows in batches:
+                cluster.run_batch({"source": rows})
+            if drain:
+                cluster.drain()
+                cluster.checkpoint()
+            assert cluster.result.errors == []
+            return cluster.result["window"], [row[0] for row in cluster.result["window.late"]]
+
+    whole, late = run(batches, MemoryStateProvider(), True)
+    states = MemoryStateProvider()
+    windows, before = run(batches[:cut], states, False)
+    rest = []
+    for number, batch in enumerate(batches[cut:], start=cut):
+        mine = [(row, first) for row, with_batch, first in again if with_batch == number]
+        rest.append([*(row for row, first in mine if first), *batch, *(row for row, first in mine if not first)])
+    others, after = run(rest, states, True)
+    assert sorted(windows + others) == sorted(whole)
+    assert sorted(before + after) == sorted(late)

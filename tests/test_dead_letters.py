@@ -11,7 +11,7 @@ import pytest
 from tests.chains import Chain
 from tests.test_chain_acks import Acking
 from windowing.core.measures import count, seconds
-from windowing.errors import BoltError, FailedException
+from windowing.errors import BoltError, ConfigError, FailedException
 from windowing.runtime.clock import VirtualClock
 from windowing.runtime.cluster import LocalCluster, run_topology
 from windowing.runtime.hub import ClusterResult
@@ -180,6 +180,8 @@ def test_a_window_that_failed_is_on_the_stream_of_its_bolt_and_its_tuples_wait_f
     result = run_topology(topology(source, Late, sums), clock=VirtualClock())
     assert source.heard == ["done", ("ack", 1), ("ack", 2)]
     assert [letter.is_window for letter in result.dead_letters] == [True]
+    with pytest.raises(ConfigError, match=r"a window of 'picky' failed, .* its rows are in tuples"):
+        assert result.dead_letters[0].values == ()
 
 
 def test_letters_are_an_output_where_one_asks_for_them() -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windowing.core.windows import TupleWindow
+from windowing.errors import ConfigError
 from windowing.topology.schema import Schema
 from windowing.topology.tuples import Tuple
 
@@ -80,9 +81,11 @@ class DeadLetter:
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The values of the single tuple that failed."""
-        assert not self.is_window
-        assert self.tuples is not None
+        """The values of the single tuple that failed. Raises ConfigError for a window."""
+        if self.is_window or self.tuples is None:
+            raise ConfigError(
+                f"a window of {self.component!r} failed, which has no values of its own; its rows are in tuples"
+            )
         return tuple(self.tuples[0])
 
     def row(self) -> tuple[Any, ...]:
