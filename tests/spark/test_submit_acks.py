@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +13,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.acking.batches import BatchLedger, BatchRecord, Partial
-from windowing.core.measures import millis, seconds
-from windowing.errors import CorruptStateError, DefinitionChangedError, SourceError
+from windowing.core.measures import count, millis, seconds
+from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, FailedException, SourceError
 from windowing.spark import MemorySink, ParquetSink, SqliteQueue, submit
 from windowing.spark.ack_log import AckLog
 from windowing.spark.spouts import Root
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import tumbling
+from windowing.topology.marking import bolt
 from windowing.topology.plan import Topology
 
 WORDS = "word string, at long"
@@ -41,6 +43,10 @@ def told_by(checkpoint: Path) -> tuple[type[SqliteQueue], list[tuple[int, str, l
         def fail(self, root: Root, component: str) -> None:
             note(root, f"fail {component}")
             super().fail(root, component)
+
+        def give_up(self, root: Root, component: str) -> None:
+            note(root, f"give up {component}")
+            SqliteQueue.ack(self, root)
 
     return Noting, told
 
@@ -97,6 +103,55 @@ def test_a_batch_is_acked_when_its_last_window_has_fired_and_is_committed_and_a_
     assert found["total"] == [(20_000, 2), (40_000, 1), (60_000, 1)]
     assert told == [(0, "ack", [0, 1, 2]), (1, "ack", [0, 1, 2, 3]), (2, "ack", [0, 1, 2, 3])]
     assert len(queue) == 0
+
+
+def test_a_batch_with_a_dead_letter_is_given_up_when_the_reader_of_the_letter_is_done(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    @bolt(output="word string")
+    def picky(tuple: Any) -> Any:
+        if tuple.word == "bad":
+            raise FailedException("not this one")
+        return tuple.word
+
+    @tumbling(count(2), output="errors string")
+    def pairs(window: Any) -> Any:
+        return " ".join(letter.error for letter in window)
+
+    checkpoint = tmp_path / "checkpoint"
+    noting, told = told_by(checkpoint)
+    queue = noting(tmp_path / "queue.db", WORDS, max_rows=2)
+    queue.put([("cow", 1), ("bad", 2), ("moon", 3), ("moon", 4), ("bad", 5), ("cow", 6)])
+    builder = TopologyBuilder("letters").configure(max_attempts=2, retry_delay=millis(0))
+    builder.set_spout("words", InputSpout(WORDS))
+    builder.set_bolt("picky", picky).shuffle_grouping("words")
+    builder.set_bolt("pairs", pairs).global_grouping("picky", "dead_letters")
+    sinks = {name: MemorySink() for name in ("picky", "pairs")}
+    given = {"sources": {"words": queue}, "sinks": sinks, "checkpoint": str(checkpoint), "partitions": 1}
+    submit(builder.build(), spark, **given).await_end(200)
+    assert [row[0] for row in sinks["pairs"].rows] == [" ".join(["FailedException: [FAILED] not this one"] * 2)]
+    assert sorted(each[:2] for each in told) == [(0, "give up picky"), (1, "ack"), (2, "give up picky")]
+    assert len(queue) == 0
+
+
+def test_a_checkpoint_from_an_older_copy_is_refused_when_its_queue_has_forgotten_rows(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    queue = SqliteQueue(tmp_path / "queue.db", WORDS)
+    queue.put([("cow", 1_000)])
+    start(counts(**{"topology.acker.executors": 0}), queue)
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    queue.put([("moon", 2_000)])
+    start(counts(**{"topology.acker.executors": 0}), queue)
+    assert len(queue) == 0
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "copy", checkpoint)
+    with pytest.raises(CheckpointError, match=r"acked up to offset 2 .* read up to 1: it is an older copy"):
+        start(counts(**{"topology.acker.executors": 0}), queue)
+    shutil.rmtree(checkpoint)
+    queue.put([("cow", 60_000)])
+    assert start(counts(), queue, drain=True)["count"] == [("cow", 60_000, 1)], "a new checkpoint takes what is left"
 
 
 def test_a_failed_window_gives_its_batches_back_until_they_are_dead(start: Callable[..., Any], tmp_path: Path) -> None:

@@ -86,12 +86,18 @@ def test_an_error_of_a_bolt_comes_out_as_itself(start: Callable[..., Any], feed:
         start(counts(), source.read())
 
 
-def test_dead_letters_of_windows_and_of_tuples_have_sinks(start: Callable[..., Any], feed: Callable[..., Any]) -> None:
+def test_dead_letters_of_windows_and_of_tuples_have_sinks_and_readers(
+    start: Callable[..., Any], feed: Callable[..., Any]
+) -> None:
     @bolt(output="word string")
     def picky(tuple: Any) -> Any:
         if tuple.word == "bad":
             raise FailedException("not this one")
         return tuple.word
+
+    @bolt(output="line string")
+    def report(letter: Any) -> Any:
+        return f"{letter.source_component} {letter.attempts} {letter.window_end}"
 
     builder = TopologyBuilder("counts")
     builder.configure(
@@ -100,7 +106,9 @@ def test_dead_letters_of_windows_and_of_tuples_have_sinks(start: Callable[..., A
     builder.set_spout("words", InputSpout(WORDS))
     builder.set_bolt("count", counting(on_error="dead_letter"), 2).fields_grouping("words", "word")
     builder.set_bolt("picky", picky).shuffle_grouping("words")
-    names = ("count", "count.dead_letters", "picky", "picky.dead_letters")
+    builder.set_bolt("report", report, 2).fields_grouping("picky", "component", "dead_letters")
+    builder.set_bolt("windows", report).shuffle_grouping("count", "dead_letters")
+    names = ("count", "count.dead_letters", "picky", "picky.dead_letters", "report", "windows")
     source = feed(WORDS).add(words(("bad", 1_000), ("cow", 2_000)), words(("cow", 60_000)))
     found = start(builder.build(), source.read(), {name: MemorySink() for name in names})
     assert found["count"] == [("cow", 1), ("cow", 1)], "a window that ends at the watermark has fired"
@@ -110,6 +118,7 @@ def test_dead_letters_of_windows_and_of_tuples_have_sinks(start: Callable[..., A
     assert "no such word" in error
     ((who, _, attempts, _, _, end, _, tuples),) = found["picky.dead_letters"]
     assert (who, attempts, end) == ("picky", 2, None)
+    assert (found["report"], found["windows"]) == ([("picky 2 None",)], [("count 1 10000",)])
     assert '"word": "bad"' in tuples
 
 
