@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from benchmarks import records
@@ -30,8 +31,9 @@ def main(arguments: list[str] | None = None) -> None:
     for name in names or [suite.name for suite in SUITES.values() if not suite.asked]:
         suite = SUITES[name]
         print(f"\n== {name}: {suite.about}", flush=True)
-        run = suite.run(options.scale, options.rounds, lambda text: print(text, flush=True))
-        print(f"{run.seconds:.0f} s; {records.save(run, options.results)}")
+        say = partial(print, flush=True)
+        run = suite.run(options.scale, options.rounds, say, partial(records.save, folder=options.results))
+        print(f"{run.seconds:.0f} s; results in {options.results}")
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

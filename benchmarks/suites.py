@@ -6,7 +6,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,16 +30,18 @@ class Suite:
     asked: bool = False
     entry: str = "plans"
 
-    def run(self, scale: float, rounds: int, say: Say) -> Run:
-        """Run every comparison, saying each when it is there."""
-        machine_now, started, clock = machine(), datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
-        found = []
+    def run(self, scale: float, rounds: int, say: Say, keep: Callable[[Run], object]) -> Run:
+        """Run every comparison; each is said and kept when it is there, so that a run that is ended leaves what it has."""
+        found: list[Comparison] = []
+        conditions, started, clock = machine() | {"scale": scale}, datetime.now(UTC), time.monotonic()
+        run = Run(self.name, started.isoformat(timespec="seconds"), 0.0, conditions, ())
         for comparison in self._comparisons(scale, rounds, say):
             say(line(comparison))
             found.append(comparison)
-        machine_now["load_after"] = round(os.getloadavg()[0], 2)
-        machine_now["scale"] = scale
-        return Run(self.name, started, round(time.monotonic() - clock, 1), machine_now, tuple(found))
+            now = conditions | {"load_after": round(os.getloadavg()[0], 2)}
+            run = replace(run, seconds=round(time.monotonic() - clock, 1), machine=now, comparisons=tuple(found))
+            keep(run)
+        return run
 
     def _comparisons(self, scale: float, rounds: int, say: Say) -> Iterator[Comparison]:
         module: Any = importlib.import_module(self.module)
