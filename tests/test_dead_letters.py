@@ -244,6 +244,21 @@ def test_a_failed_window_has_the_same_letter_on_spark() -> None:
     assert all("ValueError: no sum" in row[3] for row in (*spark, *local["handler"]))
 
 
+def test_on_spark_a_letter_that_its_reader_fails_is_a_letter_of_the_reader() -> None:
+    @bolt()
+    def stubborn(letter: Any) -> None:
+        raise FailedException("the disk is full")
+
+    plan = topology(InputSpout("n long"), stubborn, retry_delay=seconds(0))
+    ((component, _, attempts, error, *_, tuples),) = Chain(plan).run({"source": [(1,), (-2,)]})["handler.dead_letters"]
+    assert (component, attempts, error) == ("handler", 2, "FailedException: [FAILED] the disk is full")
+    (inner,) = json.loads(tuples)
+    assert (inner["component"], inner["stream"]) == ("picky", "dead_letters")
+    assert json.loads(inner["values"]["tuples"])[0]["values"] == {"n": -2}
+    with pytest.raises(BoltError, match="'handler' failed"):
+        Chain(plan, letters=False).run({"source": [(-2,)]})
+
+
 def test_on_spark_a_batch_with_letters_waits_for_their_readers_and_is_given_up() -> None:
     @tumbling(count(2), output="errors string")
     def pairs(window: Any) -> Any:
