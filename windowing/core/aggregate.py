@@ -191,6 +191,8 @@ class Summed(_Single):
         """Return `acc` plus the values, from left to right."""
         rest = iter(values)
         try:
+            if _SUM_IS_SEQUENTIAL:
+                return builtins.sum(rest, next(rest) if acc is None else acc)
             return _total(_first(next(rest)) if acc is None else acc, rest)
         except (TypeError, StopIteration):  # no value, None among them, or what is no number
             rest = iter(_present(values))

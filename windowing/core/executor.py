@@ -23,10 +23,11 @@ from typing import Any
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Effect, Late, LateReason
-from windowing.core.fields import taken
+from windowing.core.fields import taken, title_of_field
 from windowing.core.guard import FREE, no_effects, one_for_each
 from windowing.core.machines import Machine, machine_for
 from windowing.core.pages import PageStore
+from windowing.core.queue import InOrder
 from windowing.core.watermark import WaterMarkEventGenerator
 from windowing.errors import ConfigError, InvalidTimestampError, SnapshotError, shown
 
@@ -205,14 +206,15 @@ class WindowedBoltExecutor:
             return self._machine.add_batch(payloads, [self._clock()] * len(payloads), keys)
         if timestamps is None:
             raise ConfigError(
-                f"bolt {self.component!r} runs on event time, but its tuples came without timestamps; give one for each"
+                f"bolt {self.component!r} runs on event time, but got no timestamps; give one for each tuple"
             )
-        judged = None if self._all_on_time(timestamps, trusted) else self._judge_all(timestamps)
+        on_time = self._all_on_time(timestamps, trusted)
+        judged = None if on_time is not None else self._judge_all(timestamps)
         if tracked:
             self._generator.refuse_undeclared([stream] if isinstance(stream, str) else set(stream))
-            self._track_batch(timestamps, stream, sources, judged)
+            self._track_batch(on_time or timestamps, stream, sources, judged)
         if not judged:
-            return self._machine.add_batch(payloads, timestamps, keys)
+            return self._machine.add_batch(payloads, on_time or timestamps, keys)
         return self._add_judged(payloads, timestamps, keys, judged)
 
     def track(self, stream: str, timestamp: int, source: Any = None) -> None:
@@ -254,8 +256,8 @@ class WindowedBoltExecutor:
         if type(timestamp) is not int or not -_MAX_TIMESTAMP < timestamp < _MAX_TIMESTAMP:
             if self.config.on_invalid == "raise":
                 raise InvalidTimestampError(
-                    f"bolt {self.component!r}: timestamp {_named(self.config.timestamp)} is {shown(timestamp)}, wanted whole "
-                    'milliseconds since 1970; repair the column, or send such tuples to the side stream with on_invalid="late"'
+                    f"bolt {self.component!r}: timestamp {title_of_field(self.config.timestamp)} is {shown(timestamp)}, wanted "
+                    'whole milliseconds since 1970; repair the column, or send such rows to the side stream with on_invalid="late"'
                 )
             return LateReason.INVALID
         if (
@@ -266,13 +268,16 @@ class WindowedBoltExecutor:
             return LateReason.FUTURE
         return LateReason.LATE if self._late_below is not None and timestamp < self._late_below else None
 
-    def _all_on_time(self, timestamps: Sequence[Any], trusted: bool) -> bool:
+    def _all_on_time(self, timestamps: Sequence[Any], trusted: bool) -> Sequence[int] | None:
+        """Return the timestamps, marked if they are in order, when all tuples of a batch are on time; None if one may not be."""
         if not trusted and set(map(type, timestamps)) != {int}:
-            return False
+            return None
         try:
-            return bool(self._from_ms <= min(timestamps) and max(timestamps) <= self._upto_ms)
+            ordered = sorted(timestamps)
         except TypeError:
-            return False
+            return None
+        on_time = self._from_ms <= ordered[0] and ordered[-1] <= self._upto_ms
+        return None if not on_time else InOrder(ordered) if ordered == list(timestamps) else timestamps
 
     def _judge_all(self, timestamps: Sequence[Any]) -> list[Judged]:
         reasons = map(self._judge, timestamps)
@@ -288,7 +293,8 @@ class WindowedBoltExecutor:
         """Tell the generator the largest timestamp of each stream and source, leaving out what must not move W."""
         unusable = {p for p, reason in judged or () if reason in (LateReason.INVALID, LateReason.FUTURE)}
         if isinstance(stream, str) and sources is None and not unusable:
-            self._generator.track(stream, max(timestamps), None, self._now)
+            newest = timestamps[-1] if type(timestamps) is InOrder else max(timestamps)
+            self._generator.track(stream, newest, None, self._now)
             return
         largest: dict[tuple[str, Any], int] = {}
         for position, timestamp in enumerate(timestamps):
@@ -378,11 +384,6 @@ class WindowedBoltExecutor:
         assert counts["in"] == counts["shown"] + counts["skipped"] + counts["pending"] + counts["late"]
         if self.closed:
             assert counts["pending"] == 0 or self.config.semantics is Semantics.STORM
-
-
-def _named(timestamp: Any) -> str:
-    """Return a field's name in quotes, or a function's name."""
-    return repr(timestamp) if isinstance(timestamp, str) else f"{getattr(timestamp, '__qualname__', 'function')}()"
 
 
 def _runs(judged: list[Judged]) -> Iterator[list[Judged]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from windowing.errors import ConfigError, shown
 
-__all__ = ["column_of", "taken"]
+__all__ = ["column_of", "taken", "title_of_field"]
 
 
 def column_of(field: str | None, payloads: Sequence[Any], asks: str = "aggregate=") -> Sequence[Any]:
@@ -48,6 +48,11 @@ def taken(payloads: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
         return [payloads[position] for position in positions]
     chosen: Sequence[Any] = take(positions)
     return chosen
+
+
+def title_of_field(field: Any) -> str:
+    """Return how an error calls a field (its name in quotes) or a function of the tuple."""
+    return repr(field) if isinstance(field, str) else f"{getattr(field, '__qualname__', 'function')}()"
 
 
 def _reader(kind: type, field: str) -> Callable[[Any], Any]:

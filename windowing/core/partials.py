@@ -86,7 +86,10 @@ class Aggregation:
             (at, part.add, column)
             for at, ((_, part), column) in enumerate(zip(self._parts, columns, strict=True), start=1)
         ]
-        self._runs = [_run_adder(part) for _, part in self._parts]
+        self._runs = [
+            (at, _run_adder(part), column)
+            for at, ((_, part), column) in enumerate(zip(self._parts, columns, strict=True), start=1)
+        ]
         self._merges = [operator.add, *(part.merge for _, part in self._parts)]
         self._places = [(name, 0 if name in counting else 1 + kept.index(name)) for name in named]
         own = all(type(part) in _OWN for _, part in self._parts)
@@ -122,11 +125,10 @@ class Aggregation:
     def add_many(self, partial: Partial, values: Sequence[Any]) -> None:
         """Add values in order to a partial, in place: the same as one `add` for each."""
         at = 0
-        several = len(self._fields) > 1
-        columns = list(zip(*values, strict=True)) if several else ()
+        columns = list(zip(*values, strict=True)) if len(self._fields) > 1 else ()
         try:
-            for at, add_run in enumerate(self._runs, start=1):
-                partial[at] = add_run(partial[at], columns[self._columns[at - 1]] if several else values)
+            for at, add_run, column in self._runs:
+                partial[at] = add_run(partial[at], values if column is None else columns[column])
         except Exception as problem:
             raise self._fault(at, f"given {len(values)} values", problem) from problem
         partial[0] += len(values)

@@ -17,9 +17,15 @@ from typing import Any, Protocol
 
 from windowing.errors import StaleWindowError
 
-__all__ = ["Buffer", "ListBuffer", "TupleBuffer"]
+__all__ = ["Buffer", "InOrder", "ListBuffer", "TupleBuffer"]
 
 _TRIM_AT_LEAST = 256
+
+
+class InOrder(list[int]):
+    """Timestamps that somebody has found to be in ascending order, so that nobody need look again."""
+
+    __slots__ = ()
 
 
 class Buffer(Protocol):
@@ -40,7 +46,10 @@ class Buffer(Protocol):
         """The timestamps of the staged tuples, in arrival order."""
 
     def stage(self, timestamps: Sequence[int], payloads: Sequence[Any], first_sequence: int) -> None:
-        """Append a run in arrival order; its tuples get sequence numbers from `first_sequence` on."""
+        """Append a run in arrival order; its tuples get sequence numbers from `first_sequence` on.
+
+        One that is InOrder, and behind all others, may be settled at once: nothing of what stands before it moves.
+        """
 
     def stage_one(self, timestamp: int, payload: Any, sequence: int) -> None:
         """Append one tuple."""
@@ -133,6 +142,13 @@ class ListBuffer:
         return self._staged_timestamps
 
     def stage(self, timestamps: Sequence[int], payloads: Sequence[Any], first_sequence: int) -> None:
+        held = self.timestamps
+        if type(timestamps) is InOrder and not self._staged_timestamps and (not held or held[-1] <= timestamps[0]):
+            held.extend(timestamps)
+            self.payloads.extend(payloads)
+            if self.sequences is not None:
+                self.sequences.extend(range(first_sequence, first_sequence + len(timestamps)))
+            return
         self._staged_timestamps.extend(timestamps)
         self._staged_payloads.extend(payloads)
         if self.sequences is not None:

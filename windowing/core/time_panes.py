@@ -33,6 +33,7 @@ from windowing.core.measures import Duration
 from windowing.core.mixes import align_up, end_after
 from windowing.core.pane_content import PaneWindow, refuse_foreign
 from windowing.core.partials import Aggregation, Partial, plain
+from windowing.core.queue import InOrder
 from windowing.core.sliding import SlidingMerge
 from windowing.core.track import key_of
 from windowing.errors import ConfigError
@@ -174,7 +175,7 @@ class TimePaneManager(Entries):
     def _stage(self, values: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None) -> None:
         """Add a batch run by run, each the tuples of one pane in order of arrival."""
         by = timestamps
-        if sorted(timestamps) != timestamps:
+        if type(timestamps) is not InOrder and sorted(timestamps) != timestamps:
             by = [self._span_of(timestamp)[1] for timestamp in timestamps]
             ordered = sorted(by)
             if ordered != by:
