@@ -188,10 +188,12 @@ def test_letters_are_an_output_where_one_asks_for_them() -> None:
     plan = topology(queue(-1))
     assert "picky.dead_letters" not in run_topology(plan, clock=VirtualClock()).outputs
     builder = TopologyBuilder("alone").configure(max_attempts=1)
-    builder.set_spout("source", queue(-1))
+    source = queue(-1)
+    builder.set_spout("source", source)
     builder.set_bolt("picky", picky).shuffle_grouping("source")
     result = run_topology(builder.build(), clock=VirtualClock(), outputs=["picky.dead_letters"])
     assert [row[0] for row in result["picky.dead_letters"]] == ["picky"]
+    assert source.heard == [], "no bolt has taken it, so nothing is acked"
 
 
 def test_nobody_emits_on_it_and_nobody_has_one_of_his_own() -> None:

@@ -328,7 +328,10 @@ class SpoutTask(Task):
 
     def _send_letter(self, letter: DeadLetter) -> None:
         hub, root = self.hub, self.hub.edge()
-        xor, _ = hub.letters[letter.component].send_root(DEAD_LETTERS, letter.row(), root)
+        xor, ids = hub.letters[letter.component].send_root(DEAD_LETTERS, letter.row(), root)
+        if not ids:  # an output of the run is nobody who could be done with it
+            self._guarded("in give_up", self.source.give_up, letter.message_id, letter.values)
+            return
         self.pending.emitted(root, (_BURIED, letter.message_id), hub.now_ms, letter)
         hub.tell(root, (INIT, root, xor, self.id))
 
