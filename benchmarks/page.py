@@ -79,7 +79,8 @@ def _alike(comparison: Comparison) -> tuple[bool, tuple[str, str, str]]:
 def conditions(run: Run) -> str:
     """Return when a run was made, and how busy the machine was."""
     part = "" if run.machine["scale"] == 1 else f", with {run.machine['scale']} of the events"
-    return f"{run.started}, {run.seconds:.0f} s{part}; load {run.machine['load_before']} before, {run.machine['load_after']} after."
+    commit, before, after = (run.machine[name] for name in ("commit", "load_before", "load_after"))
+    return f"{run.started}, commit {commit}, {run.seconds:.0f} s{part}; load {before} before, {after} after."
 
 
 def beside(comparisons: list[Comparison]) -> str:
