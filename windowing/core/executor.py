@@ -36,6 +36,7 @@ __all__ = ["WindowedBoltExecutor"]
 SNAPSHOT_FORMAT = 1
 _MAX_TIMESTAMP = 2**62
 _BEFORE_ALL = -_MAX_TIMESTAMP
+_PROBE = 16  # how many tuples tell whether it is worth asking if a batch is in order
 _NOTHING = no_effects()
 
 Judged = tuple[int, LateReason]
@@ -272,8 +273,9 @@ class WindowedBoltExecutor:
         """Return the timestamps, marked if they are in order, when all tuples of a batch are on time; None if one may not be."""
         if not trusted and set(map(type, timestamps)) != {int}:
             return None
+        first = timestamps[:_PROBE]
         try:
-            ordered = sorted(timestamps)
+            ordered = sorted(timestamps) if sorted(first) == list(first) else [min(timestamps), max(timestamps)]
         except TypeError:
             return None
         on_time = self._from_ms <= ordered[0] and ordered[-1] <= self._upto_ms

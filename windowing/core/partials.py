@@ -16,7 +16,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial as bind
-from functools import reduce
 from typing import Any
 
 from windowing.core.aggregate import (
@@ -136,7 +135,7 @@ class Aggregation:
     def merge(self, older: Partial, newer: Partial) -> Partial:
         """Return the partial of both, as a list of its own."""
         try:
-            return [merge(a, b) for merge, a, b in zip(self._merges, older, newer, strict=True)]
+            return list(map(operator.call, self._merges, older, newer))
         except Exception as problem:
             raise fault(self._component, "its aggregate=, merging two partial results", problem) from problem
 
@@ -148,8 +147,8 @@ class Aggregation:
         return fault(self._component, f"its aggregate{name}{of}, {doing}", problem)
 
     def result(self, partials: Sequence[Partial]) -> Any:
-        """Return what the bolt sees of all partials together, oldest first: a value, or a dict of them by name."""
-        merged = partials[0] if len(partials) == 1 else reduce(self.merge, partials)
+        """Return what the bolt sees of one partial, or of two, the older first: a value, or a dict of them by name."""
+        merged = partials[0] if len(partials) == 1 else self.merge(*partials)
         if self._finish is not None:
             merged = [finish(acc) for finish, acc in zip(self._finish, merged, strict=True)]
         if self._names is None:

@@ -270,8 +270,12 @@ class TimePaneManager(Entries):
         head, tail = self._merged.window(end)
         found: list[tuple[Any, Sequence[Partial]]] = []
         for key in self._in_order(head.keys() | tail.keys()):
-            older, newer = head.get(key), tail.get(key)
-            found.append((key, [each for each in (older and older[0], newer) if each is not None]))
+            if key not in head:
+                found.append((key, (tail[key],)))
+            elif key not in tail:
+                found.append((key, (head[key][0],)))
+            else:
+                found.append((key, (head[key][0], tail[key])))
         return found
 
     def _in_order(self, keys: Collection[Any]) -> Collection[Any]:
