@@ -535,3 +535,25 @@ def test_numbers_written_the_short_way_are_those_of_the_long_one(value: Any) -> 
 def test_what_only_looks_like_a_number_is_no_number(blob: bytes) -> None:
     with pytest.raises(CorruptStateError, match="a value cannot be read"):
         TypedJson().decode(blob, "a value")
+
+
+@pytest.mark.parametrize(
+    ("kind", "again"),
+    [(StateType.OPAQUE, (2, 0)), (StateType.TRANSACTIONAL, (2, 0)), (StateType.TRANSACTIONAL, (2, 1))],
+    ids=str,
+)
+def test_a_batch_that_is_in_the_store_already_sees_what_it_saw(kind: StateType, again: tuple[int, int]) -> None:
+    def add(state: Any, attempt: TransactionAttempt) -> list[Any]:
+        """Read, add ten, put; return what was seen before and after."""
+        state.begin_commit(attempt)
+        (before,) = state.multi_get(["key"])
+        state.multi_put(["key"], [(before or 0) + 10])
+        (after,) = state.multi_get(["key"])
+        state.commit(attempt)
+        return [before, after]
+
+    state = map_state(MemoryStore(), "sums", kind).make_state(0, 1)
+    assert add(state, TransactionAttempt(1, 0)) == [None, 10]
+    assert add(state, TransactionAttempt(2, 0)) == [10, 20]
+    assert add(state, TransactionAttempt(*again)) == [10, 20]
+    assert state.multi_get(["key"]) == [20]

@@ -102,6 +102,6 @@ def test_a_checkpoint_that_is_older_than_the_states_is_refused(
     before = states(job)
     (Path(job.folder) / "checkpoint").rename(tmp_path / "lost")
     (Path(job.folder) / "out").rename(tmp_path / "out")
-    with pytest.raises(SupersededError, match=r"the checkpoint is older than the state"):
+    with pytest.raises(SupersededError, match=r"is new, but state1 .* was written by attempt"):
         finish(spark, job)
     assert states(job) == before

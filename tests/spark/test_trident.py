@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.core.measures import count, seconds
-from windowing.errors import ConfigError, FailedException
+from windowing.errors import ConfigError, FailedException, SupersededError
 from windowing.runtime import VirtualClock
 from windowing.runtime.stores.factory import map_state, snapshot_state
 from windowing.runtime.stores.memory import MemoryStore
 from windowing.runtime.stores.sqlite import SqliteStore
 from windowing.runtime.trident import run_trident
-from windowing.spark import MemorySink, submit_trident
+from windowing.spark import MemorySink, SqliteQueue, submit_trident
 from windowing.topology.components import InputSpout
 from windowing.topology.trident import builtins as b
 from windowing.topology.trident.joining import JoinType
@@ -194,6 +194,19 @@ def test_windows_over_the_clock_show_each_tuple_once(on_spark: Any, tmp_path: Pa
     assert values_in(topology) == {"state1": 2 * sum(map(len, DAYS))}
 
 
+def test_a_function_of_a_window_sees_records_also_of_tuples_that_came_before(on_spark: Any) -> None:
+    topology = TridentTopology("named")
+    windows = sales(topology).tumbling_window(
+        count(5),
+        None,
+        lambda window: [("+".join(row.item for row in window), len(window.get_new()))],
+        "items string, n long",
+    )
+    windows.sink("fired")
+    found = on_spark(topology, {"sales": DAYS})
+    assert found["fired"] == {1: [("pen+pen+ink+pen+ink", 5)], 2: [("pen+pen+ink+pen+nut", 5)]}
+
+
 class Fails:
     """Fails the first so many times that it sees a word, in whatever process."""
 
@@ -253,21 +266,38 @@ def test_a_batch_that_fails_too_often_is_skipped_if_asked_for(on_spark: Any, tmp
     assert found["sales.dead_letters"] == {0: sorted(DAYS[2])}
 
 
-@pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
-def test_a_batch_whose_commit_was_begun_is_skipped_only_where_it_can_be_undone(
-    on_spark: Any, tmp_path: Path, kind: StateType
-) -> None:
+def test_a_batch_whose_commit_was_begun_is_taken_back_when_it_is_skipped(on_spark: Any, tmp_path: Path) -> None:
     topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=2)
-    state = map_state(SqliteStore(tmp_path / "states.db"), "items", kind)
+    state = map_state(SqliteStore(tmp_path / "states.db"), "items")
     sums = sales(topology).group_by("item").persistent_aggregate(state, "n", b.Sum(), "n long")
     sums.new_values_stream().filter(Fails(tmp_path, 99)).sink("new")
-    if kind is StateType.OPAQUE:
-        found = on_spark(topology, {"sales": DAYS}, on_failure=OnFailure.SKIP)
-        assert values_in(topology) == {"state1": {("pen",): 11, ("ink",): 9}}, "the third batch is undone"
-        assert found["sales.dead_letters"] == {2: sorted(DAYS[2])}
-    else:
-        with pytest.raises(FailedException, match="a state that is not opaque may hold part of the batch"):
-            on_spark(topology, {"sales": DAYS}, on_failure=OnFailure.SKIP)
+    found = on_spark(topology, {"sales": DAYS}, on_failure=OnFailure.SKIP)
+    assert values_in(topology) == {"state1": {("pen",): 11, ("ink",): 9}}, "the third batch is undone"
+    assert found["sales.dead_letters"] == {2: sorted(DAYS[2])}
+
+
+def test_what_fails_right_behind_a_source_is_in_the_dead_letters_whole(on_spark: Any, tmp_path: Path) -> None:
+    topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=1)
+    sales(topology).filter(Fails(tmp_path, 99, "ink")).sink("out")
+    found = on_spark(topology, {"sales": DAYS}, on_failure=OnFailure.SKIP)
+    assert found["sales.dead_letters"] == {number: sorted(rows) for number, rows in enumerate(DAYS)}
+    assert found["out"] == {}
+
+
+@pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
+def test_a_state_behind_the_new_values_of_another_takes_part_in_whole_attempts_only(
+    on_spark: Any, tmp_path: Path, kind: StateType
+) -> None:
+    store = SqliteStore(tmp_path / "states.db")
+    topology = TridentTopology("behind").configure(retry_delay=seconds(0))
+    items = (
+        sales(topology).group_by("item").persistent_aggregate(map_state(store, "items", kind), "n", b.Sum(), "n long")
+    )
+    changed = items.parallelism_hint(2).new_values_stream().filter(Fails(tmp_path, 1, "nut"))
+    changed.shuffle().persistent_aggregate(snapshot_state(store, "changes", kind), None, b.Count(), "n long")
+    on_spark(topology, {"sales": DAYS})
+    assert len(list(tmp_path.glob("failed*"))) == 1
+    assert values_in(topology) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 2 + 2 + 3}
 
 
 def test_a_batch_that_fails_too_often_ends_the_query(on_spark: Any, tmp_path: Path) -> None:
@@ -299,4 +329,54 @@ def test_what_cannot_run_is_refused_before_the_first_batch(spark: SparkSession, 
         submit(topology, sources={"sales": None})
     with pytest.raises(ConfigError, match="no batch is skipped"):
         submit(topology, sources={"sales": None}, sinks={"sales.dead_letters": MemorySink(), "out": MemorySink()})
+    for kind, windowed, why in (
+        (StateType.TRANSACTIONAL, False, "only an opaque"),
+        (StateType.OPAQUE, True, "windows"),
+    ):
+        topology = TridentTopology("skipping")
+        rows = sales(topology)
+        rows = rows.tumbling_window(count(2), None, b.Count(), "n long") if windowed else rows
+        state = snapshot_state(SqliteStore(tmp_path / "s.db"), "all", kind)
+        rows.persistent_aggregate(state, "n", b.Sum(), "n long")
+        with pytest.raises(ConfigError, match=why):
+            submit(topology, sources={"sales": None}, on_failure=OnFailure.SKIP)
+    topology = TridentTopology("unknown")
+    sales(topology).partition_persist(Unclaimed(), None, Puts())
+    with pytest.raises(ConfigError, match="has no claim_attempt"):
+        submit(topology, sources={"sales": spark.readStream.format("rate").load()})
     assert not (tmp_path / "no").exists()
+
+
+class Unclaimed:
+    kind = StateType.OPAQUE
+
+    def make_state(self, partition: int, partitions: int) -> Any:
+        raise AssertionError("nothing runs")
+
+
+class Puts:
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+        raise AssertionError("nothing runs")
+
+
+def test_a_new_checkpoint_on_states_with_batches_is_refused(on_spark: Any, spark: SparkSession, tmp_path: Path) -> None:
+    topology = TridentTopology("again")
+    state = snapshot_state(SqliteStore(tmp_path / "states.db"), "all")
+    sales(topology).persistent_aggregate(state, "n", b.Sum(), "n long")
+    on_spark(topology, {"sales": DAYS[:1]})
+    source = spark.readStream.schema(SALES).parquet(str(tmp_path / "in" / "sales"))
+    with pytest.raises(SupersededError, match=r"is new, but state1 .* was written by attempt 1:0 of another"):
+        submit_trident(topology, spark, sources={"sales": source}, checkpoint=str(tmp_path / "other"))
+    assert values_in(topology) == {"state1": 10}
+
+
+def test_a_queue_is_told_of_each_batch_that_is_committed(spark: SparkSession, tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "queue.db", SALES, max_rows=2)
+    queue.put([row for day in DAYS for row in day])
+    topology = TridentTopology("queued")
+    state = snapshot_state(SqliteStore(tmp_path / "states.db"), "all")
+    sales(topology).persistent_aggregate(state, "n", b.Sum(), "n long")
+    query = submit_trident(topology, spark, sources={"sales": queue}, checkpoint=str(tmp_path / "checkpoint"))
+    assert query.await_end(200)
+    assert values_in(topology) == {"state1": 39}
+    assert len(queue) == 0

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.core.measures import seconds
-from windowing.errors import ConfigError, FailedException
+from windowing.errors import CheckpointError, ConfigError, FailedException
 from windowing.runtime.stores.factory import map_state
 from windowing.runtime.stores.records import SqliteRecordStore
 from windowing.runtime.stores.sqlite import SqliteStore
@@ -133,6 +133,25 @@ def test_a_spout_of_fixed_batches(spark: SparkSession, tmp_path: Path) -> None:
         2: [("a", 9)],
     }
     assert values(topology) == {("a",): 9, ("b",): 2, ("c",): 4}
+
+
+def test_records_of_another_checkpoint_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    topology = counted(tmp_path, Transactional())
+
+    def run(name: str) -> None:
+        records = SqliteRecordStore(tmp_path / name)
+        try:
+            options: dict[str, Any] = {"records": records, "checkpoint": str(tmp_path / "checkpoint")}
+            assert submit_trident(topology, spark, discard=("out",), **options).await_end(200)
+        finally:
+            records.close()
+
+    run("records.db")
+    before = values(topology)
+    (tmp_path / "checkpoint" / "commits" / str(LAST - 1)).unlink()  # the last batch is made again
+    with pytest.raises(CheckpointError, match=r"is asked for its batch 5, but the last one in records is none"):
+        run("others.db")
+    assert values(topology) == before
 
 
 class Failing(Transactional):

@@ -134,6 +134,7 @@ class _Batch:
         self.mine = mine
         self.txid = mine.attempt.txid
         self.rows = CachedBatchReadsMap(backing, mine.attempt if mine.kind is StateType.OPAQUE else None)
+        self.again: set[bytes] = set()
 
     def read(self, keys: Sequence[bytes]) -> Rule:
         """Read what is not known yet; return what the attempt may do."""
@@ -144,8 +145,10 @@ class _Batch:
         return judged(self.rows.reading.fence, self.mine)
 
     def value(self, key: bytes, rule: Rule) -> bytes | None:
-        """Return the value of a key that was read, as the batch sees it."""
+        """Return the value of a key that was read, as the batch sees it; of one that is in the store already, what it saw then."""
         row, cached = self.rows.get(key)
+        if not rule.apply and row is not None and row.txid == self.txid and key not in self.again:
+            return row.previous
         if cached:
             return None if row is None else row.value
         return base(row, self.txid, rule)
@@ -223,6 +226,7 @@ class _FencedMap(_Map):
         for key in keys:
             if self.kind is StateType.TRANSACTIONAL:
                 check_repeated(batch.rows.stored(key), batch.txid, key, self.backing.place)
+        batch.again.update(keys)
         return [self._decoded(batch.value(key, rule), key) for key in keys]
 
     def _stored(self, keys: list[bytes], as_of: int | None) -> list[Any]:

@@ -69,6 +69,15 @@ class MapStateFactory:
         with closing(self.ledger(partitions)) as ledger:
             return ledger.claim(txid, at_least)
 
+    def last_attempt(self, partitions: int) -> TransactionAttempt | None:
+        """Return the greatest attempt that has claimed or written the state, None for a new one. Cost: a read a partition."""
+        found = []
+        for partition in (LEDGER, *range(partitions)):
+            with closing(self.store.open(Place(self.name, partition, partitions))) as rows:
+                fence = rows.multi_get([]).fence
+            found += [] if fence is None else [fence.attempt]
+        return max(found, default=None)
+
 
 @dataclass(frozen=True)
 class SnapshotFactory:
@@ -88,6 +97,10 @@ class SnapshotFactory:
     def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
         """Claim the next attempt at a batch; see MapStateFactory."""
         return self.values.claim_attempt(txid, partitions, at_least)
+
+    def last_attempt(self, partitions: int) -> TransactionAttempt | None:
+        """Return the greatest attempt that has claimed or written the state; see MapStateFactory."""
+        return self.values.last_attempt(partitions)
 
 
 def map_state(

@@ -11,31 +11,52 @@ from __future__ import annotations
 from typing import Any
 
 from windowing.acking.retry import RetryPolicy
-from windowing.errors import FailedException
+from windowing.errors import ConfigError, FailedException, SupersededError, shown
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.trident.plan import TridentPlan
-from windowing.topology.trident.stateful import Persist
+from windowing.topology.trident.stateful import Persist, SnapshotFactory
 from windowing.transactions.attempt import TransactionAttempt
+from windowing.transactions.kinds import StateType
 
 __all__ = ["Attempts", "cause_of", "retry_of"]
 
 
 class Attempts:
-    """The attempts of one query. Without a state that keeps a ledger (a state that does not know its batches again) they are
-    counted here."""
+    """The attempts of one query. Without a state that keeps a ledger (non-transactional ones need none) they are counted here.
+
+    Raises ConfigError for a transactional or opaque state whose factory keeps none: after a restart numbers would come again.
+    """
 
     def __init__(self, plan: TridentPlan) -> None:
         written = {
             node.operation.state
-            for node in map(plan.processor, _operations(plan))
+            for number in _operations(plan)
+            for node in [plan.processor(number)]
             if isinstance(node.operation, Persist)
         }
-        self._ledgers: list[tuple[Any, int]] = [
-            (state.spec.factory, state.partitions)
-            for id, state in sorted(plan.states.items())
-            if id in written and callable(getattr(state.spec.factory, "claim_attempt", None))
-        ]
+        self._ledgers: list[tuple[str, Any, int]] = []
+        for id, state in sorted(plan.states.items()):
+            factory = state.spec.factory
+            own = factory.factory if isinstance(factory, SnapshotFactory) else factory
+            if id in written and callable(getattr(own, "claim_attempt", None)):
+                self._ledgers.append((id, factory, state.partitions))
+            elif id in written and state.spec.kind is not StateType.NON_TRANSACTIONAL:
+                raise ConfigError(
+                    f"{id} of topology {plan.name!r} is {shown(state.spec.kind)}, and its factory {shown(own)} has no "
+                    "claim_attempt(txid, partitions, at_least): attempts could not be told apart after a restart; use map_state, "
+                    "or add it (AttemptLedger)"
+                )
         self._last = TransactionAttempt(0, 0)
+
+    def require_new(self, checkpoint: str) -> None:
+        """Raise SupersededError if a state holds batches of another checkpoint: those of a new one have the same txids."""
+        for id, factory, partitions in self._ledgers:
+            found = factory.last_attempt(partitions) if callable(getattr(factory, "last_attempt", None)) else None
+            if found is not None:
+                raise SupersededError(
+                    f"checkpoint {checkpoint} is new, but {id} ({shown(factory)}) was written by attempt {found} of another: its "
+                    "batches would be taken for those; go on with that checkpoint, or give the state another name or store"
+                )
 
     def claim(self, txid: int) -> TransactionAttempt:
         """Return the next attempt at a batch. Raises SupersededError if another process has begun a later one.
@@ -43,7 +64,7 @@ class Attempts:
         Cost: a read and a write of each store that is written to.
         """
         attempt = self._last.next() if self._last.txid == txid else TransactionAttempt(txid, 0)
-        for factory, partitions in self._ledgers:
+        for _, factory, partitions in self._ledgers:
             attempt = factory.claim_attempt(txid, partitions, attempt.attempt)
         self._last = attempt
         return attempt

@@ -9,6 +9,7 @@ A row for another level, or for the driver, is given the key of some place of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
@@ -57,66 +58,88 @@ class SpoutStage:
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, txid: int) -> Iterator[list[Row]]:
         """Do the work of `__call__` for the upstream partition of this number.
 
-        An attempt that fails here says so, where no window has to see all of the batch first: Spark would try the task again.
+        An attempt that fails here says so, where no window has to see all of the batch first: Spark would try the task again. The
+        tuples that are kept for a batch that may be skipped are read to the end.
         """
-        work: _SpoutWork | None = None
-        try:
+        with ExitStack() as closing:
+            work: _SpoutWork | None = None
+            failed: FailedException | None = None
             for found in batches:
-                if found.num_rows:
-                    now = found.column(NOW)[0].as_py()
-                    if work is None:
-                        work = _SpoutWork(self._units, self._spout, partition, txid, now)
-                    columns = [
-                        column.to_pylist(maps_as_pydicts="strict") for column in found.drop_columns([NOW]).columns
-                    ]
-                    yield work.take(list(zip(*columns, strict=True)) if columns else [()] * found.num_rows, self._keep)
-            if work is not None:
-                yield work.finish()
-        except FailedException as problem:
-            if self._units.levels(Section.STREAM):
-                raise
-            yield [told("failed", str(self._units.plan.graph.nodes[self._spout].title), text=cause_of(problem))]
+                if not found.num_rows:
+                    continue
+                if work is None:
+                    work = _SpoutWork(self._units, self._spout, partition, txid, found.column(NOW)[0].as_py(), closing)
+                columns = [column.to_pylist(maps_as_pydicts="strict") for column in found.drop_columns([NOW]).columns]
+                rows = list(zip(*columns, strict=True)) if columns else [()] * found.num_rows
+                if self._keep:
+                    yield work.kept(rows)
+                if failed is None:
+                    try:
+                        yield work.take(rows)
+                    except FailedException as problem:
+                        failed = problem
+            if work is not None and failed is None:
+                try:
+                    yield work.finish()
+                except FailedException as problem:
+                    failed = problem
+            if failed is not None:
+                if self._units.levels(Section.STREAM):
+                    raise failed
+                yield [told("failed", self._units.plan.graph.nodes[self._spout].title, text=cause_of(failed))]
 
 
 class _SpoutWork:
     """One partition of a source in one batch."""
 
-    def __init__(self, units: TridentUnits, spout: int, partition: int, txid: int, now: int) -> None:
+    def __init__(
+        self, units: TridentUnits, spout: int, partition: int, txid: int, now: int, closing: ExitStack
+    ) -> None:
         plan = units.plan
         group = plan.group_of(spout)
         self._schema, self._name = plan.graph.nodes[spout].schema, plan.graph.nodes[spout].title
-        self._source = str(next(node.source.name for node in plan.spouts if node.number == spout))
+        source = next(node.source.name for node in plan.spouts if node.number == spout)
+        self._letters = f"{source}.{DEAD_LETTERS}"
         batch = Batch(TransactionAttempt(txid, 0), now, as_of=txid - 1)
         task = partition % group.parallelism
         self._packets = Packets(units, task, partition, batch, now)
         self._units = units
         self._links = units.out_of(spout)
-        self._here: dict[int, tuple[Subtopology, GroupBatch]] = {}
+        self._here: dict[int, GroupBatch] = {}
         for unit in units.units:
             if unit.level == 0 and any(units.unit_of[link.id] is unit for link in self._links):
                 made = Subtopology(plan, unit.group.id, task, nodes=unit.nodes, out=unit.out)
                 made.prepare()
-                self._here[id(unit)] = made, made.start_batch(plan.batch_groups[spout], batch)
+                closing.callback(made.cleanup)
+                self._here[id(unit)] = made.start_batch(plan.batch_groups[spout], batch)
         self._tuples = 0
 
-    def take(self, rows: list[tuple[Any, ...]], keep: bool) -> list[Row]:
+    def kept(self, rows: list[tuple[Any, ...]]) -> list[Row]:
+        """Return tuples as dead letters, should the batch be skipped."""
+        self._packets.put("input", self._letters, self._schema, rows)
+        return list(self._packets.take())
+
+    def take(self, rows: list[tuple[Any, ...]]) -> list[Row]:
+        """Return what comes of tuples at once. Nothing of a failed attempt is handed on any more."""
         self._tuples += len(rows)
-        if keep:
-            self._packets.put("input", f"{self._source}.{DEAD_LETTERS}", self._schema, rows)
         for link in self._links:
             here = self._here.get(id(self._units.unit_of[link.id]))
             if here is None:
                 self._packets.send(link, rows)
             else:
-                here[1].execute(link, rows)
-                self._packets.emit(here[1].take())
+                try:
+                    here.execute(link, rows)
+                except FailedException:
+                    self._packets.drop()
+                    raise
+                self._packets.emit(here.take())
         return list(self._packets.take())
 
     def finish(self) -> list[Row]:
-        for subtopology, batch in self._here.values():
+        """Return what comes at the end of the partition."""
+        for batch in self._here.values():
             batch.finish_batch()
             self._packets.emit(batch.take())
-            subtopology.cleanup()
         windowed = {place.number for place in self._units.places if place.unit.section is Section.STREAM}
         return [
             *self._packets.finish(),

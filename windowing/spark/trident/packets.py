@@ -92,14 +92,18 @@ class Packets:
         """Send tuples past all places."""
         self._out.setdefault((kind, stream), (schema, []))[1].extend(rows)
 
+    def drop(self) -> None:
+        """Forget what was sent since the last call of `take`."""
+        self._parts.clear()
+        self._out.clear()
+
     def take(self) -> Iterator[Row]:
         """Yield what was sent since the last call."""
         for (place, link), rows in sorted(self._parts.items()):
             yield from self._cut(place, "rows", str(link), self._units.links[link].schema, rows)
         for (kind, stream), (schema, rows) in sorted(self._out.items()):
             yield from self._cut(-1, kind, stream, schema, rows)
-        self._parts.clear()
-        self._out.clear()
+        self.drop()
 
     def finish(self) -> Iterator[Row]:
         """Yield the last rows, and what every task of a window has to know of the timestamps."""

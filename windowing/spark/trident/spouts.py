@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from uuid import uuid4
 
@@ -25,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from windowing.errors import FailedException
+from windowing.errors import CheckpointError, FailedException
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.failures import marked
 from windowing.spark.state import decode_table
@@ -92,27 +93,43 @@ class _Rows(InputPartition):
         self.data, self.count = data, count
 
 
-class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks. Offsets are {"spout": name, "batch": number}."""
+class _Opened:
+    """A spout at work: its coordinator, an emitter for each task, and where they keep what outlives the process."""
 
     def __init__(self, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> None:
-        self._name, self._schema = str(node.source.name), node.schema
-        self._who = f"spout {self._name!r}"
-        spout = as_batches(node.source.spout)
+        spout, name = as_batches(node.source.spout), str(node.source.name)
         assert spout is not None
         tasks = plan.group_of(node.number).parallelism
-        self._state = TransactionalState(records, part_of(plan.name)).at(f"spouts/{part_of(self._name)}")
+        self.retry = retry_of(plan.config)
+        self.state = TransactionalState(records, part_of(plan.name)).at(f"spouts/{part_of(name)}")
         contexts = [
-            SpoutContext(self._state.at("emitter"), task, tasks, TaskContext(self._name, task, tasks, plan.config))
+            SpoutContext(self.state.at("emitter"), task, tasks, TaskContext(name, task, tasks, plan.config))
             for task in range(tasks)
         ]
-        with marked():
-            self._coordinator = TridentSpoutCoordinator(
-                spout.get_coordinator(contexts[0]), self._state.at("coordinator")
-            )
-            self._emitters = [spout.get_emitter(context) for context in contexts]
-        self._retry = retry_of(plan.config)
+        self.coordinator = TridentSpoutCoordinator(spout.get_coordinator(contexts[0]), self.state.at("coordinator"))
+        self.emitters = [spout.get_emitter(context) for context in contexts]
+
+    def close(self) -> None:
+        with ExitStack() as closing:
+            closing.callback(self.coordinator.close)
+            for emitter in self.emitters:
+                closing.callback(emitter.close)
+
+
+class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark asks. Offsets are {"spout": name, "batch": number}. It travels to every task that reads, where it knows only its
+    fields; the spout is opened where batches are asked for, when the first one is."""
+
+    def __init__(self, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> None:
+        self._schema, self._name = node.schema, str(node.source.name)
+        self._who = f"spout {self._name!r}"
+        self._given: tuple[TridentPlan, SpoutNode, RecordStore] | None = (plan, node, records)
+        self._opened: _Opened | None = None
         self._made: tuple[TransactionAttempt, list[_Rows]] | None = None
+        self._told = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_given": None, "_opened": None, "_made": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the offset before the first batch."""
@@ -129,7 +146,7 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the next batch if there is one, else `start`."""
         with marked():
             number = start["batch"] + 1
-            return self._offset(number) if self._coordinator.is_ready(number) is Readiness.READY else start
+            return self._offset(number) if self._spout.coordinator.is_ready(number) is Readiness.READY else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the rows of a batch, task by task. Raises FailedException if the spout has failed it as often as it may."""
@@ -148,13 +165,28 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from decode_table(partition.data).cast(arrow_schema(self._schema)).to_batches()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note that a batch is done. Spark says so when it begins the next one."""
-        if self._made is None or self._made[0].txid != end["batch"]:
+        """Take note that a batch is done. Spark says so when it begins the next one, and perhaps again."""
+        number = end["batch"]
+        if self._made is None or self._made[0].txid != number or number <= self._told:
             return  # of a life before this one: the next batch that is done forgets it too
+        self._told = number
         with marked():
-            for emitter in self._emitters:
+            for emitter in self._spout.emitters:
                 emitter.success(self._made[0])
-            self._coordinator.success(self._made[0])
+            self._spout.coordinator.success(self._made[0])
+
+    def stop(self) -> None:
+        """Close the spout, at the end of the query."""
+        if self._opened is not None:
+            with marked():
+                self._opened.close()
+
+    @property
+    def _spout(self) -> _Opened:
+        if self._opened is None:
+            assert self._given is not None
+            self._opened = _Opened(*self._given)
+        return self._opened
 
     def _tried(self, number: int) -> tuple[TransactionAttempt, list[_Rows]]:
         """Emit a batch, attempt by attempt: Spark plans a batch before foreachBatch could try it again."""
@@ -165,29 +197,39 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return attempt, self._emitted(attempt)
             except FailedException as problem:
                 failures += 1
-                if self._retry.is_last(failures):
+                if self._spout.retry.is_last(failures):
                     raise FailedException(
                         f"{self._who}: batch {number} failed {failures} times; the last cause: {cause_of(problem)}. Repair that "
                         "and start again from the checkpoint"
                     ) from problem
-            time.sleep(self._retry.delay_ms(failures) / 1000)
+            time.sleep(self._spout.retry.delay_ms(failures) / 1000)
 
     def _attempt(self, number: int) -> TransactionAttempt:
-        """Return the next attempt at a batch, and keep that it was begun."""
-        begun = self._state.read("begun") or [0, 0]
-        attempt = TransactionAttempt(number, begun[1] + 1 if begun[0] == number else 0)
-        self._state.write({"begun": [attempt.txid, attempt.attempt]})
+        """Return the next attempt at a batch, and keep that it was begun.
+
+        Raises CheckpointError if the records are not those of the checkpoint: the spout would begin elsewhere than it ended.
+        """
+        state = self._spout.state
+        last, tries = state.read("begun") or [0, 0]
+        if number not in (last, last + 1):
+            raise CheckpointError(
+                f"{self._who} is asked for its batch {number}, but the last one in records is {last or 'none'}: they belong to "
+                "another checkpoint, or one of the two was lost or is an older copy; put back both from one copy, or begin with "
+                "a new checkpoint, new records and new states"
+            )
+        attempt = TransactionAttempt(number, tries + 1 if last == number else 0)
+        state.write({"begun": [attempt.txid, attempt.attempt]})
         return attempt
 
     def _emitted(self, attempt: TransactionAttempt) -> list[_Rows]:
         batch = self._batch(attempt)
         made = []
-        for emitter in self._emitters:
+        for emitter in self._spout.emitters:
             output = TridentOutput(self._schema)
             emitter.emit_batch(batch, output)
             rows = output.take()
             made.append(_Rows(packed(self._who, self._schema, rows) if rows else b"", len(rows)))
-        for emitter in self._emitters:
+        for emitter in self._spout.emitters:
             if isinstance(
                 emitter, CommitterEmitter
             ):  # this emission is what the batch is, whatever becomes of this run
@@ -196,7 +238,7 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _batch(self, attempt: TransactionAttempt) -> SpoutBatch:
         """Return what the coordinator says of a batch; it is refused where the metadata of a later one is stored."""
-        found = list(self._coordinator.batch(attempt, None, None, None))
+        found = list(self._spout.coordinator.batch(attempt, None, None, None))
         sent = [effect.batch for effect in found if isinstance(effect, SendBatch)]
         if not sent:
             raise FailedException(f"{self._who}: {', '.join(each.cause for each in found if isinstance(each, Fail))}")

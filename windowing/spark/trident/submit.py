@@ -20,7 +20,8 @@ from windowing.core.checks import did_you_mean
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics
-from windowing.spark.hadoop import literal_path
+from windowing.spark.acks import Acks
+from windowing.spark.hadoop import Folder, literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.outlets import Outlets
 from windowing.spark.pack import NOW
@@ -28,7 +29,8 @@ from windowing.spark.running import Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
 from windowing.spark.sources import Source, selected, told
-from windowing.spark.trident.attempts import retry_of
+from windowing.spark.spouts import PartitionedSpout
+from windowing.spark.trident.attempts import Attempts, retry_of
 from windowing.spark.trident.levels import DEAD_LETTERS, SpoutStage, stream_level
 from windowing.spark.trident.spouts import as_batches, spout_rows
 from windowing.spark.trident.writer import TridentWriter
@@ -40,6 +42,7 @@ from windowing.topology.trident.topology import TridentTopology
 from windowing.topology.trident.units import Section, TridentUnits
 from windowing.topology.trident.windowed import LateTuples, Window
 from windowing.transactions.coordinator_rules import OnFailure
+from windowing.transactions.kinds import StateType
 from windowing.transactions.transactional_state import RecordStore
 
 __all__ = ["submit_trident"]
@@ -69,7 +72,7 @@ def submit_trident(
     sinks: for each `sink` of the topology, by name; one that is not wanted stands in `discard`. "stream.dead_letters" takes the
         tuples of batches that were skipped.
     on_failure: what to do with a batch that a FailedException has failed `windowing.max.attempts` times: stop the query, or skip
-        the batch. Behind windows a batch cannot be skipped.
+        the batch, where all states are opaque and there is no window.
     partitions: how many shuffle partitions there are; fixed for the life of a checkpoint. Left out: what the checkpoint has, and
         for a new one as many as the widest level has tasks, but no more than cores.
     trigger, drain, query_name: as for `windowed(...).start`.
@@ -82,6 +85,9 @@ def submit_trident(
     plan = topology.build() if isinstance(topology, TridentTopology) else topology
     units = TridentUnits(plan)
     _require_runnable(plan)
+    attempts = Attempts(plan)
+    if on_failure is OnFailure.SKIP:
+        _require_skippable(units)
     given = _given(plan, sources or {}, records)
     outlets = _outlets(plan, sinks or {}, tuple(discard), on_failure)
     keep = any(name.endswith(f".{DEAD_LETTERS}") for name in outlets)
@@ -96,6 +102,8 @@ def submit_trident(
     levels = {place.unit.level for place in units.places}
     labels = {level: task_labels(spark, len(units.on_level(level)), width) for level in sorted(levels)}
     unread = tuple(_unread_late(units))
+    if definition.last_batch(spark, str(checkpoint)) is None:
+        attempts.require_new(str(checkpoint))
     writer = TridentWriter(
         units,
         Outlets(outlets, unread),
@@ -105,6 +113,9 @@ def submit_trident(
         partitions=width,
         retry=retry_of(plan.config),
         on_failure=on_failure,
+        attempts=attempts,
+        commits=Folder(spark, str(checkpoint)) / "commits",
+        acks=_acks(spark, str(checkpoint), sources or {}),
     )
     return WindowedQuery.start(
         Plan(
@@ -175,14 +186,44 @@ def _require_runnable(plan: TridentPlan) -> None:
             "run it in a TridentCluster, or read the state from its store"
         )
     for id, state in plan.states.items():
-        factory: Any = state.spec.factory
-        while hasattr(factory, "factory") or hasattr(factory, "values"):
-            factory = getattr(factory, "factory", None) or factory.values
-        if getattr(getattr(factory, "store", None), "in_this_process", False):
+        if getattr(_store_of(state.spec.factory), "in_this_process", False):
             raise ConfigError(
                 f"{id} of topology {plan.name!r} lies in a MemoryStore, in the memory of this process, which Spark's workers "
                 "do not see; give SqliteStore(path), PostgresStore(url) or RedisStore(url)"
             )
+
+
+def _require_skippable(units: TridentUnits) -> None:
+    """Refuse to skip what cannot be taken back: a window has to see a batch, a state that is not opaque may hold part of it."""
+    plan = units.plan
+    if units.levels(Section.STREAM):
+        raise ConfigError(
+            f"topology {plan.name!r} has windows, which have to see every batch, so none can be skipped; leave out "
+            "on_failure=OnFailure.SKIP"
+        )
+    for id, state in plan.states.items():
+        if state.spec.kind is not StateType.OPAQUE:
+            raise ConfigError(
+                f"{id} of topology {plan.name!r} is {shown(state.spec.kind)}, and a batch that failed may be in it in part: only "
+                "an opaque state can take that back; make it opaque, or leave out on_failure=OnFailure.SKIP"
+            )
+
+
+def _store_of(factory: Any) -> Any:
+    """Return the store of a factory of this library, whatever wraps it; None for another one."""
+    for _ in range(3):
+        if hasattr(factory, "store"):
+            return factory.store
+        factory = getattr(factory, "factory", None) or getattr(factory, "values", None)
+    return None
+
+
+def _acks(spark: SparkSession, checkpoint: str, sources: Mapping[str, Source]) -> Acks | None:
+    """Return who tells sources that take acks: a batch is acked when it is committed."""
+    taking = [
+        (name, found) for name, found in sources.items() if isinstance(found, PartitionedSpout) and found.takes_acks
+    ]
+    return Acks(spark, checkpoint, dict(enumerate(taking))) if taking else None
 
 
 def _given(plan: TridentPlan, sources: Mapping[str, Source], records: RecordStore | None) -> dict[int, Source]:

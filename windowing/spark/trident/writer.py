@@ -5,8 +5,8 @@
     claim 6:1 <---------+-----------------------------------+       after a delay, as often as the topology says; then
                                                                      stop, or skip: nothing but an empty attempt, dead letters
 
-Laws: nothing is written before all that may fail was evaluated; each place of a level works once in an attempt, one without tuples
-too; whatever is no FailedException ends the query.
+Laws: a state is written only when all of the attempt before it was evaluated and is good; each place of a level works once in an
+attempt, one without tuples too; whatever is no FailedException ends the query.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.retry import RetryPolicy
-from windowing.errors import FailedException, WindowingError, shown
+from windowing.errors import FailedException, SupersededError, WindowingError, shown
 from windowing.spark import failpoints
+from windowing.spark.acks import Acks
 from windowing.spark.failures import unwrapped
+from windowing.spark.hadoop import Folder
 from windowing.spark.outlets import Outlets
 from windowing.spark.running import BatchWriter
 from windowing.spark.sinks import Sink
 from windowing.spark.trident.attempts import Attempts, cause_of
-from windowing.spark.trident.levels import batch_level
+from windowing.spark.trident.levels import DEAD_LETTERS, batch_level
 from windowing.topology.trident.units import Section, TridentUnits
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.coordinator_rules import OnFailure
-from windowing.transactions.kinds import StateType
 
 __all__ = ["TridentWriter"]
 
@@ -41,7 +42,8 @@ _log = logging.getLogger("windowing.spark")
 
 
 class TridentWriter(BatchWriter):
-    """`labels[level]` are the grouping keys of a level's places, `partitions` how many a shuffle has."""
+    """`labels[level]` are the grouping keys of a level's places, `partitions` how many a shuffle has. commits: Spark's log of
+    committed batches. acks: for sources that take them; a batch of one is done when it is committed."""
 
     def __init__(
         self,
@@ -54,102 +56,114 @@ class TridentWriter(BatchWriter):
         partitions: int,
         retry: RetryPolicy,
         on_failure: OnFailure,
+        attempts: Attempts,
+        commits: Folder,
+        acks: Acks | None,
     ) -> None:
-        super().__init__(units.plan.name, outlets, sinks, log_late)
+        super().__init__(units.plan.name, outlets, sinks, log_late, acks)
         self._units, self._labels, self._partitions = units, labels, partitions
         self._retry, self._on_failure = retry, on_failure
-        self._attempts = Attempts(units.plan)
-        self._can_undo = all(state.spec.kind is StateType.OPAQUE for state in units.plan.states.values())
-        self._begun = 0
+        self._attempts, self._commits = attempts, commits
+        self._letters = any(name.endswith(f".{DEAD_LETTERS}") for name in sinks)
 
     def _write(self, output: DataFrame, batch_id: int) -> None:
         failures = 0
         while True:
-            failpoints.hit("before_claim", batch_id)
-            attempt = self._attempts.claim(batch_id + 1)
-            failpoints.hit("after_claim", batch_id)
             try:
-                self._evaluate(output, attempt, skip=False)
+                self._evaluate(output, self._claim(batch_id), skip=False)
                 return
             except Exception as error:
                 problem = unwrapped(error)
                 if not isinstance(problem, FailedException):
                     raise
             failures += 1
-            _log.warning("topology %r: attempt %s failed: %s", self._bolt, attempt, cause_of(problem))
+            _log.warning(
+                "topology %r: attempt %d at batch %d failed: %s", self._bolt, failures, batch_id, cause_of(problem)
+            )
             if self._retry.is_last(failures):
-                self._give_up(output, attempt, failures, problem)
+                self._give_up(output, batch_id, failures, problem)
                 return
             if not self._units.levels(Section.STREAM):  # it may hold the failure of a unit behind a source
                 output.unpersist(blocking=True)
                 output.persist()
             time.sleep(self._retry.delay_ms(failures) / 1000)
 
-    def _give_up(self, output: DataFrame, attempt: TransactionAttempt, failures: int, problem: FailedException) -> None:
-        """Stop, or skip the batch: one that windows have to see cannot be skipped, nor one that a state may hold part of."""
-        stopped = (
-            f"topology {self._bolt!r}: batch {attempt.txid} failed {failures} times and is not committed; the last cause: "
-            f"{cause_of(problem)}. Repair that and start again from the checkpoint"
-        )
+    def _claim(self, batch_id: int) -> TransactionAttempt:
+        failpoints.hit("before_claim", batch_id)
+        attempt = self._attempts.claim(batch_id + 1)
+        if self._commits.exists(str(batch_id)):
+            raise SupersededError(
+                f"topology {self._bolt!r}: batch {attempt.txid} is committed already: another process went on with the checkpoint; "
+                "one query at a time can have it"
+            )
+        failpoints.hit("after_claim", batch_id)
+        return attempt
+
+    def _give_up(self, output: DataFrame, batch_id: int, failures: int, problem: FailedException) -> None:
+        """Stop, or skip the batch."""
         if self._on_failure is OnFailure.STOP:
-            raise FailedException(f"{stopped}; or give on_failure=OnFailure.SKIP") from problem
-        if self._units.levels(Section.STREAM):
-            raise FailedException(f"{stopped}: a batch that windows have to see cannot be skipped") from problem
-        elsewhere = attempt.attempt >= failures  # by a process before this one, which may have begun to commit
-        if (self._begun == attempt.txid or elsewhere) and not self._can_undo:
             raise FailedException(
-                f"{stopped}: a state that is not opaque may hold part of the batch, so it cannot be skipped"
+                f"topology {self._bolt!r}: batch {batch_id + 1} failed {failures} times and is not committed; the last cause: "
+                f"{cause_of(problem)}. Repair that and start again from the checkpoint; or give on_failure=OnFailure.SKIP"
             ) from problem
-        self._evaluate(output, self._attempts.claim(attempt.txid), skip=True)
-        _log.error("topology %r: batch %d was skipped: %s", self._bolt, attempt.txid, cause_of(problem))
+        self._evaluate(output, self._claim(batch_id), skip=True)
+        _log.error("topology %r: batch %d was skipped: %s", self._bolt, batch_id + 1, cause_of(problem))
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
     def _evaluate(self, output: DataFrame, attempt: TransactionAttempt, skip: bool) -> None:
         """Evaluate and commit one attempt. Skipped, every partition of a state commits it without a tuple."""
         kept: list[DataFrame] = []
-        rows = output
-        if skip:
-            rows = output.where(F.col("kind") == "input").withColumn("kind", F.lit("out"))
         try:
-            if not skip:
-                rows = self._levels(rows, Section.BATCH, attempt)
-            commits = self._units.levels(Section.COMMIT)
-            if commits:
-                if rows is not output:
-                    kept.append(rows.persist())
-                self._check(rows, () if skip else (Section.BATCH,), attempt)
+            if skip:
+                rows = output.where(F.col("kind") == "input").withColumn("kind", F.lit("out"))
+            else:
+                rows = output.where(F.col("kind") != "input") if self._letters else output
+                rows = self._levels(rows, self._units.levels(Section.BATCH), attempt)
+            worked = [] if skip else self._units.levels(Section.BATCH)
+            for levels in _between_commits(self._units):
+                # A state takes part in an attempt only when all that the attempt is so far was evaluated and is good.
+                kept += [] if rows is output else [rows.persist()]
+                self._check(rows, worked, attempt)
                 failpoints.hit("before_commits", attempt.txid - 1)
-                self._begun = attempt.txid
-                rows = self._levels(rows, Section.COMMIT, attempt)
-            if rows is not output:
-                kept.append(rows.persist())
-            done = (Section.COMMIT,) if skip else (Section.BATCH, Section.COMMIT)
-            counts = self._check(rows, done, attempt)
+                rows = self._levels(rows, levels, attempt)
+                worked += levels
+            kept += [] if rows is output else [rows.persist()]
+            counts = self._check(rows, worked, attempt)
             failpoints.hit("after_commits", attempt.txid - 1)
             self._deliver(rows, counts, attempt.txid - 1)
         finally:
             for each in kept:
                 each.unpersist()
 
-    def _levels(self, rows: DataFrame, section: Section, attempt: TransactionAttempt) -> DataFrame:
-        for level in self._units.levels(section):
+    def _levels(self, rows: DataFrame, levels: Sequence[int], attempt: TransactionAttempt) -> DataFrame:
+        for level in levels:
             rows = batch_level(rows, self._units, level, self._labels[level], self._partitions, attempt)
         return rows
 
-    def _check(self, rows: DataFrame, sections: Sequence[Section], attempt: TransactionAttempt) -> Any:
+    def _check(self, rows: DataFrame, levels: Sequence[int], attempt: TransactionAttempt) -> Any:
         """Evaluate the rows and return what the aggregates have found. Raises FailedException if a place says so."""
         counts = rows.agg(*self._aggregates(), *_verdict()).first()
         assert counts is not None
         if counts["_failed"] is not None:
             raise FailedException(str(counts["_failed"]))
-        places = sum(place.unit.section in sections for place in self._units.places)
+        places = sum(place.unit.level in levels for place in self._units.places)
         if counts["_done"] != places:
             raise WindowingError(
                 f"topology {self._bolt!r}: {shown(counts['_done'])} places have worked on attempt {attempt}, wanted {places}; "
                 "nothing of the batch counts: start again from the checkpoint, and report this"
             )
         return counts
+
+
+def _between_commits(units: TridentUnits) -> list[list[int]]:
+    """Return the levels of the commit section, cut before each that writes a state."""
+    cut: list[list[int]] = []
+    for level in units.levels(Section.COMMIT):
+        if not cut or any(place.unit.states for place in units.on_level(level)):
+            cut.append([])
+        cut[-1].append(level)
+    return cut
 
 
 def _verdict() -> list[Column]:

@@ -66,6 +66,11 @@ class SnapshotFactory:
         attempt: TransactionAttempt = self.factory.claim_attempt(txid, partitions, at_least)
         return attempt
 
+    def last_attempt(self, partitions: int) -> TransactionAttempt | None:
+        """Return the greatest attempt that has claimed or written the state, as the factory knows it."""
+        attempt: TransactionAttempt | None = self.factory.last_attempt(partitions)
+        return attempt
+
 
 @dataclass(frozen=True, slots=True)
 class CombinerUpdater:

@@ -12,7 +12,7 @@ Source: Storm's `WindowTridentProcessor`, `AbstractTridentWindowManager`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from windowing.core.config import WindowConfig
@@ -86,6 +86,28 @@ class WindowClock:
         return found
 
 
+class _Records:
+    """What a function sees of a window: records. The window itself keeps plain rows, which go to a store and come back as such."""
+
+    def __init__(self, window: TupleWindow, make: Callable[[Row], Any]) -> None:
+        self._window, self._make = window, make
+
+    def __len__(self) -> int:
+        return len(self._window)
+
+    def current(self) -> list[Any]:
+        return list(map(self._make, self._window.get()))
+
+    def new(self) -> list[Any]:
+        return list(map(self._make, self._window.get_new()))
+
+    def expired(self) -> list[Any]:
+        return list(map(self._make, self._window.get_expired()))
+
+    def aggregate(self) -> Any:
+        return self._window.aggregate
+
+
 class _Slot:
     __slots__ = ("batch", "largest", "late", "rows")
 
@@ -134,8 +156,7 @@ class WindowProcessor(TridentProcessor):
         keys = None if self._key is None else [self._key_of(row) for row in slot.rows]
         sources = None if executor.config.source is None else [self.clock.source(row) for row in slot.rows]
         emitted: list[Row] = []
-        payloads = [self._make(row) for row in slot.rows]
-        for _, effect in executor.add_batch(payloads, timestamps, keys=keys, sources=sources):
+        for _, effect in executor.add_batch(slot.rows, timestamps, keys=keys, sources=sources):
             self._perform(effect, emitted, slot.late)
         for largest in slot.largest:
             for source, timestamp in largest.items():
@@ -180,7 +201,7 @@ class WindowProcessor(TridentProcessor):
     def _perform(self, effect: Any, emitted: list[Row], late: list[Row]) -> None:
         if isinstance(effect, Activation):
             try:
-                outcome = self._runner.attempt(effect.window)
+                outcome = self._runner.attempt(self._seen(effect.window))
             except BoltError as error:
                 if isinstance(error.__cause__, FailedException):
                     raise error.__cause__ from None
@@ -188,6 +209,12 @@ class WindowProcessor(TridentProcessor):
             emitted += [values for _, values in outcome.emissions]
         elif isinstance(effect, Late):
             late += [(*row, effect.reason.value) for row in effect.payloads]
+
+    def _seen(self, window: TupleWindow) -> TupleWindow:
+        """Return a window as the bolt sees it; an aggregator makes records of what it reads by itself."""
+        if isinstance(self.bolt.target, WindowFold):
+            return window
+        return TupleWindow(_Records(window, self._make), window.start_timestamp, window.end_timestamp, window.key)
 
     def _key_of(self, row: Row) -> Any:
         assert self._key is not None
