@@ -32,7 +32,9 @@ def main(arguments: list[str] | None = None) -> None:
         suite = SUITES[name]
         print(f"\n== {name}: {suite.about}", flush=True)
         say = partial(print, flush=True)
-        run = suite.run(options.scale, options.rounds, say, partial(records.save, folder=options.results))
+        run = suite.run(
+            options.scale, options.rounds, say, partial(records.save, folder=options.results), options.match
+        )
         print(f"{run.seconds:.0f} s; results in {options.results}")
 
 
@@ -41,6 +43,11 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; without one, all")
     parser.add_argument("--rounds", type=int, default=5, help="how often the contenders take turns (5)")
     parser.add_argument("--scale", type=float, default=1.0, help="the part of the events that is used (1.0)")
+    parser.add_argument(
+        "--match",
+        default="",
+        help="only comparisons with this text in their names; the suite's file is replaced all the same",
+    )
     parser.add_argument("--results", type=Path, default=records.RESULTS, help="the folder of the JSON files")
     parser.add_argument(
         "--page", action="store_true", help="write docs/benchmarks.md from the results, measure nothing"

@@ -19,12 +19,12 @@ from benchmarks.frame import Contender, Measured, Plan
 from windowing import Count, Duration, WindowConfig, WindowedBoltExecutor, count, hours, seconds
 from windowing.columnar import ColumnRows, columnar_executor
 
-EVENTS = 1_000_000
+EVENTS = 300_000
 WARM = 1_000
 
 
 def plans(scale: float = 1.0) -> Iterator[Plan]:
-    """Yield one comparison: what a window of a million events keeps beside the tuples."""
+    """Yield one comparison: what an open window keeps beside the tuples."""
     makers: dict[str, Callable[[], WindowedBoltExecutor]] = {
         "Duration window": lambda: _executor(hours(1), seconds(1)),
         "Count window": lambda: _executor(count(2 * EVENTS), count(2 * EVENTS)),

@@ -30,12 +30,15 @@ class Suite:
     asked: bool = False
     entry: str = "plans"
 
-    def run(self, scale: float, rounds: int, say: Say, keep: Callable[[Run], object]) -> Run:
-        """Run every comparison; each is said and kept when it is there, so that a run that is ended leaves what it has."""
+    def run(self, scale: float, rounds: int, say: Say, keep: Callable[[Run], object], match: str = "") -> Run:
+        """Run every comparison whose name has `match` in it.
+
+        Each is said and kept when it is there, so that a run that is ended leaves what it has.
+        """
         found: list[Comparison] = []
         conditions, started, clock = machine() | {"scale": scale}, datetime.now(UTC), time.monotonic()
         run = Run(self.name, started.isoformat(timespec="seconds"), 0.0, conditions, ())
-        for comparison in self._comparisons(scale, rounds, say):
+        for comparison in self._comparisons(scale, rounds, say, match):
             say(line(comparison))
             found.append(comparison)
             now = conditions | {"load_after": round(os.getloadavg()[0], 2)}
@@ -43,14 +46,15 @@ class Suite:
             keep(run)
         return run
 
-    def _comparisons(self, scale: float, rounds: int, say: Say) -> Iterator[Comparison]:
+    def _comparisons(self, scale: float, rounds: int, say: Say, match: str) -> Iterator[Comparison]:
         module: Any = importlib.import_module(self.module)
         if hasattr(module, "comparisons"):
             yield from module.comparisons(scale, rounds, say)
             return
         plan: Plan
         for plan in getattr(module, self.entry)(scale):
-            yield measure(plan, rounds)
+            if match in plan.name:
+                yield measure(plan, rounds)
 
 
 SUITES = {
