@@ -91,9 +91,15 @@ def beside(comparisons: list[Comparison]) -> str:
     for each in comparisons:
         found = [(each.figure(name), name) for name in names]
         rows.append((each.name, each.about, *(_cell(figure, name == each.base) for figure, name in found)))
-    return f"In {first.unit} ({first.clock}); in brackets the ratio to {first.base}.\n\n" + "\n".join(
-        [table(("", "", *names), rows), *_missing(comparisons)]
+    return (
+        f"In {first.unit} ({first.clock}), {_rounds(comparisons)}; in brackets the ratio to {first.base}.\n\n"
+        + "\n".join([table(("", "", *names), rows), *_missing(comparisons)])
     )
+
+
+def _rounds(comparisons: list[Comparison]) -> str:
+    numbers = sorted({len(figure.rounds) for each in comparisons for figure in each.figures})
+    return f"median of {'-'.join(map(str, numbers))} round{'s' * (numbers != [1])}"
 
 
 def _cell(figure: Figure | None, base: bool) -> str:
@@ -127,7 +133,7 @@ def curve(comparison: Comparison) -> str:
     """Return a curve as a table that lies on its side."""
     rows = [(comparison.unit, *(number(figure.median) for figure in comparison.figures))]
     rows.append(("ratio to the first", *map(_ratio, comparison.figures)))
-    head = f"**{comparison.name}**: {comparison.about}, by {comparison.axis} ({comparison.clock}).\n\n"
+    head = f"**{comparison.name}**: {comparison.about}, by {comparison.axis} ({comparison.clock}; {_rounds([comparison])}).\n\n"
     return head + table((comparison.axis or "", *(figure.contender for figure in comparison.figures)), rows)
 
 

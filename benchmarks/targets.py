@@ -65,12 +65,10 @@ def between(runs: Runs, suite: str, name: str, above: str, below: str) -> float 
 
 
 def spread(runs: Runs, suite: str, name: str) -> float | None:
-    """Return the largest median of a curve over the smallest."""
+    """Return how many times the first point's cost the dearest point of a curve has."""
     comparison = _comparison(runs, suite, name)
-    if comparison is None or not comparison.figures:
-        return None
-    medians = [figure.median for figure in comparison.figures]
-    return max(medians) / min(medians)
+    ratios = [figure.ratio for figure in comparison.figures if figure.ratio] if comparison else []
+    return max(ratios, default=None)
 
 
 def value(runs: Runs, suite: str, name: str, contender: str) -> float | None:
