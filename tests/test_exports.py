@@ -33,7 +33,7 @@ RUNTIME = words("""
 """)
 SPARK = words("""
     BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout Root Sink SqliteQueue
-    WindowedQuery WindowedStream require_session session submit windowed
+    WindowedQuery WindowedStream require_session session submit submit_trident windowed
 """)
 ALIASES = {"Effect"}
 """A union of classes: it is documented where its members are."""
