@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowing.columnar.rows import ColumnRows, MakeRows
+from windowing.columnar.rows import ColumnRows, MakeRows, Shared
 from windowing.errors import StaleWindowError
 
 __all__ = ["ColumnBuffer"]
@@ -41,7 +41,7 @@ class ColumnBuffer:
         self.base = 0
         self.sequenced = sequenced
         self._make = make
-        self._table: pa.Table | None = None
+        self._columns: Shared | None = None
         self._timestamps = _NONE
         self._sequences = _NONE
         self._staged_timestamps: list[int] = []
@@ -79,6 +79,14 @@ class ColumnBuffer:
         self._staged_timestamps.append(timestamp)
         if self.sequenced:
             self._staged_sequences.append(sequence)
+
+    @property
+    def _table(self) -> pa.Table | None:
+        return None if self._columns is None else self._columns.table
+
+    @_table.setter
+    def _table(self, table: pa.Table | None) -> None:
+        self._columns = None if table is None else Shared(table)
 
     def _rows(self, payloads: Sequence[Any]) -> ColumnRows:
         return ColumnRows.of(payloads) if self._make is None else ColumnRows.of(payloads, self._make)
@@ -135,7 +143,12 @@ class ColumnBuffer:
             raise StaleWindowError(
                 f"tuples from position {low} on were asked for after they had expired and been freed"
             )
-        return self._rows(self._held().slice(low - self.base, max(high - low, 0)))
+        if self._columns is None:
+            return self._rows(pa.table({}))
+        low, count = low - self.base, max(high - low, 0)
+        if self._make is None:
+            return ColumnRows(self._columns, low=low, count=count)
+        return ColumnRows(self._columns, self._make, low, count)
 
     def _held(self) -> pa.Table:
         return pa.table({}) if self._table is None else self._table

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from windowing.errors import ConfigError, shown
 
-__all__ = ["ColumnRows", "MakeRows"]
+__all__ = ["ColumnRows", "MakeRows", "Shared", "column"]
 
 MakeRows = Callable[[pa.Table], Sequence[Any]]
 """What makes row objects of a table, in order."""
@@ -28,6 +28,32 @@ def _dicts(table: pa.Table) -> Sequence[Any]:
     return rows
 
 
+class Shared:
+    """A table whose columns have been asked for as numpy arrays: each is made once, for all slices."""
+
+    __slots__ = ("_arrays", "table")
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+    def array(self, name: str) -> np.ndarray[Any, Any]:
+        """Return a whole column, read-only; numbers without nulls are the table's own memory.
+
+        A table in several chunks becomes one of one chunk. Cost: that copy, once; then nothing.
+        """
+        found = self._arrays.get(name)
+        if found is None:
+            values = column(self.table, name)
+            if values.num_chunks > 1:
+                self.table = self.table.combine_chunks()
+                values = self.table.column(name)
+            one = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+            found = self._arrays[name] = one.to_numpy(zero_copy_only=False)
+            found.flags.writeable = False
+        return found
+
+
 class ColumnRows(Sequence[Any]):
     """The rows of an Arrow table; `make` makes row objects of it, dicts where it is left out.
 
@@ -36,10 +62,30 @@ class ColumnRows(Sequence[Any]):
     (2, {'k': 2}, [1, 2, 3])
     """
 
-    __slots__ = ("make", "table")
+    __slots__ = ("_count", "_low", "_shared", "make")
 
-    def __init__(self, table: pa.Table, make: MakeRows = _dicts) -> None:
-        self.table, self.make = table, make
+    def __init__(
+        self, table: pa.Table | Shared, make: MakeRows = _dicts, low: int = 0, count: int | None = None
+    ) -> None:
+        self._shared = table if isinstance(table, Shared) else Shared(table)
+        self._low, self.make = low, make
+        self._count: int = self._shared.table.num_rows if count is None else count
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows as a table, without a copy."""
+        whole = self._shared.table
+        return whole if self._count == whole.num_rows else whole.slice(self._low, self._count)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        names: list[str] = self._shared.table.column_names
+        return names
+
+    def array(self, name: str) -> np.ndarray[Any, Any]:
+        """Return a column as a read-only numpy array: a view. Raises ConfigError if there is none of this name."""
+        return self._shared.array(name)[self._low : self._low + self._count]
 
     @classmethod
     def of(cls, payloads: Sequence[Any], make: MakeRows = _dicts) -> ColumnRows:
@@ -54,8 +100,7 @@ class ColumnRows(Sequence[Any]):
         return cls(payloads if isinstance(payloads, pa.Table) else pa.Table.from_pylist(_named(payloads)), make)
 
     def __len__(self) -> int:
-        count: int = self.table.num_rows
-        return count
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -66,7 +111,7 @@ class ColumnRows(Sequence[Any]):
             start, stop, step = index.indices(len(self))
             if step != 1:
                 return self.take(range(start, stop, step))
-            return ColumnRows(self.table.slice(start, max(stop - start, 0)), self.make)
+            return ColumnRows(self._shared, self.make, self._low + start, max(stop - start, 0))
         at = index + len(self) if index < 0 else index
         if not 0 <= at < len(self):
             raise IndexError(f"row {index} of {len(self)} rows")

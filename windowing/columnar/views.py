@@ -4,7 +4,7 @@
     columnar="numpy"     window.get()  {"v": numpy array, ...}     window.column("v")  numpy array
 
 An array of numbers without nulls that lies in one chunk is the memory of the queue itself: read-only, no copy. What lies in several
-chunks is put together for numpy, never for Arrow.
+chunks is put together for numpy, once for all windows over it; never for Arrow.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from windowing.core.windows import TupleWindow, WindowContent
 __all__ = ["ColumnContent", "viewed"]
 
 
-def _as_numpy(values: pa.ChunkedArray) -> np.ndarray[Any, Any]:
-    one = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-    found: np.ndarray[Any, Any] = one.to_numpy(zero_copy_only=False)
-    found.flags.writeable = False
-    return found
+def _as_table(rows: ColumnRows) -> pa.Table:
+    return rows.table
 
 
-def _as_arrays(table: pa.Table) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: _as_numpy(table.column(name)) for name in table.column_names}
+def _as_arrays(rows: ColumnRows) -> dict[str, np.ndarray[Any, Any]]:
+    return {name: rows.array(name) for name in rows.names}
 
 
-_TABLES: dict[str, Callable[[pa.Table], Any]] = {"arrow": lambda table: table, "numpy": _as_arrays}
-_COLUMNS: dict[str, Callable[[pa.ChunkedArray], Any]] = {"arrow": lambda values: values, "numpy": _as_numpy}
+def _as_chunks(rows: ColumnRows, name: str) -> pa.ChunkedArray:
+    return column(rows.table, name)
+
+
+_VIEWS: dict[str, Callable[[ColumnRows], Any]] = {"arrow": _as_table, "numpy": _as_arrays}
+_COLUMNS: dict[str, Callable[[ColumnRows, str], Any]] = {"arrow": _as_chunks, "numpy": ColumnRows.array}
 
 
 class ColumnContent:
@@ -61,12 +62,12 @@ class ColumnContent:
 
     def column(self, name: str) -> Any:
         """Return one column of the window."""
-        return _COLUMNS[self._form](column(ColumnRows.of(self._content.current()).table, name))
+        return _COLUMNS[self._form](ColumnRows.of(self._content.current()), name)
 
     def _view(self, rows: Sequence[Any]) -> Any:
         if not len(rows) and not isinstance(rows, ColumnRows):
             return self._view(ColumnRows.of(self._content.current())[:0])
-        return _TABLES[self._form](ColumnRows.of(rows).table)
+        return _VIEWS[self._form](ColumnRows.of(rows))
 
 
 class _WindowOfRows:
