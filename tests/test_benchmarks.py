@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import growth, memory, page, records, suites, targets
+from benchmarks import frame, growth, memory, page, records, suites, targets
 from benchmarks.core import peers, suite
 from benchmarks.core.shapes import SHAPES
 from benchmarks.events import START_MS, events
 from benchmarks.frame import Contender, Disagreement, Measured, Plan, measure, ratio, timed
 from benchmarks.records import Comparison, Figure, Missing, Run
-from benchmarks.spark import public
+from benchmarks.spark import native, ours, public, sql, stage, windows
 from benchmarks.spark.topologies import QUERIES
 from benchmarks.storm import suite as storm
 from windowing import count
@@ -182,6 +182,23 @@ def test_a_digest_is_of_every_element_and_wraps_as_javas_does():
     assert storm.digest([2**62, 0]) == -(2**62)
 
 
+def test_queries_on_spark_and_native_ones_find_the_same_windows(spark, tmp_path, monkeypatch):
+    for module in (stage, native, public, sql):
+        monkeypatch.setattr(module, "spark", lambda: spark)
+    for module in (stage, public):
+        monkeypatch.setattr(module, "scratch", lambda: tmp_path)
+    for cached in (stage.staged, stage.checked_input, public.tables):
+        cached.cache_clear()
+    plans = {each.name: each for each in [*windows.plans(), *public.yahoo()]}
+    for name in ("sliding 10 s/1 s, 1M", "function over rows, 10 s/1 s, 100k", "Yahoo"):
+        each = plans[name]
+        frame.check(each, {each.checked: each.workload(each.checked)})
+    load = stage.staged(2_000, 2)
+    found = ours.timed(ours.totals(1_000, 1_000))(load)
+    assert found.value > 0
+    assert found.notes["CPU us per row"] > 0
+
+
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +268,12 @@ def test_the_command_runs_a_suite_and_keeps_its_results(tmp_path, capsys):
     command.main(["memory", "--scale", "0.01", "--rounds", "1", "--results", str(tmp_path)])
     assert "buffered [bytes per event]" in capsys.readouterr().out
     assert records.load(tmp_path)["memory"].machine["scale"] == 0.01
+
+
+def test_the_command_runs_what_matches_and_keeps_what_there_is(tmp_path):
+    command.main(["core", "--match", "1,000/1, one", "--scale", "0.03", "--rounds", "1", "--results", str(tmp_path)])
+    (found,) = records.load(tmp_path)["core"].comparisons
+    assert found.name == "1,000/1, one at a time"
 
 
 def test_every_suite_has_a_module_that_can_be_asked():

@@ -5,6 +5,7 @@ Native windows are [start, end), ours (end - length, end]: native ones are given
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,10 +39,13 @@ def over_rows(load: Input, length_ms: int, slide_ms: int) -> Any:
 
 
 def by_hand(load: Input, length_ms: int, slide_ms: int) -> Any:
-    """Keep each key's panes in the state of `applyInPandasWithState`, and fire what Spark's watermark has passed."""
+    """Keep each key's panes in the state of `applyInPandasWithState`, and fire what Spark's watermark has passed.
+
+    The state is a JSON text: arrays in it fail in PySpark 4.3, whose workers cannot read their schema.
+    """
 
     def fire(key: tuple[int], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-        ends, numbers, sums, fired = state.get if state.exists else ([], [], [], 0)
+        ends, numbers, sums, fired = json.loads(state.get[0]) if state.exists else ([], [], [], 0)
         counts, totals = Counter(dict(zip(ends, numbers, strict=True))), Counter(dict(zip(ends, sums, strict=True)))
         if not state.hasTimedOut:
             for frame in frames:
@@ -61,7 +65,7 @@ def by_hand(load: Input, length_ms: int, slide_ms: int) -> Any:
             fired = end
         kept = sorted(pane for pane in counts if pane > fired + slide_ms - length_ms)
         if kept:
-            state.update((kept, [counts[p] for p in kept], [float(totals[p]) for p in kept], fired))
+            state.update((json.dumps([kept, [counts[p] for p in kept], [totals[p] for p in kept], fired]),))
             state.setTimeoutTimestamp(max(fired + slide_ms, kept[0], watermark + 1))
         elif state.exists:
             state.remove()
@@ -73,7 +77,7 @@ def by_hand(load: Input, length_ms: int, slide_ms: int) -> Any:
         .applyInPandasWithState(
             fire,
             "window_end long, k long, n long, total double",
-            "ends array<long>, numbers array<long>, sums array<double>, fired long",
+            "panes string",
             "append",
             GroupStateTimeout.EventTimeTimeout,
         )

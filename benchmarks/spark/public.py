@@ -16,7 +16,7 @@ from benchmarks.events import START_MS
 from benchmarks.frame import Contender, Disagreement, Measured, Plan
 from benchmarks.spark import sql
 from benchmarks.spark.ours import Ended
-from benchmarks.spark.stage import checkpoint, figures, rows_of, scratch, spark
+from benchmarks.spark.stage import checkpoint, figures, in_order, rows_of, scratch, spark
 from benchmarks.spark.topologies import ADS, QUERIES, Found, Query
 from windowing.spark import FunctionSink, NoopSink, submit
 
@@ -90,6 +90,8 @@ def tables(name: str, rows: int, batches: int, closed: bool) -> Tables:
     if closed:
         for spout, columns in generated(name, random, 50, last + LATER_MS).items():
             _write(folder / spout / "part-99999.parquet", columns)
+    for spout in folder.iterdir():
+        in_order(spout)
     return Tables(folder, rows, batches, last)
 
 

@@ -21,19 +21,20 @@ from benchmarks.spark.stage import Input
 from windowing.spark import NoopSink, windowed
 
 SECONDS = (1, 10, 60, 600)
+A_FEW = (60, 600)
 ROWS, BATCHES = 100_000, 8
 
 
 def plans(scale: float = 1.0) -> Iterator[Plan]:
     """Yield one comparison: windows of rows and windows of totals, of four lengths."""
-    rows = max(20_000, int(ROWS * scale))
+    rows, lengths = max(20_000, int(ROWS * scale)), SECONDS if scale >= 1 else A_FEW
     contenders = [
         Contender(f"rows, {seconds} s/1 s", partial(written, ours.over_rows(1000 * seconds, 1000)), compared=False)
-        for seconds in SECONDS
+        for seconds in lengths
     ]
     contenders += [
         Contender(f"aggregate, {seconds} s/1 s", partial(written, ours.totals(1000 * seconds, 1000)), compared=False)
-        for seconds in SECONDS
+        for seconds in lengths
     ]
     contenders.append(Contender("native window(), 60 s/1 s", natively, compared=False))
     yield Plan(
@@ -53,6 +54,7 @@ def random_input(rows: int) -> Input:
         stamps = START_MS + 1 + number * part + np.arange(part)
         path = folder / f"part-{number:05d}.parquet"
         stage.write(path, random.integers(0, stage.KEYS, part), stamps, random.random(part))
+    stage.in_order(folder)
     return Input(str(folder), rows, BATCHES)
 
 
