@@ -37,14 +37,14 @@ def plans(scale: float = 1.0) -> Iterator[Plan]:
     """Yield a comparison for each size of a batch."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         stores = {"memory": "memory:", "SQLite": f"{folder}/state.db", **servers()}
-        for size in SIZES:
+        for size in (max(1, int(each * scale)) for each in SIZES):
             contenders = [Contender("a dict, by hand", a_dict)]
             for name, address in stores.items():
                 contenders.append(Contender(name, partial(a_state, address, 0)))
                 contenders.append(Contender(f"{name}, cached", partial(a_state, address, 2 * size)))
             yield Plan(
                 f"commit of {size:,} keys", "one added to each key's count, opaque, a batch after the other", contenders, int,
-                max(1, int(size * scale)), unit="ms per commit", clock="wall time", missing=absent(stores),
+                size, unit="ms per commit", clock="wall time", missing=absent(stores),
             )  # fmt: skip
 
 
