@@ -55,6 +55,7 @@ class TridentCluster(LoopedCluster):
 
     `states[id]` are the partitions of a state. Raises ConfigError for a stream whose spout emits nothing.
 
+    >>> from windowing.runtime import VirtualClock
     >>> from windowing.topology.trident.builtins import Count
     >>> from windowing.transactions.batch_spouts import FixedBatchSpout
     >>> topology = TridentTopology("words")
@@ -207,6 +208,7 @@ def run_trident(
     """Run a topology until its spouts have ended; the arguments are those of TridentCluster. `states` of the result is what they
     hold then, by id: for tests and examples, for it is copied.
 
+    >>> from windowing.runtime import VirtualClock
     >>> from windowing.runtime.stores.factory import map_state
     >>> from windowing.runtime.stores.memory import MemoryStore
     >>> from windowing.topology.trident.builtins import Count
