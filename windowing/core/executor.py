@@ -276,9 +276,9 @@ class WindowedBoltExecutor:
         first = timestamps[:_PROBE]
         try:
             ordered = sorted(timestamps) if sorted(first) == list(first) else [min(timestamps), max(timestamps)]
-        except TypeError:
+            on_time = self._from_ms <= ordered[0] and ordered[-1] <= self._upto_ms
+        except TypeError:  # there is a None; a single one is compared with nothing before the bounds
             return None
-        on_time = self._from_ms <= ordered[0] and ordered[-1] <= self._upto_ms
         return None if not on_time else InOrder(ordered) if ordered == list(timestamps) else timestamps
 
     def _judge_all(self, timestamps: Sequence[Any]) -> list[Judged]:
