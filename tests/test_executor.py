@@ -175,10 +175,10 @@ def test_trusted_timestamps_are_not_looked_at_but_none_is_still_invalid():
     assert late_at(executor.add_batch(["a", "b"], [16, 17], trusted=True)) == []
     assert late_at(executor.add_batch(["a", "b"], [16, None], trusted=True)) == [(1, ["b"], [None], "invalid")]
     assert late_at(executor.add_batch(["a", "b"], [16, 3], trusted=True)) == [(1, ["b"], [3], "late")]
-    for count in (1, 2):  # a single one is compared with no other
-        found = late_at(executor.add_batch(["a"] * count, [None] * count, trusted=True))
+    for tuples in (1, 2):  # a single one is compared with no other
+        found = late_at(executor.add_batch(["a"] * tuples, [None] * tuples, trusted=True))
         assert [reason for *_, reason in found] == ["invalid"] * len(found)
-        assert sum(len(payloads) for _, payloads, *_ in found) == count
+        assert sum(len(payloads) for _, payloads, *_ in found) == tuples
 
 
 def test_an_untracked_batch_leaves_the_watermark_to_track():
