@@ -31,6 +31,7 @@ __all__ = [
     "StoreUnavailableError",
     "SupersededError",
     "WindowingError",
+    "cause_of",
     "printable",
     "shown",
     "told",
@@ -53,6 +54,11 @@ def printable(text: str, limit: int = 500) -> str:
     """Return `text` on one line: what cannot be printed as \\x.. escapes, at most `limit` characters."""
     text = text if len(text) <= limit else text[: limit - 3] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def cause_of(problem: BaseException) -> str:
+    """Return what a FailedException says, without its code."""
+    return str(problem.args[0]) if problem.args and problem.args[0] else "it failed"
 
 
 def told(problem: BaseException) -> str:

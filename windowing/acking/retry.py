@@ -6,10 +6,22 @@ attempt 1 fails, wait first_ms; 2 fails, wait first_ms * factor; ... never more 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from windowing.errors import ConfigError, shown
 
 __all__ = ["RetryPolicy"]
+
+
+class _Settings(Protocol):
+    """What the settings of a topology say of retries."""
+
+    @property
+    def max_attempts(self) -> int | None: ...
+    @property
+    def retry_delay_ms(self) -> int: ...
+    @property
+    def retry_delay_max_ms(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,11 @@ class RetryPolicy:
                 f"a back-off wants 0 <= first_ms <= cap_ms, factor >= 1 and forget_ms > cap_ms, got {shown(self)}; "
                 "for a constant delay give factor=1"
             )
+
+    @classmethod
+    def of(cls, settings: _Settings) -> RetryPolicy:
+        """Return the policy that the settings of a topology ask for."""
+        return cls(settings.max_attempts, settings.retry_delay_ms, cap_ms=settings.retry_delay_max_ms)
 
     def delay_ms(self, attempt: int) -> int:
         """Return how long to wait after `attempt` (from 1) failed. Cost: O(log(cap_ms / first_ms))."""

@@ -148,4 +148,4 @@ def _ackers(config: TopologyConfig, hub: Hub, tasks: int, spouts: list[SpoutTask
 
 
 def _retry(config: TopologyConfig) -> RetryPolicy:
-    return RetryPolicy(config.max_attempts, config.retry_delay_ms, cap_ms=config.retry_delay_max_ms)
+    return RetryPolicy.of(config)

@@ -108,7 +108,7 @@ def wired(
 ) -> Wiring:
     """Return the wiring of a plan whose streams of these names have a sink, and whose streams `acks` have roots."""
     settings = stages.topology.config
-    retry = RetryPolicy(settings.max_attempts, settings.retry_delay_ms, cap_ms=settings.retry_delay_max_ms)
+    retry = RetryPolicy.of(settings)
     schemas: dict[str, pa.Schema] = {}
     windows: dict[str, WindowedBolt] = {}
     for name, component in stages.topology.components.items():

@@ -237,7 +237,7 @@ def run_trident(
 
 def _coordination(plan: TridentPlan) -> CoordinatorConfig:
     config = plan.config
-    retry = RetryPolicy(config.max_attempts, config.retry_delay_ms, cap_ms=config.retry_delay_max_ms)
+    retry = RetryPolicy.of(config)
     return CoordinatorConfig(config.max_spout_pending or 1, config.batch_emit_interval_ms, retry=retry)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from windowing.acking.anchors import anchored
 from windowing.acking.ledger import Acked, Failed
-from windowing.errors import CheckpointError, FailedException, StateError
+from windowing.errors import CheckpointError, FailedException, StateError, cause_of
 from windowing.runtime.tasks import Task
 from windowing.runtime.trident.hub import (
     Begun,
@@ -25,7 +25,6 @@ from windowing.runtime.trident.hub import (
     Sending,
     Success,
     TridentHub,
-    cause_of,
 )
 from windowing.runtime.trident.spouts import SingleTuples
 from windowing.topology.context import TaskContext

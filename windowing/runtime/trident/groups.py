@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from windowing.acking.anchors import anchored
-from windowing.errors import FailedException
+from windowing.errors import FailedException, cause_of
 from windowing.runtime.tasks import Task
-from windowing.runtime.trident.hub import Commit, Piece, Reported, Sending, Success, TridentHub, Tuples, cause_of
+from windowing.runtime.trident.hub import Commit, Piece, Reported, Sending, Success, TridentHub, Tuples
 from windowing.topology.context import TaskContext
 from windowing.topology.trident.coordination import coord_specs
 from windowing.topology.trident.outlets import Outlet

@@ -39,7 +39,6 @@ __all__ = [
     "TridentHub",
     "TridentResult",
     "Tuples",
-    "cause_of",
 ]
 
 
@@ -198,11 +197,6 @@ class TridentHub(Hub):
         self._rows = {each: held for each, held in self._rows.items() if each.txid > attempt.txid}
         self._dead = {each: held for each, held in self._dead.items() if each.txid > attempt.txid}
         return rows
-
-
-def cause_of(problem: BaseException) -> str:
-    """Return what a FailedException says, without its code."""
-    return str(problem.args[0]) if problem.args and problem.args[0] else "it failed"
 
 
 class Sending:

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from windowing.acking.retry import RetryPolicy
-from windowing.errors import ConfigError, FailedException, SupersededError, shown
-from windowing.topology.config_keys import TopologyConfig
+from windowing.errors import ConfigError, SupersededError, shown
 from windowing.topology.trident.plan import TridentPlan
 from windowing.topology.trident.stateful import Persist, SnapshotFactory
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.kinds import StateType
 
-__all__ = ["Attempts", "cause_of", "retry_of"]
+__all__ = ["Attempts"]
 
 
 class Attempts:
@@ -68,16 +66,6 @@ class Attempts:
             attempt = factory.claim_attempt(txid, partitions, attempt.attempt)
         self._last = attempt
         return attempt
-
-
-def retry_of(config: TopologyConfig) -> RetryPolicy:
-    """Return how often a batch is tried, and after which delays, as the settings of a topology say."""
-    return RetryPolicy(config.max_attempts, config.retry_delay_ms, cap_ms=config.retry_delay_max_ms)
-
-
-def cause_of(problem: FailedException) -> str:
-    """Return what a FailedException says, without its code."""
-    return str(problem.args[0]) if problem.args and problem.args[0] else "it failed"
 
 
 def _operations(plan: TridentPlan) -> list[int]:

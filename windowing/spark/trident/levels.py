@@ -19,12 +19,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from windowing.errors import FailedException
+from windowing.errors import FailedException, cause_of
 from windowing.spark import failpoints
 from windowing.spark.failures import marked
 from windowing.spark.operator import batch_id
 from windowing.spark.pack import NOW
-from windowing.spark.trident.attempts import cause_of
 from windowing.spark.trident.packets import Packets, told
 from windowing.spark.trident.turn import opened, turn
 from windowing.spark.wire import PLACES, WIRE, Row, frames_of, handed_on, record_batch, rows_of

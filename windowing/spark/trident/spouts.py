@@ -26,11 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from windowing.errors import CheckpointError, FailedException
+from windowing.acking.retry import RetryPolicy
+from windowing.errors import CheckpointError, FailedException, cause_of
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.failures import marked
 from windowing.spark.state import decode_table
-from windowing.spark.trident.attempts import cause_of, retry_of
 from windowing.spark.trident.packets import packed
 from windowing.topology.context import TaskContext
 from windowing.topology.trident.code import TridentOutput
@@ -100,7 +100,7 @@ class _Opened:
         spout, name = as_batches(node.source.spout), str(node.source.name)
         assert spout is not None
         tasks = plan.group_of(node.number).parallelism
-        self.retry = retry_of(plan.config)
+        self.retry = RetryPolicy.of(plan.config)
         self.state = TransactionalState(records, part_of(plan.name)).at(f"spouts/{part_of(name)}")
         contexts = [
             SpoutContext(self.state.at("emitter"), task, tasks, TaskContext(name, task, tasks, plan.config))

@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import did_you_mean
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
@@ -30,7 +31,7 @@ from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
 from windowing.spark.sources import Source, selected, told
 from windowing.spark.spouts import PartitionedSpout
-from windowing.spark.trident.attempts import Attempts, retry_of
+from windowing.spark.trident.attempts import Attempts
 from windowing.spark.trident.levels import DEAD_LETTERS, SpoutStage, stream_level
 from windowing.spark.trident.spouts import as_batches, spout_rows
 from windowing.spark.trident.writer import TridentWriter
@@ -111,7 +112,7 @@ def submit_trident(
         bool(unread),
         labels=labels,
         partitions=width,
-        retry=retry_of(plan.config),
+        retry=RetryPolicy.of(plan.config),
         on_failure=on_failure,
         attempts=attempts,
         commits=Folder(spark, str(checkpoint)) / "commits",

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.retry import RetryPolicy
-from windowing.errors import FailedException, SupersededError, WindowingError, shown
+from windowing.errors import FailedException, SupersededError, WindowingError, cause_of, shown
 from windowing.spark import failpoints
 from windowing.spark.acks import Acks
 from windowing.spark.failures import unwrapped
@@ -28,7 +28,7 @@ from windowing.spark.hadoop import Folder
 from windowing.spark.outlets import Outlets
 from windowing.spark.running import BatchWriter
 from windowing.spark.sinks import Sink
-from windowing.spark.trident.attempts import Attempts, cause_of
+from windowing.spark.trident.attempts import Attempts
 from windowing.spark.trident.levels import DEAD_LETTERS, batch_level
 from windowing.topology.trident.units import Section, TridentUnits
 from windowing.transactions.attempt import TransactionAttempt
