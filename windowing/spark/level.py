@@ -8,7 +8,7 @@ A row for another level, or for a sink, is given the key of some place of this l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -125,7 +125,7 @@ class LevelProcessor(StatefulProcessor):
             self._metadata.update((result.metadata,))
 
 
-def emitted(rows: DataFrame, stage: SpoutStage) -> DataFrame:
+def emitted(rows: DataFrame, stage: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> DataFrame:
     """Return the packed rows of a spout's DataFrame, whose columns are those of the stream, in order."""
     columns = [F.col(f"`{name}`").alias(f"c{number}") for number, name in enumerate(rows.columns)]
     now = F.unix_millis(F.current_timestamp()).alias(NOW)

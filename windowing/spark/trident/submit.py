@@ -14,7 +14,6 @@ from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import did_you_mean
@@ -24,8 +23,8 @@ from windowing.spark import control, definition, metrics
 from windowing.spark.acks import Acks
 from windowing.spark.hadoop import Folder, literal_path
 from windowing.spark.labels import task_labels
+from windowing.spark.level import emitted
 from windowing.spark.outlets import Outlets
-from windowing.spark.pack import NOW
 from windowing.spark.running import Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink
@@ -36,7 +35,6 @@ from windowing.spark.trident.levels import DEAD_LETTERS, SpoutStage, stream_leve
 from windowing.spark.trident.spouts import as_batches, spout_rows
 from windowing.spark.trident.writer import TridentWriter
 from windowing.spark.trident_definition import described
-from windowing.spark.wire import WIRE
 from windowing.topology.trident.graph import SpoutNode
 from windowing.topology.trident.plan import TridentPlan
 from windowing.topology.trident.topology import TridentTopology
@@ -144,7 +142,7 @@ def _stream(
     keep: bool,
 ) -> DataFrame:
     """Return the wire behind the last window; each call makes a plan of its own."""
-    parts = [_emitted(rows, SpoutStage(units, spout, keep)) for spout, rows in inputs.items()]
+    parts = [emitted(rows, SpoutStage(units, spout, keep)) for spout, rows in inputs.items()]
     windowed = tuple(place.number for place in units.places if place.unit.section is Section.STREAM)
     parts.append(told(control.control_rows(spark, literal_path(folder), windowed or (-1,))))
     if any(control.needs_ticks(window.config) for window in _windows(units.plan)):
@@ -153,12 +151,6 @@ def _stream(
     for level in units.levels(Section.STREAM):
         rows = stream_level(rows, units, level, labels[level])
     return rows
-
-
-def _emitted(rows: DataFrame, stage: SpoutStage) -> DataFrame:
-    columns = [F.col(f"`{name}`").alias(f"c{number}") for number, name in enumerate(rows.columns)]
-    now = F.unix_millis(F.current_timestamp()).alias(NOW)
-    return rows.select(*columns, now).mapInArrow(stage, WIRE)
 
 
 def _windows(plan: TridentPlan) -> Iterator[Any]:
