@@ -135,6 +135,14 @@ def test_panes_fed_by_the_batch_add_in_the_same_order_as_one_by_one(mix, data):
     assert run_of(one, case) == run_of(many, {**case, "batched": True})
 
 
+def test_keys_of_a_batch_out_of_order_fire_in_order_of_arrival():
+    """Not in the order of the panes in which the batch is worked on."""
+    manager = manager_of(millis(1), millis(1), agg.count(), timestamp="ts", key=("k",))
+    list(manager.add_batch([1, 2, 3], [0, 0, -5], ["a", "b", "b"]))
+    fired = [(e.window.key, e.window.end_timestamp) for e in manager.advance(0) if isinstance(e, Activation)]
+    assert fired == [("b", -5), ("a", 0), ("b", 0)]
+
+
 def test_inside_a_time_pane_values_are_added_in_order_of_arrival():
     manager = manager_of(millis(20), millis(10), agg.fold(str, lambda a, b: a + b, lambda a, b: a + b), timestamp="ts")
     list(manager.add_batch(list("abcdef"), [9, 1, 15, 9, 11, 5]))

@@ -165,12 +165,17 @@ class TimePaneManager(Entries):
         cell = pane.cells[key] = self._aggregation.init()
         newest = self._newest.get(key)
         if newest is None:
-            self._ordinals[key] = self._ordinal
-            self._ordinal += 1
+            self._meet(key)
             self._newest[key] = end
         elif end > newest:
             self._newest[key] = end
         return cell
+
+    def _meet(self, key: Any) -> None:
+        """Give a key its place among the keys, unless it has one."""
+        if key not in self._ordinals:
+            self._ordinals[key] = self._ordinal
+            self._ordinal += 1
 
     def _stage(self, values: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None) -> None:
         """Add a batch run by run, each the tuples of one pane in order of arrival."""
@@ -179,6 +184,9 @@ class TimePaneManager(Entries):
             by = [self._span_of(timestamp)[1] for timestamp in timestamps]
             ordered = sorted(by)
             if ordered != by:
+                # Before they change places: keys are in order of arrival, not of panes.
+                for key in dict.fromkeys(keys or ()):
+                    self._meet(key)
                 # sorted() is stable: inside a pane the order of arrival stays.
                 pick = itemgetter(*sorted(range(len(by)), key=by.__getitem__))
                 values, keys = pick(values), None if keys is None else pick(keys)
