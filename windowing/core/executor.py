@@ -271,15 +271,16 @@ class WindowedBoltExecutor:
 
     def _all_on_time(self, timestamps: Sequence[Any], trusted: bool) -> Sequence[int] | None:
         """Return the timestamps, marked if they are in order, when all tuples of a batch are on time; None if one may not be."""
-        if not trusted and set(map(type, timestamps)) != {int}:
+        given = timestamps if type(timestamps) is list else list(timestamps)
+        if not trusted and list(map(type, given)).count(int) != len(given):
             return None
-        first = timestamps[:_PROBE]
+        first = given[:_PROBE]
         try:
-            ordered = sorted(timestamps) if sorted(first) == list(first) else [min(timestamps), max(timestamps)]
+            ordered = InOrder(sorted(given)) if sorted(first) == first else [min(given), max(given)]
             on_time = self._from_ms <= ordered[0] and ordered[-1] <= self._upto_ms
         except TypeError:  # there is a None; a single one is compared with nothing before the bounds
             return None
-        return None if not on_time else InOrder(ordered) if ordered == list(timestamps) else timestamps
+        return None if not on_time else ordered if ordered == given else given
 
     def _judge_all(self, timestamps: Sequence[Any]) -> list[Judged]:
         reasons = map(self._judge, timestamps)

@@ -276,17 +276,14 @@ class TimePaneManager(Entries):
             cells = self._panes[end].cells
             return [(key, (cells[key],)) for key in self._in_order(cells)]
         head, tail = self._merged.window(end)
-        found: list[tuple[Any, Sequence[Partial]]] = []
-        for key in self._in_order(head.keys() | tail.keys()):
-            if key not in head:
-                found.append((key, (tail[key],)))
-            elif key not in tail:
-                found.append((key, (head[key][0],)))
-            else:
-                found.append((key, (head[key][0], tail[key])))
-        return found
+        return [
+            (key, (tail[key],) if key not in head else (head[key][0], tail[key]) if key in tail else (head[key][0],))
+            for key in self._in_order(head.keys() | tail.keys())
+        ]
 
     def _in_order(self, keys: Collection[Any]) -> Collection[Any]:
+        if len(keys) == len(self._ordinals):
+            return list(self._ordinals)
         return sorted(keys, key=self._ordinals.__getitem__) if len(keys) > 1 else keys
 
     def _expire(self, until: int) -> Iterator[Expired]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, shown
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, shown
 from windowing.spark import topology_definition, trident_definition
 from windowing.spark.hadoop import Folder
 
@@ -129,6 +129,15 @@ def stored_partitions(spark: SparkSession, checkpoint: str) -> int | None:
     except CheckpointError:
         return None
     return partitions if isinstance(partitions, int) and partitions > 0 else None
+
+
+def shuffle_partitions(spark: SparkSession, checkpoint: str, asked: int | None, widest: int) -> int:
+    """Return how many partitions the levels of a topology have: as asked for, else the checkpoint's, and for a new one as many
+    as the widest level has tasks, but no more than cores. Raises ConfigError for a number below 1.
+    """
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
+        raise ConfigError(f"partitions is a number of at least 1, got {shown(asked)}; leave it out for the default")
+    return asked or stored_partitions(spark, checkpoint) or min(widest, int(spark.sparkContext.defaultParallelism))
 
 
 def pending_batch(spark: SparkSession, checkpoint: str) -> int | None:

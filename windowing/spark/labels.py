@@ -7,11 +7,14 @@ own hash. Law: labels depend on N and P alone, so a restart finds the same ones.
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+from collections.abc import Sequence
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError, shown
 
-__all__ = ["task_labels"]
+__all__ = ["label_of_row", "task_labels"]
 
 
 def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, ...]:
@@ -29,6 +32,15 @@ def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, 
         if found is not None:
             return found
         bound *= 4
+
+
+def label_of_row(labels: Sequence[int], first: int) -> Column:
+    """Return the grouping key of a row of the wire: that of the place that its `target` names, `labels[target - first]`; a row
+    that is meant for none of these places passes through any of them.
+    """
+    keys = F.array(*[F.lit(label).cast("bigint") for label in labels])
+    anyone = F.pmod(F.col("sender") + F.col("sequence"), F.lit(len(labels)))
+    return F.coalesce(F.get(keys, (F.col("target") - first).cast("int")), F.get(keys, anyone.cast("int")))
 
 
 def _residues(spark: SparkSession, bound: int, partitions: int) -> list[int]:

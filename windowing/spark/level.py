@@ -21,6 +21,7 @@ from windowing.spark import failpoints
 from windowing.spark.edges import NO_ROOTS, root_of
 from windowing.spark.failures import marked
 from windowing.spark.flow import Flow
+from windowing.spark.labels import label_of_row
 from windowing.spark.operator import batch_id
 from windowing.spark.pack import NOW
 from windowing.spark.place import PlaceResult, PlaceTurn, Stored
@@ -134,13 +135,8 @@ def emitted(rows: DataFrame, stage: Callable[[Iterator[pa.RecordBatch]], Iterato
 
 def processed(rows: DataFrame, wiring: Wiring, level: int, labels: Sequence[int]) -> DataFrame:
     """Return what a level makes of the rows of the wire; `labels` are the grouping keys of its places."""
-    places = wiring.stages.on_level(level)
-    first = places[0].number
-    keys = F.array(*[F.lit(label).cast("bigint") for label in labels])
-    anyone = F.pmod(F.col("sender") + F.col("sequence"), F.lit(len(places)))
-    label = F.coalesce(F.get(keys, (F.col("target") - first).cast("int")), F.get(keys, anyone))
     processor = LevelProcessor(wiring, level, labels)
-    labelled = rows.withColumn("label", label)
+    labelled = rows.withColumn("label", label_of_row(labels, wiring.stages.on_level(level)[0].number))
     return labelled.groupBy("label").transformWithStateInPandas(processor, WIRE, "Append", "None")
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.errors import ConfigError, shown
 from windowing.spark.failures import marked
-from windowing.spark.sinks import Sink
+from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.state import decode_table
 from windowing.spark.wire import stream_name
 from windowing.topology.plan import Topology
@@ -74,10 +74,7 @@ def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, 
                 f"topology {topology.name!r} has no stream {shown(name)}; {did_you_mean(str(name), names)}"
             )
     for name, sink in sinks.items():
-        if not hasattr(sink, "write"):
-            raise ConfigError(
-                f"the sink of {name!r} has no write(rows, batch_id), got {shown(sink)}; use FunctionSink(f)"
-            )
+        require_sink(name, sink)
         if name in discard:
             raise ConfigError(f"{name!r} has a sink and stands in discard; leave out one of them")
     for name in _needed(topology):

@@ -31,7 +31,7 @@ from windowing.spark.labels import task_labels
 from windowing.spark.output import Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
-from windowing.spark.sinks import Sink
+from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.turn import SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
@@ -195,10 +195,7 @@ class WindowedStream:
         for name in (*given, *discard):
             self._require_stream(name)
         for name, sink in given.items():
-            if not hasattr(sink, "write"):
-                raise ConfigError(
-                    f"the sink of stream {name!r} has no write(rows, batch_id), got {shown(sink)}; use FunctionSink(f)"
-                )
+            require_sink(name, sink)
         both = [name for name in given if name in discard]
         if both:
             raise ConfigError(f"stream {both[0]!r} has a sink and stands in discard; leave out one of them")

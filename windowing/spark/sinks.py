@@ -17,7 +17,7 @@ from windowing.errors import ConfigError, CorruptStateError, shown
 from windowing.spark.hadoop import Folder, literal_path
 from windowing.spark.owners import BATCH, Owner, claim_folder, owner_of, refuse_shared
 
-__all__ = ["FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "Sink", "claim"]
+__all__ = ["FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "Sink", "claim", "require_sink"]
 
 _FORMATS = ("parquet", "json", "csv")
 _SCHEMA_FILE = "_schema.json"
@@ -32,6 +32,12 @@ class Sink(Protocol):
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write all rows of a batch; called on the driver, with the same id again after a crash."""
+
+
+def require_sink(name: str, sink: Any) -> None:
+    """Raise ConfigError for what is no sink."""
+    if not hasattr(sink, "write"):
+        raise ConfigError(f"the sink of {name!r} has no write(rows, batch_id), got {shown(sink)}; use FunctionSink(f)")
 
 
 class FileSink:

@@ -82,7 +82,8 @@ def submit(
     wiring = wired(stages, frozenset(names[name][0] for name in known), {} if at_once else acking)
     _require_runnable(wiring)
     inputs = {key: _selected(topology.components[key[0]], key[1], source, spark) for key, source in given.items()}
-    width = _partitions(spark, checkpoint, wiring, partitions)
+    widest = max((len(stages.on_level(level)) for level in range(1, stages.last + 1)), default=1)
+    width = definition.shuffle_partitions(spark, str(checkpoint), partitions, widest)
     unread = unread_late(topology, sinks, discarded)
     outlets = Outlets({name: names[name] for name in known}, unread)
     plan = Plan(
@@ -114,14 +115,6 @@ def _chain(
         labels = task_labels(spark, len(wiring.stages.on_level(level)), partitions)
         rows = processed(rows, wiring, level, labels)
     return rows
-
-
-def _partitions(spark: SparkSession, checkpoint: str, wiring: Wiring, asked: int | None) -> int:
-    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
-        raise ConfigError(f"partitions is a number of at least 1, got {shown(asked)}; leave it out for the default")
-    widest = max((len(wiring.stages.on_level(level)) for level in range(1, wiring.stages.last + 1)), default=1)
-    cores = int(spark.sparkContext.defaultParallelism)
-    return asked or definition.stored_partitions(spark, str(checkpoint)) or min(widest, cores)
 
 
 def _require_runnable(wiring: Wiring) -> None:

@@ -15,13 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from windowing.errors import FailedException, cause_of
 from windowing.spark import failpoints
 from windowing.spark.failures import marked
+from windowing.spark.labels import label_of_row
 from windowing.spark.operator import batch_id
 from windowing.spark.pack import NOW
 from windowing.spark.trident.packets import Packets, told
@@ -226,7 +227,7 @@ class BatchLevel:
 
 def stream_level(rows: DataFrame, units: TridentUnits, level: int, labels: Sequence[int]) -> DataFrame:
     """Return what a level of the stream makes of the rows of the wire; `labels` are the grouping keys of its places."""
-    labelled = rows.withColumn("label", _label(units.on_level(level), labels))
+    labelled = rows.withColumn("label", label_of_row(labels, units.on_level(level)[0].number))
     processor = StreamLevel(units, level, labels)
     return labelled.groupBy("label").transformWithStateInPandas(processor, WIRE, "Append", "None")
 
@@ -254,11 +255,5 @@ def batch_level(
         F.lit(0).cast("bigint").alias("value"),
         F.lit(None).cast("binary").alias("data"),
     )
-    spread = rows.select(*_COLUMNS).unionByName(begun).repartition(partitions, _label(places, labels))
+    spread = rows.select(*_COLUMNS).unionByName(begun).repartition(partitions, label_of_row(labels, places[0].number))
     return spread.mapInArrow(BatchLevel(units, level, attempt), WIRE)
-
-
-def _label(places: Sequence[UnitPlace], labels: Sequence[int]) -> Column:
-    keys = F.array(*[F.lit(label).cast("bigint") for label in labels])
-    anyone = F.pmod(F.col("sender") + F.col("sequence"), F.lit(len(places)))
-    return F.coalesce(F.get(keys, (F.col("target") - places[0].number).cast("int")), F.get(keys, anyone.cast("int")))

@@ -8,6 +8,7 @@ control files, ticks (with windows only) -------------------------------------+-
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import reduce
@@ -27,7 +28,7 @@ from windowing.spark.level import emitted
 from windowing.spark.outlets import Outlets
 from windowing.spark.running import Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
-from windowing.spark.sinks import Sink
+from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.sources import Source, selected, told
 from windowing.spark.spouts import PartitionedSpout
 from windowing.spark.trident.attempts import Attempts
@@ -97,9 +98,9 @@ def submit_trident(
             assert records is not None
             source = spout_rows(spark, plan, spout, records)
         inputs[spout.number] = selected(spout.called, spout.schema, source, spark, str(spout.source.name))
-    width = _partitions(spark, str(checkpoint), units, partitions)
-    levels = {place.unit.level for place in units.places}
-    labels = {level: task_labels(spark, len(units.on_level(level)), width) for level in sorted(levels)}
+    places = Counter(place.unit.level for place in units.places)
+    width = definition.shuffle_partitions(spark, str(checkpoint), partitions, max(places.values(), default=1))
+    labels = {level: task_labels(spark, places[level], width) for level in sorted(places)}
     unread = tuple(_unread_late(units))
     if definition.last_batch(spark, str(checkpoint)) is None:
         attempts.require_new(str(checkpoint))
@@ -248,8 +249,7 @@ def _outlets(
         if name not in known:
             raise ConfigError(f"topology {plan.name!r} has no sink {shown(name)}; {did_you_mean(str(name), known)}")
     for name, sink in sinks.items():
-        if not hasattr(sink, "write"):
-            raise ConfigError(f"the sink {name!r} has no write(rows, batch_id), got {shown(sink)}; use FunctionSink(f)")
+        require_sink(name, sink)
         if name in dead and on_failure is not OnFailure.SKIP:
             raise ConfigError(
                 f"{name!r} has a sink, but no batch is skipped; give on_failure=OnFailure.SKIP, or leave it out"
@@ -267,12 +267,3 @@ def _outlets(
                 f"or say discard=({name!r},)"
             )
     return {name: (name, known[name]) for name in known if name in sinks}
-
-
-def _partitions(spark: SparkSession, checkpoint: str, units: TridentUnits, asked: int | None) -> int:
-    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
-        raise ConfigError(f"partitions is a number of at least 1, got {shown(asked)}; leave it out for the default")
-    levels = [place.unit.level for place in units.places]
-    widest = max((levels.count(level) for level in levels), default=1)
-    cores = int(spark.sparkContext.defaultParallelism)
-    return asked or definition.stored_partitions(spark, checkpoint) or min(widest, cores)
