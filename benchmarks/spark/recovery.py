@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,6 +68,7 @@ class Lives:
         assert self._killed is not None
         (folder, _), self._killed = self._killed, None
         found = lived(folder, self.seconds, self.rows, stop_after=1)
+        shutil.rmtree(folder, ignore_errors=True)
         return Measured(None, found["first"], {"with process and session": found["from_birth"]})
 
     def _live(self) -> None:

@@ -102,8 +102,8 @@ class NamedRows:
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
         """Return the values of the key's columns."""
-        columns = [map(one_nan, table.column(name).to_pylist()) for name in names]
-        return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
+        columns = [_keys_of(table.column(name)) for name in names]
+        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def is_row(self, value: Any) -> bool:
         """Return whether a value is such a Record."""
@@ -112,6 +112,11 @@ class NamedRows:
     def fields(self, payload: Any) -> dict[str, Any]:
         """Return the columns by name."""
         return dict(zip(self._columns, payload, strict=True))
+
+
+def _keys_of(column: pa.ChunkedArray) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return list(map(one_nan, values)) if pa.types.is_floating(column.type) else values
 
 
 def one_nan(value: Any) -> Any:

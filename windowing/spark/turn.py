@@ -329,7 +329,8 @@ class _Turn:
             state = self._dumped(self.executor.snapshot(), lambda value: self._named(value, named))
             held = np.array(sorted(named), dtype=np.int64)
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
-        written = chunks.write(self._fresh(table, accepted, numbers), held, self.stored.next_id, nonce)
+        fresh = self._fresh(table, accepted, numbers) if self.keeps_rows or self.columns is not None else None
+        written = chunks.write(fresh, held, self.stored.next_id, nonce)
         stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number)
         kept, told = frame(META_MAGIC, stored.body()), self._metrics(table, before)
         return TurnResult(kept, self.rows, chunks.puts, chunks.drops, told, self.late)
