@@ -32,7 +32,7 @@ test: setup lint types doctests  ## Set up, then lint, types, doctests and all t
 	$(call say,tests: those without Spark)
 	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services"
 	$(call say,tests: those on Spark)
-	@$(PYTEST) -m "spark and not crash and not services"
+	@$(PYTEST) -m "spark and not crash and not services" --durations 10
 
 .PHONY: test-fast
 test-fast: setup  ## Run the tests that need neither Spark nor a long time.
@@ -58,7 +58,7 @@ crash: setup  ## Run the long proofs: properties with five times the examples, t
 	$(call say,crash: the property tests with the long profile and the kills without Spark)
 	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) -m "(hypothesis or crash) and not spark and not services" --timeout 1800
 	$(call say,crash: the tests that kill and restart Spark)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) -m "crash and spark and not services" --timeout 1800
+	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) -m "crash and spark and not services" --timeout 1800 --durations 10
 
 .PHONY: fuzz
 fuzz: setup  ## Run the property tests that need no Spark with new random examples, five times as many.
