@@ -59,10 +59,10 @@ class Aggregation:
         "_component",
         "_fields",
         "_finish",
-        "_merge_only",
         "_merges",
         "_names",
         "_nothing",
+        "_only",
         "_parts",
         "_places",
         "_runs",
@@ -91,7 +91,8 @@ class Aggregation:
             for at, ((_, part), column) in enumerate(zip(self._parts, columns, strict=True), start=1)
         ]
         self._merges = [operator.add, *(part.merge for _, part in self._parts)]
-        self._merge_only = self._merges[1] if len(self._parts) == 1 else None
+        # One part besides count() is the most common, and takes half the time without a loop.
+        self._only = (self._adders[0][1], self._runs[0][1], self._merges[1]) if len(self._parts) == 1 else None
         self._places = [(name, 0 if name in counting else 1 + kept.index(name)) for name in named]
         own = all(type(part) in _OWN for _, part in self._parts)
         self._nothing: Partial | None = [0, *(part.init() for _, part in self._parts)] if own else None
@@ -115,21 +116,27 @@ class Aggregation:
 
     def add(self, partial: Partial, value: Any) -> None:
         """Add one value to a partial, in place."""
-        at = 0
+        at = 1
         try:
-            for at, add, column in self._adders:
-                partial[at] = add(partial[at], value if column is None else value[column])
+            if self._only is not None:
+                partial[1] = self._only[0](partial[1], value)
+            else:
+                for at, add, column in self._adders:
+                    partial[at] = add(partial[at], value if column is None else value[column])
         except Exception as problem:
             raise self._fault(at, f"given {shown(value)}", problem) from problem
         partial[0] += 1
 
     def add_many(self, partial: Partial, values: Sequence[Any]) -> None:
         """Add values in order to a partial, in place: the same as one `add` for each."""
-        at = 0
+        at = 1
         columns = list(zip(*values, strict=True)) if len(self._fields) > 1 else ()
         try:
-            for at, add_run, column in self._runs:
-                partial[at] = add_run(partial[at], values if column is None else columns[column])
+            if self._only is not None:
+                partial[1] = self._only[1](partial[1], values)
+            else:
+                for at, add_run, column in self._runs:
+                    partial[at] = add_run(partial[at], values if column is None else columns[column])
         except Exception as problem:
             raise self._fault(at, f"given {len(values)} values", problem) from problem
         partial[0] += len(values)
@@ -137,8 +144,8 @@ class Aggregation:
     def merge(self, older: Partial, newer: Partial) -> Partial:
         """Return the partial of both, as a list of its own."""
         try:
-            if self._merge_only is not None:  # half the time
-                return [older[0] + newer[0], self._merge_only(older[1], newer[1])]
+            if self._only is not None:
+                return [older[0] + newer[0], self._only[2](older[1], newer[1])]
             return list(map(operator.call, self._merges, older, newer))
         except Exception as problem:
             raise fault(self._component, "its aggregate=, merging two partial results", problem) from problem
