@@ -41,16 +41,16 @@ def assert_recovered(job: Job, undisturbed: Undisturbed) -> None:
     assert_nothing_lost(found, input_rows())
 
 
-@pytest.mark.parametrize(("point", "batch"), [("after_state_write", 2), ("before_commit", 3)])
 def test_a_killed_driver_that_is_started_again_writes_what_an_undisturbed_one_writes(
-    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed, point: str, batch: int
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:
     job = job_of("sliding")
-    kill_process(job, f"{point}:{batch}")
-    assert progress_of(job) == {
-        "offsets": [str(each) for each in range(batch + 1)],
-        "commits": [str(each) for each in range(batch)],
-    }
+    for point, batch in (("after_state_write", 2), ("before_commit", 3)):
+        kill_process(job, f"{point}:{batch}")
+        assert progress_of(job) == {
+            "offsets": [str(each) for each in range(batch + 1)],
+            "commits": [str(each) for each in range(batch)],
+        }
     finish_process(job)
     assert_recovered(job, undisturbed)
 
