@@ -18,6 +18,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from benchmarks.spark.stage import Input, checkpoint, figures, rows_of, spark, stream
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 
@@ -97,7 +98,7 @@ def exact(make: Callable[[Input], Any], provider: str | None = None) -> Callable
 
 
 def _started(writer: Any, provider: str | None) -> Any:
-    with _setting(PROVIDER, provider):
+    with _setting(PROVIDER, provider), _setting(FORMAT, None if provider is None else "1"):  # it knows no other
         return writer.outputMode("append").option("checkpointLocation", checkpoint()).trigger(availableNow=True).start()
 
 
