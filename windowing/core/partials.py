@@ -91,7 +91,7 @@ class Aggregation:
             for at, ((_, part), column) in enumerate(zip(self._parts, columns, strict=True), start=1)
         ]
         self._merges = [operator.add, *(part.merge for _, part in self._parts)]
-        # One part besides count() is the most common, and takes half the time without a loop.
+        # (add, add_many, merge) of the only part besides count(), the most common case: half the time without a loop.
         self._only = (self._adders[0][1], self._runs[0][1], self._merges[1]) if len(self._parts) == 1 else None
         self._places = [(name, 0 if name in counting else 1 + kept.index(name)) for name in named]
         own = all(type(part) in _OWN for _, part in self._parts)
