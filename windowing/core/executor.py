@@ -202,7 +202,7 @@ class WindowedBoltExecutor:
             return no_effects()
         if self.closed:
             nothing: Sequence[Any] = [None] * len(payloads)
-            return _at(0, self._to_side(payloads, timestamps or nothing, LateReason.CLOSED))
+            return zip((0,), self._to_side(payloads, timestamps or nothing, LateReason.CLOSED), strict=True)
         if not self._event_time:
             return self._machine.add_batch(payloads, [self._clock()] * len(payloads), keys)
         if timestamps is None:
@@ -271,6 +271,10 @@ class WindowedBoltExecutor:
 
     def _all_on_time(self, timestamps: Sequence[Any], trusted: bool) -> Sequence[int] | None:
         """Return the timestamps, marked if they are in order, when all tuples of a batch are on time; None if one may not be."""
+        of_column = getattr(timestamps, "bounds", None)
+        if of_column is not None:
+            lowest, highest = of_column()
+            return timestamps if self._from_ms <= lowest and highest <= self._upto_ms else None
         given = timestamps if type(timestamps) is list else list(timestamps)
         if not trusted and list(map(type, given)).count(int) != len(given):
             return None
@@ -283,8 +287,10 @@ class WindowedBoltExecutor:
         return None if not on_time else ordered if ordered == given else given
 
     def _judge_all(self, timestamps: Sequence[Any]) -> list[Judged]:
-        reasons = map(self._judge, timestamps)
-        return [(position, reason) for position, reason in enumerate(reasons) if reason is not None]
+        of_column = getattr(timestamps, "outside", None)
+        doubtful = enumerate(timestamps) if of_column is None else of_column(self._from_ms, self._upto_ms)
+        judged = ((position, self._judge(timestamp)) for position, timestamp in doubtful)
+        return [(position, reason) for position, reason in judged if reason is not None]
 
     def _track_batch(
         self,
@@ -315,18 +321,16 @@ class WindowedBoltExecutor:
         """Split a batch: what is on time goes to the manager, the rest to the side stream in runs of one reason."""
         out = {position for position, _ in judged}
         kept = [position for position in range(len(payloads)) if position not in out]
-        chosen = None if keys is None else [keys[p] for p in kept]
-        effects = self._machine.add_batch(taken(payloads, kept), [timestamps[p] for p in kept], chosen)
-        late = [each for run in _runs(judged) for each in self._late_run(payloads, timestamps, run)]
+        chosen = None if keys is None else taken(keys, kept)
+        effects = self._machine.add_batch(taken(payloads, kept), taken(timestamps, kept), chosen)
+        late = [(run[0][0], each) for run in _runs(judged) for each in self._late_run(payloads, timestamps, run)]
         # Only Storm's machine has effects when a tuple is added on event time.
         return merge(late, ((kept[at], effect) for at, effect in effects), key=itemgetter(0))
 
-    def _late_run(
-        self, payloads: Sequence[Any], timestamps: Sequence[Any], run: list[Judged]
-    ) -> Iterator[tuple[int, Effect]]:
+    def _late_run(self, payloads: Sequence[Any], timestamps: Sequence[Any], run: list[Judged]) -> Iterator[Effect]:
         first, reason = run[0]
-        end = first + len(run)
-        return _at(first, self._to_side(payloads[first:end], timestamps[first:end], reason))
+        part = slice(first, first + len(run))
+        return self._to_side(payloads[part], timestamps[part], reason)
 
     def _to_side(self, payloads: Sequence[Any], timestamps: Sequence[Any], reason: LateReason) -> Iterator[Effect]:
         self.side[reason.value] += len(payloads)
@@ -394,7 +398,3 @@ def _runs(judged: list[Judged]) -> Iterator[list[Judged]]:
     numbered = enumerate(judged)
     for _, run in groupby(numbered, key=lambda item: (item[1][0] - item[0], item[1][1])):
         yield [each for _, each in run]
-
-
-def _at(position: int, effects: Iterator[Effect]) -> Iterator[tuple[int, Effect]]:
-    return ((position, effect) for effect in effects)

@@ -2,7 +2,8 @@
 
     mapping, Record    row["delay"]        anything else    row.delay        no field    the tuple itself
 
-Tuples that lie in columns (`ColumnRows`, windowing/columnar) have `field_values(name)` and `take(positions)`, and are asked.
+What lies in columns (windowing/columnar) is asked: rows for `field_values(name)`, timestamps for `bounds()` and `outside(low,
+high)`, all of it for `take(positions)`.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ def column_of(field: str | None, payloads: Sequence[Any], asks: str = "aggregate
         ) from missing
 
 
-def taken(payloads: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
-    """Return the tuples at these positions."""
-    take = getattr(payloads, "take", None)
+def taken(values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
+    """Return the tuples, or what belongs to each, at these positions."""
+    take = getattr(values, "take", None)
     if take is None:
-        return [payloads[position] for position in positions]
+        return [values[position] for position in positions]
     chosen: Sequence[Any] = take(positions)
     return chosen
 

@@ -63,10 +63,10 @@ class Aggregation:
         "_names",
         "_nothing",
         "_only",
-        "_parts",
         "_places",
         "_runs",
         "_whole",
+        "parts",
         "spec",
     )
 
@@ -77,27 +77,27 @@ class Aggregation:
         self._names = list(named) if isinstance(aggregate, Mapping) else None
         counting = {name for name, part in named.items() if type(part) is Counted and part.field is None}
         kept = [name for name in named if name not in counting]
-        self._parts: list[tuple[str, Aggregator]] = [(name, named[name]) for name in kept]
-        self._fields = list(dict.fromkeys(field_of(part) for _, part in self._parts))
-        self._columns = [self._fields.index(field_of(part)) for _, part in self._parts]
+        self.parts: list[tuple[str, Aggregator]] = [(name, named[name]) for name in kept]
+        self._fields = list(dict.fromkeys(field_of(part) for _, part in self.parts))
+        self._columns = [self._fields.index(field_of(part)) for _, part in self.parts]
         self._whole = self._fields == [None]
-        columns = self._columns if len(self._fields) > 1 else [None] * len(self._parts)
+        columns = self._columns if len(self._fields) > 1 else [None] * len(self.parts)
         self._adders = [
             (at, part.add, column)
-            for at, ((_, part), column) in enumerate(zip(self._parts, columns, strict=True), start=1)
+            for at, ((_, part), column) in enumerate(zip(self.parts, columns, strict=True), start=1)
         ]
         self._runs = [
             (at, _run_adder(part), column)
-            for at, ((_, part), column) in enumerate(zip(self._parts, columns, strict=True), start=1)
+            for at, ((_, part), column) in enumerate(zip(self.parts, columns, strict=True), start=1)
         ]
-        self._merges = [operator.add, *(part.merge for _, part in self._parts)]
+        self._merges = [operator.add, *(part.merge for _, part in self.parts)]
         # (add, add_many, merge) of the only part besides count(), the most common case: half the time without a loop.
-        self._only = (self._adders[0][1], self._runs[0][1], self._merges[1]) if len(self._parts) == 1 else None
+        self._only = (self._adders[0][1], self._runs[0][1], self._merges[1]) if len(self.parts) == 1 else None
         self._places = [(name, 0 if name in counting else 1 + kept.index(name)) for name in named]
-        own = all(type(part) in _OWN for _, part in self._parts)
-        self._nothing: Partial | None = [0, *(part.init() for _, part in self._parts)] if own else None
-        plainly = all(type(part) in _RESULT_IS_ACCUMULATOR for _, part in self._parts)
-        self._finish = None if plainly else [_identity, *(_finisher(part) for _, part in self._parts)]
+        own = all(type(part) in _OWN for _, part in self.parts)
+        self._nothing: Partial | None = [0, *(part.init() for _, part in self.parts)] if own else None
+        plainly = all(type(part) in _RESULT_IS_ACCUMULATOR for _, part in self.parts)
+        self._finish = None if plainly else [_identity, *(_finisher(part) for _, part in self.parts)]
 
     def values(self, payloads: Sequence[Any]) -> Sequence[Any]:
         """Return what is read of each payload. Raises ConfigError for a payload without the field. Cost: C speed."""
@@ -112,7 +112,7 @@ class Aggregation:
 
     def init(self) -> Partial:
         """Return the partial of nothing, a list of its own: our own accumulators are never changed in place."""
-        return [0, *(part.init() for _, part in self._parts)] if self._nothing is None else self._nothing.copy()
+        return [0, *(part.init() for _, part in self.parts)] if self._nothing is None else self._nothing.copy()
 
     def add(self, partial: Partial, value: Any) -> None:
         """Add one value to a partial, in place."""
@@ -151,7 +151,7 @@ class Aggregation:
             raise fault(self._component, "its aggregate=, merging two partial results", problem) from problem
 
     def _fault(self, at: int, doing: str, problem: Exception) -> BoltError:
-        named, part = self._parts[at - 1]
+        named, part = self.parts[at - 1]
         name = "" if self._names is None else f" {named!r}"
         field = field_of(part)
         of = "" if field is None else f" of field {field!r}"

@@ -168,15 +168,20 @@ class TimePaneManager(Entries):
         return not self._gaps or align_up(end, self._slide, self._offset) - self._length < end
 
     def _new_cell(self, pane: _Pane, key: Any) -> Partial:
+        cell = self._aggregation.init()
+        self._put_cell(pane, key, cell)
+        return cell
+
+    def _put_cell(self, pane: _Pane, key: Any, cell: Partial) -> None:
+        """Give a key its first cell of a pane."""
         end = pane.end
-        cell = pane.cells[key] = self._aggregation.init()
+        pane.cells[key] = cell
         newest = self._newest.get(key)
         if newest is None:
             self._meet(key)
             self._newest[key] = end
         elif end > newest:
             self._newest[key] = end
-        return cell
 
     def _meet(self, key: Any) -> None:
         """Give a key its place among the keys, unless it has one."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from windowing.columnar import ColumnRows
+from windowing.columnar import ColumnRows, Keys
 from windowing.spark.arrival import in_order
 from windowing.spark.codec import NAN
 from windowing.spark.state import decode_table
@@ -50,7 +50,7 @@ class RowFormat(Protocol):
     def in_columns(self, table: pa.Table) -> Sequence[Any]:
         """Return the same, without making a row before somebody asks for one, where that can be."""
 
-    def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
+    def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
         """Return the key= of each row."""
 
     def is_row(self, value: Any) -> bool:
@@ -100,9 +100,12 @@ class NamedRows:
         """Return the rows as columns, of which a Record is made when somebody asks for it."""
         return ColumnRows(self.kept(table), self.payloads)
 
-    def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
-        """Return the values of the key's columns."""
-        columns = [_keys_of(table.column(name)) for name in names]
+    def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
+        """Return the values of the key's columns, which stay columns where they cannot be NaN or nested."""
+        found = [table.column(name) for name in names]
+        if not any(pa.types.is_floating(each.type) or pa.types.is_nested(each.type) for each in found):
+            return Keys(found)
+        columns = [_keys_of(each) for each in found]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def is_row(self, value: Any) -> bool:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from windowing.columnar import ColumnarWindowManager, columnar_executor, viewed
+from windowing.columnar import ColumnarPaneManager, ColumnarWindowManager, Timestamps, columnar_executor, viewed
 from windowing.core.config import OnError
 from windowing.core.events import Activation, Effect, Expired, Late
 from windowing.core.executor import WindowedBoltExecutor
@@ -165,6 +165,7 @@ class _Turn:
         # Only the built-in windows number their tuples; other machines' snapshots name the rows they hold.
         self.numbered = self.manager if isinstance(self.manager, WindowManager) else None
         self.columns = self.manager if isinstance(self.manager, ColumnarWindowManager) else None
+        self.takes_columns = isinstance(self.manager, ColumnarPaneManager)
         self.keeps_rows = not isinstance(self.manager, ColumnarWindowManager | TimePaneManager | NumberPaneManager)
         self.rows: list[tuple[str, dict[str, Any]]] = []
         self.row_of: dict[int, Any] = {}
@@ -185,7 +186,10 @@ class _Turn:
         stage = self.stage
         if self.config.columnar is not None and stage.format is None:
             return columnar_executor(self.config, stage.streams, stage.bolt.name, True, self.format.payloads)
-        return WindowedBoltExecutor(self.config, stage.streams, stage.bolt.name, True, stage.acks)
+        executor = WindowedBoltExecutor(self.config, stage.streams, stage.bolt.name, True, stage.acks)
+        if type(executor.manager) is TimePaneManager and stage.format is None:
+            executor.manager = ColumnarPaneManager(self.config, stage.bolt.name)
+        return executor
 
     # -- the turn ------------------------------------------------------------------------------------------------------
 
@@ -248,7 +252,7 @@ class _Turn:
             self.next_number += len(payloads)
         effects = self.executor.add_batch(
             payloads,
-            table.column(TIMESTAMP).to_pylist() if self.config.event_time else None,
+            self._timestamps(table),
             keys=self._keys(table, payloads),
             trusted=True,
             tracked=False,
@@ -375,5 +379,14 @@ class _Turn:
             metrics[name] = after[name] - before[name]
         return metrics
 
-    def _keys(self, table: pa.Table, payloads: Sequence[Any]) -> list[Any] | None:
-        return None if self.config.key is None else self.format.keys(table, payloads, self.config.key)
+    def _keys(self, table: pa.Table, payloads: Sequence[Any]) -> Sequence[Any] | None:
+        if self.config.key is None:
+            return None
+        keys = self.format.keys(table, payloads, self.config.key)
+        return keys if self.takes_columns else list(keys)
+
+    def _timestamps(self, table: pa.Table) -> Sequence[Any] | None:
+        if not self.config.event_time:
+            return None
+        stamps = table.column(TIMESTAMP)
+        return Timestamps(stamps.to_numpy()) if self.takes_columns and not stamps.null_count else stamps.to_pylist()

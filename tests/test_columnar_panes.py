@@ -1,0 +1,228 @@
+"""Panes over columns: after every batch the machine of rows and the machine of columns hold the same, to the last bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.columnar import ColumnarPaneManager, ColumnRows, Keys, Timestamps
+from windowing.columnar.sums import partials_of
+from windowing.core import aggregate as agg
+from windowing.core.config import WindowConfig
+from windowing.core.events import Activation
+from windowing.core.executor import WindowedBoltExecutor
+from windowing.core.measures import millis
+from windowing.core.partials import Aggregation
+from windowing.core.time_panes import TimePaneManager
+from windowing.errors import ConfigError
+
+FLOATS = st.one_of(st.floats(width=32), st.sampled_from([0.0, -0.0, 0.1, 1e308, float("nan"), float("inf")]))
+TYPES = {
+    pa.int64(): st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1)),
+    pa.int16(): st.integers(-(2**15), 2**15 - 1),
+    pa.float64(): FLOATS,
+    pa.float32(): FLOATS,
+    pa.string(): st.sampled_from(["a", "b"]),
+}
+KEYS = {
+    pa.int64(): st.integers(0, 3),
+    pa.string(): st.sampled_from(["x", "y", ""]),
+    pa.date32(): st.dates().map(lambda day: day.replace(year=2000, month=1, day=1 + day.day % 3)),
+    pa.bool_(): st.booleans(),
+}
+NUMBERS = {"n": agg.count(), "f": agg.count("v"), "s": agg.sum("v"), "m": agg.mean("v")}
+EXTREMES = {"least": agg.min("v"), "most": agg.max("v"), "n": agg.count()}
+
+
+@st.composite
+def aggregates(draw: Any, kind: pa.DataType) -> dict[str, Any]:
+    """Some of the aggregators that take values of a type."""
+    possible = {"n": agg.count(), "f": agg.count("v")} if kind == pa.string() else NUMBERS | EXTREMES
+    names = draw(st.lists(st.sampled_from(sorted(possible)), min_size=1, unique=True))
+    return {name: possible[name] for name in names}
+
+
+@st.composite
+def batches(draw: Any, kind: pa.DataType, keys: list[pa.DataType]) -> list[tuple[pa.Table, list[int]]]:
+    """Batches of one schema, mostly in order of time, with values that are missing."""
+    fields = {"v": (kind, TYPES[kind])} | {f"k{at}": (each, KEYS[each]) for at, each in enumerate(keys)}
+    some = []
+    newest = 0
+    for _ in range(draw(st.integers(1, 4))):
+        count = draw(st.integers(0, 12))
+        table = pa.table(
+            {
+                name: pa.array(draw(st.lists(st.none() | values, min_size=count, max_size=count)), of)
+                for name, (of, values) in fields.items()
+            }
+        )
+        stamps = [newest + each for each in draw(st.lists(st.integers(-9, 30), min_size=count, max_size=count))]
+        some.append((table, sorted(stamps) if draw(st.booleans()) else stamps))
+        newest = max([newest, *stamps])
+    return some
+
+
+@given(
+    data=st.data(),
+    kind=st.sampled_from(list(TYPES)),
+    keys=st.lists(st.sampled_from(list(KEYS)), max_size=3),
+    length=st.sampled_from([4, 6, 10]),
+    slide=st.sampled_from([2, 4, 10, 15]),
+    restarts=st.booleans(),
+)
+def test_panes_of_columns_hold_what_panes_of_rows_hold(data, kind, keys, length, slide, restarts):
+    """Law: equal snapshots after each batch and turn, and equal effects, whatever the types and the order."""
+    names = tuple(f"k{at}" for at in range(len(keys)))
+    config = WindowConfig(
+        length=millis(length),
+        slide=millis(slide),
+        timestamp="ts",
+        key=names or None,
+        aggregate=data.draw(aggregates(kind)),
+    )
+    rows, columns = TimePaneManager(config), ColumnarPaneManager(config)
+    watermark = -20
+    for table, stamps in data.draw(batches(kind, keys)):
+        kept = [at for at, stamp in enumerate(stamps) if stamp > watermark]
+        table, stamps = table.take(pa.array(kept, pa.int64())), [stamps[at] for at in kept]
+        of_row = Keys([table.column(name) for name in names]) if names else None
+        list(rows.add_batch(table.to_pylist(), stamps, None if of_row is None else list(of_row)))
+        list(columns.add_batch(ColumnRows(table), Timestamps(np.array(stamps, dtype=np.int64)), of_row))
+        columns.check()
+        assert repr(columns.snapshot()) == repr(rows.snapshot())
+        if stamps:
+            watermark = max(watermark, max(stamps) - 5)
+            assert told(columns.advance(watermark)) == told(rows.advance(watermark))
+        if restarts:
+            again = ColumnarPaneManager(config)
+            again.restore(rows.snapshot())
+            columns = again
+        assert repr(columns.snapshot()) == repr(rows.snapshot())
+    assert told(columns.drain()) == told(rows.drain())
+
+
+def told(effects: Any) -> str:
+    """What a driver sees of effects; NaN and -0.0 as they are."""
+    return repr(
+        [
+            (
+                each.window.key,
+                each.window.start_timestamp,
+                each.window.end_timestamp,
+                len(each.window),
+                each.window.aggregate,
+            )
+            if isinstance(each, Activation)
+            else each
+            for each in effects
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "aggregate"),
+    [
+        (pa.array([1, 2, None, 4]), {"s": agg.sum("v"), "n": agg.count(), "f": agg.count("v"), "m": agg.mean("v")}),
+        (pa.array([0.5, 0.25, None, -1.5]), {"s": agg.sum("v"), "low": agg.min("v"), "high": agg.max("v")}),
+        (pa.array([1, 2, 3, 4], pa.int8()), {"s": agg.sum("v"), "low": agg.min("v")}),
+    ],
+)
+def test_plain_numbers_are_summed_in_columns(values, aggregate):
+    """The fast way is taken where it can be, or nobody would notice if it were not."""
+    groups = np.array([0, 1, 0, 0])
+    found = partials_of(Aggregation(aggregate), pa.table({"v": values}), groups, [None, None])
+    slow = [Aggregation(aggregate).init() for _ in range(2)]
+    for group, value in zip(groups, values.to_pylist(), strict=True):
+        fields = Aggregation(aggregate)
+        fields.add(slow[group], fields.value({"v": value}))
+    assert repr(found) == repr(slow)
+
+
+@pytest.mark.parametrize(
+    ("values", "aggregate"),
+    [
+        (pa.array([2**62, 2**62]), agg.sum("v")),
+        (pa.array([-0.0, 1.0]), agg.sum("v")),
+        (pa.array([float("nan"), 1.0]), agg.min("v")),
+        (pa.array(["a", "b"]), agg.max("v")),
+        (pa.array([1, 2]), agg.fold(lambda: 0, lambda a, v: a + v, lambda a, b: a + b, field="v")),
+    ],
+)
+def test_what_numpy_would_say_otherwise_is_left_to_rows(values, aggregate):
+    assert partials_of(Aggregation(aggregate), pa.table({"v": values}), np.array([0, 0]), [None]) is None
+
+
+def test_a_column_that_is_not_there_is_named():
+    config = WindowConfig(length=millis(4), slide=millis(4), timestamp="ts", aggregate=agg.sum("v"))
+    manager = ColumnarPaneManager(config)
+    with pytest.raises(ConfigError, match="'v'"):
+        manager.add_batch(ColumnRows(pa.table({"w": [1]})), Timestamps(np.array([1])))
+    assert manager.tally.accepted == 0
+    list(manager.add_batch([{"v": 3}], [1]))
+
+
+@given(
+    stamps=st.lists(st.integers(-50, 400), min_size=1, max_size=20),
+    late=st.lists(st.integers(-50, 400), max_size=20),
+)
+def test_an_executor_judges_columns_as_it_judges_lists(stamps, late):
+    """Late tuples and those too far ahead go to the side in the same runs, at the same positions."""
+    config = WindowConfig(
+        length=millis(10), slide=millis(5), timestamp="ts", key=("k",), aggregate=agg.sum("v"), max_future_ms=250
+    )
+    seen = []
+    for columns in (False, True):
+        executor = WindowedBoltExecutor(config)
+        executor.manager = ColumnarPaneManager(config)
+        executor.set_clock(100)
+        effects: list[Any] = []
+        for batch in (stamps, late):
+            table = pa.table({"k": [stamp % 3 for stamp in batch], "v": batch}, schema=SCHEMA)
+            rows: Any = ColumnRows(table) if columns else table.to_pylist()
+            keys: Any = Keys([table.column("k")])
+            times: Any = Timestamps(table.column("v").to_numpy()) if columns else batch
+            effects += executor.add_batch(rows, times, keys=keys if columns else list(keys), trusted=True)
+            effects += [told([each]) for each in executor.turn()]
+            executor.check()
+        seen.append((repr(effects), executor.snapshot(), executor.counts()))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("aggregate", [agg.sum("v"), agg.mean("v"), {"s": agg.sum("v"), "m": agg.mean("v")}])
+def test_a_pane_that_grows_over_batches_is_summed_from_left_to_right(aggregate):
+    """Floats of every size, of which each order of adding gives another sum."""
+    config = WindowConfig(length=millis(1000), slide=millis(1000), timestamp="ts", key=("k",), aggregate=aggregate)
+    rows, columns = TimePaneManager(config), ColumnarPaneManager(config)
+    random = np.random.default_rng(5)
+    for _ in range(20):
+        values = random.random(50) * 10.0 ** random.integers(-9, 9, 50)
+        table, stamps = pa.table({"k": random.integers(0, 3, 50), "v": values}), random.integers(1, 1000, 50)
+        keys = Keys([table.column("k")])
+        list(rows.add_batch(table.to_pylist(), stamps.tolist(), list(keys)))
+        list(columns.add_batch(ColumnRows(table), Timestamps(stamps), keys))
+        assert repr(columns.snapshot()) == repr(rows.snapshot())
+
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+
+
+@given(columns=st.lists(st.sampled_from(list(KEYS)), min_size=1, max_size=3), data=st.data())
+def test_keys_in_columns_are_a_sequence(columns, data):
+    count = data.draw(st.integers(0, 10))
+    arrays = [
+        pa.chunked_array([pa.array(data.draw(st.lists(st.none() | KEYS[kind], min_size=count, max_size=count)), kind)])
+        for kind in columns
+    ]
+    keys = Keys(arrays)
+    whole = list(keys)
+    numbers, distinct = keys.coded()
+    assert len(keys) == len(whole) == count
+    assert [distinct[number] for number in numbers] == whole
+    assert distinct == list(dict.fromkeys(whole))
+    assert list(keys.take(range(0, count, 2))) == whole[::2]
+    assert [keys[at] for at in range(count)] == whole
