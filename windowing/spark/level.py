@@ -21,6 +21,7 @@ from windowing.spark import failpoints
 from windowing.spark.edges import NO_ROOTS, root_of
 from windowing.spark.failures import marked
 from windowing.spark.flow import Flow
+from windowing.spark.garbage import seldom_collected
 from windowing.spark.labels import label_of_row
 from windowing.spark.operator import batch_id
 from windowing.spark.pack import NOW
@@ -83,7 +84,7 @@ class LevelProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Make the turn of one place, and hand on what is meant for others."""
-        with marked():
+        with marked(), seldom_collected():
             place = self._places[int(key[0])]
             taken = rows_of(rows)
             own = [row for row in taken if row.target == place.number]

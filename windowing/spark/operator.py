@@ -18,6 +18,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from windowing.spark import failpoints
 from windowing.spark.failures import marked
+from windowing.spark.garbage import seldom_collected
 from windowing.spark.output import Encoder, Layout
 from windowing.spark.turn import Control, Part, TaskStage, TurnResult
 
@@ -42,7 +43,7 @@ class TaskProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Make the turn of one task. Spark may hand its rows over in several frames: all are taken first."""
-        with marked():
+        with marked(), seldom_collected():
             frames = list(rows)
             task = self._task_of[int(key[0])]
             parts, controls = _unpacked(frames)

@@ -31,7 +31,7 @@ _STREAM = "_stream"
 _METRICS_ROW = -1
 _SLICE = 20_000
 
-Row = tuple[str, Mapping[str, Any]]
+Row = tuple[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Encoder:
 
         Raises BoltError for a value that is not of its field's type. Cost: one Arrow array per field and stream.
         """
-        by_stream: dict[str, list[Mapping[str, Any]]] = {stream: [] for stream in self._numbers}
+        by_stream: dict[str, list[tuple[Any, ...]]] = {stream: [] for stream in self._numbers}
         for stream, row in rows:
             if stream in by_stream:
                 by_stream[stream].append(row)
@@ -102,11 +102,10 @@ class Encoder:
             part = table.slice(start, _SLICE)
             yield pd.DataFrame({field.name: _series(part.column(field.name), field.type) for field in part.schema})
 
-    def _block(self, stream: str, rows: list[Mapping[str, Any]]) -> pa.Table:
+    def _block(self, stream: str, rows: list[tuple[Any, ...]]) -> pa.Table:
         number = self._numbers[stream]
         columns = {_STREAM: pa.repeat(pa.scalar(number, pa.int32()), len(rows))}
-        for place, field in self._fields[stream]:
-            values = [row[field.name] for row in rows]
+        for (place, field), values in zip(self._fields[stream], zip(*rows, strict=True), strict=True):
             columns[_name(number, place)] = arrow_column(self._bolt, stream, field, values)
         return pa.table(columns)
 

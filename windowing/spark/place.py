@@ -129,11 +129,11 @@ class PlaceTurn:
         name, task = self._place.component, self._place.task
         late = iter(turn.late)
         anchors = [NO_ROOTS] * len(turn.rows) if watch is None else watch.roots
-        for (stream, columns), roots in zip(turn.rows, anchors, strict=True):
+        for (stream, values_of_row), roots in zip(turn.rows, anchors, strict=True):
             # A late tuple is sent on as it arrives, all else by the turn.
             flow.phase = next(late).phase if stream == stage.late_stream else self._wiring.phases[name, task]
             if stream in self._component.outputs:
-                flow.emit(name, task, Emitted(stream, tuple(columns.values())), roots)
+                flow.emit(name, task, Emitted(stream, values_of_row), roots)
         told = flow.metrics(name, {**turn.metrics, "now": flow.now})
         result = PlaceResult(told, turn.metadata, turn.puts, turn.drops)
         if values is not None:

@@ -39,7 +39,7 @@ from windowing.spark.stored_task import StoredTask
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
-from windowing.topology.letters import DEAD_LETTER_FIELDS, DEAD_LETTERS, DeadLetter
+from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.runner import BoltRunner, Emission
 
 __all__ = ["Control", "Part", "TaskStage", "TurnResult", "Watcher"]
@@ -80,13 +80,13 @@ class Watcher(Protocol):
 
 
 class TurnResult(NamedTuple):
-    """What a turn did; `rows` are (stream, columns) in output order, `puts` and `drops` the changes of chunks by key.
+    """What a turn did; `rows` are (stream, values) in output order, `puts` and `drops` the changes of chunks by key.
 
     late: the payload of each row on the late stream, in order.
     """
 
     metadata: bytes
-    rows: list[tuple[str, dict[str, Any]]]
+    rows: list[Emission]
     puts: dict[bytes, bytes]
     drops: list[bytes]
     metrics: dict[str, int | None]
@@ -167,7 +167,8 @@ class _Turn:
         self.columns = self.manager if isinstance(self.manager, ColumnarWindowManager) else None
         self.takes_columns = isinstance(self.manager, ColumnarPaneManager)
         self.keeps_rows = not isinstance(self.manager, ColumnarWindowManager | TimePaneManager | NumberPaneManager)
-        self.rows: list[tuple[str, dict[str, Any]]] = []
+        self.as_it_is = self.columns is not None or self.config.columnar is None
+        self.rows: list[Emission] = []
         self.row_of: dict[int, Any] = {}
         self.number_of: dict[int, int] = {}
         self.next_number = 0
@@ -274,15 +275,14 @@ class _Turn:
             self._perform_one(effect, runner)
 
     def _perform_one(self, effect: Effect, runner: BoltRunner) -> None:
-        if isinstance(effect, Activation):
-            for stream, values in self._emissions(effect.window, runner):
-                self.rows.append((stream, dict(zip(self.stage.bolt.outputs[stream].names, values, strict=True))))
+        if type(effect) is Activation:
+            self.rows += self._emissions(effect.window, runner)
             if self.watcher is not None:
                 self.watcher.fired(effect.window, len(self.rows))
         elif isinstance(effect, Late):
             for payload in effect.payloads:
-                row = self.format.fields(payload) | {"reason": effect.reason.value}
-                self.rows.append((self.stage.late_stream, row))
+                values = (*self.format.fields(payload).values(), effect.reason.value)
+                self.rows.append((self.stage.late_stream, values))
                 self.late.append(payload)
             if self.watcher is not None:
                 self.watcher.late(effect.payloads, len(self.rows))
@@ -291,7 +291,7 @@ class _Turn:
 
     def _emissions(self, window: TupleWindow, runner: BoltRunner) -> list[Emission]:
         try:
-            return runner.run(window if self.columns is not None else viewed(window, self.config.columnar))
+            return runner.run(window if self.as_it_is else viewed(window, self.config.columnar))
         except BoltError as error:
             self._failed(window, error)
             return []
@@ -312,7 +312,7 @@ class _Turn:
             self.watcher.failed(window)
         if self.config.on_error is OnError.DEAD_LETTER:
             letter = DeadLetter.of_window(self.stage.bolt.name, self.task, error, window)
-            self.rows.append((DEAD_LETTERS, dict(zip(DEAD_LETTER_FIELDS.names, letter.row(), strict=True))))
+            self.rows.append((DEAD_LETTERS, letter.row()))
 
     # -- what is kept --------------------------------------------------------------------------------------------------
 

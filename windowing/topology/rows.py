@@ -42,9 +42,6 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
     """
     if returned is None:
         return
-    if type(returned) is tuple:  # most are
-        yield row_of(returned, schema, stream)
-        return
     refuse_awaitable(returned)
     if isinstance(returned, set | frozenset):
         raise RowError(f"it returned a set, whose order changes from run to run, {shown(returned)}; return sorted(...)")
@@ -77,9 +74,10 @@ def row_of(row: Any, schema: Schema, stream: str) -> tuple[Any, ...]:
 
     Cost: 0.5 us for a row of three values that are of their types.
     """
-    values = _in_order(row, schema, stream)
+    converters = converters_of(schema.types)
+    values = row if type(row) is tuple and len(row) == len(converters) else _in_order(row, schema, stream)
     try:
-        return tuple(map(call, converters_of(schema.types), values))
+        return tuple(map(call, converters, values))
     except Misfit:
         raise RowError(_misfit(values, schema, stream)) from None
 

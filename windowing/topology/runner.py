@@ -71,11 +71,12 @@ class BoltRunner:
     Cost: one call of the user's code per window, plus 0.5 us a row to check its shape and the types of its values.
     """
 
-    __slots__ = ("_bolt", "_call", "_file", "_home", "_instance", "_who")
+    __slots__ = ("_bolt", "_call", "_file", "_home", "_instance", "_schema", "_who")
 
     def __init__(self, bolt: WindowedBolt) -> None:
         self._bolt = bolt
         self._who = f"bolt {bolt.name!r}"
+        self._schema = bolt.outputs.get(DEFAULT_STREAM)
         self._call: Any = None
         self._instance: Any = None
         method = "execute" if bolt.is_class else None
@@ -102,15 +103,19 @@ class BoltRunner:
 
     def run(self, window: TupleWindow) -> list[Emission]:
         """Call the bolt on `window` and return its rows in the order in which it made them, or raise BoltError."""
-        self._check_open()
+        if self._call is None:
+            self._check_open()
         if self._bolt.style is CallStyle.COLLECTOR:
             return self._collect(window)
-        schema = self._bolt.outputs.get(DEFAULT_STREAM)
+        schema = self._schema
         try:
+            returned = self._call(window)
             if schema is None:
-                refuse_rows(self._call(window))
+                refuse_rows(returned)
                 return []
-            return [(DEFAULT_STREAM, row) for row in rows_of(self._call(window), schema, DEFAULT_STREAM)]
+            if type(returned) is tuple:  # most are
+                return [(DEFAULT_STREAM, row_of(returned, schema, DEFAULT_STREAM))]
+            return [(DEFAULT_STREAM, row) for row in rows_of(returned, schema, DEFAULT_STREAM)]
         except (Exception, SystemExit) as problem:
             raise self._failure(problem, f"on {_line(window)}") from problem
 

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from windowing.errors import FailedException, cause_of
 from windowing.spark import failpoints
 from windowing.spark.failures import marked
+from windowing.spark.garbage import seldom_collected
 from windowing.spark.labels import label_of_row
 from windowing.spark.operator import batch_id
 from windowing.spark.pack import NOW
@@ -161,7 +162,7 @@ class StreamLevel(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Make the turn of one place, and hand on what is meant for others."""
-        with marked():
+        with marked(), seldom_collected():
             place = self._places[int(key[0])]
             taken = rows_of(rows)
             own = [row for row in taken if row.target == place.number]
