@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 from tests.test_turn import OUTPUT, Task, batches_of
 from windowing import count, millis, windowed_bolt
 from windowing.core import aggregate as agg
-from windowing.errors import BoltError, ConfigError
+from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.runtime import run_local
+from windowing.runtime.cluster import run_topology
+from windowing.spark.output import Encoder, Layout
 from windowing.spark.rows import NamedRows
+from windowing.spark.wiring import wired
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt_of
+from windowing.topology.stages import stages_of
 
 SHAPES: list[dict[str, Any]] = [
     {"length": millis(20), "slide": millis(5), "timestamp": "ts"},
@@ -131,6 +140,188 @@ def test_a_column_that_is_not_there_fails_the_bolt_by_name():
 
     with pytest.raises(BoltError, match="has no column 'delay', it has 'v'"):
         run_local(sum_of, [[{"v": 1}]])
+
+
+AGGREGATE = {"n": agg.count(), "total": agg.sum("v"), "mean": agg.mean("v"), "worst": agg.max("id")}
+LATE = "id long, ts long, key string, v double, reason string"
+RESULTS = "key string, ends long, n long, total double, mean double, worst long"
+
+
+def struct(ddl: str) -> StructType:
+    """A schema without a session."""
+    made = StructType()
+    for name, kind in map(str.split, ddl.split(",")):
+        made.add(name, {"int": "integer"}.get(kind, kind))
+    return made
+
+
+def one_by_one(window: Any) -> Any:
+    found = window.aggregate
+    return window.key, window.end_timestamp, found["n"], found["total"], found["mean"], found["worst"]
+
+
+def as_table(window: Any) -> Any:
+    found = window.aggregate
+    if isinstance(found, dict):
+        found = pa.table(found)
+    return found.append_column("ends", pa.repeat(window.end_timestamp, len(found)))
+
+
+def of_all_keys(form: str | None, length: int, slide: int) -> Any:
+    options = {"timestamp": "ts", "key": "key", "aggregate": AGGREGATE, "late_stream": "late", "output": RESULTS}
+    function = one_by_one if form is None else as_table
+    return bolt_of(
+        windowed_bolt(millis(length), millis(slide), name="probe", columnar=form, **options)(
+            lambda window: function(window)
+        )
+    )
+
+
+@pytest.mark.parametrize("shape", [(10, 10), (20, 5), (6, 4)])
+@settings(max_examples=30)
+@given(drawn=BATCHES)
+def test_the_aggregates_of_all_keys_at_once_are_those_key_by_key(shape, drawn):
+    """Rows, order of keys, late rows and figures; also where a turn hands tables through (Spark), and in a local run."""
+    forms = {form: of_all_keys(form, *shape) for form in (None, "arrow", "numpy")}
+    tasks = {form: Task(bolt) for form, bolt in forms.items()}
+    through, expected = Task(forms["arrow"]), []
+    layout = Layout({"default": struct(RESULTS), "late": struct(LATE)})
+    encoder = Encoder("probe", layout)
+    batches = [*batches_of(drawn), []]
+    for number, batch in enumerate(batches):
+        drain = number == len(batches) - 1
+        results = {form: task.run(batch, drain, now_ms=number) for form, task in tasks.items()}
+        assert results["arrow"].rows == results["numpy"].rows == results[None].rows
+        assert results["arrow"].metrics == results[None].metrics
+        expected += [tuple(row.values()) for stream, row in results[None].rows if stream == "default"]
+        whole = through.run(batch, drain, now_ms=number, fitted=encoder.fitted)
+        assert all(type(values) is pa.Table for stream, values in whole.rows if stream == "default")
+        plain = [(stream, tuple(row.values())) for stream, row in results[None].rows]
+        told = [(stream, values if stream == "default" else tuple(values.values())) for stream, values in whole.rows]
+        assert encoder.table(told, {}) == encoder.table(plain, {})
+    for bolt in forms.values():
+        assert run_local(bolt, batches)["default"] == expected
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (lambda t: t.rename_columns(["key", "m"]), "without n"),
+        (lambda t: t.drop_columns(["n"]), "without n"),
+        (
+            lambda t: pa.table({"key": t["key"], "n": ["x"] * len(t)}),
+            "field 'n' of stream 'default' is declared int: got 'x'",
+        ),
+        (lambda t: pa.table({"key": t["key"], "n": [2**40] * len(t)}), "got 1099511627776, wanted a whole number from"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_as_its_rows_would_be(made, problem):
+    @windowed_bolt(
+        millis(10), millis(10), timestamp="ts", key="key", columnar="arrow", aggregate={"n": agg.count()},
+        output="key string, n int",
+    )  # fmt: skip
+    def wrong(window):
+        return made(window.aggregate)
+
+    rows = [{"id": 1, "ts": 1, "key": "a", "v": 0.5}]
+    encoder = Encoder("wrong", Layout({"default": struct("key string, n int")}))
+    for run in (
+        lambda: Task(bolt_of(wrong)).run(rows, True, fitted=encoder.fitted),
+        lambda: run_local(wrong, [rows]),
+    ):
+        with pytest.raises(BoltError, match=re.escape(problem)):
+            run()
+
+
+def test_tables_are_taken_column_by_column_where_no_value_can_misfit():
+    encoder = Encoder("b", Layout({"default": struct("n long, v double, s string")}))
+    narrow = pa.table({"s": pa.nulls(2), "v": pa.array([1, 2], pa.float32()), "n": pa.array([1, 2], pa.int8())})
+    assert encoder.fitted(narrow).drop_columns(["_stream"]).to_pydict() == {
+        "_0_0": [1, 2], "_0_1": [1.0, 2.0], "_0_2": [None, None]
+    }  # fmt: skip
+    assert encoder.fitted(narrow.to_batches()[0]) == encoder.fitted(narrow)
+    for name, values in (("n", [1.0, 2.0]), ("v", [1, 2]), ("s", [1, 2])):
+        at = narrow.column_names.index(name)
+        assert encoder.fitted(narrow.set_column(at, name, pa.array(values))) is None
+    assert encoder.fitted(narrow.append_column("n", pa.array([1, 2]))) is None
+
+
+def test_a_window_of_all_keys_has_no_tuples_and_no_key():
+    seen = []
+
+    @windowed_bolt(
+        millis(10), millis(10), timestamp="ts", key=("key", "id"), columnar="numpy", aggregate={"n": agg.count()},
+        output="n long",
+    )  # fmt: skip
+    def look(window):
+        seen.append(
+            (window.key, len(window), window.start_timestamp, {k: v.tolist() for k, v in window.aggregate.items()})
+        )
+        with pytest.raises(TypeError, match=r"keeps no tuples: use window\.aggregate"):
+            window.get()
+        kept.append(window)
+
+    kept: list[Any] = []
+    rows = [{"id": at % 2, "ts": 3, "key": "ab"[at // 2 % 2]} for at in range(5)]
+    assert run_local(look, [rows])["default"] == []
+    assert seen == [(None, 5, 0, {"key": ["a", "a", "b", "b"], "id": [0, 1, 0, 1], "n": [2, 1, 1, 1]})]
+    with pytest.raises(StaleWindowError):
+        kept[0].aggregate  # noqa: B018
+    with pytest.raises(StaleWindowError):
+        len(kept[0])
+
+
+def test_results_that_make_no_column_fail_the_bolt_by_name():
+    odd = agg.fold(lambda: 0, lambda acc, v: acc + 1, lambda a, b: a + b, lambda acc: "x" if acc > 1 else 1)
+
+    @windowed_bolt(
+        millis(10), millis(10), timestamp="ts", key="key", columnar="arrow", aggregate={"odd": odd}, output="n long"
+    )
+    def look(window):
+        return window.aggregate
+
+    with pytest.raises(BoltError, match=r"'look'.* making a column of 'odd'"):
+        run_local(look, [[{"ts": 1, "key": key} for key in "aab"]])
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"aggregate": agg.count()}, "makes a column of aggregate=, which needs a name"),
+        ({"slide": count(3)}, "got length=Duration(ms=10), slide=Count(3)"),
+        ({"length": count(3), "slide": count(3)}, "give Durations, or leave out columnar="),
+        ({"key": ("k", "n")}, "two columns named 'n'"),
+    ],
+)
+def test_aggregates_that_make_no_table_are_refused_when_they_are_declared(options, problem):
+    given = {"length": millis(10), "slide": millis(10), "timestamp": "ts", "aggregate": {"n": agg.count()}} | options
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        windowed_bolt(**given, columnar="arrow", output="n long")(len)
+
+
+def test_where_tuples_are_acked_there_is_no_table_of_aggregates():
+    @windowed_bolt(
+        millis(10), millis(10), timestamp="ts", columnar="arrow", aggregate={"n": agg.count()}, output="n long"
+    )
+    def counted(window):
+        return window.aggregate
+
+    def build(**settings: Any) -> Any:
+        builder = TopologyBuilder().configure(**settings)
+        builder.set_spout("source", InputSpout("ts long"))
+        builder.set_bolt("counted", counted).global_grouping("source")
+        return builder.build()
+
+    rows = {"source": [[(at,) for at in range(1, 25)]]}
+    assert run_topology(build(acker_executors=0), rows)["counted"] == [(10,), (10,), (4,)]
+    with pytest.raises(
+        ConfigError, match="'counted' is handed the aggregates of all keys in columns, and keeps no tuples"
+    ):
+        run_topology(build(acker_executors=1), rows)
+    stages = stages_of(build())
+    wired(stages)
+    with pytest.raises(ConfigError, match="'counted' is handed the aggregates of all keys in columns"):
+        wired(stages, acks={("source", "default"): 0})
 
 
 def test_what_fails_tuples_one_by_one_does_not_go_with_columns():

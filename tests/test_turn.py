@@ -23,6 +23,7 @@ from windowing.spark.state import encode_table
 from windowing.spark.turn import SIDE_STREAM, Control, Part, TaskStage, TurnResult
 from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.topology.letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
+from windowing.topology.runner import Fitted
 
 OUTPUT = "key string, ends long, ids array<long>, fresh array<long>, gone array<long>, total double"
 
@@ -55,12 +56,14 @@ class Task:
         self.chunks: dict[bytes, bytes] = {}
         self.written = 0
 
-    def run(self, rows: list[dict[str, Any]], drain: bool = False, now_ms: int = 0) -> TurnResult:
+    def run(
+        self, rows: list[dict[str, Any]], drain: bool = False, now_ms: int = 0, fitted: Fitted | None = None
+    ) -> TurnResult:
         parts = [Part("default", 0, 0, now_ms, encode_table(table_of(rows)))] if rows else []
         stamps = [row["ts"] for row in rows if row["ts"] is not None]
         controls = [Control("max", "default", None, max(stamps), now_ms)] if stamps else []
         controls += [Control("drain" if drain else "tick", "default", None, None, now_ms)]
-        result = self.stage.turn(0, self.metadata, self.chunks.get, parts, controls)
+        result = self.stage.turn(0, self.metadata, self.chunks.get, parts, controls, fitted=fitted)
         self.metadata = result.metadata
         for key in result.drops:
             del self.chunks[key]
@@ -68,8 +71,10 @@ class Task:
         self.written += sum(map(len, result.puts.values()))
         return result._replace(rows=[(stream, self.named(stream, values)) for stream, values in result.rows])
 
-    def named(self, stream: str, values: tuple[Any, ...]) -> dict[str, Any]:
-        """A row by field name, as it leaves."""
+    def named(self, stream: str, values: Any) -> Any:
+        """A row by field name, as it leaves; a table as it is."""
+        if isinstance(values, pa.Table):
+            return values
         declared = self.stage.bolt.outputs | {DEAD_LETTERS: DEAD_LETTER_FIELDS}
         names = declared[stream].names if stream in declared else (*self.stage.columns, "reason")
         return dict(zip(names, values, strict=True))

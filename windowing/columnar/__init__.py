@@ -3,7 +3,7 @@
 from windowing.columnar.buffer import ColumnBuffer
 from windowing.columnar.columns import Keys, Timestamps
 from windowing.columnar.manager import ColumnarWindowManager, columnar_executor
-from windowing.columnar.panes import ColumnarPaneManager
+from windowing.columnar.panes import ColumnarPaneManager, TablePaneManager, over_columns
 from windowing.columnar.rows import ColumnRows
 from windowing.columnar.views import viewed
 
@@ -13,7 +13,9 @@ __all__ = [
     "ColumnarPaneManager",
     "ColumnarWindowManager",
     "Keys",
+    "TablePaneManager",
     "Timestamps",
     "columnar_executor",
+    "over_columns",
     "viewed",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from windowing.columnar.buffer import ColumnBuffer
+from windowing.columnar.panes import over_columns
 from windowing.columnar.rows import ColumnRows, MakeRows
 from windowing.columnar.views import ColumnContent
 from windowing.core.checks import DEFAULT_STREAM
@@ -126,5 +127,7 @@ def columnar_executor(
     `add_batch` then takes ColumnRows (or an Arrow table's rows) in place of a list of tuples.
     """
     executor = WindowedBoltExecutor(config, streams, component)
+    if config.aggregate is not None:
+        return over_columns(executor)
     executor.manager = ColumnarWindowManager(config, sequenced=sequenced, make=make)
     return executor

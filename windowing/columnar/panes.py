@@ -1,4 +1,5 @@
-"""ColumnarPaneManager: TimePaneManager that takes a batch of columns without making a row, a key or a value of it.
+"""ColumnarPaneManager: TimePaneManager that takes a batch of columns without making a row, a key or a value of it; and
+TablePaneManager, which hands out columns too.
 
     batch    ts   k    v         pane ends, keys --coded--> groups, by first arrival     (columns.py)
              1    a    3                                        |
@@ -18,12 +19,14 @@ from typing import Any
 from windowing.columnar.columns import Keys, Timestamps, coded
 from windowing.columnar.rows import ColumnRows
 from windowing.columnar.sums import partials_of
-from windowing.core.events import Effect
+from windowing.columnar.tables import TableWindow
+from windowing.core.events import Activation, Effect
+from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.guard import no_effects, one_for_each
 from windowing.core.partials import Partial
-from windowing.core.time_panes import TimePaneManager
+from windowing.core.time_panes import KeyedPartials, TimePaneManager
 
-__all__ = ["ColumnarPaneManager"]
+__all__ = ["ColumnarPaneManager", "TablePaneManager", "over_columns"]
 
 _Cells = list[tuple[int, Any, Partial]]
 
@@ -88,3 +91,29 @@ class ColumnarPaneManager(TimePaneManager):
             else:
                 pane.count -= before[0]
                 before[:] = cell
+
+
+class TablePaneManager(ColumnarPaneManager):
+    """Time windows of a bolt with `aggregate=` and `columnar=`: one window for all keys at an end, its aggregates a table.
+
+    >>> from windowing.core import aggregate as agg
+    >>> from windowing.core.config import WindowConfig
+    >>> from windowing.core.measures import millis
+    >>> options = {"timestamp": "ts", "key": "k", "aggregate": {"n": agg.count()}, "columnar": "arrow"}
+    >>> manager = TablePaneManager(WindowConfig.of(length=millis(10), slide=millis(10), **options))
+    >>> list(manager.add_batch([{}, {}, {}], [1, 2, 3], ["a", "b", "a"]))
+    []
+    >>> [effect.window.aggregate.to_pydict() for effect in manager.advance(10) if hasattr(effect, "window")]
+    [{'k': ['a', 'b'], 'n': [2, 1]}]
+    """
+
+    def _activations(self, windows: Sequence[KeyedPartials], start: int, end: int) -> Iterator[Activation]:
+        yield Activation(TableWindow(windows, self._aggregation, self.config, start, end))
+
+
+def over_columns(executor: WindowedBoltExecutor) -> WindowedBoltExecutor:
+    """Let an executor of time windows with `aggregate=` take columns, and hand them out where its bolt says `columnar=`."""
+    if type(executor.manager) is TimePaneManager:
+        kind = ColumnarPaneManager if executor.config.columnar is None else TablePaneManager
+        executor.manager = kind(executor.config, executor.component)
+    return executor

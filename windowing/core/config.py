@@ -108,7 +108,8 @@ class WindowConfig:
     of policies that stand for the slide. max_events_in_memory: how many tuples of a task may lie in memory, the rest in
     pages on disk; None for all of them, see docs/persistent_windows.md. message_id, recovery_timeout_ms: the field by
     which a stateful bolt knows tuples again after a restart, and how long it waits for the next of them, see
-    docs/state.md. columnar: "arrow" or "numpy" where windows are handed out as columns, see docs/columnar.md.
+    docs/state.md. columnar: "arrow" or "numpy" where windows, or with aggregate= the results of all keys, are
+    handed out as columns, see docs/columnar.md.
     """
 
     length: Measure | None
@@ -217,5 +218,5 @@ def config_of(length: Any, slide: Any, options: Mapping[str, Any], *, stacklevel
         max_events_in_memory=checks.max_events_in_memory(given, semantics is Semantics.STORM, on_error.value),
         message_id=checks.field(given, "message_id"),
         recovery_timeout_ms=checks.span(given, "recovery_timeout", positive=True) or 30_000,
-        columnar=policy_checks.columnar(given, semantics is Semantics.STORM, on_error.value),
+        columnar=policy_checks.columnar(given, semantics is Semantics.STORM, on_error.value, (held, step)),
     )

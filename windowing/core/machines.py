@@ -20,7 +20,7 @@ from windowing.core.time_panes import TimePaneManager
 from windowing.core.track import Tally
 from windowing.errors import ConfigError
 
-__all__ = ["Machine", "machine_for"]
+__all__ = ["Machine", "machine_for", "refuse_tables"]
 
 
 class Machine(Protocol):
@@ -69,6 +69,15 @@ class Machine(Protocol):
         """Assert what "correct" means."""
 
 
+def refuse_tables(config: WindowConfig, component: str) -> None:
+    """Raise ConfigError for a bolt with `aggregate=` and `columnar=`, where somebody waits for acks of its tuples."""
+    if config.columnar is not None and config.aggregate is not None:
+        raise ConfigError(
+            f"bolt {component!r} is handed the aggregates of all keys in columns, and keeps no tuples that could be acked; leave "
+            "out columnar=, or let nobody wait for acks (acker_executors=0, a spout without ack)"
+        )
+
+
 def machine_for(
     config: WindowConfig,
     sequenced: bool = False,
@@ -91,6 +100,8 @@ def machine_for(
     """
     if config.semantics is Semantics.STORM:
         return StormMachine(config, component=component)
+    if keep_tuples:
+        refuse_tables(config, component)
     fold = None if config.aggregate is None else Aggregation(config.aggregate, component).fold
     if config.eviction is not None or config.trigger is not None:
         return PolicyWindowManager(config, fold=fold, component=component)

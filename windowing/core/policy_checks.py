@@ -7,11 +7,12 @@ slide=    says when windows fire  trigger=    says so instead
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windowing.core.aggregate import is_aggregator
-from windowing.core.checks import checked_name
+from windowing.core.checks import checked_name, key
+from windowing.core.measures import Duration, Measure
 from windowing.errors import ConfigError, shown
 
 __all__ = ["aggregators", "columnar", "policies"]
@@ -77,7 +78,6 @@ def aggregators(given: Mapping[str, Any]) -> None:
 
 
 _NOT_IN_COLUMNS = {
-    "aggregate": "keeps partial results, so there are no tuples to show; it never makes rows either",
     "eviction": "looks at tuples one by one",
     "trigger": "is asked about every tuple, one by one",
     "semantics": "scans its tuples one by one, as Storm does",
@@ -87,8 +87,11 @@ _NOT_IN_COLUMNS = {
 }
 
 
-def columnar(given: Mapping[str, Any], storm: bool, on_error: str) -> str | None:
-    """Return the form in which windows are handed out, "arrow" or "numpy", None for rows; some options are in its way."""
+def columnar(given: Mapping[str, Any], storm: bool, on_error: str, measures: Sequence[Measure | None]) -> str | None:
+    """Return the form in which windows are handed out, "arrow" or "numpy", None for rows; some options are in its way.
+
+    measures: the length and the slide.
+    """
     form: str | None = given.get("columnar")
     if form is None:
         return None
@@ -102,4 +105,25 @@ def columnar(given: Mapping[str, Any], storm: bool, on_error: str) -> str | None
             raise ConfigError(
                 f"columnar={form!r} cannot go with {option}={shown(given[option])}, which {why}; leave out one"
             )
+    if given.get("aggregate") is not None:
+        _one_table(given, form, measures)
     return form
+
+
+def _one_table(given: Mapping[str, Any], form: str, measures: Sequence[Measure | None]) -> None:
+    """Raise where the results of all keys at an end make no table: a column for each of the key's fields and each result."""
+    aggregate = given["aggregate"]
+    if not isinstance(aggregate, Mapping):
+        raise ConfigError(
+            f"columnar={form!r} makes a column of aggregate=, which needs a name; write aggregate={{'total': ...}}"
+        )
+    if not all(isinstance(measure, Duration) for measure in measures):
+        raise ConfigError(
+            f"columnar={form!r} with aggregate= hands over all keys whose windows end together, got length={measures[0]!r}, "
+            f"slide={measures[1]!r}; give Durations, or leave out columnar="
+        )
+    twice = next((name for name in key(given) or () if name in aggregate), None)
+    if twice is not None:
+        raise ConfigError(
+            f"columnar={form!r} would make two columns named {twice!r}, one of key= and one of aggregate=; rename the aggregate"
+        )

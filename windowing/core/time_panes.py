@@ -38,9 +38,12 @@ from windowing.core.sliding import SlidingMerge
 from windowing.core.track import key_of
 from windowing.errors import ConfigError
 
-__all__ = ["TimePaneManager"]
+__all__ = ["KeyedPartials", "TimePaneManager"]
 
 SNAPSHOT_FORMAT = 1
+
+KeyedPartials = tuple[Any, Sequence[Partial]]
+"""A key, and the partials that make its window, oldest first."""
 
 
 class _Pane:
@@ -247,15 +250,18 @@ class TimePaneManager(Entries):
         touched = deque(sorted(self._touched))
         if touched and self._merged is not None:
             self._merged.forget(touched[0])
-        aggregation = self._aggregation
         for end in self._due(since, until):
             start = end - self._length
             while touched and touched[0] <= end:
                 self._show(touched.popleft(), start)
             windows = self._windows(end)
             self._tally.fired += len(windows)
-            for key, partials in windows:
-                yield Activation(PaneWindow(partials, aggregation, start, end, key))
+            yield from self._activations(windows, start, end)
+
+    def _activations(self, windows: Sequence[KeyedPartials], start: int, end: int) -> Iterator[Activation]:
+        aggregation = self._aggregation
+        for key, partials in windows:
+            yield Activation(PaneWindow(partials, aggregation, start, end, key))
 
     def _due(self, since: int | None, until: int) -> Iterator[int]:
         ends, slide, offset = self._ends, self._slide, self._offset
@@ -282,7 +288,7 @@ class TimePaneManager(Entries):
             pane.shown = pane.count
             self._touched.discard(pane_end)
 
-    def _windows(self, end: int) -> list[tuple[Any, Sequence[Partial]]]:
+    def _windows(self, end: int) -> list[KeyedPartials]:
         """Return each key that has a tuple in the window that ends at `end`, with the partials that make the window."""
         if self._merged is None:
             cells = self._panes[end].cells

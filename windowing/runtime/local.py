@@ -29,7 +29,7 @@ from windowing.runtime.clock import Clock, SystemClock
 from windowing.runtime.failing import FailedTuples
 from windowing.runtime.pages import SqlitePages
 from windowing.runtime.rows import key_of, source_of, timestamps_of
-from windowing.runtime.shown import shown_to
+from windowing.runtime.shown import shown_to, with_tables
 from windowing.runtime.window_timer import WindowTimer
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.context import TaskContext
@@ -108,7 +108,9 @@ class LocalRun:
         self.bolt: WindowedBolt = bolt_of(bolt)
         self.streams = _named(streams)
         self._pages = None if self.bolt.config.max_events_in_memory is None else SqlitePages()
-        self.executor = WindowedBoltExecutor(self.bolt.config, self.streams, self.bolt.name, pages=self._pages)
+        self.executor = with_tables(
+            WindowedBoltExecutor(self.bolt.config, self.streams, self.bolt.name, pages=self._pages)
+        )
         self.clock: Clock = clock or SystemClock()
         self.result = LocalResult({stream: [] for stream in self.bolt.outputs}, bolt=self.bolt)
         self._runner = BoltRunner(self.bolt)

@@ -23,7 +23,7 @@ from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, FailedException, ReportedFailedException
 from windowing.runtime.hub import Delivery, Hub, Outbox, ReportedError
 from windowing.runtime.rows import key_of, source_of, timestamps_of
-from windowing.runtime.shown import shown_to
+from windowing.runtime.shown import shown_to, with_tables
 from windowing.runtime.tasks import Task, unsettled
 from windowing.runtime.window_timer import WindowTimer
 from windowing.topology.bolts import WindowedBolt
@@ -77,8 +77,9 @@ class WindowedBoltTask(Task):
         self.config = self.bolt.config
         self.by_hand = by_hand and self.config.event_time
         self.runner = BoltRunner(self.bolt)
-        self.executor = executor or WindowedBoltExecutor(
-            self.config, tuple(streams_of(component).values()), component.id, keep_tuples=bool(hub.ackers)
+        streams = tuple(streams_of(component).values())
+        self.executor = executor or with_tables(
+            WindowedBoltExecutor(self.config, streams, component.id, keep_tuples=bool(hub.ackers))
         )
         self.timer = WindowTimer(self.executor)
         self._streams = streams_of(component)

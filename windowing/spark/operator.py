@@ -49,7 +49,7 @@ class TaskProcessor(StatefulProcessor):
             parts, controls = _unpacked(frames)
             stored = self._metadata.get()
             metadata = None if stored is None else bytes(stored[0])
-            result = self._stage.turn(task, metadata, self._load, parts, controls)
+            result = self._stage.turn(task, metadata, self._load, parts, controls, fitted=self._encoder.fitted)
             table = self._encoder.table(result.rows, {**result.metrics, "now": _clock(parts, controls)})
             batch = batch_id()
             failpoints.hit("before_state_write", batch)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -22,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import BoltError, shown
 
 __all__ = ["METRICS", "Layout", "arrow_column", "metric_column"]
@@ -31,7 +33,8 @@ _STREAM = "_stream"
 _METRICS_ROW = -1
 _SLICE = 20_000
 
-Row = tuple[str, tuple[Any, ...]]
+Row = tuple[str, Any]
+"""A stream, and the values of one row or a table that `Encoder.fitted` has made."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +90,11 @@ class Encoder:
 
         Raises BoltError for a value that is not of its field's type. Cost: one Arrow array per field and stream.
         """
-        by_stream: dict[str, list[tuple[Any, ...]]] = {stream: [] for stream in self._numbers}
+        by_stream: dict[str, list[Any]] = {stream: [] for stream in self._numbers}
         for stream, row in rows:
             if stream in by_stream:
                 by_stream[stream].append(row)
-        blocks = [self._block(stream, members) for stream, members in by_stream.items() if members]
+        blocks = [block for stream, members in by_stream.items() for block in self._blocks(stream, members)]
         told = {metric_column(name): pa.array([metrics.get(name)], pa.int64()) for name in METRICS}
         blocks.append(pa.table({_STREAM: pa.array([_METRICS_ROW], pa.int32()), **told}))
         return pa.concat_tables([self._arrow.empty_table(), *blocks], promote_options="default").combine_chunks()
@@ -102,12 +105,36 @@ class Encoder:
             part = table.slice(start, _SLICE)
             yield pd.DataFrame({field.name: _series(part.column(field.name), field.type) for field in part.schema})
 
-    def _block(self, stream: str, rows: list[tuple[Any, ...]]) -> pa.Table:
+    def fitted(self, table: Any) -> pa.Table | None:
+        """Return a table that a bolt returned as the default stream has it, None where a row at a time has to say what is wrong.
+
+        Taken as they are: columns of the declared types, of narrower whole numbers and floats, and of nothing but nulls.
+        """
+        columns = []
+        fields = self._fields[DEFAULT_STREAM]
+        if sorted(table.column_names) != sorted(field.name for _, field in fields):
+            return None
+        for _, field in fields:
+            column = table.column(field.name)
+            if column.type != field.type and not _is_narrower(column.type, field.type):
+                return None
+            columns.append(column.cast(field.type))
+        return self._table(DEFAULT_STREAM, columns, table.num_rows)
+
+    def _blocks(self, stream: str, members: list[Any]) -> Iterator[pa.Table]:
+        for kind, run in groupby(members, key=type):
+            rows = list(run)
+            yield pa.concat_tables(rows) if kind is pa.Table else self._block(stream, rows)
+
+    def _table(self, stream: str, columns: Sequence[Any], count: int) -> pa.Table:
         number = self._numbers[stream]
-        columns = {_STREAM: pa.repeat(pa.scalar(number, pa.int32()), len(rows))}
-        for (place, field), values in zip(self._fields[stream], zip(*rows, strict=True), strict=True):
-            columns[_name(number, place)] = arrow_column(self._bolt, stream, field, values)
-        return pa.table(columns)
+        named = {_name(number, place): column for place, column in enumerate(columns)}
+        return pa.table({_STREAM: pa.repeat(pa.scalar(number, pa.int32()), count), **named})
+
+    def _block(self, stream: str, rows: list[tuple[Any, ...]]) -> pa.Table:
+        by_field = zip(self._fields[stream], zip(*rows, strict=True), strict=True)
+        columns = [arrow_column(self._bolt, stream, field, values) for (_, field), values in by_field]
+        return self._table(stream, columns, len(rows))
 
 
 def arrow_column(bolt: str, stream: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
@@ -120,6 +147,15 @@ def arrow_column(bolt: str, stream: str, field: pa.Field, values: Sequence[Any])
             f"declared {field.type}; emit that type, or change the declaration"
         )
     return array
+
+
+def _is_narrower(kind: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether every value of one type is one of the other."""
+    if pa.types.is_null(kind):
+        return True
+    whole = pa.types.is_signed_integer(kind) and pa.types.is_signed_integer(declared)
+    floats = pa.types.is_floating(kind) and pa.types.is_floating(declared)
+    return (whole or floats) and bool(kind.bit_width < declared.bit_width)
 
 
 def metric_column(name: str) -> str:

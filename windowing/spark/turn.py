@@ -23,7 +23,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from windowing.columnar import ColumnarPaneManager, ColumnarWindowManager, Timestamps, columnar_executor, viewed
+from windowing.columnar import (
+    ColumnarPaneManager,
+    ColumnarWindowManager,
+    Timestamps,
+    columnar_executor,
+    over_columns,
+    viewed,
+)
 from windowing.core.config import OnError
 from windowing.core.events import Activation, Effect, Expired, Late
 from windowing.core.executor import WindowedBoltExecutor
@@ -40,7 +47,7 @@ from windowing.topology.bolts import WindowedBolt
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
 from windowing.topology.letters import DEAD_LETTERS, DeadLetter
-from windowing.topology.runner import BoltRunner, Emission
+from windowing.topology.runner import BoltRunner, Emission, Fitted
 
 __all__ = ["Control", "Part", "TaskStage", "TurnResult", "Watcher"]
 
@@ -81,6 +88,8 @@ class Watcher(Protocol):
 
 class TurnResult(NamedTuple):
     """What a turn did; `rows` are (stream, values) in output order, `puts` and `drops` the changes of chunks by key.
+
+    A table that a bolt returned and `fitted` took is one entry of `rows`, as it is.
 
     late: the payload of each row on the late stream, in order.
     """
@@ -138,12 +147,14 @@ class TaskStage:
         state: Any = None,
         txid: int = 0,
         watcher: Watcher | None = None,
+        fitted: Fitted | None = None,
     ) -> TurnResult:
         """Run the turn of `task` for one batch. Raises BoltError, CorruptStateError, and what the user's policies raise.
 
-        state: what a stateful bolt is handed; `txid` is what its hooks are told before that is written.
+        state: what a stateful bolt is handed; `txid` is what its hooks are told before that is written. fitted: see BoltRunner.
         """
         turn = _Turn(self, task, metadata, load)
+        turn.runner = BoltRunner(self.bolt, fitted)
         turn.state, turn.txid, turn.watcher = state, txid, watcher
         return turn.run(parts, controls, nonce or os.urandom(8))
 
@@ -174,6 +185,7 @@ class _Turn:
         self.next_number = 0
         self.failed = 0
         self.late: list[Any] = []
+        self.runner = BoltRunner(stage.bolt)
         self.state: Any = None
         self.txid = 0
         self.watcher: Watcher | None = None
@@ -185,12 +197,9 @@ class _Turn:
 
     def _executor(self) -> WindowedBoltExecutor:
         stage = self.stage
-        if self.config.columnar is not None and stage.format is None:
+        if self.config.columnar is not None and self.config.aggregate is None and stage.format is None:
             return columnar_executor(self.config, stage.streams, stage.bolt.name, True, self.format.payloads)
-        executor = WindowedBoltExecutor(self.config, stage.streams, stage.bolt.name, True, stage.acks)
-        if type(executor.manager) is TimePaneManager and stage.format is None:
-            executor.manager = ColumnarPaneManager(self.config, stage.bolt.name)
-        return executor
+        return over_columns(WindowedBoltExecutor(self.config, stage.streams, stage.bolt.name, True, stage.acks))
 
     # -- the turn ------------------------------------------------------------------------------------------------------
 
@@ -200,14 +209,13 @@ class _Turn:
         self._restore(chunks.read(None if table is None else self.format.kept(table).schema))
         before = self.executor.counts()
         self.executor.set_clock(max([part.now_ms for part in parts] + [control.now_ms for control in controls]))
-        runner = BoltRunner(self.stage.bolt)
-        context = TaskContext(self.stage.bolt.name, self.task, self.stage.tasks, self.stage.settings)
-        runner.open(context, self.state)
+        runner = self.runner
+        runner.open(TaskContext(self.stage.bolt.name, self.task, self.stage.tasks, self.stage.settings), self.state)
         try:
-            accepted = self._feed(table, runner)
+            accepted = self._feed(table)
             self._learn(controls)
             draining = any(control.kind == "drain" for control in controls)
-            self._perform(self.executor.drain() if draining else self.executor.turn(), runner)
+            self._perform(self.executor.drain() if draining else self.executor.turn())
             if self.state is not None:
                 runner.hook("pre_prepare", self.txid)
                 runner.hook("pre_commit", self.txid)
@@ -241,7 +249,7 @@ class _Turn:
                 f"{self.what} names row {number}, which no chunk holds; nothing was reset"
             ) from None
 
-    def _feed(self, table: pa.Table | None, runner: BoltRunner) -> np.ndarray[Any, Any]:
+    def _feed(self, table: pa.Table | None) -> np.ndarray[Any, Any]:
         """Offer the batch's rows; return the positions of those that were accepted."""
         if table is None:
             return np.empty(0, dtype=np.int64)
@@ -262,7 +270,7 @@ class _Turn:
         for at, effect in effects:
             if isinstance(effect, Late):
                 refused[at : at + len(effect.payloads)] = True
-            self._perform_one(effect, runner)
+            self._perform_one(effect)
         return np.flatnonzero(~refused)
 
     def _learn(self, controls: Sequence[Control]) -> None:
@@ -270,13 +278,13 @@ class _Turn:
             if control.kind == "max" and control.value is not None and self.config.event_time:
                 self.executor.track(control.stream, control.value, control.source)
 
-    def _perform(self, effects: Iterator[Effect], runner: BoltRunner) -> None:
+    def _perform(self, effects: Iterator[Effect]) -> None:
         for effect in effects:
-            self._perform_one(effect, runner)
+            self._perform_one(effect)
 
-    def _perform_one(self, effect: Effect, runner: BoltRunner) -> None:
+    def _perform_one(self, effect: Effect) -> None:
         if type(effect) is Activation:
-            self.rows += self._emissions(effect.window, runner)
+            self.rows += self._emissions(effect.window)
             if self.watcher is not None:
                 self.watcher.fired(effect.window, len(self.rows))
         elif isinstance(effect, Late):
@@ -289,9 +297,9 @@ class _Turn:
         elif isinstance(effect, Expired) and self.watcher is not None:
             self.watcher.expired(effect.get() or ())
 
-    def _emissions(self, window: TupleWindow, runner: BoltRunner) -> list[Emission]:
+    def _emissions(self, window: TupleWindow) -> list[Emission]:
         try:
-            return runner.run(window if self.as_it_is else viewed(window, self.config.columnar))
+            return self.runner.run(window if self.as_it_is else viewed(window, self.config.columnar))
         except BoltError as error:
             self._failed(window, error)
             return []
@@ -369,15 +377,15 @@ class _Turn:
 
     def _metrics(self, table: pa.Table | None, before: dict[str, int]) -> dict[str, int | None]:
         after = self.executor.counts()
-        metrics: dict[str, int | None] = {
-            "tuples": 0 if table is None else table.num_rows,
+        gained = {name: after[name] - before[name] for name in ("fired", "late", "skipped", "expired")}
+        count = 0 if table is None else table.num_rows
+        told = {
+            "tuples": count,
             "pending": after["pending"],
             "failed": self.failed,
             "watermark": self.executor.watermark,
         }
-        for name in ("fired", "late", "skipped", "expired"):
-            metrics[name] = after[name] - before[name]
-        return metrics
+        return told | gained
 
     def _keys(self, table: pa.Table, payloads: Sequence[Any]) -> Sequence[Any] | None:
         if self.config.key is None:

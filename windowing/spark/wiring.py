@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from windowing.acking.retry import RetryPolicy
+from windowing.core.machines import refuse_tables
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.edges import NO_ROOTS, Roots
 from windowing.spark.pack import max_future_ms
@@ -106,7 +107,10 @@ class Origins:
 def wired(
     stages: Stages, sinks: frozenset[str] = frozenset(), acks: Mapping[tuple[str, str], int] | None = None
 ) -> Wiring:
-    """Return the wiring of a plan whose streams of these names have a sink, and whose streams `acks` have roots."""
+    """Return the wiring of a plan whose streams of these names have a sink, and whose streams `acks` have roots.
+
+    Raises ConfigError for a bolt that keeps no tuples, though somebody waits for their acks.
+    """
     settings = stages.topology.config
     retry = RetryPolicy.of(settings)
     schemas: dict[str, pa.Schema] = {}
@@ -118,4 +122,7 @@ def wired(
             config = component.window.config
             bounded = replace(config, max_future_ms=max_future_ms(config)) if config.event_time else config
             windows[name] = replace(component.window, name=name, config=bounded)
-    return Wiring(stages, schemas, sinks, retry, windows, acks or {})
+    wiring = Wiring(stages, schemas, sinks, retry, windows, acks or {})
+    for name in sorted(wiring.rooted & windows.keys()):
+        refuse_tables(windows[name].config, name)
+    return wiring

@@ -7,6 +7,7 @@
 | a dict                                  | one row, by field name                                   |
 | a str, bytes, number, date, ...         | one row of a stream with ONE field                       |
 | a list, a generator, any other iterable | rows, each a tuple, a list, a dict or, of ONE field, a scalar |
+| a pyarrow Table or RecordBatch          | rows, its columns by field name                          |
 | a set, an awaitable                     | an error: no order, no value                             |
 
 None among rows is an error, since it may mean "no row" or "an empty value": leave it out, or write `(None,)`. Every value is
@@ -23,7 +24,7 @@ from windowing.errors import BoltError, shown
 from windowing.topology.schema import Schema
 from windowing.topology.values import Misfit, converter_of, converters_of
 
-__all__ = ["RowError", "refuse_awaitable", "refuse_rows", "row_of", "rows_of"]
+__all__ = ["RowError", "is_table", "refuse_awaitable", "refuse_rows", "row_of", "rows_of"]
 
 _SCALARS = (str, bytes, bytearray, memoryview)
 
@@ -45,11 +46,16 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
     refuse_awaitable(returned)
     if isinstance(returned, set | frozenset):
         raise RowError(f"it returned a set, whose order changes from run to run, {shown(returned)}; return sorted(...)")
-    if isinstance(returned, (tuple, Mapping, *_SCALARS)) or not isinstance(returned, Iterable):
+    if isinstance(returned, (tuple, Mapping, *_SCALARS)) or not (isinstance(returned, Iterable) or is_table(returned)):
         yield row_of(returned, schema, stream)
         return
-    for row in returned:
+    for row in returned.to_pylist(maps_as_pydicts="strict") if is_table(returned) else returned:
         yield row_of(row, schema, stream)
+
+
+def is_table(returned: Any) -> bool:
+    """Return whether this is one of Arrow's tables, which this ring does not know."""
+    return hasattr(returned, "column_names") and hasattr(returned, "to_pylist")
 
 
 def refuse_rows(returned: Any) -> None:

@@ -9,6 +9,7 @@ that a failed call emitted gets out. Only KeyboardInterrupt and GeneratorExit pa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,14 @@ from windowing.errors import BoltError, printable, shown
 from windowing.topology.blame import blame, file_of, home_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.context import TaskContext
-from windowing.topology.rows import RowError, refuse_awaitable, refuse_rows, row_of, rows_of
+from windowing.topology.rows import RowError, is_table, refuse_awaitable, refuse_rows, row_of, rows_of
 
-__all__ = ["BoltRunner", "Collector", "Emission", "Outcome"]
+__all__ = ["BoltRunner", "Collector", "Emission", "Fitted", "Outcome"]
 
 Emission = tuple[str, tuple[Any, ...]]
 """A stream and the values of one row for it, in the order of the stream's fields."""
+Fitted = Callable[[Any], Any]
+"""Returns a table that a bolt returned as a driver takes it, or None; see BoltRunner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,17 @@ class Collector:
 class BoltRunner:
     """Runs one bolt for one task; a class gets one instance per runner, made by `open`.
 
+    fitted: for a driver that takes tables, which then come as one emission each; given a table that the bolt returned, it returns
+    what the driver takes, or None where a row at a time has to tell what is wrong with it.
+
     Cost: one call of the user's code per window, plus 0.5 us a row to check its shape and the types of its values.
     """
 
-    __slots__ = ("_bolt", "_call", "_file", "_home", "_instance", "_schema", "_who")
+    __slots__ = ("_bolt", "_call", "_file", "_fitted", "_home", "_instance", "_schema", "_who")
 
-    def __init__(self, bolt: WindowedBolt) -> None:
+    def __init__(self, bolt: WindowedBolt, fitted: Fitted | None = None) -> None:
         self._bolt = bolt
+        self._fitted = fitted
         self._who = f"bolt {bolt.name!r}"
         self._schema = bolt.outputs.get(DEFAULT_STREAM)
         self._call: Any = None
@@ -115,6 +122,8 @@ class BoltRunner:
                 return []
             if type(returned) is tuple:  # most are
                 return [(DEFAULT_STREAM, row_of(returned, schema, DEFAULT_STREAM))]
+            if self._fitted is not None and is_table(returned) and (table := self._fitted(returned)) is not None:
+                return [(DEFAULT_STREAM, table)]
             return [(DEFAULT_STREAM, row) for row in rows_of(returned, schema, DEFAULT_STREAM)]
         except (Exception, SystemExit) as problem:
             raise self._failure(problem, f"on {_line(window)}") from problem
