@@ -131,7 +131,7 @@ def test_the_library_and_the_floors_find_the_same_windows(shape, monkeypatch):
             replace(each, size=4_000, checked=21_000 if shape.totals else 3_000 if shape.slide == count(1) else 12_000),
             1,
         )
-        columns = ["windowing, columnar"] if "batches" in each.name and not shape.totals else []
+        columns = ["windowing, columnar"] if "batches" in each.name else []
         assert [figure.contender for figure in found.figures] == ["by hand", "windowing", *columns]
 
 

@@ -7,16 +7,18 @@ Lists      a function is called with the window's list                 found: (r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import repeat
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from benchmarks.events import Events, events
 from windowing import Activation, Count, Duration, WindowConfig, WindowedBoltExecutor, count, millis, seconds
-from windowing.columnar import ColumnRows, columnar_executor
+from windowing.columnar import ColumnRows, Keys, Timestamps, columnar_executor
 from windowing.core import aggregate as agg
 
 TURN_EVERY = 1_000
@@ -126,10 +128,37 @@ def in_columns(shape: Shape, function: Function) -> Callable[[Events], Found]:
     return run
 
 
+def totals_in_columns(shape: Shape, _: Function) -> Callable[[Events], Found]:
+    """Return the run of `aggregate=` with `columnar="arrow"`: a table for all keys at an end, whose rows are what is found."""
+    aggregate = {"number": agg.count(), "total": agg.sum("v")}
+    config = replace(shape.config(), columnar="arrow", aggregate=aggregate)
+
+    def run(load: Events) -> Found:
+        executor = columnar_executor(config)
+        found: Found = []
+        for rows, stamps, keys in columns_by_key(load):
+            for _ in executor.add_batch(rows, stamps, keys=keys):
+                raise AssertionError("nothing is late here")
+            found.extend(_of_tables(executor.turn()))
+        found.extend(_of_tables(executor.drain()))
+        return found
+
+    return run
+
+
 @lru_cache(maxsize=2)
 def columns(load: Events) -> list[ColumnRows]:
     """Return the batches as Arrow tables, outside the time that is taken."""
     return [ColumnRows(pa.table({"v": values})) for _, _, values in load.batches]
+
+
+@lru_cache(maxsize=2)
+def columns_by_key(load: Events) -> list[tuple[ColumnRows, Timestamps, Keys]]:
+    """Return the batches as columns, with the keys and the timestamps in columns too."""
+    return [
+        (ColumnRows(pa.table({"v": values})), Timestamps(np.array(stamps)), Keys([pa.chunked_array([keys])]))
+        for keys, stamps, values in load.batches
+    ]
 
 
 def _viewed(shape: Shape, effects: Iterable[Any], function: Function) -> Found:
@@ -140,6 +169,13 @@ def _viewed(shape: Shape, effects: Iterable[Any], function: Function) -> Found:
             for w in windows
         ]
     return [(window.end_timestamp, function(window.column("v"))) for window in windows]
+
+
+def _of_tables(effects: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    for effect in effects:
+        if type(effect) is Activation:
+            columns = [column.to_pylist() for column in effect.window.aggregate.columns]
+            yield from zip(repeat(effect.window.end_timestamp), *columns, strict=False)
 
 
 def _keyed(executor: WindowedBoltExecutor, rows: Iterable[tuple[int, int, float]]) -> None:

@@ -25,8 +25,9 @@ def _plan(shape: Shape, way: str, scale: float, ours, floor, others) -> Plan:  #
         Contender(FLOOR, floor(shape, glance), check=floor(shape, whole)),
         Contender(OURS, ours(shape, glance), check=ours(shape, whole)),
     ]
-    if way == "batches of 10,000" and not shape.totals:
-        contenders.append(Contender(COLUMNS, shapes.in_columns(shape, glance), check=shapes.in_columns(shape, whole)))
+    if way == "batches of 10,000":
+        columns = shapes.totals_in_columns if shape.totals else shapes.in_columns
+        contenders.append(Contender(COLUMNS, columns(shape, glance), check=columns(shape, whole)))
     more, missing = others(shape, glance, whole)
     return Plan(
         f"{shape.name}, {way}",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+
 from benchmarks.spark.stage import Input, checkpoint, figures, rows_of, stream
 from windowing import Duration, windowed_bolt
 from windowing.core import aggregate as agg
@@ -25,6 +27,20 @@ def totals(length_ms: int, slide_ms: int) -> Any:
         return window.end_timestamp, window.key, found["n"], found["total"]
 
     return by_key
+
+
+def tables(length_ms: int, slide_ms: int) -> Any:
+    """Return the bolt that does the same for all keys at an end at once, in columns."""
+
+    @windowed_bolt(
+        length=Duration(length_ms), slide=Duration(slide_ms), timestamp="at", key="k", columnar="arrow",
+        aggregate={"n": agg.count(), "total": agg.sum("v")}, output=OUTPUT,
+    )  # fmt: skip
+    def of_all_keys(window: Any) -> pa.Table:
+        found = window.aggregate
+        return found.append_column("window_end", pa.repeat(window.end_timestamp, len(found)))
+
+    return of_all_keys
 
 
 def over_rows(length_ms: int, slide_ms: int) -> Any:

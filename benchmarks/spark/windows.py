@@ -33,9 +33,14 @@ def plans(scale: float = 1.0) -> Iterator[Plan]:
 
 def _totals(name: str, seconds: int, rows: int, batches: int, more: list[Contender], warm: bool = False) -> Plan:
     query = partial(native.totals, length_ms=1000 * seconds, slide_ms=1000)
-    bolt = ours.totals(1000 * seconds, 1000)
-    contenders = [_contender("native", native, query), _contender("windowing", ours, bolt), *more]
-    about = "count and sum per key, 100 keys"
+    bolt, tables = ours.totals(1000 * seconds, 1000), ours.tables(1000 * seconds, 1000)
+    contenders = [
+        _contender("native", native, query),
+        _contender("windowing", ours, bolt),
+        _contender("windowing, columnar", ours, tables),
+        *more,
+    ]
+    about = "count and sum per key, 100 keys; columnar: a table for all keys at an end"
     return _plan(f"{name}, {NAMES[rows]}", about, contenders, rows, batches, warm)
 
 

@@ -14,7 +14,10 @@ columns cannot say exactly (sums.py), and windows with gaps between them, go the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from windowing.columnar.columns import Keys, Timestamps, coded
 from windowing.columnar.rows import ColumnRows
@@ -24,11 +27,11 @@ from windowing.core.events import Activation, Effect
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.guard import no_effects, one_for_each
 from windowing.core.partials import Partial
-from windowing.core.time_panes import KeyedPartials, TimePaneManager
+from windowing.core.time_panes import TimePaneManager, Windows
 
 __all__ = ["ColumnarPaneManager", "TablePaneManager", "over_columns"]
 
-_Cells = list[tuple[int, Any, Partial]]
+Numbers = np.ndarray[Any, Any]
 
 
 class ColumnarPaneManager(TimePaneManager):
@@ -51,46 +54,94 @@ class ColumnarPaneManager(TimePaneManager):
         """Accept tuples in arrival order. Cost: some 30 ns a tuple of one key and one value, 1 us for each pane and key."""
         self._open()
         one_for_each(payloads, timestamps=timestamps, keys=keys)
-        cells = self._cells_of(payloads, timestamps, keys)
-        if cells is None:
+        groups = self._groups_of(payloads, timestamps, keys)
+        held = [] if groups is None else self._held(groups)
+        cells = groups and partials_of(self._aggregation, ColumnRows.of(payloads).table, groups.of_tuple, held)
+        if groups is None or cells is None:
             return super().add_batch(payloads, list(timestamps), None if keys is None else list(keys))
         try:
-            self._put(cells)
+            self._put(groups, held, cells)
         except BaseException:
             self.guard.fail()
             raise
         self._tally.accepted += len(timestamps)
         return no_effects()
 
-    def _cells_of(
+    def _groups_of(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None
-    ) -> _Cells | None:
-        """Return the cells that a batch touches as they will be, in order of first arrival; None if columns cannot say."""
-        if not (isinstance(payloads, ColumnRows) and isinstance(timestamps, Timestamps)) or self._gaps:
+    ) -> _Groups | None:
+        """Return the groups of a batch, None if it does not lie in columns, or has to be looked at tuple by tuple."""
+        in_columns = isinstance(payloads, ColumnRows) and isinstance(timestamps, Timestamps)
+        if not in_columns or not len(timestamps) or self._gaps or not (keys is None or isinstance(keys, Keys)):
             return None
-        if keys is not None and not isinstance(keys, Keys):
-            return None
+        assert isinstance(timestamps, Timestamps)
         width, offset = self._width, self._offset
-        pane_of, ends = coded(offset - (offset - timestamps.array) // width * width)
-        key_of, names = (0, [None]) if keys is None else keys.coded()
-        groups, distinct = coded(pane_of * len(names) + key_of)
-        at = zip(ends[distinct // len(names)].tolist(), (distinct % len(names)).tolist(), strict=True)
-        places = [(end, names[number]) for end, number in at]
-        panes = self._panes
-        held = [panes[end].cells.get(key) if end in panes else None for end, key in places]
-        found = partials_of(self._aggregation, payloads.table, groups, held)
-        return None if found is None else [(*place, cell) for place, cell in zip(places, found, strict=True)]
+        return _grouped(offset - (offset - timestamps.array) // width * width, keys)
 
-    def _put(self, cells: _Cells) -> None:
-        for end, key, cell in cells:
-            pane = self._panes[end] if end in self._touched else self._pane_of(end)
-            before = pane.cells.get(key)
-            pane.count += cell[0]
-            if before is None:
-                self._put_cell(pane, key, cell)
+    def _held(self, groups: _Groups) -> list[Partial | None]:
+        """Return what there is of each group so far."""
+        held: list[Partial | None] = []
+        for end, low, high in groups.runs():
+            pane = self._panes.get(end)
+            held += repeat(None, high - low) if pane is None else map(pane.cells.get, groups.keys[low:high])
+        return held
+
+    def _put(self, groups: _Groups, held: Sequence[Partial | None], cells: Sequence[Partial]) -> None:
+        """Put the cells of a batch in the places of those held, where there are any."""
+        for key in groups.names:
+            self._meet(key)
+        newest = self._newest
+        for (end, low, high), count in zip(groups.runs(), groups.counts, strict=True):
+            pane, keys = self._pane_of(end), groups.keys[low:high]
+            pane.count += count
+            if any(held[low:high]):
+                for key, before, cell in zip(keys, held[low:high], cells[low:high], strict=True):
+                    if before is None:
+                        pane.cells[key] = cell
+                    else:
+                        before[:] = cell
             else:
-                pane.count -= before[0]
-                before[:] = cell
+                pane.cells.update(zip(keys, cells[low:high], strict=True))
+            if end == self._ends[-1]:
+                newest.update(dict.fromkeys(keys, end))
+            else:
+                newest.update((key, end) for key in keys if newest.get(key, end) <= end)
+
+
+class _Groups(NamedTuple):
+    """The tuples of a batch by pane and key: pane by pane, in each the keys by first arrival.
+
+    of_tuple: the number of each tuple's group. ends, counts: the end of each pane, and how many tuples it gets. bounds: the groups
+    of pane i are those from bounds[i] to bounds[i + 1]. keys: the key of each group. names: all keys, by first arrival.
+    """
+
+    of_tuple: Numbers
+    ends: list[int]
+    counts: list[int]
+    bounds: list[int]
+    keys: list[Any]
+    names: list[Any]
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the end of each pane, and its first and last group."""
+        return zip(self.ends, self.bounds, self.bounds[1:], strict=False)
+
+
+def _grouped(ends: Numbers, keys: Keys | None) -> _Groups:
+    """Group tuples, at least one, by the ends of their panes and by key."""
+    pane_of, pane_ends = coded(ends)
+    key_of, names = (0, [None]) if keys is None else keys.coded()
+    groups, distinct = coded(pane_of * len(names) + key_of)
+    end_of = pane_ends[distinct // len(names)]
+    order = np.argsort(end_of, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    in_order = end_of[order]
+    starts = np.flatnonzero(np.append(True, in_order[1:] != in_order[:-1]))
+    counts = np.add.reduceat(np.bincount(groups)[order], starts)
+    of_key = [names[number] for number in (distinct % len(names))[order].tolist()]
+    bounds = [*starts.tolist(), len(order)]
+    return _Groups(place[groups], in_order[starts].tolist(), counts.tolist(), bounds, of_key, names)
 
 
 class TablePaneManager(ColumnarPaneManager):
@@ -107,7 +158,7 @@ class TablePaneManager(ColumnarPaneManager):
     [{'k': ['a', 'b'], 'n': [2, 1]}]
     """
 
-    def _activations(self, windows: Sequence[KeyedPartials], start: int, end: int) -> Iterator[Activation]:
+    def _activations(self, windows: Windows, start: int, end: int) -> Iterator[Activation]:
         yield Activation(TableWindow(windows, self._aggregation, self.config, start, end))
 
 

@@ -23,6 +23,8 @@ from windowing.core.partials import Aggregation, Partial
 __all__ = ["partials_of"]
 
 Numbers = np.ndarray[Any, Any]
+Before = list[Any] | None
+"""The accumulator that each group has so far (None: none), or None if no group has one."""
 _MOST = 2**63
 
 
@@ -45,6 +47,7 @@ def partials_of(
     """
     count = len(held)
     sizes = np.bincount(groups, minlength=count).tolist()
+    anything = any(held)
     known: dict[str, _Column | None] = {}
     found: list[list[Any]] = []
     for at, (_, part) in enumerate(aggregation.parts, start=1):
@@ -53,13 +56,14 @@ def partials_of(
             return None
         if field not in known:
             known[field] = _read(column(table, field), groups, count)
-        before = [None if cell is None else cell[at] for cell in held]
+        before = [None if cell is None else cell[at] for cell in held] if anything else None
         after = _added(part, known[field], before)
         if after is None:
             return None
         found.append(after)
-    totals = [size if cell is None else cell[0] + size for cell, size in zip(held, sizes, strict=True)]
-    return [list(each) for each in zip(totals, *found, strict=True)]
+    if anything:
+        sizes = [size if cell is None else cell[0] + size for cell, size in zip(held, sizes, strict=True)]
+    return list(map(list, zip(sizes, *found, strict=True)))
 
 
 def _read(values: pa.ChunkedArray, groups: Numbers, count: int) -> _Column | None:
@@ -73,13 +77,14 @@ def _read(values: pa.ChunkedArray, groups: Numbers, count: int) -> _Column | Non
     return _Column(numbers, groups, np.bincount(groups, minlength=count), floats)
 
 
-def _added(part: Aggregator, column: _Column | None, before: list[Any]) -> list[Any] | None:
+def _added(part: Aggregator, column: _Column | None, before: Before) -> list[Any] | None:
     """Return the accumulator of each group after its values."""
     if column is None:
         return None
     kind = type(part)
     if kind is Counted:
-        return [(acc or 0) + count for acc, count in zip(before, column.counts.tolist(), strict=True)]
+        counts: list[int] = column.counts.tolist()
+        return counts if before is None else [(acc or 0) + count for acc, count in zip(before, counts, strict=True)]
     if kind is Summed:
         return _summed(column, before)
     if kind is Averaged:
@@ -89,19 +94,19 @@ def _added(part: Aggregator, column: _Column | None, before: list[Any]) -> list[
     return None
 
 
-def _summed(column: _Column, before: list[Any]) -> list[Any] | None:
+def _summed(column: _Column, before: Before) -> list[Any] | None:
     values, groups, counts, floats = column
     if not _is_exact(values, floats):
         return None
     if not floats:
-        totals = np.zeros(len(before), dtype=np.int64)
+        totals = np.zeros(len(counts), dtype=np.int64)
         np.add.at(totals, groups, values)
         return _joined(before, counts, totals.tolist(), lambda acc, total: acc + total)
-    begun = [group for group, acc in enumerate(before) if acc is not None]
+    begun = {group: acc for group, acc in enumerate(before or ()) if acc is not None}
     if begun:
-        groups = np.concatenate([begun, groups])
-        values = np.concatenate([np.array([before[group] for group in begun], dtype=np.float64), values])
-    totals = np.bincount(groups, weights=values, minlength=len(before))
+        groups = np.concatenate([list(begun), groups])
+        values = np.concatenate([np.array(list(begun.values()), dtype=np.float64), values])
+    totals = np.bincount(groups, weights=values, minlength=len(counts))
     return _joined(before, counts, totals.tolist(), lambda _, total: total)
 
 
@@ -114,16 +119,17 @@ def _is_exact(values: Numbers, floats: bool) -> bool:
     return max(-int(values.min()), int(values.max())) * len(values) < _MOST
 
 
-def _averaged(column: _Column, before: list[Any]) -> list[Any] | None:
-    sums = _summed(column, [None if acc is None else acc[0] for acc in before])
+def _averaged(column: _Column, before: Before) -> list[Any] | None:
+    sums = _summed(column, before and [None if acc is None else acc[0] for acc in before])
     if sums is None:
         return None
-    counted = zip(before, column.counts.tolist(), strict=True)
-    counts = [count if acc is None else acc[1] + count for acc, count in counted]
+    counts = column.counts.tolist()
+    if before is not None:
+        counts = [count if acc is None else acc[1] + count for acc, count in zip(before, counts, strict=True)]
     return [None if total is None else [total, count] for total, count in zip(sums, counts, strict=True)]
 
 
-def _extreme(part: Aggregator, column: _Column, before: list[Any]) -> list[Any] | None:
+def _extreme(part: Aggregator, column: _Column, before: Before) -> list[Any] | None:
     values, groups, counts, floats = column
     if floats and bool(np.any(np.isnan(values) | (np.signbit(values) & (values == 0.0)))):
         return None
@@ -131,13 +137,19 @@ def _extreme(part: Aggregator, column: _Column, before: list[Any]) -> list[Any] 
     worst = (
         (np.inf if smallest else -np.inf) if floats else np.iinfo(np.int64).max if smallest else np.iinfo(np.int64).min
     )
-    found = np.full(len(before), worst, dtype=values.dtype)
+    found = np.full(len(counts), worst, dtype=values.dtype)
     (np.minimum if smallest else np.maximum).at(found, groups, values)
     return _joined(before, counts, found.tolist(), part.merge)
 
 
-def _joined(before: list[Any], counts: Numbers, found: list[Any], join: Any) -> list[Any]:
+def _joined(before: Before, counts: Numbers, found: list[Any], join: Any) -> list[Any]:
     """Return what there was where a group got no value, what was found where there was nothing, and else both as one."""
+    if before is None:
+        return (
+            found
+            if counts.all()
+            else [new if count else None for count, new in zip(counts.tolist(), found, strict=True)]
+        )
     return [
         acc if not count else new if acc is None else join(acc, new)
         for acc, count, new in zip(before, counts.tolist(), found, strict=True)

@@ -18,7 +18,7 @@ from windowing.core.config import WindowConfig
 from windowing.core.faults import fault
 from windowing.core.pane_content import PaneWindow
 from windowing.core.partials import Aggregation
-from windowing.core.time_panes import KeyedPartials
+from windowing.core.time_panes import Windows
 
 __all__ = ["TableWindow"]
 
@@ -28,9 +28,7 @@ class TableWindow(PaneWindow):
 
     __slots__ = ("_config", "_table", "_windows")
 
-    def __init__(
-        self, windows: Sequence[KeyedPartials], aggregation: Aggregation, config: WindowConfig, start: int, end: int
-    ) -> None:
+    def __init__(self, windows: Windows, aggregation: Aggregation, config: WindowConfig, start: int, end: int) -> None:
         super().__init__((), aggregation, start, end, None)
         self._windows, self._config = windows, config
         self._table: pa.Table | None = None
@@ -50,13 +48,13 @@ class TableWindow(PaneWindow):
 
     def __len__(self) -> int:
         self._refuse_if_stale()
-        return sum(partial[0] for _, partials in self._windows for partial in partials)
+        return sum(partial[0] for partials in self._windows[1] for partial in partials)
 
     def _made(self) -> pa.Table:
-        names, keys = self._config.key or (), [key for key, _ in self._windows]
-        fields = [keys] if len(names) == 1 else list(zip(*keys, strict=True)) if names else []
+        names, keys, windows = self._config.key or (), list(self._windows[0]), self._windows[1]
+        fields: list[Any] = [keys] if len(names) == 1 else list(zip(*keys, strict=True)) if names else []
         columns = dict(zip(names, fields, strict=True))
-        columns |= self._aggregation.results([partials for _, partials in self._windows])
+        columns |= self._aggregation.results(windows)
         return pa.table({name: self._column(name, values) for name, values in columns.items()})
 
     def _column(self, name: str, values: Sequence[Any]) -> pa.Array:

@@ -27,7 +27,7 @@ from windowing.core.fields import taken, title_of_field
 from windowing.core.guard import FREE, no_effects, one_for_each
 from windowing.core.machines import Machine, machine_for
 from windowing.core.pages import PageStore
-from windowing.core.queue import InOrder
+from windowing.core.queue import InOrder, newest_of
 from windowing.core.watermark import WaterMarkEventGenerator
 from windowing.errors import ConfigError, InvalidTimestampError, SnapshotError, shown
 
@@ -302,8 +302,7 @@ class WindowedBoltExecutor:
         """Tell the generator the largest timestamp of each stream and source, leaving out what must not move W."""
         unusable = {p for p, reason in judged or () if reason in (LateReason.INVALID, LateReason.FUTURE)}
         if isinstance(stream, str) and sources is None and not unusable:
-            newest = timestamps[-1] if type(timestamps) is InOrder else max(timestamps)
-            self._generator.track(stream, newest, None, self._now)
+            self._generator.track(stream, newest_of(timestamps), None, self._now)
             return
         largest: dict[tuple[str, Any], int] = {}
         for position, timestamp in enumerate(timestamps):

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from windowing.errors import StaleWindowError
 
-__all__ = ["Buffer", "InOrder", "ListBuffer", "TupleBuffer"]
+__all__ = ["Buffer", "InOrder", "ListBuffer", "TupleBuffer", "newest_of"]
 
 _TRIM_AT_LEAST = 256
 
@@ -26,6 +26,15 @@ class InOrder(list[int]):
     """Timestamps that somebody has found to be in ascending order, so that nobody need look again."""
 
     __slots__ = ()
+
+
+def newest_of(timestamps: Sequence[int]) -> int:
+    """Return the largest of at least one."""
+    if type(timestamps) is InOrder:
+        return timestamps[-1]
+    of_column = getattr(timestamps, "bounds", None)
+    largest: int = max(timestamps) if of_column is None else of_column()[1]
+    return largest
 
 
 class Buffer(Protocol):

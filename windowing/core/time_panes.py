@@ -38,12 +38,12 @@ from windowing.core.sliding import SlidingMerge
 from windowing.core.track import key_of
 from windowing.errors import ConfigError
 
-__all__ = ["KeyedPartials", "TimePaneManager"]
+__all__ = ["TimePaneManager", "Windows"]
 
 SNAPSHOT_FORMAT = 1
 
-KeyedPartials = tuple[Any, Sequence[Partial]]
-"""A key, and the partials that make its window, oldest first."""
+Windows = tuple[Collection[Any], Sequence[Sequence[Partial]]]
+"""The keys that have a window at an end, and of each the partials that make it, oldest first."""
 
 
 class _Pane:
@@ -171,20 +171,15 @@ class TimePaneManager(Entries):
         return not self._gaps or align_up(end, self._slide, self._offset) - self._length < end
 
     def _new_cell(self, pane: _Pane, key: Any) -> Partial:
-        cell = self._aggregation.init()
-        self._put_cell(pane, key, cell)
-        return cell
-
-    def _put_cell(self, pane: _Pane, key: Any, cell: Partial) -> None:
-        """Give a key its first cell of a pane."""
         end = pane.end
-        pane.cells[key] = cell
+        cell = pane.cells[key] = self._aggregation.init()
         newest = self._newest.get(key)
         if newest is None:
             self._meet(key)
             self._newest[key] = end
         elif end > newest:
             self._newest[key] = end
+        return cell
 
     def _meet(self, key: Any) -> None:
         """Give a key its place among the keys, unless it has one."""
@@ -255,12 +250,12 @@ class TimePaneManager(Entries):
             while touched and touched[0] <= end:
                 self._show(touched.popleft(), start)
             windows = self._windows(end)
-            self._tally.fired += len(windows)
+            self._tally.fired += len(windows[0])
             yield from self._activations(windows, start, end)
 
-    def _activations(self, windows: Sequence[KeyedPartials], start: int, end: int) -> Iterator[Activation]:
+    def _activations(self, windows: Windows, start: int, end: int) -> Iterator[Activation]:
         aggregation = self._aggregation
-        for key, partials in windows:
+        for key, partials in zip(*windows, strict=True):
             yield Activation(PaneWindow(partials, aggregation, start, end, key))
 
     def _due(self, since: int | None, until: int) -> Iterator[int]:
@@ -288,15 +283,17 @@ class TimePaneManager(Entries):
             pane.shown = pane.count
             self._touched.discard(pane_end)
 
-    def _windows(self, end: int) -> list[KeyedPartials]:
-        """Return each key that has a tuple in the window that ends at `end`, with the partials that make the window."""
+    def _windows(self, end: int) -> Windows:
+        """Return the window of each key that has a tuple in what ends at `end`."""
         if self._merged is None:
             cells = self._panes[end].cells
-            return [(key, (cells[key],)) for key in self._in_order(cells)]
+            keys = self._in_order(cells)
+            return keys, list(zip(map(cells.__getitem__, keys)))
         head, tail = self._merged.window(end)
-        return [
-            (key, (tail[key],) if key not in head else (head[key][0], tail[key]) if key in tail else (head[key][0],))
-            for key in self._in_order(head.keys() | tail.keys())
+        keys = self._in_order(head.keys() | tail.keys())
+        return keys, [
+            (tail[key],) if key not in head else (head[key][0], tail[key]) if key in tail else (head[key][0],)
+            for key in keys
         ]
 
     def _in_order(self, keys: Collection[Any]) -> Collection[Any]:
