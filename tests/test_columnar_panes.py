@@ -166,6 +166,36 @@ def test_a_column_that_is_not_there_is_named():
     list(manager.add_batch([{"v": 3}], [1]))
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [([1e16], [1, 1]), ([1, 1], [0.1, 0.2]), ([2**62, 2**62, 2**62], [1.5]), ([None], [3])],
+)
+@pytest.mark.parametrize("aggregate", [agg.sum("v"), agg.mean("v"), agg.min("v"), agg.max("v")])
+def test_a_column_of_another_type_goes_on_from_what_there_is(first, then, aggregate):
+    config = WindowConfig(length=millis(100), slide=millis(100), timestamp="ts", aggregate=aggregate)
+    rows, columns = TimePaneManager(config), ColumnarPaneManager(config)
+    for values in (first, then):
+        table, stamps = pa.table({"v": values}), list(range(1, 1 + len(values)))
+        list(rows.add_batch(table.to_pylist(), stamps))
+        list(columns.add_batch(ColumnRows(table), Timestamps(np.array(stamps, dtype=np.int32))))
+        assert repr(columns.snapshot()) == repr(rows.snapshot())
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([0.0, -0.0]),
+        pa.array(["a", "b", None]).dictionary_encode(),
+        pa.array([[1], [2]]),
+        pa.array([0, 3_600_000_000], pa.timestamp("us", "America/New_York")),
+        pa.array([0, 1], pa.timestamp("ns")),
+    ],
+)
+def test_keys_that_arrow_tells_apart_otherwise_than_python_are_refused(column):
+    with pytest.raises(ConfigError, match=r"Keys takes columns of whole numbers, .* give a list of the keys"):
+        Keys([pa.chunked_array([column])])
+
+
 @given(
     stamps=st.lists(st.integers(-50, 400), min_size=1, max_size=20),
     late=st.lists(st.integers(-50, 400), max_size=20),

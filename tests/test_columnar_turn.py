@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from tests.test_turn import OUTPUT, Task, batches_of
 from windowing import count, millis, windowed_bolt
+from windowing.columnar import Keys, Timestamps
 from windowing.core import aggregate as agg
 from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.runtime import run_local
@@ -98,6 +99,9 @@ def test_on_spark_a_bolt_over_columns_or_with_an_aggregate_makes_no_row(monkeypa
     rows = [{"id": n, "ts": 2 * n, "key": "ab"[n % 2], "v": float(n)} for n in range(20)]
     task = Task(bolt_of(total))
     monkeypatch.setattr(NamedRows, "payloads", refuse_rows)
+    if aggregate is not None:  # nor a key or a timestamp of a tuple
+        monkeypatch.setattr(Keys, "__iter__", refuse_rows)
+        monkeypatch.setattr(Timestamps, "__iter__", refuse_rows)
     found = []
     for start in (0, 7, 14):
         found += task.run(rows[start : start + 7]).rows
@@ -206,8 +210,12 @@ def test_the_aggregates_of_all_keys_at_once_are_those_key_by_key(shape, drawn):
 @pytest.mark.parametrize(
     ("made", "problem"),
     [
-        (lambda t: t.rename_columns(["key", "m"]), "without n"),
-        (lambda t: t.drop_columns(["n"]), "without n"),
+        (
+            lambda t: t.rename_columns(["key", "m"]),
+            "got a table of the columns 'key', 'm'; rename, add or drop columns",
+        ),
+        (lambda t: t.drop_columns(["n"])[:0], "(key string, n int), got a table of the columns 'key';"),
+        (lambda t: t.append_column("n", pa.array([99])), "got a table of the columns 'key', 'n', 'n';"),
         (
             lambda t: pa.table({"key": t["key"], "n": ["x"] * len(t)}),
             "field 'n' of stream 'default' is declared int: got 'x'",
@@ -244,6 +252,34 @@ def test_tables_are_taken_column_by_column_where_no_value_can_misfit():
         at = narrow.column_names.index(name)
         assert encoder.fitted(narrow.set_column(at, name, pa.array(values))) is None
     assert encoder.fitted(narrow.append_column("n", pa.array([1, 2]))) is None
+    small = Encoder("b", Layout({"default": struct("n int")}))
+    assert small.fitted(pa.table({"n": [5]})) is not None
+    assert small.fitted(pa.table({"n": [2**31]})) is None
+    text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+    assert Encoder("b", Layout({"default": struct("s string")})).fitted(pa.table({"s": text})) is None
+
+
+@pytest.mark.parametrize("way", ["yields", "lists", "emits"])
+def test_tables_may_come_one_after_the_other(way):
+    options: dict[str, Any] = {
+        "timestamp": "ts",
+        "columnar": "arrow",
+        "aggregate": {"n": agg.count()},
+        "output": "n long",
+    }
+
+    def yields(window):
+        yield window.aggregate
+        yield (7,)
+        yield window.aggregate.to_batches()[0]
+
+    def emits(window, collector):
+        for each in yields(window):
+            collector.emit(each)
+
+    ways = {"yields": yields, "lists": lambda window: list(yields(window)), "emits": emits}
+    bolt = windowed_bolt(millis(10), millis(10), name="parts", **options)(ways[way])
+    assert run_local(bolt, [[{"ts": 1}, {"ts": 2}]])["default"] == [(2,), (7,), (2,)]
 
 
 def test_a_window_of_all_keys_has_no_tuples_and_no_key():
@@ -271,8 +307,17 @@ def test_a_window_of_all_keys_has_no_tuples_and_no_key():
         len(kept[0])
 
 
-def test_results_that_make_no_column_fail_the_bolt_by_name():
-    odd = agg.fold(lambda: 0, lambda acc, v: acc + 1, lambda a, b: a + b, lambda acc: "x" if acc > 1 else 1)
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        (lambda acc: "x" if acc > 1 else 1, "1"),
+        (lambda acc: 2**64, "18446744073709551616"),
+        (lambda acc: {str(acc): acc}, "{'2': 2}"),
+        (lambda acc: (acc, "x"), "(2, 'x')"),
+    ],
+)
+def test_results_that_make_no_column_fail_the_bolt_by_name(result, shown):
+    odd = agg.fold(lambda: 0, lambda acc, v: acc + 1, lambda a, b: a + b, result)
 
     @windowed_bolt(
         millis(10), millis(10), timestamp="ts", key="key", columnar="arrow", aggregate={"odd": odd}, output="n long"
@@ -280,8 +325,30 @@ def test_results_that_make_no_column_fail_the_bolt_by_name():
     def look(window):
         return window.aggregate
 
-    with pytest.raises(BoltError, match=r"'look'.* making a column of 'odd'"):
+    with pytest.raises(
+        BoltError, match=re.escape(f"column 'odd' of window.aggregate cannot hold {shown}, wanted numbers")
+    ):
         run_local(look, [[{"ts": 1, "key": key} for key in "aab"]])
+
+
+def test_arrays_of_aggregates_keep_whole_numbers_whole():
+    """With a None among them too: a float would not hold 2**53 + 1."""
+    seen = []
+
+    @windowed_bolt(
+        millis(10),
+        millis(10),
+        timestamp="ts",
+        key="key",
+        columnar="numpy",
+        aggregate={"s": agg.sum("v")},
+        output="n long",
+    )
+    def look(window):
+        seen.append({name: array.tolist() for name, array in window.aggregate.items()})
+
+    run_local(look, [[{"ts": 1, "key": key, "v": v} for key, v in ((2**53 + 1, 2**53 + 1), (None, None), (2**53, 5))]])
+    assert seen == [{"key": [2**53 + 1, None, 2**53], "s": [2**53 + 1, None, 5]}]
 
 
 @pytest.mark.parametrize(

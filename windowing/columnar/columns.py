@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Keys", "Timestamps", "coded"]
+from windowing.errors import ConfigError
+
+__all__ = ["Keys", "Timestamps", "codable", "coded"]
 
 Numbers = np.ndarray[Any, Any]
 
@@ -31,7 +33,7 @@ class Timestamps(Sequence[int]):
     __slots__ = ("array",)
 
     def __init__(self, array: Numbers) -> None:
-        self.array = array
+        self.array = array.astype(np.int64, copy=False)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -57,11 +59,17 @@ class Timestamps(Sequence[int]):
 
 
 class Keys(Sequence[Any]):
-    """The key of each tuple: the value of one column, or a tuple of several."""
+    """The key of each tuple: the value of one column, or a tuple of several. Columns are `codable`, or ConfigError is raised."""
 
     __slots__ = ("_columns",)
 
     def __init__(self, columns: Sequence[pa.ChunkedArray]) -> None:
+        wrong = next((column.type for column in columns if not codable(column.type)), None)
+        if wrong is not None:
+            raise ConfigError(
+                f"Keys takes columns of whole numbers, texts, bytes, booleans, dates and timestamps in UTC, got one of {wrong}; "
+                "give a list of the keys"
+            )
         self._columns = columns
 
     def __len__(self) -> int:
@@ -100,6 +108,18 @@ class Keys(Sequence[Any]):
             dictionaries.append(dictionary)
         parts = [each.take(pa.array(at)).to_pylist() for each, at in zip(dictionaries, chosen, strict=True)]
         return numbers, list(zip(*parts, strict=True))
+
+
+def codable(kind: pa.DataType) -> bool:
+    """Return whether two values of an Arrow type are the same key for Arrow if, and only if, they are for Python.
+
+    Not floats (NaN, -0.0), dictionaries (which may hold a value twice), what is finer than Python's own (nanoseconds), zones with
+    a summer time, nor what is nested.
+    """
+    plain = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_binary, pa.types.is_date32)
+    if pa.types.is_timestamp(kind):
+        return kind.unit != "ns" and kind.tz in (None, "UTC")
+    return any(test(kind) for test in plain) or pa.types.is_decimal128(kind) or pa.types.is_null(kind)
 
 
 def coded(values: Numbers) -> tuple[Numbers, Numbers]:

@@ -124,7 +124,8 @@ def columnar_executor(
 ) -> WindowedBoltExecutor:
     """Return a WindowedBoltExecutor over columns, for a definition with `columnar=`; arguments as there, and `make` as above.
 
-    `add_batch` then takes ColumnRows (or an Arrow table's rows) in place of a list of tuples.
+    `add_batch` then takes ColumnRows (or an Arrow table's rows) in place of a list of tuples. With `aggregate=` no tuples are
+    kept, so `sequenced` and `make` mean nothing.
     """
     executor = WindowedBoltExecutor(config, streams, component)
     if config.aggregate is not None:

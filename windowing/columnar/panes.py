@@ -32,6 +32,7 @@ from windowing.core.time_panes import TimePaneManager, Windows
 __all__ = ["ColumnarPaneManager", "TablePaneManager", "over_columns"]
 
 Numbers = np.ndarray[Any, Any]
+_WIDEST = 2**61  # milliseconds: with a timestamp, still in 64 bits
 
 
 class ColumnarPaneManager(TimePaneManager):
@@ -76,6 +77,8 @@ class ColumnarPaneManager(TimePaneManager):
             return None
         assert isinstance(timestamps, Timestamps)
         width, offset = self._width, self._offset
+        if width > _WIDEST:
+            return None
         return _grouped(offset - (offset - timestamps.array) // width * width, keys)
 
     def _held(self, groups: _Groups) -> list[Partial | None]:

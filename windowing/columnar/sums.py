@@ -96,7 +96,7 @@ def _added(part: Aggregator, column: _Column | None, before: Before) -> list[Any
 
 def _summed(column: _Column, before: Before) -> list[Any] | None:
     values, groups, counts, floats = column
-    if not _is_exact(values, floats):
+    if not _is_exact(values, floats) or not _of_type(before, floats):
         return None
     if not floats:
         totals = np.zeros(len(counts), dtype=np.int64)
@@ -108,6 +108,11 @@ def _summed(column: _Column, before: Before) -> list[Any] | None:
         values = np.concatenate([np.array(list(begun.values()), dtype=np.float64), values])
     totals = np.bincount(groups, weights=values, minlength=len(counts))
     return _joined(before, counts, totals.tolist(), lambda _, total: total)
+
+
+def _of_type(before: Before, floats: bool) -> bool:
+    """Whether all accumulators are numbers as the column has them; from a batch of another type they may not be."""
+    return before is None or set(map(type, before)) <= {float if floats else int, type(None)}
 
 
 def _is_exact(values: Numbers, floats: bool) -> bool:
@@ -131,6 +136,8 @@ def _averaged(column: _Column, before: Before) -> list[Any] | None:
 
 def _extreme(part: Aggregator, column: _Column, before: Before) -> list[Any] | None:
     values, groups, counts, floats = column
+    if not _of_type(before, floats):
+        return None
     if floats and bool(np.any(np.isnan(values) | (np.signbit(values) & (values == 0.0)))):
         return None
     smallest = type(part) is Smallest

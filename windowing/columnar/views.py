@@ -18,7 +18,7 @@ import pyarrow as pa
 from windowing.columnar.rows import ColumnRows, column
 from windowing.core.windows import TupleWindow, WindowContent
 
-__all__ = ["ColumnContent", "as_view", "viewed"]
+__all__ = ["ColumnContent", "viewed"]
 
 
 def _as_table(rows: ColumnRows) -> pa.Table:
@@ -35,11 +35,6 @@ def _as_chunks(rows: ColumnRows, name: str) -> pa.ChunkedArray:
 
 _VIEWS: dict[str, Callable[[ColumnRows], Any]] = {"arrow": _as_table, "numpy": _as_arrays}
 _COLUMNS: dict[str, Callable[[ColumnRows, str], Any]] = {"arrow": _as_chunks, "numpy": ColumnRows.array}
-
-
-def as_view(rows: ColumnRows, form: str) -> Any:
-    """Return all columns in the form that a bolt asks for."""
-    return _VIEWS[form](rows)
 
 
 class ColumnContent:
@@ -72,7 +67,7 @@ class ColumnContent:
     def _view(self, rows: Sequence[Any]) -> Any:
         if not len(rows) and not isinstance(rows, ColumnRows):
             return self._view(ColumnRows.of(self._content.current())[:0])
-        return as_view(ColumnRows.of(rows), self._form)
+        return _VIEWS[self._form](ColumnRows.of(rows))
 
 
 class _WindowOfRows:

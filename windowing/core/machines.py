@@ -70,11 +70,12 @@ class Machine(Protocol):
 
 
 def refuse_tables(config: WindowConfig, component: str) -> None:
-    """Raise ConfigError for a bolt with `aggregate=` and `columnar=`, where somebody waits for acks of its tuples."""
+    """Raise ConfigError for a bolt with `aggregate=` and `columnar=`, where its tuples are kept for acks, or for a restart."""
     if config.columnar is not None and config.aggregate is not None:
         raise ConfigError(
-            f"bolt {component!r} is handed the aggregates of all keys in columns, and keeps no tuples that could be acked; leave "
-            "out columnar=, or let nobody wait for acks (acker_executors=0, a spout without ack)"
+            f"bolt {component!r} is handed the aggregates of all keys in columns, and keeps no tuples, neither for acks nor for a "
+            "restart; leave out columnar=, or run it where nothing asks for them: on LocalCluster with acker_executors=0 and "
+            "without a state, on Spark behind spouts that take no acks"
         )
 
 

@@ -108,17 +108,17 @@ class Encoder:
     def fitted(self, table: Any) -> pa.Table | None:
         """Return a table that a bolt returned as the default stream has it, None where a row at a time has to say what is wrong.
 
-        Taken as they are: columns of the declared types, of narrower whole numbers and floats, and of nothing but nulls.
+        Taken as they are: columns of plain types whose values are all of the declared ones, without a look at each.
         """
         columns = []
         fields = self._fields[DEFAULT_STREAM]
         if sorted(table.column_names) != sorted(field.name for _, field in fields):
             return None
         for _, field in fields:
-            column = table.column(field.name)
-            if column.type != field.type and not _is_narrower(column.type, field.type):
+            column = _fitted(table.column(field.name), field.type)
+            if column is None:
                 return None
-            columns.append(column.cast(field.type))
+            columns.append(column)
         return self._table(DEFAULT_STREAM, columns, table.num_rows)
 
     def _blocks(self, stream: str, members: list[Any]) -> Iterator[pa.Table]:
@@ -149,13 +149,19 @@ def arrow_column(bolt: str, stream: str, field: pa.Field, values: Sequence[Any])
     return array
 
 
-def _is_narrower(kind: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether every value of one type is one of the other."""
-    if pa.types.is_null(kind):
-        return True
+def _fitted(column: Any, declared: pa.DataType) -> Any:
+    """Return a column in its declared type where every value is as `arrow_column` would have it, None where that is not plain."""
+    kind = column.type
     whole = pa.types.is_signed_integer(kind) and pa.types.is_signed_integer(declared)
-    floats = pa.types.is_floating(kind) and pa.types.is_floating(declared)
-    return (whole or floats) and bool(kind.bit_width < declared.bit_width)
+    floats = pa.types.is_floating(kind) and pa.types.is_floating(declared) and kind.bit_width <= declared.bit_width
+    same = kind == declared and (pa.types.is_boolean(kind) or pa.types.is_string(kind))
+    if not (whole or floats or same or pa.types.is_null(kind)):
+        return None
+    try:
+        column.validate(full=True)
+        return column.cast(declared)
+    except pa.ArrowInvalid:  # a whole number that is too large, a text that is none
+        return None
 
 
 def metric_column(name: str) -> str:

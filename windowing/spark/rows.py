@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.columnar import ColumnRows, Keys
+from windowing.columnar.columns import codable
 from windowing.spark.arrival import in_order
 from windowing.spark.codec import NAN
 from windowing.spark.state import decode_table
@@ -101,9 +102,9 @@ class NamedRows:
         return ColumnRows(self.kept(table), self.payloads)
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
-        """Return the values of the key's columns, which stay columns where they cannot be NaN or nested."""
+        """Return the values of the key's columns, which stay columns where Arrow tells keys apart as Python does."""
         found = [table.column(name) for name in names]
-        if not any(pa.types.is_floating(each.type) or pa.types.is_nested(each.type) for each in found):
+        if all(codable(each.type) for each in found):
             return Keys(found)
         columns = [_keys_of(each) for each in found]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))

@@ -7,7 +7,7 @@
 | a dict                                  | one row, by field name                                   |
 | a str, bytes, number, date, ...         | one row of a stream with ONE field                       |
 | a list, a generator, any other iterable | rows, each a tuple, a list, a dict or, of ONE field, a scalar |
-| a pyarrow Table or RecordBatch          | rows, its columns by field name                          |
+| a pyarrow Table or RecordBatch, or one among rows | rows, its columns by field name                |
 | a set, an awaitable                     | an error: no order, no value                             |
 
 None among rows is an error, since it may mean "no row" or "an empty value": leave it out, or write `(None,)`. Every value is
@@ -49,7 +49,19 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
     if isinstance(returned, (tuple, Mapping, *_SCALARS)) or not (isinstance(returned, Iterable) or is_table(returned)):
         yield row_of(returned, schema, stream)
         return
-    for row in returned.to_pylist(maps_as_pydicts="strict") if is_table(returned) else returned:
+    for row in [returned] if is_table(returned) else returned:
+        if is_table(row):
+            yield from _rows_of_table(row, schema, stream)
+        else:
+            yield row_of(row, schema, stream)
+
+
+def _rows_of_table(table: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, ...]]:
+    names = list(table.column_names)
+    if sorted(names) != sorted(schema.names):
+        there = ", ".join(map(shown, names))
+        raise RowError(f"{_wanted(schema, stream)}, got a table of the columns {there}; rename, add or drop columns")
+    for row in table.to_pylist(maps_as_pydicts="strict"):
         yield row_of(row, schema, stream)
 
 

@@ -24,8 +24,8 @@ from windowing.topology.rows import RowError, is_table, refuse_awaitable, refuse
 
 __all__ = ["BoltRunner", "Collector", "Emission", "Fitted", "Outcome"]
 
-Emission = tuple[str, tuple[Any, ...]]
-"""A stream and the values of one row for it, in the order of the stream's fields."""
+Emission = tuple[str, Any]
+"""A stream and the values of one row for it, a tuple in the order of the stream's fields; or a table, see BoltRunner."""
 Fitted = Callable[[Any], Any]
 """Returns a table that a bolt returned as a driver takes it, or None; see BoltRunner."""
 
@@ -49,7 +49,7 @@ class Collector:
         self._open = True
 
     def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one row: a tuple, a list, a dict by field name, or a scalar where the stream has one field.
+        """Emit one row: a tuple, a list, a dict by field name, or a scalar where the stream has one field; or a table of rows.
 
         Raises BoltError for a stream that is not declared, a row that does not fit it, or a call that came too late.
         """
@@ -60,7 +60,10 @@ class Collector:
         schema = self._bolt.outputs.get(stream)
         if schema is None:
             raise RowError(_unknown_stream(self._bolt, stream))
-        self._emissions.append((stream, row_of(values, schema, stream)))
+        if is_table(values):
+            self._emissions += [(stream, row) for row in rows_of(values, schema, stream)]
+        else:
+            self._emissions.append((stream, row_of(values, schema, stream)))
 
     def take(self) -> list[Emission]:
         """Close the collector and return what was emitted, in order; the runner calls it."""
