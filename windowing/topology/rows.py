@@ -43,6 +43,9 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
     """
     if returned is None:
         return
+    if type(returned) is tuple:  # most are
+        yield row_of(returned, schema, stream)
+        return
     refuse_awaitable(returned)
     if isinstance(returned, set | frozenset):
         raise RowError(f"it returned a set, whose order changes from run to run, {shown(returned)}; return sorted(...)")
