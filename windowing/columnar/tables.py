@@ -58,14 +58,16 @@ class TableWindow(PaneWindow):
 
 def _column(name: str, values: Sequence[Any]) -> pa.Array:
     """Return values as a column. Not dicts and tuples: Arrow would make structs of all keys' fields of them, and lists."""
-    odd: Any = next((value for value in values if isinstance(value, dict | tuple)), None)
+    odd: Any = values[0]
     try:
-        if odd is None:
+        if any(issubclass(kind, dict | tuple) for kind in set(map(type, values))):
+            odd = next(value for value in values if isinstance(value, dict | tuple))
+        else:
             return pa.array(values)
     except OverflowError:
-        odd = next(value for value in values if isinstance(value, int) and not -(2**63) <= value < 2**63)
+        odd = next((value for value in values if isinstance(value, int) and not -(2**63) <= value < 2**63), odd)
     except (pa.ArrowException, TypeError, ValueError):
-        odd = next((value for value in values if type(value) is not type(values[0])), values[0])
+        odd = next((value for value in values if type(value) is not type(odd)), odd)
     raise TypeError(
         f"column {name!r} of window.aggregate cannot hold {shown(odd)}, wanted numbers of 64 bits, texts, or other plain values "
         "of one type; let aggregate= give such values (a sum of floats, say), or leave out columnar="
