@@ -38,6 +38,7 @@ _WIDEST = 2**61  # milliseconds: with a timestamp, still in 64 bits
 class ColumnarPaneManager(TimePaneManager):
     """Time windows with `aggregate=` over ColumnRows, Timestamps and Keys; rows and lists are taken too.
 
+    >>> import pyarrow as pa
     >>> from windowing.core import aggregate as agg
     >>> from windowing.core.config import WindowConfig
     >>> from windowing.core.measures import millis
