@@ -153,8 +153,7 @@ class TaskStage:
 
         state: what a stateful bolt is handed; `txid` is what its hooks are told before that is written. fitted: see BoltRunner.
         """
-        turn = _Turn(self, task, metadata, load)
-        turn.runner = BoltRunner(self.bolt, fitted)
+        turn = _Turn(self, task, metadata, load, BoltRunner(self.bolt, fitted))
         turn.state, turn.txid, turn.watcher = state, txid, watcher
         return turn.run(parts, controls, nonce or os.urandom(8))
 
@@ -163,7 +162,12 @@ class _Turn:
     """The work of one turn, step by step."""
 
     def __init__(
-        self, stage: TaskStage, task: int, metadata: bytes | None, load: Callable[[bytes], bytes | None]
+        self,
+        stage: TaskStage,
+        task: int,
+        metadata: bytes | None,
+        load: Callable[[bytes], bytes | None],
+        runner: BoltRunner,
     ) -> None:
         self.stage = stage
         self.task = task
@@ -185,7 +189,7 @@ class _Turn:
         self.next_number = 0
         self.failed = 0
         self.late: list[Any] = []
-        self.runner = BoltRunner(stage.bolt)
+        self.runner = runner
         self.state: Any = None
         self.txid = 0
         self.watcher: Watcher | None = None
@@ -379,13 +383,8 @@ class _Turn:
         after = self.executor.counts()
         gained = {name: after[name] - before[name] for name in ("fired", "late", "skipped", "expired")}
         count = 0 if table is None else table.num_rows
-        told = {
-            "tuples": count,
-            "pending": after["pending"],
-            "failed": self.failed,
-            "watermark": self.executor.watermark,
-        }
-        return told | gained
+        states = {"pending": after["pending"], "failed": self.failed, "watermark": self.executor.watermark}
+        return {"tuples": count} | states | gained
 
     def _keys(self, table: pa.Table, payloads: Sequence[Any]) -> Sequence[Any] | None:
         if self.config.key is None:
