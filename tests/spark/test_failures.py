@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from windowing import errors
 from windowing.core.measures import seconds
 from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError, WindowingError
-from windowing.spark import FunctionSink
+from windowing.spark import FunctionSink, failures
 from windowing.spark.failpoints import hit
-from windowing.spark.failures import WorkerError, marked, unwrapped
+from windowing.spark.failures import WorkerError, damaged_file, marked, unwrapped
+from windowing.spark.hadoop import Folder
 from windowing.topology.decorators import tumbling
 
 OK = [{"k": "a", "ts": ts, "v": 1.0} for ts in (500, 2500)]
@@ -193,6 +195,41 @@ def test_a_missing_state_directory_is_called_damage(
     source.add(OK)
     with pytest.raises(CorruptStateError, match="state"):
         run(bolt(), source.read())
+
+
+def test_files_that_come_and_go_while_the_checkpoint_is_looked_through_are_not_called_damaged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of a failed batch go on writing for a moment: a listing fails, a checksum is there before its file."""
+    (tmp_path / "good").write_text("x")
+    whole, looks = Folder.files, iter(["vanished", "half written", "half written elsewhere", ""])
+
+    def files(folder: Folder) -> list[str]:
+        look = next(looks)
+        if look == "vanished":
+            raise RuntimeError("ls: cannot access '.2_x.changelog.tmp'")
+        return [*whole(folder), *([f"{look}.crc"] if look else [])]
+
+    monkeypatch.setattr(Folder, "files", files)
+    assert damaged_file(spark, str(tmp_path)) is None
+    assert next(looks, None) is None
+
+    (tmp_path / "bad.crc").write_text("no checksum of a file that is there")
+    looks = iter(["vanished", "half written", "vanished", ""])
+    assert damaged_file(spark, str(tmp_path)) == f"file:{tmp_path}/bad"
+
+
+def test_a_failure_is_raised_even_where_the_checkpoint_cannot_be_looked_through(
+    feed: Callable[..., Any], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: Folder) -> list[str]:
+        raise RuntimeError("permission denied")
+
+    monkeypatch.setattr(failures, "_BETWEEN_LOOKS_S", 0.0)
+    monkeypatch.setattr(Folder, "files", refused)
+    source = feed().add(OK).read().selectExpr("k", "ts", "raise_error('a broken source') as v")
+    with pytest.raises(Exception, match="a broken source"):
+        run(bolt(), source)
 
 
 def _flip(file: str) -> None:

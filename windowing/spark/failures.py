@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
+import time
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 
 from windowing import errors
-from windowing.errors import CorruptStateError, WindowingError, shown
+from windowing.errors import CorruptStateError, WindowingError, shown, told
 from windowing.spark.hadoop import Folder
 
 __all__ = ["WorkerError", "damaged_file", "marked", "unwrapped"]
@@ -28,6 +30,8 @@ __all__ = ["WorkerError", "damaged_file", "marked", "unwrapped"]
 _MARK = "windowing-error:"
 _MAX_TRACE = 8000
 _MAX_DEPTH = 20
+_LOOKS = 5
+_BETWEEN_LOOKS_S = 0.2
 _FILE = re.compile(
     r"[^\s'\"()\[\],]*/(?:state/\d+/(?:\d+|_metadata|_stateSchema)|offsets|commits|sources/\d+)/[^\s'\"()\[\],]+"
 )
@@ -40,6 +44,8 @@ _FROM_SPARK = ("pyspark.errors", "py4j")
 _WAY_OUT = (
     "put the checkpoint back from a copy, or start over with a new one and a new output folder (nothing was reset)"
 )
+
+_log = logging.getLogger("windowing.spark")
 
 
 class WorkerError(RuntimeError):
@@ -80,16 +86,33 @@ def unwrapped(error: BaseException, locate: Callable[[], str | None] = lambda: N
 
 def damaged_file(spark: SparkSession, checkpoint: str) -> str | None:
     """Return the first file of a checkpoint that is missing, or whose bytes do not fit their checksum (Hadoop's, or the
-    one that Spark put beside it); None where there is none.
+    one that Spark put beside it); None where there is none, or where the checkpoint cannot be read.
 
-    Cost: reads the whole checkpoint; asked only after Spark has failed.
+    Tasks of the failed batch may still be writing: what is damaged stays so, so two looks have to agree on it.
+    Cost: reads the whole checkpoint, twice where something is damaged; asked only after Spark has failed.
     """
+    before: list[str] = []
+    for _ in range(_LOOKS):
+        try:
+            found = _damaged_files(spark, checkpoint)
+        except Exception as problem:  # a file may vanish while it is listed; py4j has no types
+            _log.warning("checkpoint %s cannot be looked through for damaged files: %s", checkpoint, told(problem))
+        else:
+            agreed = [name for name in found if name in before]
+            if agreed or not found:
+                return agreed[0] if agreed else None
+            before = found
+        time.sleep(_BETWEEN_LOOKS_S)
+    return None
+
+
+def _damaged_files(spark: SparkSession, checkpoint: str) -> list[str]:
     home = Folder(spark, checkpoint)
     files = home.files()
     crc = cast(Any, spark.sparkContext._jvm).java.util.zip.CRC32C
     found = [name for name in _listed(home, files) if name not in files]
     found += [name for name in files if not _intact(home, name, files, crc)]
-    return home.of(found[0]) if found else None
+    return [home.of(name) for name in found]
 
 
 def _listed(home: Folder, files: list[str]) -> Iterator[str]:

@@ -256,8 +256,11 @@ class WindowedQuery:
             if (self._drain or self._finish) and not self._stopping:
                 _mark_drained(self._plan)
         except BaseException as error:
-            self._failure = unwrapped(self._plan.writer.failure or error, self._damaged_file)
+            self._failure = (
+                self._plan.writer.failure or error
+            )  # kept first: no failure may be lost while it is explained
             self._end()
+            self._failure = unwrapped(self._failure, self._damaged_file)
         finally:
             self._done.set()
 
