@@ -15,10 +15,9 @@ from windowing.runtime.cluster import LocalCluster
 from windowing.spark.edges import partials_of
 from windowing.spark.level import SpoutStage
 from windowing.spark.outlets import outlet_names
-from windowing.spark.pack import NOW
 from windowing.spark.place import PlaceTurn, Stored
 from windowing.spark.state import decode_table
-from windowing.spark.wire import Row, frames_of, rows_of
+from windowing.spark.wire import NOW, Row, frames_of, rows_of
 from windowing.spark.wiring import wired
 from windowing.topology.plan import Topology
 from windowing.topology.stages import stages_of

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError
-from windowing.spark.pack import NOW, TASK, TIMESTAMP, Packer, packed, task_column, timestamps_of
+from windowing.spark.pack import CLOCK_BITS, TASK, TIMESTAMP, Packer, packed, task_column, timestamps_of
 from windowing.spark.state import decode_table
 from windowing.topology.values import InvalidTimestampWarning
 
@@ -25,8 +25,7 @@ def batch(rows: list[dict[str, Any]], tasks: list[int]) -> pa.RecordBatch:
         "ts": pa.array([row["ts"] for row in rows], pa.int64()),
         "v": pa.array([row.get("v", 0) for row in rows], pa.int64()),
         "src": pa.array([row.get("src") for row in rows], pa.string()),
-        TASK: pa.array(tasks, pa.int32()),
-        NOW: pa.array([NOON] * len(rows), pa.int64()),
+        TASK: pa.array([task << CLOCK_BITS | NOON for task in tasks], pa.int64()),
     }
     return pa.RecordBatch.from_pydict(columns)
 

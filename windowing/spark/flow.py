@@ -13,7 +13,7 @@ grouping's round robin begins anew with each sender and batch, at the sender's o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -156,7 +156,7 @@ class Flow:
             rows.append(self._row(-1, "ack", "", data=partials))
         return rows
 
-    def metrics(self, component: str, values: dict[str, int | None]) -> list[Row]:
+    def metrics(self, component: str, values: Mapping[str, int | None]) -> list[Row]:
         """Return numbers of a component as rows of the wire."""
         told = {name: value for name, value in values.items() if value is not None and (value or name in _STATES)}
         return [self._row(-1, "metric", component, value, None, name) for name, value in told.items()]

@@ -24,9 +24,8 @@ from windowing.spark.flow import Flow
 from windowing.spark.garbage import seldom_collected
 from windowing.spark.labels import label_of_row
 from windowing.spark.operator import batch_id
-from windowing.spark.pack import NOW
 from windowing.spark.place import PlaceResult, PlaceTurn, Stored
-from windowing.spark.wire import WIRE, frames_of, record_batch, rows_of
+from windowing.spark.wire import NOW, WIRE, frames_of, record_batch, rows_of
 from windowing.spark.wiring import Origins, Wiring
 from windowing.topology.calls import Emitted
 from windowing.topology.stages import Place

@@ -20,7 +20,8 @@ from windowing.spark import failpoints
 from windowing.spark.failures import marked
 from windowing.spark.garbage import seldom_collected
 from windowing.spark.output import Encoder, Layout
-from windowing.spark.turn import Control, Part, TaskStage, TurnResult
+from windowing.spark.rows import Part, size_of
+from windowing.spark.turn import Control, TaskStage, TurnResult
 
 __all__ = ["TaskProcessor", "batch_id", "evaluated"]
 
@@ -50,7 +51,9 @@ class TaskProcessor(StatefulProcessor):
             stored = self._metadata.get()
             metadata = None if stored is None else bytes(stored[0])
             result = self._stage.turn(task, metadata, self._load, parts, controls, fitted=self._encoder.fitted)
-            table = self._encoder.table(result.rows, {**result.metrics, "now": _clock(parts, controls)})
+            table = self._encoder.table(
+                result.rows, {**result.metrics, "bytes": size_of(parts), "now": _clock(parts, controls)}
+            )
             batch = batch_id()
             failpoints.hit("before_state_write", batch)
             self._write(result)

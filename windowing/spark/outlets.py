@@ -44,6 +44,10 @@ class Outlets:
         late = (F.col("kind") == "metric") & (F.col("source") == "late") & F.col("stream").isin(*self._unread)
         return F.sum(F.when(late, F.col("value")))
 
+    def largest(self) -> Column:
+        """Return the aggregate that tells how many packed bytes the largest task took."""
+        return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
+
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
         """Return the rows of a stream. Cost: one Python worker that copies Arrow bytes."""
         packed = output.where(self._is_of(stream)).select("data")

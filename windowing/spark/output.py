@@ -28,7 +28,7 @@ from windowing.errors import BoltError, shown
 
 __all__ = ["METRICS", "Layout", "arrow_column", "metric_column"]
 
-METRICS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "watermark", "now")
+METRICS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "bytes", "watermark", "now")
 _STREAM = "_stream"
 _METRICS_ROW = -1
 _SLICE = 20_000
@@ -68,6 +68,10 @@ class Layout:
     def late(self) -> Column:
         """Return the aggregate that counts the late tuples."""
         return F.sum(metric_column("late"))
+
+    def largest(self) -> Column:
+        """Return the aggregate that tells how many packed bytes the largest task took."""
+        return F.max(metric_column("bytes"))
 
     def _number(self, stream: str) -> int:
         return list(self.streams).index(stream)

@@ -33,7 +33,7 @@ from windowing.topology.records import record_type
 from windowing.topology.stamps import BOUND, TimestampFunction
 
 __all__ = [
-    "NOW",
+    "CLOCK_BITS",
     "PACKED",
     "TASK",
     "TIMESTAMP",
@@ -47,7 +47,9 @@ __all__ = [
     "timestamps_of",
 ]
 
-TASK, NOW, TIMESTAMP = "__task", "__now", "__ts"
+TASK, TIMESTAMP = "__task", "__ts"
+CLOCK_BITS = 48
+"""`__task` is the row's task and, in its lower bits, the batch's clock in ms: one column less for Spark to write row by row."""
 PACKED = (
     "label bigint, kind string, stream string, partition int, sequence int, now bigint, "
     "source string, value bigint, data binary"
@@ -103,9 +105,9 @@ class Packer:
         for sequence, batch in enumerate(batches):
             if batch.num_rows == 0:
                 continue
-            now = batch.column(NOW)[0].as_py()
-            tasks = batch.column(TASK).to_numpy()
-            rows = batch.drop_columns([TASK, NOW]).rename_columns(list(self.columns))
+            placed = batch.column(TASK).to_numpy()
+            tasks, now = placed >> CLOCK_BITS, int(placed[0]) & (1 << CLOCK_BITS) - 1
+            rows = batch.drop_columns([TASK]).rename_columns(list(self.columns))
             stamps = self._stamps(rows, now)
             if self.timestamp is not None:
                 self._raise_largest(largest, stamps, rows, now)
@@ -172,14 +174,14 @@ def packed(rows: DataFrame, packer: Packer, task: Any) -> DataFrame:
     """Return the packed rows (schema PACKED) of one input stream; `task` is the column expression of each row's
     task.
     """
-    taken = {TASK, NOW, TIMESTAMP} & {name.lower() for name in rows.columns}
+    taken = {TASK, TIMESTAMP} & {name.lower() for name in rows.columns}
     if taken:
         raise ConfigError(
             f"input column {sorted(taken)[0]!r} has a name that windowing uses itself; rename it before windowed()"
         )
     columns = [F.col(quoted(name)).alias(f"c{number}") for number, name in enumerate(rows.columns)]
-    now = F.unix_millis(F.current_timestamp()).alias(NOW)
-    return rows.select(*columns, task.alias(TASK), now).mapInArrow(packer, PACKED)
+    placed = F.shiftleft(task.cast("bigint"), CLOCK_BITS).bitwiseOR(F.unix_millis(F.current_timestamp()))
+    return rows.select(*columns, placed.alias(TASK)).mapInArrow(packer, PACKED)
 
 
 def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) -> Any:

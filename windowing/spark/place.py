@@ -17,7 +17,7 @@ from typing import Any
 from windowing.core.windows import TupleWindow
 from windowing.spark.edges import NO_ROOTS, Partials, Roots, merged
 from windowing.spark.flow import Flow
-from windowing.spark.rows import Part
+from windowing.spark.rows import Part, size_of
 from windowing.spark.tasks import BoltBatch
 from windowing.spark.tuple_rows import TupleRows
 from windowing.spark.turn import SIDE_STREAM, Control, TaskStage
@@ -134,7 +134,7 @@ class PlaceTurn:
             flow.phase = next(late).phase if stream == stage.late_stream else self._wiring.phases[name, task]
             if stream in self._component.outputs:
                 flow.emit(name, task, Emitted(stream, values_of_row), roots)
-        told = flow.metrics(name, {**turn.metrics, "now": flow.now})
+        told = flow.metrics(name, {**turn.metrics, "bytes": size_of(parts), "now": flow.now})
         result = PlaceResult(told, turn.metadata, turn.puts, turn.drops)
         if values is not None:
             result.value_puts, result.value_drops = values.puts, values.drops
@@ -158,7 +158,8 @@ class PlaceTurn:
         flow.partials.done(arrived)
         running.take(arrived)
         running.close(batch + 1)
-        result = PlaceResult(flow.metrics(name, {"tuples": running.taken, "failed": running.failed}))
+        told = {"tuples": running.taken, "failed": running.failed, "bytes": size_of(parts)}
+        result = PlaceResult(flow.metrics(name, told))
         if values is not None:
             result.value_puts, result.value_drops = values.puts, values.drops
         return result

@@ -9,7 +9,7 @@ NamedRows are those of `windowed(...)`: Records of one set of columns. (A topolo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from windowing.spark.codec import NAN
 from windowing.spark.state import decode_table
 from windowing.topology.records import record_type
 
-__all__ = ["NamedRows", "Part", "RowFormat", "one_nan"]
+__all__ = ["NamedRows", "Part", "RowFormat", "one_nan", "size_of"]
 
 
 class Part(NamedTuple):
@@ -34,6 +34,11 @@ class Part(NamedTuple):
     sequence: int
     now_ms: int
     data: bytes
+
+
+def size_of(parts: Iterable[Part]) -> int:
+    """Return how many packed bytes the parts are."""
+    return sum(len(part.data) for part in parts)
 
 
 class RowFormat(Protocol):

@@ -26,6 +26,7 @@ from windowing.spark import control, definition, failpoints
 from windowing.spark.acks import Acks
 from windowing.spark.failures import damaged_file, unwrapped
 from windowing.spark.hadoop import Folder
+from windowing.spark.handover import Handover
 from windowing.spark.metrics import BatchMetrics, metrics_of
 from windowing.spark.sinks import Sink, claim
 
@@ -53,6 +54,9 @@ class Streams(Protocol):
     def late(self) -> Column:
         """Return the aggregate that counts what is late, of the bolts whose late tuples go nowhere."""
 
+    def largest(self) -> Column:
+        """Return the aggregate that tells how many packed bytes the largest task took, None where none did."""
+
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
         """Return the rows of one stream."""
 
@@ -69,6 +73,7 @@ class BatchWriter:
         self.acks = acks
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
+        self._handover = Handover()
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
@@ -87,7 +92,10 @@ class BatchWriter:
             raise
 
     def _write(self, output: DataFrame, batch_id: int) -> None:
-        self._deliver(output, output.agg(*self._aggregates()).first(), batch_id)
+        with self._handover.of_batch(output.sparkSession):
+            counts: Any = output.agg(*self._aggregates(), self._layout.largest().alias("largest")).first()
+        self._handover.took(counts["largest"])
+        self._deliver(output, counts, batch_id)
 
     def _aggregates(self) -> list[Column]:
         """Return what is asked about a batch, in the one action that evaluates all of it."""

@@ -26,6 +26,7 @@ import pandas as pd
 import pyarrow as pa
 
 __all__ = [
+    "NOW",
     "PHASE",
     "PLACES",
     "POSITION",
@@ -47,6 +48,8 @@ WIRE = (
 PLACES = 1 << 20
 """The sender number of place 0; upstream partitions are below."""
 TASK, POSITION, PHASE = "__task", "__pos", "__phase"
+NOW = "__now"
+"""The batch's clock in ms, beside the columns of a spout's DataFrame."""
 _SCHEMA = pa.schema(
     [
         ("target", pa.int64()),

@@ -25,10 +25,9 @@ from windowing.spark.failures import marked
 from windowing.spark.garbage import seldom_collected
 from windowing.spark.labels import label_of_row
 from windowing.spark.operator import batch_id
-from windowing.spark.pack import NOW
 from windowing.spark.trident.packets import Packets, told
 from windowing.spark.trident.turn import opened, turn
-from windowing.spark.wire import PLACES, WIRE, Row, frames_of, handed_on, record_batch, rows_of
+from windowing.spark.wire import NOW, PLACES, WIRE, Row, frames_of, handed_on, record_batch, rows_of
 from windowing.topology.trident.processors import Batch
 from windowing.topology.trident.subtopology import GroupBatch, Subtopology
 from windowing.topology.trident.units import Section, TridentUnits, UnitPlace
