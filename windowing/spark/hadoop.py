@@ -38,6 +38,11 @@ class Folder:
         """The directory with its scheme, for example `file:/tmp/checkpoint`."""
         return str(self._path.toString())
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the directory lies on a local disk."""
+        return str(self._path.toUri().getScheme()) == "file"
+
     def __truediv__(self, name: str) -> Folder:
         return Folder(self._spark, f"{self.path}/{name}")
 

@@ -29,17 +29,16 @@ from windowing.spark.hadoop import Folder
 from windowing.spark.handover import Handover
 from windowing.spark.metrics import BatchMetrics, metrics_of
 from windowing.spark.sinks import Sink, claim
+from windowing.spark.starting import settings_of
 
 __all__ = ["BatchWriter", "Plan", "WindowedQuery", "trigger_options"]
 
 DRAINED_FILE = "drained.json"
-_PARTITIONS = "spark.sql.shuffle.partitions"
 _ONE_FILE_ROWS = 50_000
 _LOG_EVERY_S = 60.0
 _SETTLE_EVERY_S = 0.5
 
 _log = logging.getLogger("windowing.spark")
-_starting = threading.Lock()
 
 
 class Streams(Protocol):
@@ -149,19 +148,14 @@ class Plan:
     query_name: str | None
 
     def run(self) -> StreamingQuery:
-        """Start the query with as many shuffle partitions as tasks; the session's own number is put back."""
+        """Start the query with its own settings; the session's are put back."""
         folder = control.control_folder(self.spark, self.checkpoint)
         stream: Any = self.output(folder.path).writeStream.foreachBatch(self.writer).outputMode("append")
         stream = stream.option("checkpointLocation", self.checkpoint).trigger(**self.trigger)
         if self.query_name is not None:
             stream = stream.queryName(self.query_name)
-        with _starting:
-            before = self.spark.conf.get(_PARTITIONS)
-            self.spark.conf.set(_PARTITIONS, str(self.partitions))
-            try:
-                started: StreamingQuery = stream.start()
-            finally:
-                self.spark.conf.set(_PARTITIONS, str(before))
+        with settings_of(self.spark, self.checkpoint, self.partitions):
+            started: StreamingQuery = stream.start()
         return started
 
 

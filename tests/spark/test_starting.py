@@ -1,0 +1,96 @@
+"""The settings that a query takes with it when it starts; the session keeps its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from windowing.core.measures import seconds
+from windowing.spark import FunctionSink
+from windowing.spark.hadoop import Folder
+from windowing.spark.starting import FILE_MANAGER, settings_of
+from windowing.topology.decorators import tumbling
+
+BY_CONTEXT = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@tumbling(seconds(1), timestamp="ts", output="n long")
+def counted(window: Any) -> tuple[int]:
+    return (len(window),)
+
+
+def settings_in(run: Callable[..., Any], source: Any, **options: Any) -> list[tuple[str, str | None]]:
+    """Return the shuffle partitions and the file manager that a sink sees in each batch."""
+    seen: list[tuple[str, str | None]] = []
+
+    def keep(rows: Any, _: int) -> None:
+        conf = rows.sparkSession.conf
+        seen.append((conf.get(PARTITIONS), conf.get(FILE_MANAGER, None)))
+
+    run(counted, source, sinks={"default": FunctionSink(keep)}, **options)
+    return seen
+
+
+@pytest.fixture
+def source(feed: Callable[..., Any]) -> Any:
+    return feed().add(*([{"k": "a", "ts": ts, "v": 1.0}] for ts in (500, 1500, 2500)))
+
+
+def test_on_a_local_disk_files_are_renamed_without_a_process_and_the_session_stays_as_it_was(
+    spark: SparkSession, source: Any, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    before = spark.conf.getAll
+    seen = settings_in(run, source.read(), grouping="k", tasks=3)
+    assert seen == [("3", BY_CONTEXT.replace("FileContext", "FileSystem"))] * 2
+    assert spark.conf.getAll == before
+    assert (tmp_path / "checkpoint/commits/.2.crc").exists(), (
+        "Hadoop's checksums go along only where its FileSystem renames"
+    )
+
+
+@pytest.fixture
+def chosen(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set(FILE_MANAGER, BY_CONTEXT)
+    yield
+    spark.conf.unset(FILE_MANAGER)
+
+
+def test_a_file_manager_of_the_users_stays(
+    chosen: None, spark: SparkSession, source: Any, run: Callable[..., Any]
+) -> None:
+    assert settings_in(run, source.read()) == [("1", BY_CONTEXT)] * 2
+    assert spark.conf.get(FILE_MANAGER) == BY_CONTEXT
+
+
+def test_a_checkpoint_goes_on_whatever_manager_has_written_it(
+    spark: SparkSession, source: Any, run: Callable[..., Any]
+) -> None:
+    spark.conf.set(FILE_MANAGER, BY_CONTEXT)
+    try:
+        first = run(counted, source.read())
+    finally:
+        spark.conf.unset(FILE_MANAGER)
+    second = run(counted, source.add([{"k": "a", "ts": 3500, "v": 1.0}]).read(), drain=True)
+    assert [*first.rows(), *second.rows()] == [(1,)] * 4
+
+
+@pytest.mark.parametrize(("path", "local"), [("/tmp/x", True), ("file:/tmp/x", True), ("hdfs://nowhere/x", False)])
+def test_only_local_checkpoints_have_another_manager(
+    spark: SparkSession, path: str, local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Folder, "__init__", _given)
+    with settings_of(spark, path, 2):
+        assert (spark.conf.get(FILE_MANAGER, None) is not None) == local
+    assert spark.conf.get(FILE_MANAGER, None) is None
+
+
+def _given(folder: Any, spark: SparkSession, path: str) -> None:
+    """Make a Folder without its file system, which need not be there."""
+    jvm: Any = spark.sparkContext._jvm
+    found = jvm.org.apache.hadoop.fs.Path(path)
+    folder._path = found if found.toUri().getScheme() else jvm.org.apache.hadoop.fs.Path(f"file:{path}")
