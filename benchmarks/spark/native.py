@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,10 +16,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from benchmarks.spark.stage import Input, checkpoint, figures, rows_of, spark, stream
+from windowing.spark.starting import BY_RENAME, FILE_MANAGER
 
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+DEFAULT: Mapping[str, str] = {}
+IN_MEMORY = {
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",  # it knows no other
+}
+RENAMED = {FILE_MANAGER: BY_RENAME}
+"""What this library sets for its own queries on a local disk."""
 
 
 def totals(load: Input, length_ms: int, slide_ms: int) -> Any:
@@ -85,33 +90,33 @@ def by_hand(load: Input, length_ms: int, slide_ms: int) -> Any:
     )
 
 
-def timed(make: Callable[[Input], Any], provider: str | None = None) -> Callable[[Input], Any]:
+def timed(make: Callable[[Input], Any], settings: Mapping[str, str] = DEFAULT) -> Callable[[Input], Any]:
     """Return the run into the `noop` sink."""
-    return lambda load: figures(load, lambda: _started(make(load).writeStream.format("noop"), provider))
+    return lambda load: figures(load, lambda: _started(make(load).writeStream.format("noop"), settings))
 
 
-def exact(make: Callable[[Input], Any], provider: str | None = None) -> Callable[[Input], Any]:
+def exact(make: Callable[[Input], Any]) -> Callable[[Input], Any]:
     """Return the run that keeps what the windows give."""
-    return lambda load: rows_of(
-        lambda keep: _started(make(load).writeStream.foreachBatch(keep), provider), load.last_ms
-    )
+    return lambda load: rows_of(lambda keep: _started(make(load).writeStream.foreachBatch(keep), DEFAULT), load.last_ms)
 
 
-def _started(writer: Any, provider: str | None) -> Any:
-    with _setting(PROVIDER, provider), _setting(FORMAT, None if provider is None else "1"):  # it knows no other
+def _started(writer: Any, settings: Mapping[str, str]) -> Any:
+    with _session_with(settings):
         return writer.outputMode("append").option("checkpointLocation", checkpoint()).trigger(availableNow=True).start()
 
 
 @contextmanager
-def _setting(name: str, value: str | None) -> Iterator[None]:
-    """Set a setting while a query is started: it takes a copy."""
-    before = spark().conf.get(name)
-    if value is not None:
-        spark().conf.set(name, value)
+def _session_with(settings: Mapping[str, str]) -> Iterator[None]:
+    """Set settings while a query is started: it takes a copy."""
+    conf = spark().conf
+    before = {name: conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        conf.set(name, value)
     try:
         yield
     finally:
-        spark().conf.set(name, before)
+        for name, given in before.items():
+            conf.unset(name) if given is None else conf.set(name, given)
 
 
 def _earlier(load: Input) -> Any:

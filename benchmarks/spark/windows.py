@@ -6,7 +6,7 @@ exact check runs on small input, before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,10 @@ def plans(scale: float = 1.0) -> Iterator[Plan]:
     many = max(BATCHES + 1, int(MANY * scale))
     for rows, batches in ((MILLION, BATCHES), (THOUSANDS, many)):
         first = rows == MILLION
-        yield _totals("tumbling 1 s", 1, rows, batches, [_in_memory(1)] if first else [], warm=first)
+        more = [_set(1, "files by rename", native.RENAMED)]
+        if first:
+            more.append(_set(1, "state in memory", native.IN_MEMORY))
+        yield _totals("tumbling 1 s", 1, rows, batches, more, warm=first)
         yield _totals("sliding 10 s/1 s", 10, rows, batches, [_by_hand(10)] if first else [])
         yield _totals("sliding 60 s/1 s", 60, rows, batches, [])
     yield _totals("sliding 600 s/1 s", 600, THOUSANDS, FEW, [_in_large_batches(600)])
@@ -67,11 +70,10 @@ def _in_large_batches(seconds: int) -> Contender:
     return Contender(f"windowing, {NAMES[MILLION]}", lambda _: run(staged(MILLION, BATCHES)), compared=False)
 
 
-def _in_memory(seconds: int) -> Contender:
+def _set(seconds: int, name: str, settings: Mapping[str, str]) -> Contender:
+    """Return native with other settings."""
     query = partial(native.totals, length_ms=1000 * seconds, slide_ms=1000)
-    return Contender(
-        "native, state in memory", native.timed(query, native.IN_MEMORY), check=native.exact(query), compared=False
-    )
+    return Contender(f"native, {name}", native.timed(query, settings), check=native.exact(query), compared=False)
 
 
 def _contender(name: str, module: Any, query: Any) -> Contender:

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 
 from windowing.spark.hadoop import Folder
 
-__all__ = ["FILE_MANAGER", "settings_of"]
+__all__ = ["BY_RENAME", "FILE_MANAGER", "settings_of"]
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-_BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 _starting = threading.Lock()
@@ -45,7 +45,7 @@ def _file_manager(spark: SparkSession, checkpoint: str) -> dict[str, str]:
     if spark.conf.get(FILE_MANAGER, None) is not None or not Folder(spark, checkpoint).is_local:
         return {}
     try:
-        cast(Any, spark.sparkContext._jvm).java.lang.Class.forName(_BY_RENAME)
+        cast(Any, spark.sparkContext._jvm).java.lang.Class.forName(BY_RENAME)
     except Exception:  # another Spark may call it otherwise; py4j has no types
         return {}
-    return {FILE_MANAGER: _BY_RENAME}
+    return {FILE_MANAGER: BY_RENAME}
