@@ -25,6 +25,7 @@ from windowing.core.events import Activation, Effect, Expired, LateReason
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, ConfigError, WindowingError, shown
+from windowing.runtime.batches import is_list, listed
 from windowing.runtime.clock import Clock, SystemClock
 from windowing.runtime.failing import FailedTuples
 from windowing.runtime.pages import SqlitePages
@@ -140,7 +141,7 @@ class LocalRun:
                 f"rows came on stream {shown(stream)}, the declared ones are {', '.join(self.streams)}; "
                 f"write streams=({shown(stream)}, ...)"
             )
-        arrived = list(map(record_of, _listed(rows, "feed takes rows")))
+        arrived = list(map(record_of, listed(rows, "feed takes rows")))
         config = self.bolt.config
         timestamps, problem = self._timestamps(arrived)
         keys = None if config.key is None else [key_of(row, config.key) for row in arrived]
@@ -303,26 +304,14 @@ def _named(streams: Sequence[str]) -> tuple[str, ...]:
 
 def _by_stream(batch: Any, streams: tuple[str, ...]) -> Mapping[str, Iterable[Any]]:
     if isinstance(batch, Mapping):
-        if all(name in streams and _is_list(rows) for name, rows in batch.items()):
+        if all(name in streams and is_list(rows) for name, rows in batch.items()):
             return batch
         wanted = f"a mapping of the input streams {', '.join(streams)} to lists of rows, or a list of rows"
         raise ConfigError(f"run_local takes a list of batches, each {wanted}, got {shown(batch)}; write [[row, row]]")
-    rows = _listed(batch, "run_local takes a list of batches, each a list of rows")
+    rows = listed(batch, "run_local takes a list of batches, each a list of rows")
     if len(streams) > 1:
         raise ConfigError(
             f"a batch without stream names came to a bolt with the input streams {', '.join(streams)}; "
             f"write {{{streams[0]!r}: rows, ...}}"
         )
     return {streams[0]: rows}
-
-
-def _is_list(rows: Any) -> bool:
-    """Whether it is a list of rows, and not a row: a text, a mapping, a namedtuple."""
-    return isinstance(rows, Iterable) and not isinstance(rows, str | bytes | Mapping) and not hasattr(rows, "_fields")
-
-
-def _listed(rows: Any, wanted: str) -> Iterable[Any]:
-    if not _is_list(rows):
-        raise ConfigError(f"{wanted}, got {shown(rows)}; write [row, row], and [[row, row]] for a list of batches")
-    listed: Iterable[Any] = rows
-    return listed
