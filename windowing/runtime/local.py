@@ -29,7 +29,7 @@ from windowing.runtime.batches import is_list, listed
 from windowing.runtime.clock import Clock, SystemClock
 from windowing.runtime.failing import FailedTuples
 from windowing.runtime.pages import SqlitePages
-from windowing.runtime.rows import key_of, source_of, timestamps_of
+from windowing.runtime.rows import key_of, require_hash, source_of, timestamps_of
 from windowing.runtime.shown import shown_to, with_tables
 from windowing.runtime.window_timer import WindowTimer
 from windowing.topology.bolts import WindowedBolt
@@ -134,7 +134,7 @@ class LocalRun:
         """Let `rows` arrive on an input stream, in order; return what the bolt emitted meanwhile.
 
         Over the clock they get the time of now; a window that fell due before them fires first. Raises ConfigError for a stream
-        that was not declared and for a row without its key or source, BoltError as `on_error` says.
+        that was not declared, and for a row without its key or source, or whose key has no hash; BoltError as `on_error` says.
         """
         if stream not in self.streams:
             raise ConfigError(
@@ -149,7 +149,7 @@ class LocalRun:
         self._wake()
         emitted = self._turn() if self._is_due() else []
         add_batch = partial(self.executor.add_batch, arrived, timestamps, stream=stream, keys=keys, sources=sources)
-        emitted += self._perform(lambda: (effect for _, effect in add_batch()))
+        emitted += self._perform(lambda: self._added(add_batch, keys))
         if problem is not None:
             warn_of(problem)
         return emitted
@@ -201,6 +201,16 @@ class LocalRun:
         if config.timestamp is None:
             return None, None
         return timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
+
+    def _added(
+        self, add_batch: Callable[[], Iterator[tuple[int, Effect]]], keys: Sequence[Any] | None
+    ) -> Iterator[Effect]:
+        try:
+            for _, effect in add_batch():
+                yield effect
+        except TypeError:
+            require_hash(self.bolt.name, self.bolt.config.key or (), keys or ())
+            raise
 
     def _turn(self) -> list[Emission]:
         self._timer.turned(self.clock.now_ms())
