@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import namedtuple
 from typing import ClassVar
 
 import pytest
@@ -674,10 +676,59 @@ def test_mistakes_in_what_a_cluster_is_given_are_sentences():
         LocalCluster(topology, outputs="bolt0")
     with pytest.raises(ConfigError, match="there is no stream 'bolt1' to keep; did you mean 'bolt0'"):
         LocalCluster(topology, outputs=["bolt1"])
-    with pytest.raises(BoltError, match="stream 'default' has 1 field"):
-        run_topology(topology, {"source": [[(1, 2)]]})
     with pytest.raises(KeyError, match="is no output of this run"):
         run_topology(topology, {"source": [[(1,)]]})["source"]
+
+
+WORDS_AND_NUMBERS = InputSpout("word string, n long")
+
+
+@pytest.mark.parametrize(
+    ("batches", "sentence"),
+    [
+        (
+            {"source": ["abc"]},
+            "'source' takes a list of batches, each a list of rows, got 'abc'; write [row, row], and [[row",
+        ),
+        ({"source": [b"abc"]}, "got b'abc'; write [row, row], and [[row, row]]"),
+        ({"source": [{"word": "a", "n": 1}]}, "got {'word': 'a', 'n': 1}; write [row, row], and [[row, row]]"),
+        (
+            {"source": [namedtuple("Row", "word n")("a", 1)]},
+            "got Row(word='a', n=1); write [row, row], and [[row, row]]",
+        ),
+        (
+            {"source": [("a", 1)]},
+            "got the single value 'a'; give a tuple or a dict; the batch is such a row itself: write [[row",
+        ),
+        ({"source": "abc"}, "InputSpout 'source' takes a list of batches, each a list of rows, got 'abc'"),
+        ({"source": [7]}, "InputSpout 'source' takes a list of batches, each a list of rows, got 7"),
+        ([[("a", 1)]], "a mapping by the name of each InputSpout, got [[('a', 1)]]; write {'name': [[row, row]]}"),
+        (
+            {"source": [[("a", 1)], [("b", 2), ("c",)]]},
+            "InputSpout 'source', batch 1, row 1 (counted from 0): stream 'default'",
+        ),
+        ({"source": [[("c",)]]}, "got 1 value: ('c',); give a value for each of its fields, and nothing else"),
+        ({"source": [[{"word": "c"}]]}, "a dict without n: {'word': 'c'}; give a value for each of its fields"),
+        ({"source": [[("a", "b")]]}, "field 'n' of stream 'default' is declared bigint: got 'b'"),
+        ({"source": [[("a", "b")]]}, "give such a value, or change the declaration"),
+    ],
+)
+def test_a_batch_that_is_no_list_of_fitting_rows_is_refused_and_named(batches, sentence):
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        run_topology(topology_of(twice, source=WORDS_AND_NUMBERS), batches, clock=VirtualClock())
+
+
+def test_of_a_batch_with_a_wrong_row_nothing_arrives():
+    with LocalCluster(topology_of(twice, source=InputSpout("n long")), batches={}, clock=VirtualClock()) as cluster:
+        cluster.run_batch({"source": [1]})
+        with pytest.raises(
+            ConfigError, match=r"InputSpout 'source', batch 1, row 1 \(counted from 0\): field 'n' .* got 'b'"
+        ):
+            cluster.run_batch({"source": [2, "b"]})
+        with pytest.raises(ConfigError, match="InputSpout 'source' takes a list of rows as a batch, got 'ab'; write"):
+            cluster.run_batch({"source": "ab"})
+        cluster.run_batch({"source": [3]})
+        assert cluster.result["bolt0"] == [(2,), (6,)]
 
 
 def test_an_error_names_the_task_where_a_component_has_several():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tracemalloc
-from collections import Counter
+from collections import Counter, OrderedDict, namedtuple
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windowing import tumbling
 from windowing.columnar import ColumnarWindowManager, ColumnBuffer, ColumnRows, columnar_executor, viewed
 from windowing.core.config import WindowConfig
 from windowing.core.events import Activation, Late
@@ -21,7 +23,8 @@ from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.measures import count, millis, seconds
 from windowing.core.queue import ListBuffer
 from windowing.core.windows import ListContent, TupleWindow
-from windowing.errors import ConfigError, StaleWindowError
+from windowing.errors import BoltError, ConfigError, StaleWindowError
+from windowing.runtime import run_local
 from windowing.testing._replay_lossless import LosslessReplay, config_of
 from windowing.testing.histories import by_op, counts_of, run_steps
 from windowing.testing.models import Mix, run_model
@@ -253,6 +256,43 @@ def test_tuples_without_fields_cannot_become_columns():
         executor.add_batch(["x"], [1])
 
 
+@pytest.mark.parametrize("form", ["arrow", "numpy"])
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (
+            [{"v": 1}, {"v": 2, "u": 7}, {"v": 3}],
+            "first row has 'v', another one 'v', 'u': {'v': 2, 'u': 7}; write None",
+        ),
+        ([{"v": 1, "u": 7}, {"v": 2}], "first row has 'v', 'u', another one 'v': {'v': 2}; write None"),
+        ([{"v": 1}, {"u": 2}], "first row has 'v', another one 'u': {'u': 2}; write None"),
+        ([{"v": 1}, {}], "first row has 'v', another one none: {}; write None"),
+        ([{"v": 1}, (2,)], "needs tuples with named fields, got (2,); send dicts"),
+        ([{"v": None}, {"v": "a"}, {"v": 3}], "column 'v' cannot hold 3 beside 'a', wanted"),
+        ([{"u": 0, "v": 1}, {"u": 0, "v": 2.5}, {"u": 0, "v": "a"}], "column 'v' cannot hold 'a' beside 1, wanted"),
+        ([{"v": 1}, {"v": 2**70}], f"column 'v' cannot hold {2**70} beside 1, wanted numbers of 64 bits"),
+        ([{"v": 1j}], "column 'v' cannot hold 1j, wanted"),
+    ],
+)
+def test_rows_that_make_no_columns_are_named_and_nothing_of_them_is_lost(form, rows, sentence):
+    @tumbling(count(len(rows)), columnar=form, output="n long")
+    def sizes(window):
+        return len(window.get())
+
+    with pytest.raises(BoltError, match=re.escape(sentence)) as caught:
+        run_local(sizes, [rows])
+    assert "bolt 'sizes' failed on TupleWindow" in str(caught.value)
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        ColumnRows.of(rows)
+
+
+def test_rows_of_the_same_fields_in_another_order_or_of_another_kind_are_columns():
+    named = namedtuple("Named", "u v")(5, 6)
+    rows = [{"v": 1, "u": 2}, {"u": 4, "v": None}, named, OrderedDict(u=7, v=8)]
+    assert ColumnRows.of(rows).table.to_pydict() == {"v": [1, None, 6, 8], "u": [2, 4, 5, 7]}
+    assert ColumnRows.of([]).table.equals(pa.table({}))
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -272,7 +312,7 @@ def test_a_machine_of_columns_needs_a_form():
         ColumnarWindowManager(WindowConfig.of(length=count(4), timestamp="ts"))
 
 
-def test_an_event_of_three_numbers_takes_at_most_40_bytes_in_all():
+def test_an_event_named_numbers_takes_at_most_40_bytes_in_all():
     executor = executor_of("arrow", length=seconds(3600), slide=seconds(3600))
     number, batch = 200_000, 10_000
     before = pa.total_allocated_bytes()

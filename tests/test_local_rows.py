@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 
 from windowing import Activation, LateReason, WindowConfig, WindowedBoltExecutor, count, seconds, tumbling
+from windowing.core import aggregate as agg
 from windowing.core.codec import dumps, loads
-from windowing.errors import ConfigError, InvalidTimestampError
-from windowing.runtime import run_local
+from windowing.errors import ConfigError, InvalidTimestampError, WindowingError
+from windowing.runtime import LocalRun, run_local
 from windowing.runtime.rows import field_of, key_of, source_of, timestamps_of
 from windowing.topology.records import record_of
 from windowing.topology.values import InvalidTimestampWarning
@@ -111,6 +113,24 @@ def test_a_row_without_its_key_or_source_is_a_mistake_and_says_what_it_has(optio
     for row in ({"at": 1, "time": 1}, namedtuple("Other", "at time")(1, 1)):
         with pytest.raises(ConfigError, match="field 'word' is asked for, but a row has at, time: "):
             run_local(size, [[row]])
+
+
+@pytest.mark.parametrize("options", [{}, {"aggregate": agg.count()}, {"max_events_in_memory": 5000}])
+@pytest.mark.parametrize(
+    ("key", "value"), [("tags", ["a"]), (("word", "tags"), ["a"]), ("tags", {"x": 1}), ("tags", (1, ["a"]))]
+)
+def test_a_key_without_a_hash_is_named_with_bolt_and_field(key, value, options):
+    @tumbling(seconds(1), timestamp="at", key=key, output="n long", **options)
+    def sizes(window):
+        return 1
+
+    rows = [{"at": 1, "word": "a", "tags": "b"}, {"at": 1, "word": "a", "tags": value}]
+    sentence = f"key of bolt 'sizes' names field 'tags', which is {value} in a row, a {type(value).__name__} without a hash; give"
+    with LocalRun(sizes) as run:
+        with pytest.raises(ConfigError, match=re.escape(sentence)):
+            run.feed(rows)
+        with pytest.raises(WindowingError, match="the run of bolt 'sizes' is over: it ended with ConfigError"):
+            run.turn()
 
 
 def test_keys_and_sources_are_read_by_name():

@@ -62,7 +62,7 @@ def test_a_tuple_of_tuples_is_one_row_when_it_fits() -> None:
     assert rows((("JFK", 1), ("LGA", 2)), f"a struct<{pair}>, b struct<{pair}>") == [
         ({"x": "JFK", "y": 1}, {"x": "LGA", "y": 2})
     ]
-    wrong((("JFK", 1), ("LGA", 2), ("EWR", 3)), "got 3 values", "return a list for several")
+    wrong((("JFK", 1), ("LGA", 2), ("EWR", 3)), "got 3 values", "give a list for several")
 
 
 def test_any_other_iterable_is_rows() -> None:

@@ -378,6 +378,19 @@ def test_the_fields_of_a_grouping_have_a_hash() -> None:
     assert "field 'place'" in second
 
 
+@pytest.mark.parametrize("kind", ["array<string>", "map<string,bigint>", "struct<a:bigint>"])
+def test_the_key_of_a_window_is_of_plain_values(kind: str) -> None:
+    @tumbling(count(2), key=("word", "tags"), output="n long")
+    def sizes(window: Any) -> int:
+        return len(window)
+
+    builder = TopologyBuilder()
+    builder.set_spout("s", InputSpout(f"word string, tags {kind}"))
+    builder.set_spout("t", InputSpout(f"tags {kind}, word string"))
+    builder.set_bolt("b", sizes).fields_grouping("s", "word").fields_grouping("t", "word")
+    only_problem(builder, f"key of bolt 'b' names column 'tags', which is {kind}; give a column of plain values")
+
+
 def test_equal_keys_of_two_streams_meet_only_if_their_types_hash_alike() -> None:
     builder = TopologyBuilder()
     builder.set_spout("a", InputSpout("user long, day int"))

@@ -274,6 +274,27 @@ def test_a_spout_that_emits_nothing_wants_its_rows_by_hand() -> None:
     assert run(topology, batches={"words": [WORDS[:4], WORDS[4:]]}).states == {"state1": COUNTS}
 
 
+@pytest.mark.parametrize(
+    ("batches", "sentence"),
+    [
+        (
+            {"words": ["abc"]},
+            r"stream 'words' takes a list of batches, each a list of rows, got 'abc'; write .*\[\[row, row\]\]",
+        ),
+        ({"words": [{"word": "a", "n": 1}]}, r"got {'word': 'a', 'n': 1}; write \[row, row\], and \[\[row, row\]\]"),
+        ([["abc"]], r"batches= is a mapping by the name of each stream, got \[\['abc'\]\]"),
+        (
+            {"words": [["a"], ["b", ("c", 1)]]},
+            r"stream 'words', batch 1, row 1 \(counted from 0\): .* got 2 values: \('c', 1\)",
+        ),
+        ({"word": [["a"]]}, "there is no stream 'word'; did you mean 'words'"),
+    ],
+)
+def test_a_batch_that_is_no_list_of_fitting_rows_is_refused_and_named(batches: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        run(counting(InputSpout("word string"), accept=AT_LEAST), batches=batches)
+
+
 # -- batches side by side, failures ------------------------------------------------------------------------------------
 
 

@@ -202,6 +202,10 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     (r"key= is for a function of \(window\)", lambda t, s: win(s, key="word")),
     (
+        r"key is 'm', a field that has no hash: maps that are equal may be stored in another order",
+        lambda t, s: s.tumbling_window(count(2), None, len, "x long", key=("n", "m")),
+    ),
+    (
         r"with Sum: field 'word' is there already",
         lambda t, s: s.group_by("word").tumbling_window(count(2), "n", b.Sum(), "word long"),
     ),

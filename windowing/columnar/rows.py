@@ -9,7 +9,9 @@ Law: `rows` equals the list of its rows, and a slice shares the table's memory.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, overload
 
 import numpy as np
@@ -17,7 +19,10 @@ import pyarrow as pa
 
 from windowing.errors import ConfigError, shown
 
-__all__ = ["ColumnRows", "MakeRows", "Shared", "column"]
+__all__ = ["UNFIT", "ColumnRows", "MakeRows", "Shared", "column", "odd_among"]
+
+UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""What Arrow raises for values that make no column."""
 
 MakeRows = Callable[[pa.Table], Sequence[Any]]
 """What makes row objects of a table, in order."""
@@ -91,13 +96,14 @@ class ColumnRows(Sequence[Any]):
     def of(cls, payloads: Sequence[Any], make: MakeRows = _dicts) -> ColumnRows:
         """Return tuples as columns: an Arrow table or batch as it is, mappings and records by their fields.
 
-        Raises ConfigError for tuples without named fields. Cost: none for columns, a conversion for rows.
+        Raises ConfigError for tuples without named fields, or with different ones, and for values that make no column. Cost: none
+        for columns, a conversion for rows.
         """
         if isinstance(payloads, ColumnRows):
             return payloads
         if isinstance(payloads, pa.RecordBatch):
             return cls(pa.Table.from_batches([payloads]), make)
-        return cls(payloads if isinstance(payloads, pa.Table) else pa.Table.from_pylist(_named(payloads)), make)
+        return cls(payloads if isinstance(payloads, pa.Table) else _table(payloads), make)
 
     def __len__(self) -> int:
         return self._count
@@ -146,17 +152,70 @@ def column(table: pa.Table, name: str) -> pa.ChunkedArray:
     return table.column(name)
 
 
-def _named(payloads: Sequence[Any]) -> list[dict[str, Any]]:
+def odd_among(values: Sequence[Any]) -> int:
+    """Return the position of the value by which values are none of one column, as far as `pa.array` has refused them.
+
+    >>> odd_among([None, 3, 2.5, "a", 4])
+    3
+    """
+
+    def refused(count: int) -> bool:
+        try:
+            pa.array(values[:count])
+        except UNFIT:
+            return True
+        return False
+
+    return bisect_left(range(1, len(values) + 1), True, key=refused)
+
+
+def _table(payloads: Sequence[Any]) -> pa.Table:
+    """Return tuples with named fields as a table. No field of any row is left out: all have the first one's, and no others."""
+    rows = _named(payloads)
+    names = list(rows[0]) if len(rows) else []
     try:
-        return [_fields(row) for row in payloads]
-    except AttributeError:
+        columns = {name: list(map(itemgetter(name), rows)) for name in names}
+    except KeyError:
+        raise _differing(rows) from None
+    if any(map(len(names).__ne__, map(len, rows))):
+        raise _differing(rows)
+    return pa.table({name: _column(name, values) for name, values in columns.items()})
+
+
+def _named(payloads: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+    kinds = set(map(type, payloads))
+    if kinds <= {dict}:
+        return payloads
+    fields = {kind: _fields_of(kind) for kind in kinds}
+    unnamed = [kind for kind, found in fields.items() if found is None]
+    if unnamed:
+        odd = next(row for row in payloads if type(row) in unnamed)
         raise ConfigError(
-            f"columnar= needs tuples with named fields, got {shown(payloads[0])}; send dicts or records, or leave out columnar="
-        ) from None
+            f"columnar= needs tuples with named fields, got {shown(odd)}; send dicts or records, or leave out columnar="
+        )
+    return [fields[type(row)](row) for row in payloads]
 
 
-def _fields(row: Any) -> dict[str, Any]:
-    if isinstance(row, Mapping):
-        return dict(row)
-    named: dict[str, Any] = row.as_dict() if hasattr(row, "as_dict") else row._asdict()
-    return named
+def _fields_of(kind: type) -> Any:
+    return dict if issubclass(kind, Mapping) else getattr(kind, "_asdict", None) or getattr(kind, "as_dict", None)
+
+
+def _differing(rows: Sequence[Mapping[str, Any]]) -> ConfigError:
+    odd = next(row for row in rows if row.keys() != rows[0].keys())
+    first, other = (", ".join(map(shown, row)) or "none" for row in (rows[0], odd))
+    return ConfigError(
+        f"columnar= wants the same fields in every row: the first row has {first}, another one {other}: {shown(dict(odd))}; write "
+        "None where a row has no value, or leave out columnar="
+    )
+
+
+def _column(name: str, values: Sequence[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except UNFIT as problem:
+        at = odd_among(values)
+        beside = next((f" beside {shown(value)}" for value in values[:at] if value is not None), "")
+        raise ConfigError(
+            f"column {name!r} cannot hold {shown(values[at])}{beside}, wanted numbers of 64 bits, texts, or other plain values of "
+            "one type; give every row such a value, or leave out columnar="
+        ) from problem

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from windowing.columnar.rows import UNFIT, odd_among
 from windowing.core.config import WindowConfig
 from windowing.core.pane_content import PaneWindow
 from windowing.core.partials import Aggregation
@@ -58,16 +59,13 @@ class TableWindow(PaneWindow):
 
 def _column(name: str, values: Sequence[Any]) -> pa.Array:
     """Return values as a column. Not dicts and tuples: Arrow would make structs of all keys' fields of them, and lists."""
-    odd: Any = values[0]
-    try:
-        if any(issubclass(kind, dict | tuple) for kind in set(map(type, values))):
-            odd = next(value for value in values if isinstance(value, dict | tuple))
-        else:
+    if any(issubclass(kind, dict | tuple) for kind in set(map(type, values))):
+        odd = next(value for value in values if isinstance(value, dict | tuple))
+    else:
+        try:
             return pa.array(values)
-    except OverflowError:
-        odd = next((value for value in values if isinstance(value, int) and not -(2**63) <= value < 2**63), odd)
-    except (pa.ArrowException, TypeError, ValueError):
-        odd = next((value for value in values if type(value) is not type(odd)), odd)
+        except UNFIT:
+            odd = values[odd_among(values)]
     raise TypeError(
         f"column {name!r} of window.aggregate cannot hold {shown(odd)}, wanted numbers of 64 bits, texts, or other plain values "
         "of one type; let aggregate= give such values (a sum of floats, say), or leave out columnar="

@@ -20,9 +20,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from windowing.core.checks import did_you_mean
+from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
+from windowing.runtime.batches import batches_by_name, listed, rows_in
 from windowing.runtime.clock import Clock, VirtualClock
 from windowing.runtime.crew import Crew, crew_of
 from windowing.runtime.hub import ClusterResult, Hub, output_name
@@ -92,6 +93,7 @@ class LocalCluster(LoopedCluster):
             self._end("it could not be made")
             raise
         self._quiet_rounds = 0
+        self._batch = 0
 
     @property
     def result(self) -> ClusterResult:
@@ -119,6 +121,7 @@ class LocalCluster(LoopedCluster):
         self._begin()
         for spout, some in rows.items():
             self._feed(spout, some)
+        self._batch += 1
         self._settle()
         self._undisturbed(self._turns)
 
@@ -278,9 +281,11 @@ class LocalCluster(LoopedCluster):
         inputs = [source for source in sources if isinstance(source, InputSource)]
         if not inputs:
             raise ConfigError(f"{shown(spout)} is no InputSpout of topology {self.topology.name!r}; feed one that is")
-        rows = list(rows)
+        some = list(listed(rows, f"InputSpout {spout!r} takes a list of rows as a batch"))
+        schema = self.topology.component(spout).outputs[DEFAULT_STREAM].schema
+        fitting = rows_in(some, schema, f"InputSpout {spout!r}, batch {self._batch}")
         for index, source in enumerate(inputs):
-            source.feed(rows[index :: len(inputs)])
+            source.feed(fitting[index :: len(inputs)])
 
 
 def run_topology(
@@ -319,11 +324,11 @@ def _outputs(topology: Topology, names: Sequence[str] | None) -> list[str]:
 
 def _checked_batches(topology: Topology, batches: Batches | None) -> dict[str, list[Iterable[Any]]]:
     inputs = [spout.id for spout in topology.spouts if spout.kind is ComponentKind.INPUT]
-    given = {} if batches is None else dict(batches)
+    given = batches_by_name(batches, "InputSpout")
     for spout in given:
         if spout not in inputs:
             raise ConfigError(
                 f"batches has rows for {shown(spout)}, which is no InputSpout of topology {topology.name!r}; "
                 f"{did_you_mean(str(spout), inputs) if inputs else 'it has none'}"
             )
-    return {spout: list(rows) for spout, rows in given.items()}
+    return given

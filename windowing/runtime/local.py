@@ -25,10 +25,11 @@ from windowing.core.events import Activation, Effect, Expired, LateReason
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, ConfigError, WindowingError, shown
+from windowing.runtime.batches import is_list, listed
 from windowing.runtime.clock import Clock, SystemClock
 from windowing.runtime.failing import FailedTuples
 from windowing.runtime.pages import SqlitePages
-from windowing.runtime.rows import key_of, source_of, timestamps_of
+from windowing.runtime.rows import key_of, require_hash, source_of, timestamps_of
 from windowing.runtime.shown import shown_to, with_tables
 from windowing.runtime.window_timer import WindowTimer
 from windowing.topology.bolts import WindowedBolt
@@ -133,14 +134,14 @@ class LocalRun:
         """Let `rows` arrive on an input stream, in order; return what the bolt emitted meanwhile.
 
         Over the clock they get the time of now; a window that fell due before them fires first. Raises ConfigError for a stream
-        that was not declared and for a row without its key or source, BoltError as `on_error` says.
+        that was not declared, and for a row without its key or source, or whose key has no hash; BoltError as `on_error` says.
         """
         if stream not in self.streams:
             raise ConfigError(
                 f"rows came on stream {shown(stream)}, the declared ones are {', '.join(self.streams)}; "
                 f"write streams=({shown(stream)}, ...)"
             )
-        arrived = list(map(record_of, _listed(rows, "feed takes rows")))
+        arrived = list(map(record_of, listed(rows, "feed takes rows")))
         config = self.bolt.config
         timestamps, problem = self._timestamps(arrived)
         keys = None if config.key is None else [key_of(row, config.key) for row in arrived]
@@ -148,7 +149,7 @@ class LocalRun:
         self._wake()
         emitted = self._turn() if self._is_due() else []
         add_batch = partial(self.executor.add_batch, arrived, timestamps, stream=stream, keys=keys, sources=sources)
-        emitted += self._perform(lambda: (effect for _, effect in add_batch()))
+        emitted += self._perform(lambda: self._added(add_batch, keys))
         if problem is not None:
             warn_of(problem)
         return emitted
@@ -200,6 +201,16 @@ class LocalRun:
         if config.timestamp is None:
             return None, None
         return timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
+
+    def _added(
+        self, add_batch: Callable[[], Iterator[tuple[int, Effect]]], keys: Sequence[Any] | None
+    ) -> Iterator[Effect]:
+        try:
+            for _, effect in add_batch():
+                yield effect
+        except TypeError:
+            require_hash(self.bolt.name, self.bolt.config.key or (), keys or ())
+            raise
 
     def _turn(self) -> list[Emission]:
         self._timer.turned(self.clock.now_ms())
@@ -303,26 +314,14 @@ def _named(streams: Sequence[str]) -> tuple[str, ...]:
 
 def _by_stream(batch: Any, streams: tuple[str, ...]) -> Mapping[str, Iterable[Any]]:
     if isinstance(batch, Mapping):
-        if all(name in streams and _is_list(rows) for name, rows in batch.items()):
+        if all(name in streams and is_list(rows) for name, rows in batch.items()):
             return batch
         wanted = f"a mapping of the input streams {', '.join(streams)} to lists of rows, or a list of rows"
         raise ConfigError(f"run_local takes a list of batches, each {wanted}, got {shown(batch)}; write [[row, row]]")
-    rows = _listed(batch, "run_local takes a list of batches, each a list of rows")
+    rows = listed(batch, "run_local takes a list of batches, each a list of rows")
     if len(streams) > 1:
         raise ConfigError(
             f"a batch without stream names came to a bolt with the input streams {', '.join(streams)}; "
             f"write {{{streams[0]!r}: rows, ...}}"
         )
     return {streams[0]: rows}
-
-
-def _is_list(rows: Any) -> bool:
-    """Whether it is a list of rows, and not a row: a text, a mapping, a namedtuple."""
-    return isinstance(rows, Iterable) and not isinstance(rows, str | bytes | Mapping) and not hasattr(rows, "_fields")
-
-
-def _listed(rows: Any, wanted: str) -> Iterable[Any]:
-    if not _is_list(rows):
-        raise ConfigError(f"{wanted}, got {shown(rows)}; write [row, row], and [[row, row]] for a list of batches")
-    listed: Iterable[Any] = rows
-    return listed

@@ -15,7 +15,7 @@ from windowing.topology.records import Record
 from windowing.topology.stamps import TimestampFunction
 from windowing.topology.values import timestamp_of
 
-__all__ = ["field_of", "key_of", "source_of", "timestamps_of"]
+__all__ = ["field_of", "key_of", "require_hash", "source_of", "timestamps_of"]
 
 
 def field_of(row: Any, name: str) -> Any:
@@ -71,6 +71,19 @@ def key_of(row: Any, names: tuple[str, ...]) -> Any:
     """Return the key of a row: a value, or a tuple of them where several fields make it. All NaN are one key."""
     values = tuple(_one_nan(field_of(row, name)) for name in names)
     return values[0] if len(values) == 1 else values
+
+
+def require_hash(bolt: str, names: tuple[str, ...], keys: Iterable[Any]) -> None:
+    """Raise ConfigError for the first of these keys that has no hash. To be asked when one has failed: most have."""
+    for key in keys:
+        for name, value in zip(names, key if len(names) > 1 else (key,), strict=True):
+            try:
+                hash(value)
+            except TypeError:
+                raise ConfigError(
+                    f"key of bolt {bolt!r} names field {name!r}, which is {shown(value)} in a row, a {type(value).__name__} "
+                    "without a hash; give a field of plain values, or of tuples of such"
+                ) from None
 
 
 def source_of(row: Any, name: str) -> str | None:

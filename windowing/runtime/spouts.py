@@ -32,7 +32,7 @@ from windowing.topology.context import TaskContext
 from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.marking import ComponentKind, Declaration
 from windowing.topology.plan import Component
-from windowing.topology.rows import row_of, rows_of
+from windowing.topology.rows import rows_of
 from windowing.topology.tuples import Fields, Origin, Tuple
 
 __all__ = ["InputSource", "SpoutCollector", "SpoutTask"]
@@ -96,8 +96,7 @@ class RowsSource(_Silent):
 class InputSource(_Silent):
     """Rows that the cluster is handed; over unless there are some."""
 
-    def __init__(self, component: Component, collector: SpoutCollector) -> None:
-        self._schema = component.outputs[DEFAULT_STREAM].schema
+    def __init__(self, collector: SpoutCollector) -> None:
         self._rows: deque[tuple[Any, ...]] = deque()
         self._collector = collector
         self._number = 0
@@ -106,9 +105,9 @@ class InputSource(_Silent):
     def over(self) -> bool:
         return not self._rows
 
-    def feed(self, rows: Iterable[Any]) -> None:
-        """Take more rows: tuples, or dicts by name."""
-        self._rows.extend(row_of(row, self._schema, DEFAULT_STREAM) for row in rows)
+    def feed(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Take more rows."""
+        self._rows.extend(rows)
 
     def next_tuple(self) -> None:
         self._collector.emit(self._rows.popleft(), message_id=self._number)
@@ -191,7 +190,7 @@ class SpoutTask(Task):
         declaration = self._component.declaration
         collector = SpoutCollector(self)
         if declaration.kind is ComponentKind.INPUT:
-            self.source = InputSource(self._component, collector)
+            self.source = InputSource(collector)
         elif declaration.is_class:
             self._instance = self._guarded("when it was made", _target(declaration))
             if getattr(self._instance, "open", None) is not None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+from pyspark.sql.types import StringType, StructType
 
 from windowing.core.aggregate import field_of
 from windowing.core.checks import DEFAULT_STREAM
@@ -36,6 +36,7 @@ from windowing.spark.turn import SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
 from windowing.topology.letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
+from windowing.topology.window_rules import nested
 
 __all__ = ["WindowedStream", "windowed"]
 
@@ -340,12 +341,9 @@ def _require_plain(bolt: WindowedBolt, rows: StructType, order: tuple[str, ...])
     source = () if bolt.config.source is None else (bolt.config.source,)
     for option, names in (("source", source), ("key", bolt.config.key or ()), ("order_by", order)):
         for name in names:
-            kind = rows[name].dataType
-            if isinstance(kind, ArrayType | MapType | StructType):
-                raise ConfigError(
-                    f"{option} of bolt {bolt.name!r} names column {name!r}, which is {kind.simpleString()}; give a column of "
-                    "plain values"
-                )
+            problem = nested(option, f"bolt {bolt.name!r}", name, rows[name].dataType.simpleString())
+            if problem is not None:
+                raise ConfigError(problem)
 
 
 def _schemas(bolt: WindowedBolt, rows: StructType) -> dict[str, StructType]:

@@ -20,7 +20,7 @@ from windowing.topology.marking import Declaration, declaration_of
 from windowing.topology.plan import OutputStream, Subscription
 from windowing.topology.schema import Schema
 
-__all__ = ["REASON", "Draft", "Facts", "facts_of"]
+__all__ = ["REASON", "Draft", "Facts", "facts_of", "stream_called"]
 
 REASON = "reason"
 """The field that a late stream adds to those of the late tuples."""
@@ -41,6 +41,11 @@ class Draft:
     def called(self) -> str:
         """How a sentence calls it: "bolt 'count'"."""
         return f"{'spout' if self.is_spout else 'bolt'} {shown(self.id)}"
+
+
+def stream_called(found: Subscription) -> str:
+    """Return how a sentence calls a stream that somebody reads: 'split', or 'split':'late'."""
+    return shown(found.component) if found.stream == "default" else f"{shown(found.component)}:{shown(found.stream)}"
 
 
 @dataclass(slots=True)

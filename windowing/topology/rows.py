@@ -129,7 +129,7 @@ def _misfit(values: Sequence[Any], schema: Schema, stream: str) -> str:
         except Misfit as misfit:
             return (
                 f"field {name!r} of stream {stream!r} is declared {kind}: {misfit}; "
-                "emit such a value, or change the declaration"
+                "give such a value, or change the declaration"
             )
     return f"stream {stream!r} takes no such row"
 
@@ -159,7 +159,7 @@ def _counted(number: int, noun: str) -> str:
 
 def _hint(row: Any, schema: Schema) -> str:
     if isinstance(row, tuple) and row and all(isinstance(item, tuple | list | Mapping) for item in row):
-        return "; a tuple is one row: return a list for several"
+        return "; a tuple is one row: give a list for several"
     if len(schema) == 1 and schema.types[0].startswith(("array", "map", "struct")):
         return "; put a value that is itself a list or a dict into a tuple: (value,)"
-    return ""
+    return "; give a value for each of its fields, and nothing else"

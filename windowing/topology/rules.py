@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Iterator
 
 from windowing.core.checks import checked_name, did_you_mean
-from windowing.core.measures import Count, Duration
 from windowing.errors import ConfigError, shown
-from windowing.topology.drafts import REASON, Draft, Facts
-from windowing.topology.groupings import CustomGrouping, DirectGrouping, FieldsGrouping, GroupingKind
+from windowing.topology.drafts import REASON, Draft, Facts, stream_called
+from windowing.topology.groupings import CustomGrouping, DirectGrouping, FieldsGrouping
 from windowing.topology.hashing import hashable
 from windowing.topology.kept_rules import KEPT_RULES
 from windowing.topology.letters import DEAD_LETTERS
 from windowing.topology.plan import OutputStream, Subscription
+from windowing.topology.window_rules import WINDOW_RULES
 
 __all__ = ["RULES", "name_problem"]
 
@@ -84,7 +84,7 @@ def no_input_of_spouts(facts: Facts) -> Iterator[str]:
         if draft.is_spout and draft.inputs:
             found = draft.inputs[0]
             yield (
-                f"{draft.called} is subscribed to {_stream(found)}, but a spout only emits; "
+                f"{draft.called} is subscribed to {stream_called(found)}, but a spout only emits; "
                 "make it a bolt, or leave out the grouping"
             )
 
@@ -117,7 +117,7 @@ def known_streams(facts: Facts) -> Iterator[str]:
         hint = did_you_mean(found.stream, streams) if streams else "it declares none; add output= to its decorator"
         if window is not None and window.config.late_stream is None:
             hint += f", or for late tuples add late_stream={shown(found.stream)} and a timestamp to {window.name!r}"
-        yield f"{draft.called} reads stream {_stream(found)}, which is not declared; {hint}"
+        yield f"{draft.called} reads stream {stream_called(found)}, which is not declared; {hint}"
 
 
 def no_own_dead_letters(facts: Facts) -> Iterator[str]:
@@ -136,7 +136,7 @@ def one_subscription(facts: Facts) -> Iterator[str]:
         for found in draft.inputs:
             place = (found.component, found.stream)
             if place in seen:
-                yield f"{draft.called} reads {_stream(found)} twice; keep one grouping (Storm would keep the last)"
+                yield f"{draft.called} reads {stream_called(found)} twice; keep one grouping (Storm would keep the last)"
             seen.add(place)
 
 
@@ -156,7 +156,7 @@ def keys_of_fields(facts: Facts) -> Iterator[str]:
         if not isinstance(found.grouping, FieldsGrouping):
             continue
         names = found.grouping.fields
-        what = f"{draft.called} groups {_stream(found)} by"
+        what = f"{draft.called} groups {stream_called(found)} by"
         if not names:
             yield f"{what} no field; name some, or use global_grouping (which is what Storm makes of it)"
         elif len(set(names)) < len(names):
@@ -181,7 +181,7 @@ def same_keys(facts: Facts) -> Iterator[str]:
             other, expected = seen.setdefault(names, (found, kinds))
             if [_alike(kind) for kind in kinds] != [_alike(kind) for kind in expected]:
                 yield (
-                    f"{draft.called} reads {_stream(other)} and {_stream(found)} by {', '.join(names)}, which is "
+                    f"{draft.called} reads {stream_called(other)} and {stream_called(found)} by {', '.join(names)}, which is "
                     f"{', '.join(expected)} in one and {', '.join(kinds)} in the other, so equal keys would not meet; "
                     "declare the same types"
                 )
@@ -195,10 +195,10 @@ def direct_streams(facts: Facts) -> Iterator[str]:
             continue
         if isinstance(found.grouping, DirectGrouping) and not stream.direct:
             way_out = f"declare it with direct={found.stream!r}, or use another grouping"
-            yield f"{draft.called} reads {_stream(found)} by direct grouping, but it is not declared direct; {way_out}"
+            yield f"{draft.called} reads {stream_called(found)} by direct grouping, but it is not declared direct; {way_out}"
         elif stream.direct and not isinstance(found.grouping, DirectGrouping):
             yield (
-                f"{draft.called} reads {_stream(found)} by {found.grouping} grouping, but its emitter names the task of "
+                f"{draft.called} reads {stream_called(found)} by {found.grouping} grouping, but its emitter names the task of "
                 "each tuple; use direct_grouping"
             )
 
@@ -210,7 +210,7 @@ def callable_custom(facts: Facts) -> Iterator[str]:
             choose = found.grouping.choose
             if not callable(getattr(choose, "choose_tasks", choose)) or isinstance(choose, type):
                 yield (
-                    f"{draft.called} groups {_stream(found)} by {shown(choose)}; "
+                    f"{draft.called} groups {stream_called(found)} by {shown(choose)}; "
                     "give a function of (values, tasks), or an object with choose_tasks(values, tasks)"
                 )
 
@@ -227,86 +227,13 @@ def late_streams(facts: Facts) -> Iterator[str]:
         read = [(found, facts.stream(found)) for found in draft.inputs]
         for found, stream in read:
             if stream is not None and REASON in map(str.lower, stream.schema.names):
-                yield f"{draft.called}: its late stream adds a field 'reason', which {_stream(found)} has; rename it"
+                yield f"{draft.called}: its late stream adds a field 'reason', which {stream_called(found)} has; rename it"
         is_read = any((found.component, found.stream) == (draft.id, late) for _, found in _subscriptions(facts))
         if is_read and len({stream.schema for _, stream in read if stream is not None}) > 1:
             yield (
                 f"{draft.called} reads streams of different fields, so its late stream {late!r} has no fields that a bolt "
                 "could read; give the streams the same fields, or read none of it"
             )
-
-
-def fields_of_windows(facts: Facts) -> Iterator[str]:
-    """The fields that a window names (timestamp, source, message_id, key) are in every stream that its bolt reads."""
-    for draft, declared in facts.windowed():
-        assert declared.window is not None
-        config = declared.window.config
-        named = [
-            ("timestamp", config.timestamp),
-            ("source", config.source),
-            ("message_id", config.message_id),
-            *(("key", key) for key in config.key or ()),
-        ]
-        for found in draft.inputs:
-            stream = facts.stream(found)
-            if stream is None:
-                continue
-            for option, name in named:
-                if isinstance(name, str) and name not in stream.schema.names:
-                    hint = did_you_mean(name, stream.schema.names)
-                    yield f"{draft.called} has {option}={name!r}, a field that {_stream(found)} has not; {hint}"
-
-
-def windows_within_timeout(facts: Facts) -> Iterator[str]:
-    """Length + slide + lag + watermark interval of a time window in memory are at most the message timeout, if there is one."""
-    config = facts.config
-    for draft, declared in facts.windowed() if config.timeouts else ():
-        assert declared.window is not None
-        window = declared.window.config
-        if window.max_events_in_memory is not None:
-            continue  # its tuples are acked by the next checkpoint
-        parts = [("length", window.length), ("slide", window.slide)]
-        spans = [(what, measure.ms) for what, measure in parts if isinstance(measure, Duration)]
-        if window.event_time:
-            spans += [("lag", window.lag_ms), ("watermark interval", window.watermark_interval_ms)]
-        if declared.stateful:
-            spans += [("checkpoint interval", config.state_checkpoint_interval_ms)]
-        held = sum(ms for _, ms in spans)
-        if held > config.message_timeout_ms and any(isinstance(measure, Duration) for _, measure in parts):
-            clock = "taking event time for the clock, as Storm does; " if window.event_time else ""
-            yield (
-                f"{draft.called} acks a tuple when it expires, after up to {held} ms "
-                f"({' + '.join(f'{what} {ms}' for what, ms in spans)}), but it fails after {config.message_timeout_ms} ms; "
-                f"{clock}set topology.message.timeout.secs to {-(-held // 1000)} or more, or "
-                "topology.enable.message.timeouts to False"
-            )
-
-
-def windows_within_pending(facts: Facts) -> Iterator[str]:
-    """Length + slide of a count window in memory, times its tasks, are at most the max spout pending of every spout above."""
-    for draft, declared in facts.windowed() if facts.config.acker_executors > 0 else ():
-        assert declared.window is not None
-        window = declared.window.config
-        if window.max_events_in_memory is not None:
-            continue
-        counts = [
-            (what, measure.value)
-            for what, measure in (("length", window.length), ("slide", window.slide))
-            if isinstance(measure, Count)
-        ]
-        tasks = _sharing_tasks(draft)
-        held = sum(value for _, value in counts) * tasks
-        each = f" in each of {tasks} tasks" if tasks > 1 else ""
-        for spout in facts.spouts_above(str(draft.id)):
-            own = facts.configs.get(spout)
-            pending = facts.config.max_spout_pending if own is None else own.max_spout_pending
-            pending = facts.config.max_spout_pending if pending is None else pending
-            if pending is not None and held > pending:
-                yield (
-                    f"{draft.called} holds up to {held} tuples without an ack "
-                    f"({' + '.join(f'{what} {value}' for what, value in counts)}{each}), but spout {spout!r} stops at "
-                    f"{pending} in flight, so no window might ever be full; set topology.max.spout.pending to {held} or more"
-                )
 
 
 def checkpoints_within_timeout(facts: Facts) -> Iterator[str]:
@@ -354,9 +281,7 @@ RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     direct_streams,
     callable_custom,
     late_streams,
-    fields_of_windows,
-    windows_within_timeout,
-    windows_within_pending,
+    *WINDOW_RULES,
     ordered_delays,
     checkpoints_within_timeout,
     *KEPT_RULES,
@@ -366,17 +291,6 @@ RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
 
 def _subscriptions(facts: Facts) -> Iterator[tuple[Draft, Subscription]]:
     return ((draft, found) for draft in facts.bolts() for found in draft.inputs)
-
-
-def _sharing_tasks(draft: Draft) -> int:
-    """Return how many tasks of a bolt share its tuples: one where each of them gets all, or one of them does."""
-    whole = (GroupingKind.GLOBAL, GroupingKind.ALL)
-    shared = any(found.grouping.kind not in whole for found in draft.inputs)
-    return draft.parallelism if shared and isinstance(draft.parallelism, int) else 1
-
-
-def _stream(found: Subscription) -> str:
-    return shown(found.component) if found.stream == "default" else f"{shown(found.component)}:{shown(found.stream)}"
 
 
 def _wrong_field(what: str, name: str, stream: OutputStream) -> Iterator[str]:

@@ -24,6 +24,7 @@ from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import did_you_mean
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
+from windowing.runtime.batches import batches_by_name, rows_in
 from windowing.runtime.clock import Clock
 from windowing.runtime.loop import LoopedCluster
 from windowing.runtime.stores.records import SqliteRecordStore
@@ -242,11 +243,15 @@ def _coordination(plan: TridentPlan) -> CoordinatorConfig:
 
 
 def _checked_batches(plan: TridentPlan, batches: Batches | None) -> dict[str, list[list[Any]]]:
-    names = [str(spout.source.name) for spout in plan.spouts if spout.kind is not None]
-    for name in batches or ():
-        if name not in names:
-            raise ConfigError(f"there is no stream {shown(name)}; {did_you_mean(str(name), names)}")
-    return {name: [list(rows) for rows in some] for name, some in (batches or {}).items()}
+    schemas = {str(spout.source.name): spout.schema for spout in plan.spouts if spout.kind is not None}
+    given = batches_by_name(batches, "stream")
+    for name in given:
+        if name not in schemas:
+            raise ConfigError(f"there is no stream {shown(name)}; {did_you_mean(str(name), schemas)}")
+    return {
+        name: [rows_in(list(rows), schemas[name], f"stream {name!r}, batch {n}") for n, rows in enumerate(some)]
+        for name, some in given.items()
+    }
 
 
 def _checked_sinks(plan: TridentPlan, sinks: Mapping[str, SinkWriter] | None) -> dict[str, SinkWriter]:

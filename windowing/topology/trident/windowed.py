@@ -12,6 +12,7 @@ from windowing.core.measures import Count, Duration
 from windowing.errors import ConfigError, shown
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.drafts import REASON
+from windowing.topology.hashing import hashable
 from windowing.topology.plan import _measured
 from windowing.topology.schema import Schema
 from windowing.topology.trident.aggregating import Part, kind_of
@@ -112,7 +113,7 @@ class Window(Operation):
         return config
 
     def _named_fields(self, check: Check, config: WindowConfig) -> bool:
-        """Note each field that the window names and the stream has not."""
+        """Note each field that the window names and the stream has not, or that makes no key."""
         schema, good = check.inputs[0], True
         named = [
             ("timestamp", config.timestamp),
@@ -122,6 +123,9 @@ class Window(Operation):
         for option, name in named:
             if isinstance(name, str) and name not in schema.names:
                 check.note(f"{option} is {shown(name)}, a field that is not there; {did_you_mean(name, schema.names)}")
+                good = False
+            elif option == "key" and (reason := hashable(schema.types[schema.names.index(name)])) is not None:
+                check.note(f"key is {shown(name)}, a field that has no hash: {reason}")
                 good = False
         return good
 
