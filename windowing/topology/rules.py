@@ -18,6 +18,7 @@ from windowing.topology.hashing import hashable
 from windowing.topology.kept_rules import KEPT_RULES
 from windowing.topology.letters import DEAD_LETTERS
 from windowing.topology.plan import OutputStream, Subscription
+from windowing.topology.stamps import TIMELESS, holds_times
 
 __all__ = ["RULES", "name_problem"]
 
@@ -237,24 +238,23 @@ def late_streams(facts: Facts) -> Iterator[str]:
 
 
 def fields_of_windows(facts: Facts) -> Iterator[str]:
-    """The fields that a window names (timestamp, source, message_id, key) are in every stream that its bolt reads."""
+    """The fields that a window names (timestamp: a number or a time; source, message_id, key) are in every stream it reads."""
     for draft, declared in facts.windowed():
         assert declared.window is not None
         config = declared.window.config
-        named = [
-            ("timestamp", config.timestamp),
-            ("source", config.source),
-            ("message_id", config.message_id),
-            *(("key", key) for key in config.key or ()),
-        ]
+        named = [("timestamp", config.timestamp), ("source", config.source), ("message_id", config.message_id)]
+        named += [("key", key) for key in config.key or ()]
         for found in draft.inputs:
             stream = facts.stream(found)
             if stream is None:
                 continue
+            kinds = dict(zip(stream.schema.names, stream.schema.types, strict=True))
             for option, name in named:
-                if isinstance(name, str) and name not in stream.schema.names:
-                    hint = did_you_mean(name, stream.schema.names)
+                if isinstance(name, str) and name not in kinds:
+                    hint = did_you_mean(name, kinds)
                     yield f"{draft.called} has {option}={name!r}, a field that {_stream(found)} has not; {hint}"
+                elif option == "timestamp" and isinstance(name, str) and not holds_times(kinds[name]):
+                    yield f"{draft.called} has timestamp={name!r}, which {_stream(found)} declares {kinds[name]}: {TIMELESS}"
 
 
 def windows_within_timeout(facts: Facts) -> Iterator[str]:

@@ -14,6 +14,7 @@ from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.drafts import REASON
 from windowing.topology.plan import _measured
 from windowing.topology.schema import Schema
+from windowing.topology.stamps import TIMELESS, holds_times
 from windowing.topology.trident.aggregating import Part, kind_of
 from windowing.topology.trident.code import code_of
 from windowing.topology.trident.fields import chosen, extended, short_title
@@ -112,16 +113,20 @@ class Window(Operation):
         return config
 
     def _named_fields(self, check: Check, config: WindowConfig) -> bool:
-        """Note each field that the window names and the stream has not."""
+        """Note each field that the window names and the stream has not, and a timestamp of a type that holds none."""
         schema, good = check.inputs[0], True
+        kinds = dict(zip(schema.names, schema.types, strict=True))
         named = [
             ("timestamp", config.timestamp),
             ("source", config.source),
             *(("key", key) for key in config.key or ()),
         ]
         for option, name in named:
-            if isinstance(name, str) and name not in schema.names:
-                check.note(f"{option} is {shown(name)}, a field that is not there; {did_you_mean(name, schema.names)}")
+            if isinstance(name, str) and name not in kinds:
+                check.note(f"{option} is {shown(name)}, a field that is not there; {did_you_mean(name, kinds)}")
+                good = False
+            elif option == "timestamp" and isinstance(name, str) and not holds_times(kinds[name]):
+                check.note(f"timestamp is {shown(name)}, a field of type {kinds[name]}: {TIMELESS}")
                 good = False
         return good
 
