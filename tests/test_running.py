@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from windowing.errors import SourceError
+from windowing.spark.failures import About
 from windowing.spark.running import WindowedQuery
 
 
@@ -35,9 +37,9 @@ class Raising:
 
 
 def watched(query: Query, acks: Any) -> WindowedQuery:
-    writer = SimpleNamespace(acks=acks, failure=None)
+    writer = SimpleNamespace(acks=acks, failure=None, about=lambda checkpoint: About("sums", checkpoint))
     plan: Any = SimpleNamespace(run=lambda: query, writer=writer, spark=None, checkpoint="")
-    found = WindowedQuery(plan, drain=False, finish=False)
+    found = WindowedQuery(plan, drain=False, finish=False, done=threading.Event())
     found._thread.start()
     return found
 

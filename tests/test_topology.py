@@ -427,6 +427,16 @@ def test_the_fields_that_a_window_names_are_in_every_stream_it_reads() -> None:
     ]
 
 
+def test_the_timestamp_of_a_window_is_a_field_that_can_hold_one() -> None:
+    @tumbling(seconds(1), timestamp="sentence", output="n long")
+    def timed(window: Any) -> None: ...
+
+    only_problem(
+        a_spout_and(lambda builder: builder.set_bolt("w", timed).shuffle_grouping("s")),
+        "bolt 'w' has timestamp='sentence', which 's' declares string: no value of it is a timestamp; declare it long",
+    )
+
+
 def windowed(length: Any, slide: Any, **options: Any) -> Callable[[TopologyBuilder], object]:
     def shown(window: Any) -> None: ...
 

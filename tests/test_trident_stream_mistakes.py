@@ -185,6 +185,10 @@ STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
     ),
     # -- windows -------------------------------------------------------------------------------------------------------
     (r"timestamp is 'at', a field that is not there", lambda t, s: win(s, timestamp="at")),
+    (
+        r"timestamp is 'word', a field of type string: no value of it is a timestamp",
+        lambda t, s: win(s, timestamp="word"),
+    ),
     (r"source is 'x', a field that is not there", lambda t, s: win(s, timestamp="n", source="x")),
     (r"length must be positive", lambda t, s: s.tumbling_window(seconds(0), "n", b.Sum(), "x long", timestamp="n")),
     (r"lag=.* needs timestamp=", lambda t, s: win(s, lag=seconds(1))),

@@ -31,6 +31,7 @@ __all__ = [
     "StoreUnavailableError",
     "SupersededError",
     "WindowingError",
+    "WorkerLostError",
     "cause_of",
     "printable",
     "shown",
@@ -150,6 +151,12 @@ class SessionError(WindowingError):
     """The Spark session lacks a setting without which data or results could be lost."""
 
     code = "SESSION"
+
+
+class WorkerLostError(WindowingError):
+    """A Python worker of Spark died while it worked, or did not answer when it was started; no error of Python's tells why."""
+
+    code = "WORKER_LOST"
 
 
 class SourceError(WindowingError):

@@ -17,10 +17,17 @@ from pyspark.sql import SparkSession
 
 from windowing import errors
 from windowing.core.measures import seconds
-from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError, WindowingError
+from windowing.errors import (
+    BoltError,
+    ConfigError,
+    CorruptStateError,
+    InvalidTimestampError,
+    WindowingError,
+    WorkerLostError,
+)
 from windowing.spark import FunctionSink, failures
 from windowing.spark.failpoints import hit
-from windowing.spark.failures import WorkerError, damaged_file, marked, unwrapped
+from windowing.spark.failures import About, WorkerError, damaged_file, marked, unwrapped
 from windowing.spark.hadoop import Folder
 from windowing.topology.decorators import tumbling
 
@@ -30,6 +37,8 @@ OK = [{"k": "a", "ts": ts, "v": 1.0} for ts in (500, 2500)]
 def bolt(value: Any = None, output: str = "n long", **options: Any) -> Any:
     @tumbling(seconds(1), timestamp="ts", output=output, name="checked", **options)
     def checked(window: Any) -> Any:
+        if value == "exit":
+            os._exit(3)
         if value == "raise":
             raise ZeroDivisionError("none\nleft")
         return (len(window),) if value is None else (value,)
@@ -89,6 +98,48 @@ def test_a_failing_bolt_ends_the_query_with_bolt_window_and_cause_and_nothing_is
     assert type(caught.value.__cause__).__module__.startswith("pyspark")
     assert sorted(os.listdir(tmp_path / "checkpoint/commits"))[-1] == "0", "the failed batch is not committed"
     assert run(bolt(), source.read(), drain=True).rows() == [(1,), (1,)]
+
+
+def test_a_worker_that_dies_ends_the_query_with_bolt_batch_and_way_out_and_nothing_is_lost(
+    feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    source = feed().add([OK[0]], [OK[1]])
+    with pytest.raises(WorkerLostError) as caught:
+        run(bolt("exit"), source.read())
+    message = str(caught.value)
+    assert "a Python worker of 'checked' died (crashed, or was killed) 4 times while making batch 1; look at" in message
+    assert "memory" in message
+    assert "os._exit" in message
+    assert "\n" not in message
+    assert "Python worker exited unexpectedly" in str(caught.value.__cause__)
+    assert run(bolt(), source.read(), drain=True).rows() == [(1,), (1,)]
+
+
+def test_what_spark_says_of_a_lost_worker_is_told_with_the_way_out() -> None:
+    about = About("sums", "/data/checkpoint", 7)
+    for text, sentence in (
+        (
+            "Task 0 in stage 2.0 failed 4 times, most recent failure: ...: Python worker exited unexpectedly",
+            "4 times while",
+        ),
+        ("TransformWithStateInPySpark driver worker exited unexpectedly (crashed)", r"killed\) while making batch 7"),
+        ("SparkException: Python worker failed to connect back.", r"in time .* batch 7: .*authenticate\.socketTimeout"),
+        ("Timed out while waiting for the Python worker to connect back", "the machine is too busy"),
+    ):
+        spark = RuntimeError(f"An error occurred while calling o12.first.\n: {text}\n\tat org.apache.spark.Foo")
+        found = unwrapped(spark, about=about)
+        assert isinstance(found, WorkerLostError)
+        assert found.__cause__ is spark
+        assert unwrapped(spark) is spark, "nobody to name"
+        with pytest.raises(
+            WorkerLostError, match=f"a Python worker of 'sums' .*{sentence}.*start again from the checkpoint"
+        ):
+            raise found
+
+
+def test_an_error_of_a_worker_goes_before_what_spark_says() -> None:
+    spark = RuntimeError(f"Python worker exited unexpectedly: {encoded(BoltError('x'))}")
+    assert type(unwrapped(spark, about=About("sums", "/data/checkpoint"))) is BoltError
 
 
 @pytest.mark.parametrize(

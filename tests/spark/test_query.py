@@ -368,6 +368,23 @@ def test_a_nested_key_is_refused_at_once(feed: Callable[..., Any], kind: str) ->
         windowed(summed, feed(f"k {kind}, ts long, v double").read())
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["string", "binary", "boolean", "array<long>", "map<string,long>", "struct<a:long>", "interval day to second"],
+)
+def test_a_timestamp_column_that_can_hold_no_timestamp_is_refused_at_once(feed: Callable[..., Any], kind: str) -> None:
+    source = feed().read().selectExpr("k", f"cast(null as {kind}) ts", "v")
+    with pytest.raises(
+        ConfigError, match=r"timestamp of bolt 'summed' names column 'ts', which is .*F\.to_timestamp\('ts'\)"
+    ):
+        windowed(summed, source)
+
+
+@pytest.mark.parametrize("kind", ["byte", "long", "float", "decimal(20,2)", "date", "timestamp", "timestamp_ntz"])
+def test_a_timestamp_column_of_numbers_or_times_is_taken(feed: Callable[..., Any], kind: str) -> None:
+    assert windowed(summed, feed().read().selectExpr("k", f"cast(null as {kind}) ts", "v")).tasks == 2
+
+
 def test_what_is_no_streaming_dataframe_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match=r"spark\.readStream"):
         windowed(summed, spark.range(3))

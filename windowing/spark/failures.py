@@ -3,7 +3,7 @@
 A WindowingError raised in a worker crosses the JVM as text. `marked()` puts it on one line that begins with a mark,
 as JSON; `unwrapped()` finds that line in whatever Spark raised and makes the same class again, Spark's error as its
 `__cause__`. Damaged files of the state store, which Spark blames on the user's function, become CorruptStateError and
-name the file.
+name the file; a second query on the checkpoint and a lost Python worker are known by what Spark says of them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import traceback
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pyspark.sql import SparkSession
 
 from windowing import errors
-from windowing.errors import CorruptStateError, WindowingError, shown, told
+from windowing.errors import CheckpointError, CorruptStateError, WindowingError, WorkerLostError, shown, told
 from windowing.spark.hadoop import Folder
 
-__all__ = ["WorkerError", "damaged_file", "marked", "unwrapped"]
+__all__ = ["About", "WorkerError", "damaged_file", "marked", "unwrapped"]
 
 _MARK = "windowing-error:"
 _MAX_TRACE = 8000
@@ -40,6 +40,11 @@ _DAMAGE = re.compile(
     r"|ZipException|EOFException|RocksDBException: (?:Corruption|IO error)"
 )
 _UNREADABLE = re.compile(r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY")
+_SHARED = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected|\[CONCURRENT_QUERY\]")
+_DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
+_UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
+_TRIES = re.compile(r"in stage \S+ failed (\d+) times")
+_TIMEOUT = "spark.python.authenticate.socketTimeout"
 _FROM_SPARK = ("pyspark.errors", "py4j")
 _WAY_OUT = (
     "put the checkpoint back from a copy, or start over with a new one and a new output folder (nothing was reset)"
@@ -52,6 +57,14 @@ class WorkerError(RuntimeError):
     """Carries an error of this library through the JVM; users never see it."""
 
 
+class About(NamedTuple):
+    """What an error may say of the query that it ended: its bolt or topology, its checkpoint, the batch in hand."""
+
+    name: str
+    checkpoint: str
+    batch: int | None = None
+
+
 @contextmanager
 def marked() -> Iterator[None]:
     """Raise an error of this library from the body as a WorkerError whose message `unwrapped` understands."""
@@ -61,10 +74,13 @@ def marked() -> Iterator[None]:
         raise WorkerError(_encoded(error)) from error
 
 
-def unwrapped(error: BaseException, locate: Callable[[], str | None] = lambda: None) -> BaseException:
+def unwrapped(
+    error: BaseException, locate: Callable[[], str | None] = lambda: None, about: About | None = None
+) -> BaseException:
     """Return the error of this library that hides in `error`, with `error` as its cause, or `error` itself.
 
-    `locate` is asked for a damaged file where Spark has failed for a reason that is not ours.
+    `locate` is asked for a damaged file where Spark has failed for a reason that is not ours. Without `about` only an error
+    that was raised in a worker, or damage, is known.
 
     >>> try:
     ...     with marked():
@@ -77,7 +93,7 @@ def unwrapped(error: BaseException, locate: Callable[[], str | None] = lambda: N
     if isinstance(error, WindowingError):
         return error
     texts = list(_texts(error))
-    found = _decoded(texts) or _damaged(error, texts, locate)
+    found = _decoded(texts) or (about and _said_by_spark(texts, about)) or _damaged(error, texts, locate)
     if found is None:
         return error
     found.__cause__ = error
@@ -176,6 +192,32 @@ def _parsed(text: str) -> WindowingError | None:
     found = kind(str(record.get("message")))
     found.add_note(f"In a Python worker:\n{record.get('trace')}")
     return found
+
+
+def _said_by_spark(texts: list[str], about: About) -> WindowingError | None:
+    """Return what Spark says of a second query on the checkpoint, or of a lost Python worker, as an error of ours."""
+    said = "\n".join(texts)
+    if _SHARED.search(said) is not None:
+        return CheckpointError(
+            f"another query writes to checkpoint {about.checkpoint}; one query at a time can have it: stop the other one and "
+            "start this one again, or give it a checkpoint of its own"
+        )
+    batch = "a batch" if about.batch is None else f"batch {about.batch}"
+    again = f"{batch} is not committed: start again from the checkpoint"
+    if _DEAD.search(said) is not None:
+        tries = _TRIES.search(said)
+        return WorkerLostError(
+            f"a Python worker of {about.name!r} died (crashed, or was killed){f' {tries[1]} times' if tries else ''} while making "
+            f"{batch}; look at its last words in the log above. If memory ran out, give it fewer rows a batch, more tasks or more "
+            f"memory; a bolt must not end its process (os._exit). {again}"
+        )
+    if _UNREACHED.search(said) is not None:
+        return WorkerLostError(
+            f"a Python worker of {about.name!r} did not connect in time when it was started for {batch}: the machine is too busy, "
+            f"or the worker cannot start (see the log above); set {_TIMEOUT} to more seconds (it is 15s by default) when the "
+            f"session starts, or use fewer cores. {again}"
+        )
+    return None
 
 
 def _damaged(error: BaseException, texts: list[str], locate: Callable[[], str | None]) -> WindowingError | None:

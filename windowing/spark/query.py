@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import DateType, NumericType, StringType, StructType, TimestampNTZType, TimestampType
 
 from windowing.core.aggregate import field_of
 from windowing.core.checks import DEFAULT_STREAM
@@ -42,6 +42,7 @@ __all__ = ["WindowedStream", "windowed"]
 
 REASON = "reason"
 Source = DataFrame | Mapping[str, DataFrame]
+_TIMES = (NumericType, DateType, TimestampType, TimestampNTZType)  # what pack.timestamps_of reads
 
 
 def windowed(
@@ -76,6 +77,7 @@ def windowed(
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
     _require_columns(declared, columns, chosen, order)
     _require_plain(declared, next(iter(inputs.values())).schema, order)
+    _require_times(declared, next(iter(inputs.values())).schema)
     return WindowedStream(declared, inputs, _tasks(tasks, chosen, grouping), chosen, order, control)
 
 
@@ -344,6 +346,17 @@ def _require_plain(bolt: WindowedBolt, rows: StructType, order: tuple[str, ...])
             problem = nested(option, f"bolt {bolt.name!r}", name, rows[name].dataType.simpleString())
             if problem is not None:
                 raise ConfigError(problem)
+
+
+def _require_times(bolt: WindowedBolt, rows: StructType) -> None:
+    """Refuse a timestamp column of a type that holds none: every row would be invalid."""
+    name = bolt.config.timestamp
+    if isinstance(name, str) and not isinstance(rows[name].dataType, _TIMES):
+        raise ConfigError(
+            f"timestamp of bolt {bolt.name!r} names column {name!r}, which is {rows[name].dataType.simpleString()}, a type that "
+            f"holds no timestamps; cast it to timestamp or to long (milliseconds), for example .withColumn({name!r}, "
+            f"F.to_timestamp({name!r})), or give a function of the row"
+        )
 
 
 def _schemas(bolt: WindowedBolt, rows: StructType) -> dict[str, StructType]:

@@ -24,10 +24,11 @@ from windowing.core.measures import Duration
 from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, shown, told
 from windowing.spark import control, definition, failpoints
 from windowing.spark.acks import Acks
-from windowing.spark.failures import damaged_file, unwrapped
+from windowing.spark.failures import About, damaged_file, unwrapped
 from windowing.spark.hadoop import Folder
 from windowing.spark.handover import Handover
 from windowing.spark.metrics import BatchMetrics, metrics_of
+from windowing.spark.one_query import take
 from windowing.spark.sinks import Sink, claim
 from windowing.spark.starting import settings_of
 
@@ -70,6 +71,7 @@ class BatchWriter:
     ) -> None:
         self._bolt, self._layout, self.sinks, self._log_late = bolt, layout, dict(sinks), log_late
         self.acks = acks
+        self._batch: int | None = None
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
         self._handover = Handover()
@@ -87,8 +89,12 @@ class BatchWriter:
                 output.unpersist()
             failpoints.hit("before_commit", batch_id)
         except BaseException as error:
-            self.failure = error
+            self.failure, self._batch = error, batch_id
             raise
+
+    def about(self, checkpoint: str) -> About:
+        """Return what an error may say of the query."""
+        return About(self._bolt, checkpoint, self._batch)
 
     def _write(self, output: DataFrame, batch_id: int) -> None:
         with self._handover.of_batch(output.sparkSession):
@@ -180,10 +186,9 @@ def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[st
 class WindowedQuery:
     """A running query; made by `WindowedStream.start`. A thread of the driver watches it and makes the drain."""
 
-    def __init__(self, plan: Plan, drain: bool, finish: bool) -> None:
-        self._plan, self._drain, self._finish = plan, drain, finish
+    def __init__(self, plan: Plan, drain: bool, finish: bool, done: threading.Event) -> None:
+        self._plan, self._drain, self._finish, self._done = plan, drain, finish, done
         self._stopping = False
-        self._done = threading.Event()
         self._failure: BaseException | None = None
         self._metrics: dict[int, BatchMetrics] = {}
         self._query = plan.run()
@@ -192,14 +197,23 @@ class WindowedQuery:
     @classmethod
     def start(cls, plan: Plan, drain: bool) -> WindowedQuery:
         """Check the checkpoint against the plan and the sinks against the checkpoint, start the query, and watch over it."""
+        done = take(plan.spark, plan.checkpoint)
+        try:
+            return cls._started(plan, drain, done)
+        except BaseException:
+            done.set()
+            raise
+
+    @classmethod
+    def _started(cls, plan: Plan, drain: bool, done: threading.Event) -> WindowedQuery:
         finish = _open(plan)
         claim(plan.spark, plan.checkpoint, plan.writer.sinks)
         if plan.writer.acks is not None:
             plan.writer.acks.open()
         try:
-            query = cls(plan, drain, finish)
+            query = cls(plan, drain, finish, done)
         except Exception as error:
-            found = unwrapped(error)
+            found = unwrapped(error, about=plan.writer.about(plan.checkpoint))
             if found is error:
                 raise
             raise found from error
@@ -258,11 +272,10 @@ class WindowedQuery:
             if (self._drain or self._finish) and not self._stopping:
                 _mark_drained(self._plan)
         except BaseException as error:
-            self._failure = (
-                self._plan.writer.failure or error
-            )  # kept first: no failure may be lost while it is explained
+            failure = self._plan.writer.failure or error
+            self._failure = failure  # before it is explained: whatever goes wrong there, the query has not ended well
             self._end()
-            self._failure = unwrapped(self._failure, self._damaged_file)
+            self._failure = unwrapped(failure, self._damaged_file, self._plan.writer.about(self._plan.checkpoint))
         finally:
             self._done.set()
 

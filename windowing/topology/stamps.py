@@ -19,10 +19,13 @@ from windowing.topology.blame import blame, file_of
 from windowing.topology.bolts import title_of
 from windowing.topology.values import InvalidTimestampWarning, timestamp_of
 
-__all__ = ["BOUND", "TimestampFunction", "warn_of"]
+__all__ = ["BOUND", "TIMELESS", "TimestampFunction", "holds_times", "warn_of"]
 
 BOUND = 2**62
 """A usable timestamp lies in (-BOUND, BOUND)."""
+TIMELESS = "no value of it is a timestamp; declare it long (milliseconds) or timestamp, or give a function of the tuple"
+"""What is wrong with a timestamp field for whose type `holds_times` is False, and the way out."""
+_TIMELESS = ("string", "binary", "boolean", "array<", "map<", "struct<")
 
 
 class TimestampFunction:
@@ -68,6 +71,15 @@ class TimestampFunction:
                 'side stream with on_invalid="late"'
             ) from problem
         self.problem = self.problem or text
+
+
+def holds_times(kind: str) -> bool:
+    """Return whether a value of this type, written as in a schema, can be a timestamp: a number, a date or a timestamp.
+
+    >>> holds_times("bigint"), holds_times("decimal(18,0)"), holds_times("date"), holds_times("string")
+    (True, True, True, False)
+    """
+    return not kind.startswith(_TIMELESS)
 
 
 def warn_of(problem: str) -> None:

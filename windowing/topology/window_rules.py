@@ -10,6 +10,7 @@ from windowing.core.measures import Count, Duration
 from windowing.topology.drafts import Draft, Facts, stream_called
 from windowing.topology.groupings import GroupingKind
 from windowing.topology.plan import OutputStream
+from windowing.topology.stamps import TIMELESS, holds_times
 
 __all__ = ["WINDOW_RULES", "nested"]
 
@@ -54,6 +55,18 @@ def plain_keys(facts: Facts) -> Iterator[str]:
         for name in declared.window.config.key or ():
             found = (nested("key", draft.called, name, kinds[name]) for kinds in types if name in kinds)
             yield from dict.fromkeys(filter(None, found))
+
+
+def times_of_windows(facts: Facts) -> Iterator[str]:
+    """The timestamp of a window is a number, a date or a time."""
+    for draft, declared in facts.windowed():
+        assert declared.window is not None
+        name = declared.window.config.timestamp
+        for found in draft.inputs:
+            stream = facts.stream(found)
+            kinds = {} if stream is None else dict(zip(stream.schema.names, stream.schema.types, strict=True))
+            if isinstance(name, str) and name in kinds and not holds_times(kinds[name]):
+                yield f"{draft.called} has timestamp={name!r}, which {stream_called(found)} declares {kinds[name]}: {TIMELESS}"
 
 
 def windows_within_timeout(facts: Facts) -> Iterator[str]:
@@ -111,6 +124,7 @@ def windows_within_pending(facts: Facts) -> Iterator[str]:
 WINDOW_RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     fields_of_windows,
     plain_keys,
+    times_of_windows,
     windows_within_timeout,
     windows_within_pending,
 )

@@ -15,6 +15,7 @@ from windowing.topology.drafts import REASON
 from windowing.topology.hashing import hashable
 from windowing.topology.plan import _measured
 from windowing.topology.schema import Schema
+from windowing.topology.stamps import TIMELESS, holds_times
 from windowing.topology.trident.aggregating import Part, kind_of
 from windowing.topology.trident.code import code_of
 from windowing.topology.trident.fields import chosen, extended, short_title
@@ -113,21 +114,31 @@ class Window(Operation):
         return config
 
     def _named_fields(self, check: Check, config: WindowConfig) -> bool:
-        """Note each field that the window names and the stream has not, or that makes no key."""
+        """Note each field that the window names and the stream has not, or that makes no key or timestamp."""
         schema, good = check.inputs[0], True
+        kinds = dict(zip(schema.names, schema.types, strict=True))
         named = [
             ("timestamp", config.timestamp),
             ("source", config.source),
             *(("key", key) for key in config.key or ()),
         ]
         for option, name in named:
-            if isinstance(name, str) and name not in schema.names:
-                check.note(f"{option} is {shown(name)}, a field that is not there; {did_you_mean(name, schema.names)}")
-                good = False
-            elif option == "key" and (reason := hashable(schema.types[schema.names.index(name)])) is not None:
-                check.note(f"key is {shown(name)}, a field that has no hash: {reason}")
+            if not isinstance(name, str):
+                continue
+            problem = self._problem(option, name, kinds)
+            if problem is not None:
+                check.note(problem)
                 good = False
         return good
+
+    def _problem(self, option: str, name: str, kinds: dict[str, str]) -> str | None:
+        if name not in kinds:
+            return f"{option} is {shown(name)}, a field that is not there; {did_you_mean(name, kinds)}"
+        if option == "timestamp" and not holds_times(kinds[name]):
+            return f"timestamp is {shown(name)}, a field of type {kinds[name]}: {TIMELESS}"
+        if option == "key" and (reason := hashable(kinds[name])) is not None:
+            return f"key is {shown(name)}, a field that has no hash: {reason}"
+        return None
 
     def _output(self, check: Check, key: Schema | None) -> Schema | None:
         if kind_of(self.spec.aggregator) is not None:

@@ -1,0 +1,115 @@
+"""One query at a time has a checkpoint: a second one of this process is refused, one of another process is named."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from windowing.core.measures import seconds
+from windowing.errors import CheckpointError, DrainedCheckpointError
+from windowing.spark import FunctionSink, MemorySink, one_query, submit, windowed
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.decorators import tumbling
+
+ROWS = [{"k": "a", "ts": ts, "v": 1.0} for ts in (500, 2500)]
+EVERY = timedelta(milliseconds=200)
+
+
+def bolt(length: int = 1) -> Any:
+    @tumbling(seconds(length), timestamp="ts", output="n long", name="counted")
+    def counted(window: Any) -> Any:
+        return len(window)
+
+    return counted
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that goes on is not waited for."""
+    monkeypatch.setattr(one_query, "_ENDING_S", 0.0)
+
+
+def test_a_second_start_is_refused_while_the_first_query_goes_on_and_works_right_after_it(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, at_once: None
+) -> None:
+    source, checkpoint, sink = feed().add(ROWS), str(tmp_path / "checkpoint"), MemorySink()
+    first = windowed(bolt(), source.read()).start(sink, checkpoint, trigger=EVERY)
+    before = (tmp_path / "checkpoint/windowing/definition.json").read_bytes()
+    for path in (checkpoint, f"{checkpoint}/", f"file://{checkpoint}"):
+        with pytest.raises(CheckpointError, match=r"another query of this process writes to checkpoint .*stop\(\)"):
+            windowed(bolt(length=2), source.read()).start(MemorySink(), path, trigger=EVERY)
+    assert first.is_active
+    assert first.spark_query.isActive, "Spark's own way is to stop it"
+    assert (tmp_path / "checkpoint/windowing/definition.json").read_bytes() == before
+    first.stop()
+    assert first.exception is None
+    run(bolt(), source.read(), sinks={"default": sink}, drain=True)
+    assert sum(n for (n,) in sink.rows) == 2
+    with pytest.raises(DrainedCheckpointError):
+        run(bolt(), source.read())
+
+
+def test_a_topology_is_refused_too(
+    feed: Callable[..., Any], spark: SparkSession, tmp_path: Path, at_once: None
+) -> None:
+    builder = TopologyBuilder("counts")
+    builder.configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("rows", InputSpout("k string, ts long, v double"))
+    builder.set_bolt("counted", bolt()).global_grouping("rows")
+    source = feed().add(ROWS)
+
+    def start() -> Any:
+        sinks, checkpoint = {"counted": MemorySink()}, str(tmp_path / "checkpoint")
+        sources = {"rows": source.read()}
+        return submit(builder.build(), spark, sources=sources, sinks=sinks, checkpoint=checkpoint, trigger=EVERY)
+
+    first = start()
+    with pytest.raises(CheckpointError, match="one query at a time can have it"):
+        start()
+    first.stop()
+    start().stop()
+
+
+def test_a_query_that_is_about_to_end_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+    first = one_query.take(spark, str(tmp_path))
+    threading.Timer(0.3, first.set).start()
+    began = time.monotonic()
+    second = one_query.take(spark, str(tmp_path))
+    assert 0.2 < time.monotonic() - began < one_query._ENDING_S
+    assert second is not first
+
+
+def test_a_start_that_is_refused_leaves_the_checkpoint_to_the_next_one(
+    feed: Callable[..., Any], run: Callable[..., Any], at_once: None
+) -> None:
+    source = feed().add(ROWS)
+    run(bolt(), source.read())
+    with pytest.raises(CheckpointError, match="length of bolt 'counted'"):
+        run(bolt(length=2), source.read())
+    run(bolt(), source.read())
+
+
+def test_a_query_of_another_process_is_named_with_the_checkpoint_and_without_spark_s_plan(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The other one has begun batch 1 while this one was making batch 0."""
+    source, checkpoint = feed().add(ROWS, ROWS), tmp_path / "checkpoint"
+
+    def overtaken(rows: Any, batch_id: int) -> None:
+        (checkpoint / "offsets/1").write_text((checkpoint / "offsets/0").read_text())
+
+    with pytest.raises(CheckpointError) as caught:
+        run(bolt(), source.read(), sinks={"default": FunctionSink(overtaken)})
+    assert f"another query writes to checkpoint {checkpoint}; one query at a time can have it: stop" in str(
+        caught.value
+    )
+    assert "\n" not in str(caught.value)
+    assert "CONCURRENT_STREAM_LOG_UPDATE" in str(caught.value.__cause__)
