@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
@@ -16,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from benchmarks.spark.stage import Input, checkpoint, figures, rows_of, spark, stream
-from windowing.spark.starting import BY_RENAME, FILE_MANAGER
+from windowing.spark.starting import BY_RENAME, FILE_MANAGER, session_with
 
 DEFAULT: Mapping[str, str] = {}
 IN_MEMORY = {
@@ -101,22 +100,8 @@ def exact(make: Callable[[Input], Any]) -> Callable[[Input], Any]:
 
 
 def _started(writer: Any, settings: Mapping[str, str]) -> Any:
-    with _session_with(settings):
+    with session_with(spark(), settings):  # a query takes a copy of them
         return writer.outputMode("append").option("checkpointLocation", checkpoint()).trigger(availableNow=True).start()
-
-
-@contextmanager
-def _session_with(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set settings while a query is started: it takes a copy."""
-    conf = spark().conf
-    before = {name: conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, given in before.items():
-            conf.unset(name) if given is None else conf.set(name, given)
 
 
 def _earlier(load: Input) -> Any:

@@ -9,7 +9,7 @@ both replace a file in one step. Elsewhere, and where the user has chosen one, t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from windowing.spark.hadoop import Folder
 
-__all__ = ["BY_RENAME", "FILE_MANAGER", "settings_of"]
+__all__ = ["BY_RENAME", "FILE_MANAGER", "session_with", "settings_of"]
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -29,16 +29,25 @@ _starting = threading.Lock()
 @contextmanager
 def settings_of(spark: SparkSession, checkpoint: str, partitions: int) -> Iterator[None]:
     """Give the session, inside, the settings that a query on this checkpoint is to have; one query at a time."""
-    with _starting:
-        wanted = {_PARTITIONS: str(partitions), **_file_manager(spark, checkpoint)}
-        before = {name: spark.conf.get(name, None) for name in wanted}
-        for name, value in wanted.items():
-            spark.conf.set(name, value)
-        try:
-            yield
-        finally:
-            for name, given in before.items():
-                spark.conf.unset(name) if given is None else spark.conf.set(name, given)
+    with (
+        _starting,
+        session_with(spark, {_PARTITIONS: str(partitions), **_file_manager(spark, checkpoint)}),
+    ):
+        yield
+
+
+@contextmanager
+def session_with(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Give the session these settings inside, and its own back."""
+    conf = spark.conf
+    before = {name: conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, given in before.items():
+            conf.unset(name) if given is None else conf.set(name, given)
 
 
 def _file_manager(spark: SparkSession, checkpoint: str) -> dict[str, str]:
