@@ -151,6 +151,12 @@ class TimeSlide(TriggerPolicy):
         end = align_up(timestamp, self._slide, self._offset)
         return end if passed is None else max(end, end_after(passed, self._slide, self._offset))
 
+    def next_end(self, earliest: int | None) -> int | None:
+        """Return the end at which a turn has something to do, None if none is waited for; `earliest`: of the live events."""
+        if self._counts:
+            return self._next_new()
+        return None if earliest is None else self._first_end(earliest, self.passed)
+
     def last_end(self, newest: int) -> int | None:
         """Return how far a drain goes on: until all windows are empty, or each event was among those of a fired end."""
         if isinstance(self._length, Duration):

@@ -70,6 +70,8 @@ class PolicyWindowManager:
         self.guard = Guard()
         self._ordinal = 0
         self._tracks: dict[Any, PolicyTrack] = {}
+        self._ticked_ms: int | None = None  # the last tick, or the first tuple's time
+        self._deadline: tuple[int | None] | None = None  # as of the last entry; None where it has to be asked for
         in_time = isinstance(config.length, Duration) and isinstance(config.slide, Duration)
         # A key cannot have a time to live if both are Durations: it goes with its last tuple.
         self._forgets = in_time and config.key is not None
@@ -119,6 +121,7 @@ class PolicyWindowManager:
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples."""
         self._open()
+        self._deadline, self._ticked_ms = None, now_ms
         if self.watermark is None or now_ms > self.watermark:
             self.watermark = now_ms - 1
         return self.guard.run(self._turn(self.watermark, lambda track: track.tick(now_ms)))
@@ -142,6 +145,9 @@ class PolicyWindowManager:
 
     def _enter(self, payload: Any, timestamp: int, key: Any) -> Iterator[Effect]:
         self.tally.accepted += 1
+        if not self._tracks:
+            self._ticked_ms = timestamp
+        self._deadline = None
         track = self._track(key)
         yield from self._activations([(track, track.enter(payload, timestamp))])
         yield from self._expired(track)
@@ -205,6 +211,26 @@ class PolicyWindowManager:
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
+    def next_deadline_ms(self) -> int | None:
+        """Return the W over the clock at which the next tick has something to do, None if there is nothing to wait for.
+
+        Cost: O(keys) after an entry, else O(1).
+        """
+        if self._deadline is None:
+            self._deadline = (min(self._deadlines(), default=None),)
+        return self._deadline[0]
+
+    def _deadlines(self) -> Iterator[int]:
+        ttl = self.config.key_ttl_ms
+        for track in self._tracks.values():
+            wanted = track.next_deadline_ms()
+            if wanted is not None:
+                yield wanted
+            if track.tick_interval_ms is not None and self._ticked_ms is not None:
+                yield self._ticked_ms + track.tick_interval_ms - 1
+            if ttl is not None and track.newest is not None:
+                yield track.newest + ttl
+
     def enter(self) -> None:
         """Raise MachineSpentError unless an entry is allowed."""
         self.guard.enter()
@@ -238,6 +264,11 @@ class PolicyWindowManager:
         self.tally.restore(data["tally"])
         tracks = [PolicyTrack.restored(self.config, each, self._component) for each in data["tracks"]]
         self._tracks = {track.key: track for track in tracks}
+        self._deadline = None
+        if self.watermark is not None:
+            self._ticked_ms = self.watermark + 1
+        else:
+            self._ticked_ms = min((track.newest for track in tracks if track.newest is not None), default=None)
         self.guard.reset()
 
     def check(self) -> None:

@@ -24,6 +24,7 @@ from windowing.core.eviction import Action, EvictionContext
 from windowing.core.faults import fault
 from windowing.core.lossless import CountLength, CountSlide, TimeLength, TimeSlide, length_of, slide_of
 from windowing.core.track import key_of
+from windowing.core.trigger import next_tick_ms, tick_interval_ms
 from windowing.errors import BoltError, RepeatLimitError, WindowingError, shown
 
 __all__ = ["Fired", "PolicyTrack"]
@@ -54,12 +55,14 @@ class PolicyTrack:
         "_length",
         "_live",
         "_max_repeats",
+        "_own_trigger",
         "_reference",
         "_repeats",
         "_trigger",
         "key",
         "newest_numbered",
         "ordinal",
+        "tick_interval_ms",
         "waiting",
     )
 
@@ -80,6 +83,8 @@ class PolicyTrack:
         self._length = None if config.length is None else length_of(config.length)
         self._eviction: Any = None if config.eviction is None else self._made("eviction", config.eviction)
         self._trigger: Any = slide_of(config) if config.trigger is None else self._made("trigger", config.trigger)
+        self._own_trigger = config.trigger is not None
+        self.tick_interval_ms = tick_interval_ms(self._trigger) if self._own_trigger else None
         if isinstance(self._trigger, TimeSlide):
             self._trigger.passed = watermark
         self._ask(self._trigger, "start")
@@ -140,6 +145,18 @@ class PolicyTrack:
         self._repeats = 0
         yield from self._fire_each(self._ask(self._trigger, "tick", now_ms))
         yield from self._due()
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the W over the clock at which a tick has something to do, None if the trigger waits for none, or does not say."""
+        if isinstance(self._trigger, TimeSlide):
+            return self._trigger.next_end(next(iter(self._live)).timestamp if self._live else None)
+        if not self._own_trigger:
+            return None
+        try:
+            wanted_ms = next_tick_ms(self._trigger)
+        except Exception as problem:
+            raise self._fault(self._trigger, "next_deadline_ms", problem) from problem
+        return None if wanted_ms is None else wanted_ms - 1  # W is the clock less 1 ms
 
     def finish(self, watermark: int | None) -> Iterator[Fired]:
         """Yield what a drain fires; then everything is gone."""

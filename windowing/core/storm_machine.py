@@ -35,6 +35,8 @@ from windowing.core.trigger import (
     TriggerPolicy,
     WatermarkCountTriggerPolicy,
     WatermarkTimeTriggerPolicy,
+    next_tick_ms,
+    tick_interval_ms,
 )
 from windowing.errors import RepeatLimitError, SnapshotError, WindowingError, shown
 
@@ -93,7 +95,11 @@ class StormMachine:
         self._component = component
         self._watermark = 0
         with self._blamed():
-            self._manager = manager(*storm_policies(config))
+            eviction, trigger = storm_policies(config)
+            self._manager = manager(eviction, trigger)
+        self._own_trigger = None if config.trigger is None else trigger
+        self.tick_interval_ms = None if config.trigger is None else tick_interval_ms(trigger)
+        """How often a driver has to make it tick, None where its trigger says when, or where the slide does."""
         self.guard = Guard()
         # Storm shows the last N tuples again at every end of a gap, however long it is.
         repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
@@ -194,6 +200,14 @@ class StormMachine:
             self.tally.skipped += effect.count - len(gone)
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the clock's time, less 1 ms, of the tick that a trigger of the user's own wants next; None if it does not say."""
+        if self._own_trigger is None:
+            return None
+        with self._blamed():
+            wanted_ms = next_tick_ms(self._own_trigger)
+        return None if wanted_ms is None else wanted_ms - 1
 
     def enter(self) -> None:
         """Raise MachineSpentError unless an entry is allowed."""

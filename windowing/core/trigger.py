@@ -4,6 +4,7 @@
     an event comes   -- track(event) -->  contexts of the windows due with it, or None
     a timer rings    -- tick(now_ms) -->  the same
     then, until None -- due(queue) ---->  the next window due, by a look at the queue
+    when to ring?    -- next_deadline_ms() -> the clock's time of the next tick that it wants, or None
     after each one   -- reset() ------->  Storm's news that a window was fired
                      -- fired(shown) -->  whether it held anything (an empty one is not shown to the bolt)
 
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 from windowing.core.events import Event
 from windowing.core.eviction import EvictionContext
 from windowing.core.measures import Count, Duration
+from windowing.errors import shown
 
 __all__ = [
     "CountTriggerPolicy",
@@ -31,7 +33,12 @@ __all__ = [
     "TriggerPolicy",
     "WatermarkCountTriggerPolicy",
     "WatermarkTimeTriggerPolicy",
+    "next_tick_ms",
+    "tick_interval_ms",
 ]
+
+TICK_INTERVAL_MS = 100
+"""How often a trigger of a user's own ticks over the clock that does not say when it wants to."""
 
 
 class QueueView(Protocol):
@@ -65,7 +72,18 @@ class TriggerPolicy(ABC):
         """Return the contexts of the windows due with `event`, a tuple or a WaterMarkEvent, in order; or None."""
 
     def tick(self, now_ms: int) -> Iterable[EvictionContext] | None:
-        """Return the contexts of the windows that fall due by the clock, when the driver's timer rings; or None."""
+        """Return the contexts of the windows that fall due by the clock, when the driver's timer rings; or None.
+
+        In one process that is when `next_deadline_ms` says, or every 100 ms where a trigger does not say; on Spark and in Trident
+        at the end of each micro-batch.
+        """
+        return None
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the clock's time from which on a tick has something to do, None if there is nothing to wait for.
+
+        Asked only over the clock, after each entry; a time that has passed is asked for again 1 ms after the tick.
+        """
         return None
 
     def due(self, queue: QueueView) -> EvictionContext | None:
@@ -264,3 +282,30 @@ class WatermarkTimeTriggerPolicy(_Startable):
         self._next_end_ms = state
         self._watermark_ms = None
         self._was_empty = False
+
+
+def tick_interval_ms(trigger: Any) -> int | None:
+    """Return how often a trigger of a user's own has to tick over the clock, None if it says when, or no tick moves it.
+
+    >>> tick_interval_ms(TimeTriggerPolicy(5_000)), tick_interval_ms(CountTriggerPolicy(3))
+    (5000, None)
+    """
+    if _says(trigger, "next_deadline_ms") or not _says(trigger, "tick"):
+        return None
+    return trigger.slide().ms if isinstance(trigger, TimeTriggerPolicy) else TICK_INTERVAL_MS
+
+
+def next_tick_ms(trigger: Any) -> int | None:
+    """Return when a trigger of a user's own wants its next tick. Raises TypeError for what is no time of the clock."""
+    if not _says(trigger, "next_deadline_ms"):
+        return None
+    wanted = trigger.next_deadline_ms()
+    if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool)):
+        raise TypeError(f"next_deadline_ms returned {shown(wanted)}; return milliseconds since 1970, or None")
+    return wanted
+
+
+def _says(trigger: Any, method: str) -> bool:
+    """Whether a trigger has an optional method of its own, not that of the base class."""
+    found = getattr(trigger, method, None)
+    return found is not None and getattr(found, "__func__", found) is not getattr(TriggerPolicy, method)

@@ -5,6 +5,7 @@
 | event time                          | every `watermark_interval`                                                 |
 | the clock                           | when the next window is, plus 1 ms: this millisecond may bring more tuples |
 | the clock, Storm's, a Duration slide | every slide, whether a window is due or not                               |
+| the clock, a trigger of one's own   | when it says so (`next_deadline_ms`), else every 100 ms                    |
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Protocol, runtime_checkable
 from windowing.core.config import Semantics
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.measures import Duration
+from windowing.core.storm_machine import StormMachine
 
 __all__ = ["WindowTimer"]
 
 
 @runtime_checkable
 class _Waking(Protocol):
-    """A machine that knows when it has something to do; Storm's do not, they are told at every tick."""
+    """A machine that knows when it has something to do."""
 
     def next_deadline_ms(self) -> int | None: ...
 
@@ -39,6 +41,8 @@ class WindowTimer:
             self._every_ms = config.watermark_interval_ms
         elif config.semantics is Semantics.STORM and isinstance(config.slide, Duration):
             self._every_ms = config.slide.ms
+        elif isinstance(executor.manager, StormMachine):
+            self._every_ms = executor.manager.tick_interval_ms
 
     def start(self, now_ms: int) -> None:
         """Begin: the first interval is counted from now."""
@@ -52,7 +56,9 @@ class WindowTimer:
             return None if self._turned_ms is None else self._turned_ms + self._every_ms
         manager = self._executor.manager
         due = manager.next_deadline_ms() if isinstance(manager, _Waking) else None
-        return None if due is None else due + 1
+        if due is None or self._turned_ms is None:
+            return None if due is None else due + 1
+        return max(due, self._turned_ms) + 1  # a trigger that always wants a tick gets one a millisecond
 
     def due(self, now_ms: int) -> bool:
         """Whether a turn is due."""

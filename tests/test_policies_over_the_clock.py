@@ -1,0 +1,216 @@
+"""Policies of a user's own over the clock: they fire when the clock says so, in every runtime, long before the drain."""
+
+from __future__ import annotations
+
+import pytest
+
+from windowing import TimeTriggerPolicy, TriggerPolicy, count, millis, seconds, windowed_bolt
+from windowing.core.config import WindowConfig
+from windowing.core.eviction import Action, EvictionContext, EvictionPolicy, TimeEvictionPolicy
+from windowing.core.policies import PolicyWindowManager
+from windowing.errors import BoltError
+from windowing.runtime.clock import VirtualClock
+from windowing.runtime.cluster import LocalCluster
+from windowing.runtime.local import LocalRun
+from windowing.runtime.trident.cluster import run_trident
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import Spout
+from windowing.topology.marking import spout
+from windowing.topology.trident.topology import TridentTopology
+from windowing.transactions.batch_spouts import FixedBatchSpout
+
+OUTPUT = "words string, until long"
+FOUR_SECONDS = seconds(4)
+
+
+@spout(output="word string")
+class AtOnce(Spout):
+    """Emits three words at the start, and nothing after them."""
+
+    def open(self, context, collector):
+        super().open(context, collector)
+        self.words = ["a", "b", "c"]
+
+    def next_tuple(self):
+        if self.words:
+            self.collector.emit(self.words.pop(0))
+
+
+class LastFive(EvictionPolicy):
+    """The tuples of the last five seconds."""
+
+    def evict(self, event):
+        age = self.get_context().reference_time - event.timestamp
+        return Action.KEEP if age < 0 else Action.PROCESS if age < 5_000 else Action.EXPIRE
+
+
+class EverySecond(TriggerPolicy):
+    """Looks at the clock at each tick; it does not say when it wants one."""
+
+    every_ms = 1_000
+
+    def __init__(self):
+        self.fired_ms = None
+
+    def track(self, event):
+        self.fired_ms = event.timestamp if self.fired_ms is None else self.fired_ms
+
+    def tick(self, now_ms):
+        if self.fired_ms is None or now_ms < self.fired_ms + self.every_ms:
+            return None
+        self.fired_ms = now_ms
+        return [EvictionContext(now_ms - 1)]
+
+
+class AfterTwoSeconds(EverySecond):
+    """Says when it wants a tick."""
+
+    every_ms = 2_000
+
+    def next_deadline_ms(self):
+        return None if self.fired_ms is None else self.fired_ms + self.every_ms
+
+
+class OnB(TriggerPolicy):
+    """Fires with a tuple, never by the clock."""
+
+    def track(self, event):
+        return [EvictionContext(event.timestamp)] if event.get()["word"] == "b" else None
+
+
+def words(**options):
+    @windowed_bolt(output=OUTPUT, name="words", **options)
+    def words(window):
+        return "".join(sorted(row["word"] for row in window)), window.end_timestamp
+
+    return words
+
+
+def in_a_cluster(bolt, span=FOUR_SECONDS):
+    builder = TopologyBuilder("clocked")
+    builder.set_spout("spout", AtOnce)
+    builder.set_bolt("words", bolt).shuffle_grouping("spout")
+    cluster = LocalCluster(builder.build(), clock=VirtualClock(10_000), outputs=["words"])
+    with cluster:
+        return cluster.run_for(span)["words"]
+
+
+CASES = {
+    "a trigger that looks at the clock": ({"trigger": EverySecond}, 11_000, 100),
+    "a trigger that says when": ({"trigger": AfterTwoSeconds}, 12_000, 1),
+    "a trigger with a slide": ({"trigger": lambda: TimeTriggerPolicy(1_500)}, 11_500, 1),
+}
+
+
+@pytest.mark.parametrize("semantics", ["lossless", "storm"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_trigger_over_the_clock_fires_in_time(case, semantics):
+    options, due_ms, within_ms = CASES[case]
+    fired = in_a_cluster(words(length=seconds(5), semantics=semantics, **options))
+    assert fired[0][0] == "abc"
+    assert due_ms - 1 <= fired[0][1] < due_ms + within_ms + 5
+    again_ms = due_ms - 10_000
+    assert fired[1][1] - fired[0][1] == pytest.approx(again_ms, abs=within_ms + 5)
+
+
+@pytest.mark.parametrize("semantics", ["lossless", "storm"])
+def test_a_slide_in_time_beside_an_eviction_of_ones_own_fires_in_time(semantics):
+    fired = in_a_cluster(words(slide=seconds(1), eviction=LastFive, semantics=semantics), seconds(2))
+    assert [row[0] for row in fired][:1] == ["abc"]
+    assert fired[0][1] == (10_000 if semantics == "lossless" else 10_999)
+
+
+def test_storms_policies_given_by_hand_fire_as_those_that_a_definition_makes():
+    declared = in_a_cluster(words(length=seconds(5), slide=seconds(1), semantics="storm"))
+    by_hand = in_a_cluster(
+        words(eviction=lambda: TimeEvictionPolicy(5_000), trigger=lambda: TimeTriggerPolicy(1_000), semantics="storm")
+    )
+    assert by_hand == declared != []
+
+
+@pytest.mark.parametrize("semantics", ["lossless", "storm"])
+def test_a_trigger_that_no_clock_moves_is_not_woken(semantics):
+    run = LocalRun(words(length=seconds(5), trigger=OnB, semantics=semantics), clock=VirtualClock(10_000))
+    run.feed([{"word": "a"}])
+    assert run.next_deadline_ms() is None
+
+
+@pytest.mark.parametrize("semantics", ["lossless", "storm"])
+def test_a_run_step_by_step_says_when_a_trigger_wants_its_tick(semantics):
+    clock = VirtualClock(10_000)
+    run = LocalRun(words(length=seconds(5), trigger=AfterTwoSeconds, semantics=semantics), clock=clock)
+    run.feed([{"word": "a"}])
+    assert run.next_deadline_ms() == 12_000
+    clock.set(11_999)
+    assert run.tick() == []
+    clock.set(12_000)
+    assert run.tick() == [("default", ("a", 11_999))]
+
+
+def test_each_key_has_a_trigger_that_is_woken_for_itself():
+    clock = VirtualClock(10_000)
+    run = LocalRun(words(length=seconds(5), trigger=AfterTwoSeconds, key="word"), clock=clock)
+    run.feed([{"word": "a"}])
+    clock.set(11_000)
+    run.feed([{"word": "b"}])
+    fired = []
+    while clock.now_ms() < 13_000:
+        clock.set(run.next_deadline_ms())
+        fired += run.tick()
+    assert fired == [("default", ("a", 11_999)), ("default", ("b", 12_999))]
+
+
+@pytest.mark.parametrize("semantics", ["lossless", "storm"])
+@pytest.mark.parametrize("answer", ["soon", 1.5, True])
+def test_a_trigger_that_wants_to_be_woken_at_no_time_is_named(semantics, answer):
+    class Odd(EverySecond):
+        def next_deadline_ms(self):
+            return answer
+
+    with pytest.raises(BoltError, match=r"bolt 'words' failed in .*next_deadline_ms"):
+        in_a_cluster(words(length=seconds(5), trigger=Odd, semantics=semantics))
+
+
+@pytest.mark.parametrize("semantics", ["lossless", "storm"])
+def test_a_trigger_that_always_wants_to_be_woken_does_not_hold_the_time(semantics):
+    class Restless(EverySecond):
+        def next_deadline_ms(self):
+            return 0
+
+    fired = in_a_cluster(words(length=seconds(5), trigger=Restless, semantics=semantics), seconds(2))
+    assert [row[0] for row in fired][:1] == ["abc"]
+
+
+def test_a_restored_machine_wakes_its_triggers_as_the_one_before():
+    config = WindowConfig.of(length=seconds(5), trigger=lambda: TimeTriggerPolicy(1_000))
+    manager = PolicyWindowManager(config)
+    list(manager.add("a", 10_000))
+    other = PolicyWindowManager(config)
+    other.restore(manager.snapshot())
+    assert other.next_deadline_ms() == manager.next_deadline_ms() == 10_999
+    list(manager.tick(11_000))
+    other.restore(manager.snapshot())
+    assert other.next_deadline_ms() == manager.next_deadline_ms() == 11_999
+
+
+def test_a_key_that_has_lived_too_long_goes_by_the_clock():
+    clock = VirtualClock(10_000)
+    run = LocalRun(words(length=count(3), eviction=LastFive, key="word", key_ttl=seconds(20)), clock=clock)
+    run.feed([{"word": "a"}])
+    assert run.next_deadline_ms() is not None
+    clock.set(run.next_deadline_ms())
+    run.tick()
+    assert run.result.counts["expired"] == 1
+    assert clock.now_ms() <= 30_002
+
+
+def test_in_trident_a_trigger_ticks_at_the_end_of_each_batch():
+    topology = TridentTopology("clocked").configure(batch_emit_interval=millis(600))
+    stream = topology.new_stream("words", FixedBatchSpout("word string", 1, [(word,) for word in "abcdef"]))
+
+    def told(window):
+        return "".join(row.word for row in window), window.end_timestamp
+
+    stream.window(seconds(5), None, None, told, output=OUTPUT, trigger=EverySecond).sink("fired")
+    fired = run_trident(topology, clock=VirtualClock(10_000), drain=False)["fired"]
+    assert fired == [("ab", 11_199), ("abcd", 12_399)]
