@@ -129,3 +129,25 @@ def as_sets(outputs: Outputs) -> list[dict[str, Any]]:
 def test_any_topology_gives_what_the_local_cluster_gives(case: tuple[Topology, dict[str, Any]], seed: int) -> None:
     topology, batches = case
     assert as_sets(chained(topology, batches, seed=seed)) == as_sets(clustered(topology, batches))
+
+
+def test_late_tuples_of_unlike_inputs_have_the_fields_of_all() -> None:
+    builder = TopologyBuilder("unlike")
+    builder.set_spout("words", InputSpout("word string, at long"))
+    builder.set_spout("prices", InputSpout("at long, price double"))
+
+    @tumbling(millis(10), timestamp="at", late_stream="late", output="n long")
+    def both(window: Any) -> int:
+        return len(window)
+
+    @bolt(output="told string")
+    def told(late: Any) -> str:
+        return f"{late['word']} {late['at']} {late['price']} {late['reason']}"
+
+    builder.set_bolt("both", both).shuffle_grouping("words").shuffle_grouping("prices")
+    builder.set_bolt("told", told).shuffle_grouping("both", "late")
+    topology = builder.build()
+    batches = {"words": [[("a", 1), ("b", 25)], [("late", 2)]], "prices": [[(25, 0.5)], [(3, 1.5)]]}
+    expected = clustered(topology, batches)
+    assert [batch.get("told", []) for batch in expected[:2]] == [[], [("late 2 None late",), ("None 3 1.5 late",)]]
+    assert chained(topology, batches) == expected

@@ -317,12 +317,36 @@ def test_a_grouping_on_a_late_stream_finds_its_fields() -> None:
     )
 
 
-def test_a_late_stream_of_unlike_inputs_is_read_by_nobody() -> None:
+def test_a_late_stream_of_unlike_inputs_has_the_fields_of_all() -> None:
     builder = word_count()
-    builder.set_bolt("both", count_words).shuffle_grouping("split").shuffle_grouping("sentences")
-    builder.build()
-    builder.set_bolt("b", report).fields_grouping("both", "word", stream="late")
-    only_problem(builder, "bolt 'both' reads streams of different fields, so its late stream 'late' has no fields")
+    builder.set_spout("prices", InputSpout("at long, price double"))
+    builder.set_bolt("both", count_words).fields_grouping("split", "word").all_grouping("sentences")
+    builder.set_bolt("ok", report).fields_grouping("both", ["word", "sentence"], stream="late")
+    late = builder.build().component("both").outputs["late"].schema
+    assert sorted(late.names[:-1]) == ["at", "sentence", "word"]
+    assert late.names[-1] == "reason"
+    builder.set_bolt("no", report).fields_grouping("both", "n", stream="late")
+    only_problem(builder, "bolt 'no' groups 'both':'late' by field 'n', which is not there")
+
+
+@pytest.mark.parametrize("other", ["word long, at long", "Word string, at long", "word string, at int"])
+def test_a_late_stream_of_inputs_that_contradict_each_other_is_refused_read_or_not(other: str) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("a", InputSpout("word string, at long"))
+    builder.set_spout("b", InputSpout(other))
+
+    @tumbling(seconds(10), timestamp="at", late_stream="late", output="n long")
+    def late(window: Any) -> int:
+        return len(window)
+
+    builder.set_bolt("both", late).shuffle_grouping("a").shuffle_grouping("b")
+    only_problem(
+        builder,
+        "bolt 'both' reads streams of different fields, so its late stream 'late' has no fields",
+        "in 'a'",
+        "in 'b'",
+        "declare one name and one type",
+    )
 
 
 def test_a_late_stream_needs_a_timestamp_and_the_field_reason_for_itself() -> None:

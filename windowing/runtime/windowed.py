@@ -32,6 +32,7 @@ from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.plan import Component
 from windowing.topology.runner import BoltRunner
 from windowing.topology.stamps import warn_of
+from windowing.topology.tuples import late_values
 
 __all__ = ["Columns", "WindowedBoltTask", "streams_of"]
 
@@ -83,6 +84,8 @@ class WindowedBoltTask(Task):
         )
         self.timer = WindowTimer(self.executor)
         self._streams = streams_of(component)
+        late = component.outputs.get(self.config.late_stream or "")
+        self._late_fields = () if late is None else late.schema.names[:-1]  # the last is the reason
         self._outbox = outbox
         self._passed: list[Delivery] = []
         self._warned = False
@@ -278,10 +281,12 @@ class WindowedBoltTask(Task):
     def _late(self, rows: Sequence[Any], reason: str) -> None:
         where = (self.context.component, reason)
         self.hub.result.late[where] = self.hub.result.late.get(where, 0) + len(rows)
-        for row in rows:
-            if self.config.late_stream is not None:
-                values = (*row.get_values(), reason)
-                self._outbox.send(self.config.late_stream, values, unsettled((self.delivery(row),)))
+        late_stream = self.config.late_stream
+        if late_stream is not None:
+            for row in rows:
+                delivery = self.delivery(row)
+                values = (*late_values(delivery, self._late_fields), reason)
+                self._outbox.send(late_stream, values, unsettled((delivery,)))
         self.ack(rows)
 
     # -- acks ----------------------------------------------------------------------------------------------------------

@@ -88,12 +88,14 @@ class PlaceTurn:
 
     def _stage(self) -> TaskStage:
         window = self._wiring.windows[self._place.component]
+        late = self._component.outputs.get(window.config.late_stream or "")
         return TaskStage(
             bolt=window,
             columns=(),
             streams=tuple(stream_name(found.component, found.stream) for found in self._component.inputs),
             tasks=self._component.parallelism,
             late_stream=window.config.late_stream or SIDE_STREAM,
+            late_fields=None if late is None else late.schema.names[:-1],  # the last is the reason
             format=self._format,
             settings=self._context.config,
             acks=self._acked,

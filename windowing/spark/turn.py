@@ -107,7 +107,8 @@ class TaskStage:
     """A windowed bolt as a stage of N tasks; built once by the driver, sent to the workers.
 
     `columns`: the input columns in order. `streams`: the declared input streams; their order is part of the order of arrival.
-    `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go.
+    `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go; `late_fields`: their
+    fields, where not every input has all of them.
     `format`: rows of another form than namedtuples of these columns. `settings`: what the bolt is told of its topology.
     `acks`: whether somebody waits for acks of its tuples.
     """
@@ -118,6 +119,7 @@ class TaskStage:
     order_by: tuple[str, ...] = ()
     tasks: int = 1
     late_stream: str = field(default=SIDE_STREAM)
+    late_fields: tuple[str, ...] | None = None
     format: RowFormat | None = None
     settings: TopologyConfig = field(default_factory=TopologyConfig)
     acks: bool = False
@@ -293,8 +295,9 @@ class _Turn:
                 self.watcher.fired(effect.window, len(self.rows))
         elif isinstance(effect, Late):
             for payload in effect.payloads:
-                values = (*self.format.fields(payload).values(), effect.reason.value)
-                self.rows.append((self.stage.late_stream, values))
+                fields, names = self.format.fields(payload), self.stage.late_fields
+                values = fields.values() if names is None else map(fields.get, names)
+                self.rows.append((self.stage.late_stream, (*values, effect.reason.value)))
                 self.late.append(payload)
             if self.watcher is not None:
                 self.watcher.late(effect.payloads, len(self.rows))

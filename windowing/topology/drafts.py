@@ -53,7 +53,8 @@ class Facts:
     """What is known of a topology; each mapping holds only what could be read.
 
     drafts: the first one of each id. declarations, configs: by id. outputs: by id and stream, the late stream of a bolt
-    only where its inputs agree on fields. order: None while there is a cycle. problems: what could not be read.
+    only where its inputs agree on the types of fields of one name. order: None while there is a cycle. problems: what could
+    not be read.
     """
 
     drafts: dict[str, Draft]
@@ -176,10 +177,19 @@ def _outputs(facts: Facts, name: str) -> dict[str, OutputStream]:
     late = None if declared.window is None else declared.window.config.late_stream
     if late is not None:
         read = [facts.stream(found) for found in facts.drafts[name].inputs]
-        schemas = {stream.schema for stream in read if stream is not None}
-        if len(schemas) == 1 and None not in read:
-            (schema,) = schemas
-            fields = Schema((*schema.names, REASON), (*schema.types, "string"))
+        fields = _late_fields([stream.schema for stream in read if stream is not None])
+        if fields is not None and read and None not in read:
             outputs[late] = OutputStream(fields, late=True)
     outputs[DEAD_LETTERS] = OutputStream(DEAD_LETTER_FIELDS, dead=True)
     return outputs
+
+
+def _late_fields(inputs: Sequence[Schema]) -> Schema | None:
+    """Return the fields of all inputs, each once, and the reason; None where two inputs have another type for one name."""
+    fields: dict[str, tuple[str, str]] = {}
+    for schema in inputs:
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            if fields.setdefault(name.lower(), (name, kind)) != (name, kind):
+                return None
+    names, types = zip(*fields.values(), (REASON, "string"), strict=True)
+    return Schema(names, types)

@@ -216,7 +216,7 @@ def callable_custom(facts: Facts) -> Iterator[str]:
 
 
 def late_streams(facts: Facts) -> Iterator[str]:
-    """A late stream has a timestamp to be late by, inputs without a field `reason`, and, if read, of the same fields."""
+    """A late stream has a timestamp to be late by, and inputs without a field `reason` that agree on the type of a name."""
     for draft, declared in facts.windowed():
         assert declared.window is not None
         late = declared.window.config.late_stream
@@ -228,12 +228,20 @@ def late_streams(facts: Facts) -> Iterator[str]:
         for found, stream in read:
             if stream is not None and REASON in map(str.lower, stream.schema.names):
                 yield f"{draft.called}: its late stream adds a field 'reason', which {stream_called(found)} has; rename it"
-        is_read = any((found.component, found.stream) == (draft.id, late) for _, found in _subscriptions(facts))
-        if is_read and len({stream.schema for _, stream in read if stream is not None}) > 1:
-            yield (
-                f"{draft.called} reads streams of different fields, so its late stream {late!r} has no fields that a bolt "
-                "could read; give the streams the same fields, or read none of it"
-            )
+        yield from _alike_by_name(draft, late, [(found, stream) for found, stream in read if stream is not None])
+
+
+def _alike_by_name(draft: Draft, late: str, read: list[tuple[Subscription, OutputStream]]) -> Iterator[str]:
+    seen: dict[str, tuple[Subscription, str, str]] = {}
+    for found, stream in read:
+        for name, kind in zip(stream.schema.names, stream.schema.types, strict=True):
+            other, called, expected = seen.setdefault(name.lower(), (found, name, kind))
+            if (called, expected) != (name, kind):
+                yield (
+                    f"{draft.called} reads streams of different fields, so its late stream {late!r} has no fields of its own: "
+                    f"{called!r} is {expected} in {stream_called(other)}, {name!r} is {kind} in {stream_called(found)}; declare "
+                    f"one name and one type, or leave out late_stream= (late tuples are counted)"
+                )
 
 
 def checkpoints_within_timeout(facts: Facts) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from windowing.core.checks import DEFAULT_STREAM, checked_name, did_you_mean
 from windowing.errors import ConfigError, shown
 
-__all__ = ["SYSTEM", "TICK", "Fields", "Origin", "Tuple", "Values", "is_tick"]
+__all__ = ["SYSTEM", "TICK", "Fields", "Origin", "Tuple", "Values", "is_tick", "late_values"]
 
 SYSTEM, TICK = "__system", "__tick"
 """The component and the stream that tick tuples come from."""
@@ -172,6 +172,13 @@ class Tuple:
 
     def __repr__(self) -> str:
         return f"Tuple({self._origin!r}, {shown(self.as_dict())})"
+
+
+def late_values(late: Tuple, fields: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return the values of a late tuple for the fields of a late stream, those of all inputs; None where its own has none."""
+    if late._origin.fields.names == fields:
+        return late._values
+    return tuple(map(late.as_dict().get, fields))
 
 
 def is_tick(tuple: Tuple) -> bool:
