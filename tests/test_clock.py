@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,13 +19,19 @@ from pathlib import Path
 import pytest
 
 from windowing import (
+    Bolt,
     Duration,
+    FailedException,
+    InputSpout,
     SkippedTuplesWarning,
+    TopologyBuilder,
     WindowedBolt,
     bolt_of,
     count,
     days,
     hours,
+    is_tick,
+    millis,
     minutes,
     seconds,
     sliding,
@@ -33,8 +40,12 @@ from windowing import (
 )
 from windowing.core.events import LateReason
 from windowing.errors import ConfigError
-from windowing.runtime import LocalRun, SystemClock, VirtualClock
+from windowing.runtime import LocalCluster, LocalRun, SystemClock, VirtualClock
+from windowing.runtime.trident.cluster import run_trident
 from windowing.testing import clock as testing_clock
+from windowing.topology.marking import bolt as marked
+from windowing.topology.trident.topology import TridentTopology
+from windowing.transactions.batch_spouts import FixedBatchSpout
 
 SCENES: dict[str, Callable[[], None]] = {}
 ZONES = ("UTC", "America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia")
@@ -60,7 +71,6 @@ def counting(length: Duration, slide: Duration | None = None, offset: Duration |
 
 def in_zone(name: str) -> None:
     import os
-    import time
 
     os.environ["TZ"] = name
     time.tzset()
@@ -379,6 +389,107 @@ def test_a_gap_between_windows_over_the_clock_is_skipped_and_counted():
     run.drain()
     assert run.result["default"] == [(8_000, 10_000, "2")]
     assert run.result.counts["skipped"] == 1
+
+
+# -- the system's clock is set while a run is under way ------------------------------------------------------------------
+
+SET = {"back": -HOUR_MS, "forward": HOUR_MS}
+
+
+@pytest.fixture
+def setting(monkeypatch):
+    """Sets the system's clock by some milliseconds; whoever sleeps for long fails instead."""
+    real_ns, real_sleep, moved = time.time_ns, time.sleep, [0]
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + moved[0] * 1_000_000)
+    monkeypatch.setattr(time, "time", lambda: real_ns() / 1e9 + moved[0] / 1e3)
+
+    def sleep(wait_s: float) -> None:
+        assert 0 <= wait_s < 5, f"it waits {wait_s} s"
+        real_sleep(wait_s)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+
+    def set_by(by_ms: int) -> None:
+        moved[0] += by_ms
+
+    return set_by
+
+
+@pytest.mark.parametrize("way", SET)
+def test_the_system_clock_goes_on_at_its_speed_when_it_is_set(way, setting):
+    clock = SystemClock()
+    before = clock.now_ms()
+    setting(SET[way])
+    assert 0 <= clock.now_ms() - before < 2_000
+    time.sleep(0.05)
+    assert 50 <= clock.now_ms() - before < 2_000
+
+
+@pytest.mark.parametrize("way", SET)
+def test_retries_timeouts_ticks_and_windows_of_a_cluster_go_on_when_the_clock_is_set(way, setting):
+    seen = []
+
+    @marked(output="n long")
+    class Flaky(Bolt):
+        """Fails the first tuple, loses the second, and tells of ticks."""
+
+        def execute(self, tuple):
+            if is_tick(tuple):
+                seen.append("tick")
+                self.collector.ack(tuple)
+                return
+            known, _ = tuple["n"] in seen, seen.append(tuple["n"])
+            if len(seen) == 1:
+                setting(SET[way])
+            if known or tuple["n"] > 2:
+                self.collector.emit((tuple["n"],), anchors=tuple)
+                self.collector.ack(tuple)
+            elif tuple["n"] == 1:
+                self.collector.fail(tuple)
+
+    @tumbling(millis(100), output="ns string")
+    def windows(window):
+        return " ".join(str(row["n"]) for row in window)
+
+    builder = TopologyBuilder("set").configure(message_timeout=millis(300), retry_delay=millis(20))
+    builder.set_spout("in", InputSpout("n long"))
+    builder.set_bolt("flaky", Flaky).shuffle_grouping("in").configure(tick_tuple_freq=millis(100))
+    builder.set_bolt("windows", windows).shuffle_grouping("flaky")
+    began = time.monotonic()
+    with LocalCluster(builder.build(), batches={"in": [[(1,), (2,), (3,)]]}) as cluster:
+        cluster.run_batch({"in": [(1,), (2,), (3,)]})
+        cluster.run_for(millis(900))
+        result = cluster.result
+    assert 0.9 <= time.monotonic() - began < 5
+    assert (result.acked, result.failures) == (3, 2)
+    assert sorted(" ".join(row[0] for row in result["windows"]).split()) == ["1", "2", "3"]
+    assert 3 <= seen.count("tick") < 50
+
+
+@pytest.mark.parametrize("way", SET)
+def test_a_batch_of_trident_is_tried_again_in_time_when_the_clock_is_set(way, setting):
+    calls = []
+
+    def flaky(row):
+        calls.append(row.n)
+        if len(calls) == 1:
+            setting(SET[way])
+            raise FailedException("once")
+        return (row.n,)
+
+    topology = TridentTopology("set").configure(retry_delay=millis(20), batch_emit_interval=millis(20))
+    stream = topology.new_stream("in", FixedBatchSpout("n long", 1, [(1,), (2,)]))
+    windows = stream.each("n", flaky, "same long").tumbling_window(millis(100), None, joined, output="ns string")
+    windows.sink("windows")
+    began = time.monotonic()
+    result = run_trident(topology)
+    assert time.monotonic() - began < 5
+    assert (result.failures, result.batches) == (1, 3)
+    assert " ".join(row[0] for row in result["windows"]).split() == ["1", "2"]
+
+
+def joined(window):
+    return " ".join(str(row.same) for row in window)
 
 
 if __name__ == "__main__":

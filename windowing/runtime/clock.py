@@ -1,10 +1,13 @@
 """Clocks: where a driver in one process gets the time from. Machines never ask; the driver hands them what a clock says.
 
-    SystemClock     the machine's own clock
+    SystemClock     the machine's own clock when it is read first; from then on the monotonic clock carries it on
     VirtualClock    stands still until a test, or a person at the prompt, moves it
 
-Law: a clock says whole milliseconds since 1970-01-01 00:00 UTC. There is no time zone in it: a day has 86,400,000 of
-them, also the one on which the local clock is put forward, so the ends of windows never move.
+Laws
+- What a driver waits for (deadlines, delays, timeouts, ticks, ends of windows) it waits for by one of these, and sleeps by the
+  monotonic clock: setting the system's clock back or forward while it runs holds nothing up and lets nothing expire.
+- A clock says whole milliseconds since 1970-01-01 00:00 UTC. There is no time zone in it: a day has 86,400,000 of
+  them, also the one on which the local clock is put forward, so the ends of windows never move.
 """
 
 from __future__ import annotations
@@ -23,21 +26,31 @@ class Clock(Protocol):
     """What a driver asks for the time."""
 
     def now_ms(self) -> int:
-        """Return milliseconds since 1970, UTC; a clock may be set back, the machines allow for that."""
+        """Return milliseconds since 1970, UTC. Where a clock of one's own falls, time stands still until it has caught up."""
 
 
 class SystemClock:
-    """The machine's clock. It may be set back or forward while it runs.
+    """The machine's clock as it stood at the first reading, plus what has passed since by the monotonic clock.
+
+    So it never falls, and nobody who sets the machine's clock moves it. Cost: a reading of the monotonic clock.
 
     >>> SystemClock().now_ms() > 1_700_000_000_000
     True
     """
 
-    __slots__ = ()
+    __slots__ = ("_last_ns", "_offset_ns")
+
+    def __init__(self) -> None:
+        self._offset_ns: int | None = None  # the machine's clock less the monotonic one
+        self._last_ns = -(1 << 63)
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970, UTC, rounded down."""
-        return time.time_ns() // 1_000_000
+        monotonic_ns = time.monotonic_ns()
+        if self._offset_ns is None:
+            self._offset_ns = time.time_ns() - monotonic_ns
+        self._last_ns = max(self._last_ns, monotonic_ns + self._offset_ns)
+        return self._last_ns // 1_000_000
 
 
 class VirtualClock:

@@ -118,8 +118,7 @@ class LocalRun:
         self._runner.open(TaskContext(self.bolt.name))
         self._failed = FailedTuples() if self.bolt.config.on_error is OnError.FAIL else None
         self._timer = WindowTimer(self.executor)
-        if not self.bolt.config.event_time:
-            self._timer.start(self.clock.now_ms())
+        self._timed = bool(self.bolt.config.event_time)  # a clock is read when the run begins, not where it was made
         self._over: str | None = None
 
     def __enter__(self) -> LocalRun:
@@ -187,6 +186,7 @@ class LocalRun:
         Over event time that is every `watermark_interval`; over the clock it is when the next window is due (in Storm's
         semantics: every slide).
         """
+        self._begin()
         return self._timer.next_deadline_ms()
 
     # -- the work ------------------------------------------------------------------------------------------------------
@@ -194,7 +194,14 @@ class LocalRun:
     def _wake(self) -> None:
         if self._over is not None:
             raise WindowingError(f"the run of bolt {self.bolt.name!r} is over: {self._over}; make another LocalRun")
+        self._begin()
         self.executor.set_clock(self.clock.now_ms())
+
+    def _begin(self) -> None:
+        """Let the intervals of windows over the clock begin, at the first entry."""
+        if not self._timed:
+            self._timed = True
+            self._timer.start(self.clock.now_ms())
 
     def _timestamps(self, rows: Sequence[Any]) -> tuple[list[int | None] | None, str | None]:
         config = self.bolt.config
