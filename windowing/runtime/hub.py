@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from windowing.acking.anchors import Anchors, anchored
+from windowing.errors import told
 from windowing.topology.groupings import Chooser, direct_task
 from windowing.topology.letters import DeadLetter
 from windowing.topology.plan import Topology
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger("windowing")
+_LOGGED, _EVERY_MS = 5, 10_000
+"""So many reported errors of a component are logged in so much time, as in Storm."""
 _NO_IDS: Mapping[int, int] = {}
 
 INIT, ACK, FAIL, RESET = range(4)
@@ -106,7 +109,7 @@ class Hub:
     `letters`: for each component whose dead letters somebody reads, where messages go that were last seen there.
     """
 
-    __slots__ = ("_bits", "ackers", "letters", "now_ms", "random", "result", "windowed")
+    __slots__ = ("_bits", "_logged", "ackers", "letters", "now_ms", "random", "result", "windowed")
 
     def __init__(self, seed: int, ackers: int) -> None:
         self.random = random.Random(seed)
@@ -116,6 +119,23 @@ class Hub:
         self.letters: dict[str, Outbox] = {}
         self.now_ms = 0
         self.result = ClusterResult()
+        self._logged: dict[str, tuple[int, int]] = {}
+
+    @property
+    def errors(self) -> list[ReportedError]:
+        """Where the errors are that components have reported."""
+        return self.result.errors
+
+    def report(self, component: str, task: int, error: BaseException) -> None:
+        """Keep an error for whoever looks at the result, and log it, if not too many of the component were."""
+        self.errors.append(ReportedError(component, task, error))
+        since_ms, count = self._logged.get(component, (self.now_ms, 0))
+        if self.now_ms >= since_ms + _EVERY_MS:
+            since_ms, count = self.now_ms, 0
+        self._logged[component] = (since_ms, count + 1)
+        if count < _LOGGED:
+            rest = "; more of it are in the result alone for a while" if count + 1 == _LOGGED else ""
+            _LOG.warning("component %r, task %d, reports %s%s", component, task, told(error), rest)
 
     def edge(self) -> int:
         """Return a new id for a root or an edge; never 0."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from windowing.errors import BoltError, FailedException
 from windowing.runtime.checkpoints import Gate, Links
-from windowing.runtime.hub import Delivery, ReportedError
+from windowing.runtime.hub import Delivery
 from windowing.runtime.tasks import Task
 from windowing.transactions.checkpoint import Checkpoint
 from windowing.transactions.stateful import (
@@ -125,7 +125,7 @@ class Keeper:
             if not isinstance(problem.__cause__, FailedException):
                 raise
             context = self._task.context
-            self._task.hub.result.errors.append(ReportedError(context.component, context.task, problem))
+            self._task.hub.report(context.component, context.task, problem)
             self.executor.refused()
 
     def _settle(self, effect: Ack | Fail) -> None:

@@ -23,7 +23,7 @@ from windowing.acking.ledger import Acked, Failed
 from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import BoltError, ConfigError, shown
-from windowing.runtime.hub import INIT, Hub, Outbox, ReportedError
+from windowing.runtime.hub import INIT, Hub, Outbox
 from windowing.runtime.tasks import Task
 from windowing.topology.blame import blame, file_of
 from windowing.topology.bolts import CallStyle
@@ -269,7 +269,7 @@ class SpoutTask(Task):
 
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
-        self.hub.result.errors.append(ReportedError(self.context.component, self.context.task, error))
+        self.hub.report(self.context.component, self.context.task, error)
 
     # -- what becomes of messages ----------------------------------------------------------------------------------------
 

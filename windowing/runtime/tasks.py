@@ -23,7 +23,7 @@ from windowing.acking.anchors import Anchors
 from windowing.acking.ledger import Acked, Failed
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import ConfigError, FailedException, ReportedFailedException, shown
-from windowing.runtime.hub import ACK, FAIL, INIT, Delivery, Hub, Outbox, ReportedError
+from windowing.runtime.hub import ACK, FAIL, INIT, Delivery, Hub, Outbox
 from windowing.topology.calls import BoltCaller
 from windowing.topology.context import TaskContext
 from windowing.topology.letters import DEAD_LETTERS, DeadLetter
@@ -190,7 +190,7 @@ class BoltTask(Task):
 
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
-        self.hub.result.errors.append(ReportedError(self.context.component, self.context.task, error))
+        self.hub.report(self.context.component, self.context.task, error)
 
     def tick(self) -> None:
         """Put a tick into the inbox if one is due; several that are overdue are one."""

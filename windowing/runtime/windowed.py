@@ -21,7 +21,7 @@ from windowing.core.events import Activation, Effect, Expired, Late
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, FailedException, ReportedFailedException
-from windowing.runtime.hub import Delivery, Hub, Outbox, ReportedError
+from windowing.runtime.hub import Delivery, Hub, Outbox
 from windowing.runtime.rows import key_of, source_of, timestamps_of
 from windowing.runtime.shown import shown_to, with_tables
 from windowing.runtime.tasks import Task, unsettled
@@ -276,7 +276,7 @@ class WindowedBoltTask(Task):
 
     def report(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
-        self.hub.result.errors.append(ReportedError(self.context.component, self.context.task, error))
+        self.hub.report(self.context.component, self.context.task, error)
 
     def _late(self, rows: Sequence[Any], reason: str) -> None:
         where = (self.context.component, reason)

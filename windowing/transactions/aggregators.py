@@ -36,6 +36,9 @@ class TridentCollector(Protocol):
     def emit(self, values: Sequence[Any]) -> None:
         """Emit one row: its values, in the order of the declared fields."""
 
+    def report_error(self, error: BaseException) -> None:
+        """Let whoever looks at the run see an error that stops nothing."""
+
 
 class CombinerAggregator(Protocol[T]):
     """A value per tuple, combined two by two: partial results are made before tuples travel."""

@@ -107,10 +107,11 @@ class Ack(NamedTuple):
 
 
 class Fail(NamedTuple):
-    """Fail the message: its batch fails."""
+    """Fail the message: its batch fails. reported: what is to be seen by whoever looks at the run."""
 
     message: Any
     cause: str
+    reported: BaseException | None = None
 
 
 class Outgoing:

@@ -163,7 +163,8 @@ Pending = tuple[Any, Sequence[Any]]
 class _Cutter:
     """The collector of a rich spout: passes rows on to that of the batch, and writes down message ids."""
 
-    def __init__(self) -> None:
+    def __init__(self, report: Callable[[BaseException], None]) -> None:
+        self._report = report
         self.target: TridentCollector | None = None
         self.pending: list[Pending] = []
         self.emitted = 0
@@ -183,16 +184,14 @@ class _Cutter:
         )
 
     def report_error(self, error: BaseException) -> None:
-        report = getattr(self.target, "report_error", None)
-        if report is not None:
-            report(error)
+        self._report(error)
 
 
 class _RichEmitter(Emitter):
     def __init__(self, spout: RichSpout, size: int, context: SpoutContext) -> None:
         self._spout = spout
         self._size = size
-        self._cutter = _Cutter()
+        self._cutter = _Cutter(context.report_error)
         self._pending: dict[int, tuple[SpoutBatch, list[Pending]]] = {}
         spout.open(context.topology, self._cutter)
 

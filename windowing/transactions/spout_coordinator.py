@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from windowing.core.guard import Guard
-from windowing.errors import FailedException
+from windowing.errors import FailedException, ReportedFailedException
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.batch_effects import Ack, Fail
 from windowing.transactions.coordinator_rules import Readiness
@@ -85,7 +85,7 @@ class TridentSpoutCoordinator:
             self._check_order(attempt, after)
             metadata = self._metadata_of(attempt.txid)
         except FailedException as problem:
-            yield Fail(message, str(problem))
+            yield Fail(message, str(problem), problem if isinstance(problem, ReportedFailedException) else None)
             return
         self._seen[attempt.txid] = attempt.attempt
         yield SendBatch(SpoutBatch(attempt, metadata, after), skip, message)

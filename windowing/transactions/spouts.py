@@ -15,7 +15,7 @@ kinds.py says what it is worth. Metadata is plain data. Source: Storm's interfac
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from windowing.transactions.aggregators import TridentCollector
@@ -49,16 +49,21 @@ class SpoutBatch(NamedTuple):
     after: TransactionAttempt | None = None
 
 
+def _unheard(error: BaseException) -> None:
+    """Drop a report: nobody drives the spout."""
+
+
 class SpoutContext(NamedTuple):
     """Which of a spout's tasks this is, from 0, and where the spout keeps what must outlive the process.
 
-    topology: what a spout of tuples is opened with.
+    topology: what a spout of tuples is opened with. report_error: lets whoever looks at the run see an error that stops nothing.
     """
 
     state: TransactionalState
     task: int = 0
     tasks: int = 1
     topology: Any = None
+    report_error: Callable[[BaseException], None] = _unheard
 
 
 class _Closing:

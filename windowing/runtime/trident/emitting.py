@@ -14,7 +14,7 @@ from typing import Any
 
 from windowing.acking.anchors import anchored
 from windowing.acking.ledger import Acked, Failed
-from windowing.errors import CheckpointError, FailedException, StateError, cause_of
+from windowing.errors import CheckpointError, FailedException, ReportedFailedException, StateError, cause_of
 from windowing.runtime.tasks import Task
 from windowing.runtime.trident.hub import (
     Begun,
@@ -78,7 +78,7 @@ class CoordinatorTask(Task):
         return self._machine
 
     def open(self) -> None:
-        context = SpoutContext(self._state.at("emitter"), 0, self.context.tasks, self.context)
+        context = SpoutContext(self._state.at("emitter"), 0, self.context.tasks, self.context, self._report)
         coordinator = guarded(self._who, "in get_coordinator", self._spout.get_coordinator, context)
         self._machine = TridentSpoutCoordinator(coordinator, self._state.at("coordinator"))
 
@@ -118,7 +118,12 @@ class CoordinatorTask(Task):
             elif isinstance(effect, effects.Ack):
                 self.hub.ack(effect.message, self.context.component)
             else:
+                if effect.reported is not None:
+                    self._report(effect.reported)
                 self._trident.refuse(effect.message, self.context.component, effect.cause)
+
+    def _report(self, error: BaseException) -> None:
+        self.hub.report(self.context.component, 0, error)
 
     def _send(self, batch: SpoutBatch, skip: str | None, anchors: Any) -> None:
         for inbox in self.emitters:
@@ -167,7 +172,9 @@ class EmitterTask(_Source):
         self._emitter: Any = None
 
     def open(self) -> None:
-        context = SpoutContext(self._state.at("emitter"), self.context.task, self.context.tasks, self.context)
+        context = SpoutContext(
+            self._state.at("emitter"), self.context.task, self.context.tasks, self.context, self._report
+        )
         self._emitter = guarded(self._who, "when it was opened", self._spout.get_emitter, context)
 
     def close(self) -> None:
@@ -210,10 +217,15 @@ class EmitterTask(_Source):
         try:
             guarded(self._who, f"{where} batch {attempt}", call, *arguments)
         except FailedException as problem:
+            if isinstance(problem, ReportedFailedException):
+                self._report(problem)
             self.machine.failed(attempt, f"{self._who}: {cause_of(problem)}")
 
+    def _report(self, error: BaseException) -> None:
+        self.hub.report(str(self.node.source.name), self.context.task, error)
+
     def _emit(self, batch: SpoutBatch, skip: str | None) -> None:
-        output, attempt = TridentOutput(self.node.schema), batch.attempt
+        output, attempt = TridentOutput(self.node.schema, self._report), batch.attempt
         self._emitter.emit_batch(batch, output)
         rows = output.take()
         if skip is not None:

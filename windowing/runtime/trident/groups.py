@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from windowing.acking.anchors import anchored
-from windowing.errors import FailedException, cause_of
+from windowing.errors import FailedException, ReportedFailedException, cause_of
 from windowing.runtime.tasks import Task
 from windowing.runtime.trident.hub import Commit, Piece, Reported, Sending, Success, TridentHub, Tuples
 from windowing.topology.context import TaskContext
@@ -143,8 +143,13 @@ class GroupTask(Task):
                     found.execute(exchange, rows)
             self._commit(found)
         except FailedException as problem:
+            if isinstance(problem, ReportedFailedException):
+                self.hub.report(*self.me, problem)
             self.executor.failed(batch, f"{self.context.component}, task {self.me[1]}: {cause_of(problem)}")
             return
+        finally:
+            for error in self.subtopology.take_reports():
+                self.hub.report(*self.me, error)
         self._deliver(batch, sending, found.take())
         sending.tell_time()
 

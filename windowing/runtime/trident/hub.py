@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from windowing.acking.anchors import Anchors
 from windowing.errors import shown
-from windowing.runtime.hub import INIT, Hub
+from windowing.runtime.hub import INIT, Hub, ReportedError
 from windowing.topology.trident.coordination import TaskId
 from windowing.topology.trident.fields import Row
 from windowing.topology.trident.outlets import Outlet
@@ -115,6 +115,7 @@ class TridentResult:
 
     sinks: the rows of each sink that no function takes, of committed batches only, in the order of their txids. batches: how many
     were committed. failures: attempts that failed, those not counted that only rested on one. dead_letters: what was skipped.
+    errors: what spouts and operations reported, by `report_error` or a ReportedFailedException, in attempts that failed too.
     states: what `run_trident` found in the states at the end, by id: the items of a map, or the value.
     """
 
@@ -122,6 +123,7 @@ class TridentResult:
     batches: int = 0
     failures: int = 0
     dead_letters: list[DeadBatch] = field(default_factory=list)
+    errors: list[ReportedError] = field(default_factory=list)
     states: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, sink: str) -> list[Row]:
@@ -148,6 +150,10 @@ class TridentHub(Hub):
         self._causes: dict[int, str] = {}
         self._rows: dict[TransactionAttempt, dict[str, list[Row]]] = {}
         self._dead: dict[TransactionAttempt, list[DeadBatch]] = {}
+
+    @property
+    def errors(self) -> list[ReportedError]:
+        return self.trident.errors
 
     def batch(self, attempt: TransactionAttempt) -> Batch:
         """Return what processors are told of a batch. One that is over has no stamp, and what comes of it does not count."""

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from windowing.errors import shown
 from windowing.topology.schema import Schema
-from windowing.topology.trident.code import RowMaker, TridentOutput, raised
+from windowing.topology.trident.code import Report, RowMaker, TridentOutput, raised, unheard
 from windowing.topology.trident.fields import Row, key_picker, picker, recorder
 from windowing.topology.trident.processors import Batch, TridentProcessor
 
@@ -48,7 +48,7 @@ class Emits(Enum):
 class Fold(Protocol):
     """How the tuples of a batch, or of one of its keys, become rows."""
 
-    def start(self, batch_id: Any) -> Any: ...
+    def start(self, batch_id: Any, report: Report = unheard) -> Any: ...
     def add(self, value: Any, row: Row) -> Any: ...
     def rows(self, value: Any) -> list[Row]: ...
 
@@ -99,7 +99,7 @@ class _CombinerFold:
             (lambda row: row[position]) if part.combines else (lambda row: init(record(row)))
         )
 
-    def start(self, batch_id: Any) -> Any:
+    def start(self, batch_id: Any, report: Report = unheard) -> Any:
         return _NOTHING
 
     def add(self, value: Any, row: Row) -> Any:
@@ -116,7 +116,7 @@ class _ReducerFold:
         self._aggregator, self._make = part.aggregator, RowMaker(part.output).one
         self._record = recorder(schema, part.inputs)
 
-    def start(self, batch_id: Any) -> Any:
+    def start(self, batch_id: Any, report: Report = unheard) -> Any:
         return self._aggregator.init()
 
     def add(self, value: Any, row: Row) -> Any:
@@ -133,8 +133,8 @@ class _AggregatorFold:
         self._aggregator, self._output = part.aggregator, part.output
         self._record = recorder(schema, part.inputs)
 
-    def start(self, batch_id: Any) -> Any:
-        collector = TridentOutput(self._output)
+    def start(self, batch_id: Any, report: Report = unheard) -> Any:
+        collector = TridentOutput(self._output, report)
         return self._aggregator.init(batch_id, collector), collector
 
     def add(self, value: Any, row: Row) -> Any:
@@ -153,8 +153,8 @@ class _Chained:
     def __init__(self, folds: list[Fold]) -> None:
         self._folds = folds
 
-    def start(self, batch_id: Any) -> list[Any]:
-        return [fold.start(batch_id) for fold in self._folds]
+    def start(self, batch_id: Any, report: Report = unheard) -> list[Any]:
+        return [fold.start(batch_id, report) for fold in self._folds]
 
     def add(self, value: list[Any], row: Row) -> list[Any]:
         return [fold.add(each, row) for fold, each in zip(self._folds, value, strict=True)]
@@ -208,7 +208,7 @@ class AggregateProcessor(TridentProcessor):
         try:
             if self._key is None:
                 if rows and slot.value is _NOTHING:
-                    slot.value = self._fold.start(slot.batch.id)
+                    slot.value = self._fold.start(slot.batch.id, self.report)
                 for row in rows:
                     slot.value = self._fold.add(slot.value, row)
                 return []
@@ -216,7 +216,7 @@ class AggregateProcessor(TridentProcessor):
                 key = self._key(row)
                 found = slot.keys.get(key)
                 if found is None:
-                    found = slot.keys[key] = [self._pick(row), self._fold.start(slot.batch.id)]
+                    found = slot.keys[key] = [self._pick(row), self._fold.start(slot.batch.id, self.report)]
                 found[1] = self._fold.add(found[1], row)
         except (Exception, SystemExit) as problem:
             raise raised(self._who, problem, f"on {shown(row)}") from problem
@@ -229,7 +229,7 @@ class AggregateProcessor(TridentProcessor):
             if slot.value is _NOTHING:
                 if self._partial or not self._speaks(slot.batch):
                     return []
-                slot.value = self._fold.start(slot.batch.id)
+                slot.value = self._fold.start(slot.batch.id, self.report)
             return self._fold.rows(slot.value)
         except (Exception, SystemExit) as problem:
             raise raised(self._who, problem, f"at the end of batch {shown(slot.batch.id)}") from problem

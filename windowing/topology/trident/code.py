@@ -26,13 +26,21 @@ from windowing.topology.signatures import bound, check_call, style_of_function
 from windowing.topology.trident.fields import Row
 from windowing.topology.values import Misfit, converters_of
 
-__all__ = ["Code", "RowMaker", "TaskCode", "TridentOutput", "code_of", "raised"]
+__all__ = ["Code", "Report", "RowMaker", "TaskCode", "TridentOutput", "code_of", "raised", "unheard"]
 
 _SCALARS = (str, int, float)
 _FOLDER = __file__.removesuffix("code.py")
 _OURS = tuple(
     f"{_FOLDER}{module}.py" for module in ("code", "processors", "aggregating", "joining", "persisting", "windows")
 )
+
+
+Report = Callable[[BaseException], None]
+"""Takes an error that users' code reports without stopping."""
+
+
+def unheard(error: BaseException) -> None:
+    """Drop a report: nobody drives the operation."""
 
 
 class RowMaker:
@@ -71,15 +79,20 @@ class RowMaker:
 class TridentOutput:
     """The collector of one stream: checks what is emitted, and keeps it. Source: Storm's `TridentCollector`."""
 
-    __slots__ = ("_maker", "rows")
+    __slots__ = ("_maker", "_report", "rows")
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, report: Report = unheard) -> None:
         self._maker = RowMaker(schema)
+        self._report = report
         self.rows: list[Row] = []
 
     def emit(self, values: Any) -> None:
         """Emit one row: a tuple, a list, a dict by name, or a scalar where the stream has one field."""
         self.rows.append(self._maker.one(values))
+
+    def report_error(self, error: BaseException) -> None:
+        """Let whoever looks at the run see an error that stops nothing."""
+        self._report(error)
 
     def take(self) -> list[Row]:
         """Return what was emitted since the last call."""

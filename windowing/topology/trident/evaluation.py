@@ -47,6 +47,8 @@ class TridentRun:
     def __init__(self, plan: TridentPlan, piece: int | None = None) -> None:
         self.plan, self.piece = plan, piece
         self.next_txid = FIRST_TXID
+        self.errors: list[BaseException] = []
+        """What users' code has reported."""
         self.states: dict[str, list[Any]] = {
             id: [state.spec.factory.make_state(partition, state.partitions) for partition in range(state.partitions)]
             for id, state in plan.states.items()
@@ -151,10 +153,13 @@ class BatchInFlight:
                         for task in tasks:
                             task.learn(exchange, outlet.largest)
             for number, task in enumerate(tasks):
-                if phase is Phase.PROCESS:
-                    task.finish_batch()
-                else:
-                    task.commit_batch()
+                try:
+                    if phase is Phase.PROCESS:
+                        task.finish_batch()
+                    else:
+                        task.commit_batch()
+                finally:
+                    self._run.errors += self._run.tasks[id][number].take_reports()
                 self._deliver(number, task.take())
 
     def _deliver(self, task: int, emitted: Emitted) -> None:

@@ -66,7 +66,7 @@ class PersistProcessor(StatefulProcessor):
         _hook(self._updater, "cleanup")
 
     def _work(self, batch: Batch, rows: list[Row]) -> list[Row]:
-        collector = TridentOutput(self._output)
+        collector = TridentOutput(self._output, self.report)
         self.state.begin_commit(batch.id)
         try:
             self._updater.update_state(self.state, list(map(self._record, rows)), collector)
@@ -102,7 +102,7 @@ class QueryProcessor(StatefulProcessor):
                 f"{self._who} was asked for {len(tuples)} tuples and gave {len(answers)} answers; batch_retrieve returns a list "
                 "with one answer for each tuple, in their order"
             )
-        collector = TridentOutput(self._output)
+        collector = TridentOutput(self._output, self.report)
         emitted: list[Row] = []
         for row, tuple, answer in zip(rows, tuples, answers, strict=True):
             self._function.execute(tuple, answer, collector)

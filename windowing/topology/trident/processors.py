@@ -18,7 +18,7 @@ from windowing.errors import shown
 from windowing.topology.bolts import CallStyle
 from windowing.topology.rows import RowError, refuse_awaitable
 from windowing.topology.schema import Schema
-from windowing.topology.trident.code import Code, RowMaker, TaskCode, TridentOutput
+from windowing.topology.trident.code import Code, Report, RowMaker, TaskCode, TridentOutput, unheard
 from windowing.topology.trident.fields import Row
 from windowing.transactions.attempt import TransactionAttempt
 
@@ -55,7 +55,9 @@ class Batch(NamedTuple):
 
 
 class TridentProcessor:
-    """A node of one task; by itself it lets pass what comes."""
+    """A node of one task; by itself it lets pass what comes. report: takes what users' code reports, set by whoever drives it."""
+
+    report: Report = staticmethod(unheard)
 
     def prepare(self, context: Any) -> None:
         """Get ready for batches: make the instances of the user's code. `context` is a TaskContext."""
@@ -170,7 +172,7 @@ class EachProcessor(UserProcessor):
         emitted.extend(map(row.__add__, made) if self._keep else made)
 
     def _collected(self, tuple: Any) -> list[Row]:
-        collector = TridentOutput(self._output)
+        collector = TridentOutput(self._output, self.report)
         returned = self._call(tuple, collector)
         refuse_awaitable(returned)
         if returned is not None:

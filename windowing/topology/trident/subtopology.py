@@ -57,10 +57,12 @@ class Subtopology:
         self.plan, self.group = plan, plan.group(group)
         self._context = TaskContext(group, task, self.group.parallelism, plan.config)
         self.processors: dict[int, TridentProcessor] = {}
+        self._reports: list[BaseException] = []
         inside = set(self.group.nodes if nodes is None else nodes)
         for number in () if self.group.is_spout else sorted(inside):
             node = plan.processor(number)
             processor = self.processors[number] = node.operation.processor(node)
+            processor.report = self._reports.append
             if isinstance(processor, StatefulProcessor):
                 processor.state = (states or {})[processor.state_id]
         self.inner: dict[int, list[tuple[int, int, bool]]] = {number: [] for number in inside}
@@ -91,6 +93,12 @@ class Subtopology:
     def windows(self) -> dict[int, WindowProcessor]:
         """Return the windows of this task by node, for whoever keeps their snapshots."""
         return {number: found for number, found in self.processors.items() if isinstance(found, WindowProcessor)}
+
+    def take_reports(self) -> list[BaseException]:
+        """Return what users' code has reported since the last call, in a batch that failed too."""
+        taken = self._reports[:]
+        self._reports.clear()
+        return taken
 
     def cleanup(self) -> None:
         """Call the users' `cleanup`."""

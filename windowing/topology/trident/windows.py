@@ -25,6 +25,7 @@ from windowing.topology.records import record_type
 from windowing.topology.runner import BoltRunner
 from windowing.topology.schema import Schema
 from windowing.topology.trident.aggregating import Part, fold_of
+from windowing.topology.trident.code import Report, unheard
 from windowing.topology.trident.fields import Row, key_picker, picker
 from windowing.topology.trident.processors import Batch, TridentProcessor
 from windowing.topology.values import timestamp_of
@@ -36,13 +37,14 @@ class WindowFold:
     """A bolt over windows that folds their tuples with an aggregator; `key`: each row begins with the key of the window."""
 
     def __init__(self, part: Part, schema: Schema, key: tuple[str, ...] = ()) -> None:
+        self.report: Report = unheard
         self._fold = fold_of(part, schema)
         self._key = picker(schema, key)
 
     def __call__(self, window: TupleWindow) -> list[Row]:
         """Return the rows that the aggregator makes of a window; `init` is given its end as the id of the batch."""
         tuples = window.get()
-        value = self._fold.start(window.end_timestamp)
+        value = self._fold.start(window.end_timestamp, self.report)
         for row in tuples:
             value = self._fold.add(value, row)
         key = self._key(tuples[0])
@@ -134,6 +136,8 @@ class WindowProcessor(TridentProcessor):
         self._txid = 0
 
     def prepare(self, context: Any) -> None:
+        if isinstance(self.bolt.target, WindowFold):
+            self.bolt.target.report = self.report
         self._runner.open(context)
 
     def start_batch(self, batch: Batch) -> _Slot:
