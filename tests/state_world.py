@@ -67,6 +67,9 @@ class Faulty:
     def items(self) -> Iterator[tuple[bytes, Row]]:
         return self.backing.items()
 
+    def count(self) -> int:
+        return self.backing.count()
+
     def close(self) -> None:
         self.backing.close()
 
