@@ -96,7 +96,8 @@ def owned(
 ) -> tuple[Life, dict[str, Owner]]:
     """Compare what the records know with what each partition holds; return what to keep, and who writes each state, by its id.
 
-    claims: whether attempts are claimed in the ledgers of the states (Spark). A factory without `stored` is not compared. Raises SupersededError for a state of another life, or one that is ahead; CorruptStateError for one that is lost.
+    claims: whether attempts are claimed in the ledgers of the states (Spark). A factory without `stored` is not compared. Raises
+    SupersededError for a state of another life, or one that is ahead of the records; CorruptStateError for one that is lost.
     Cost: a read and a count of rows for each partition.
     """
     since, owners = dict[str, int](), dict[str, Owner]()
