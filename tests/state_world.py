@@ -22,7 +22,7 @@ from windowing.runtime.stores import Store, map_state
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.caches import CachedMap
 from windowing.transactions.kinds import StateType
-from windowing.transactions.rows import BackingMap, Claim, Fence, Place, Reading, Row
+from windowing.transactions.rows import BackingMap, Claim, Fence, Owner, Place, Reading, Row, counted
 from windowing.transactions.trident_state import MapState
 
 KEYS = [("a",), ("b",), ("c", 1), (True,)]
@@ -66,6 +66,9 @@ class Faulty:
 
     def items(self) -> Iterator[tuple[bytes, Row]]:
         return self.backing.items()
+
+    def count(self) -> int:
+        return self.backing.count()
 
     def close(self) -> None:
         self.backing.close()
@@ -149,7 +152,7 @@ class StateWorld(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = FaultyStore(self.make_store())
-        self.factory = map_state(self.store, "counts", self.kind, cache=self.cache)
+        self.factory = map_state(self.store, "counts", self.kind, cache=self.cache).owned_by(Owner("world"))
         self.states = [self.factory.make_state(p, PARTITIONS) for p in range(PARTITIONS)]
         uncached = map_state(self.store, "counts", self.kind)
         self.readers = [uncached.make_state(p, PARTITIONS) for p in range(PARTITIONS)]
@@ -267,6 +270,12 @@ class StateWorld(RuleBasedStateMachine):
         if self.batch is None:
             for reader, model in zip(self.readers, self.model, strict=True):
                 assert dict(reader.items()) == dict(model)
+
+    @invariant()
+    def a_fence_says_whose_it_is_and_how_many_rows_there_are(self) -> None:
+        for reader in self.readers:
+            fence, rows = counted(reader.backing)
+            assert fence is None or (fence.owner, fence.rows) == ("world", rows)
 
     @invariant()
     def caches_are_as_they_should_be(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from copy import copy
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from threading import Event
@@ -13,12 +15,12 @@ from typing import Any
 import pytest
 
 from tests.state_world import Add
-from windowing.errors import DefinitionChangedError, StateConflictError, SupersededError
-from windowing.runtime.stores import MapStateFactory, Store, map_state
+from windowing.errors import CorruptStateError, DefinitionChangedError, StateConflictError, SupersededError
+from windowing.runtime.stores import MapStateFactory, MemoryStore, Store, map_state
 from windowing.transactions.aggregators import ReplaceUpdater
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.kinds import StateType
-from windowing.transactions.rows import BackingMap, Claim, Fence, Place, Row
+from windowing.transactions.rows import BackingMap, Claim, Fence, Owner, Place, Row, counted
 from windowing.transactions.trident_state import MapState
 
 PLACE = Place("counts", 0, 2)
@@ -114,6 +116,44 @@ def test_thousands_of_rows_come_and_go_in_order_of_their_keys(rows: BackingMap) 
     assert rows.multi_get([], TransactionAttempt(1, 1)).left == many
     assert rows.multi_put(dict.fromkeys(many), Claim(fence(1), fence(2))) is None
     assert list(rows.items()) == []
+
+
+def test_rows_are_counted_beside_their_fence(store: Store, rows: BackingMap) -> None:
+    assert counted(rows) == (None, 0)
+    full = fence(1)._replace(owner="me/counts", rows=2)
+    rows.multi_put({b"a": Row(1, b"5"), b"b": Row(1, None)}, Claim(None, full))
+    assert counted(rows) == (full, 2)
+    with closing(store.open(Place("counts", 1, 2))) as other:
+        assert counted(other) == (None, 0)
+    rows.multi_put({b"a": None}, Claim(full, fence(1, 1)))
+    assert counted(rows) == (fence(1, 1), 1)
+
+
+def test_a_store_is_known_by_where_it_writes(store: Store) -> None:
+    identity = map_state(store, "counts").identity
+    assert map_state(store, "counts", cache=9).identity == identity != map_state(store, "sums").identity
+    assert replace(map_state(store, "counts"), store=copy(store)).identity == identity or isinstance(store, MemoryStore)
+
+
+def test_another_owner_and_a_gap_are_refused_and_write_nothing(store: Store) -> None:
+    def state(owner: str, since: int = 1) -> Any:
+        return map_state(store, "counts").owned_by(Owner(owner, since)).make_state(0, 1)
+
+    with closing(state("me")) as mine, closing(state("you")) as other, closing(state("me", 4)) as joined:
+        commit(mine, 1, 0, {"a": Add(1)})
+        commit(mine, 1, 1, {"b": Add(1), "a": Add(2)})
+        for attempt in (0, 1, 2):
+            with pytest.raises(SupersededError, match="'you' came to the state counts/0, which 'me' writes"):
+                commit(other, 2, attempt, {"a": Add(5)})
+        with pytest.raises(CorruptStateError, match="the state counts/0 is at txid 1, expected txid 2"):
+            commit(mine, 3, 0, {"a": Add(5)})
+        commit(joined, 4, 0, {"c": Add(1)})
+        assert dict(mine.items()) == {"a": 2, "b": 1, "c": 1}
+        assert [(str(found.attempt), found.rows, rows) for _, found, rows in stored(store)] == [("4:0", 3, 3)]
+
+
+def stored(store: Store) -> list[Any]:
+    return [found for found in map_state(store, "counts").stored(1) if found[1] is not None]
 
 
 def commit(state: MapState, txid: int, attempt: int, updates: dict[Any, Any]) -> list[Any]:

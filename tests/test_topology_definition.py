@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from windowing.core.measures import seconds
+from windowing.errors import ConfigError, CorruptStateError
+from windowing.spark import definition as checkpoints
+from windowing.spark.labels import MOST_TASKS, task_labels
 from windowing.spark.topology_definition import described, differences, is_whole
 from windowing.spark.wiring import wired
 from windowing.topology.builder import TopologyBuilder
@@ -118,3 +121,52 @@ def test_a_definition_is_whole_or_it_is_not() -> None:
     for part in ("spouts", "partitions", "levels", "free"):
         assert not is_whole({name: value for name, value in whole.items() if name != part})
     assert not is_whole([])
+
+
+BOLT: dict[str, Any] = {
+    "format": 1, "order_by": [], "packing": {}, "bolt": {"fixed": {}}, "inputs": {}, "tasks": 2, "grouping": "all",
+}  # fmt: skip
+TRIDENT: dict[str, Any] = {
+    "format": 1, "order_by": [], "packing": {}, "trident": {"streams": [], "partitions": 2, "stream": []},
+}  # fmt: skip
+
+
+def nested(depth: int) -> bytes:
+    return json.dumps(BOLT)[:-1].encode() + b', "x": ' + b"[" * depth + b"]" * depth + b"}"
+
+
+@pytest.mark.parametrize("number", [10_000_000, 0, -1, 1.5, True, None, "2", [2]], ids=str)
+def test_a_damaged_number_of_tasks_or_partitions_is_named(number: Any) -> None:
+    for damaged, name in (
+        (BOLT | {"tasks": number}, "tasks"),
+        (TRIDENT | {"trident": TRIDENT["trident"] | {"partitions": number}}, "partitions"),
+    ):
+        with pytest.raises(
+            CorruptStateError, match=rf"^\[CORRUPT\] here says that {name} is .*, wanted .* put back a copy$"
+        ):
+            checkpoints._parsed(json.dumps(damaged).encode(), "here")
+
+
+@pytest.mark.parametrize("depth", [50, 900, 5_000, 1_000_000])
+def test_a_definition_that_lies_too_deep_is_named(depth: int) -> None:
+    with pytest.raises(CorruptStateError, match="here is no definition of a windowing query"):
+        checkpoints._parsed(nested(depth), "here")
+    assert checkpoints._parsed(nested(30), "here")["tasks"] == 2
+
+
+@pytest.mark.parametrize("part", [{"inputs": {"a": 3}}, {"inputs": {"a": [[1]]}}, {"grouping": None}])
+def test_a_definition_with_a_part_of_another_shape_is_named(part: dict[str, Any]) -> None:
+    wanted = BOLT | {"inputs": {"a": [["k", "string", True]]}, "bolt": {"fixed": {"name": "b"}}}
+    stored = checkpoints._parsed(json.dumps(wanted | part).encode(), "here")
+    if part != {"grouping": None}:
+        with pytest.raises(CorruptStateError, match="here is no definition"):
+            checkpoints._difference(stored, wanted, "here")
+    else:
+        assert "grouping was null" in str(checkpoints._difference(stored, wanted, "here"))
+
+
+def test_more_tasks_than_a_shuffle_can_have_are_refused_before_spark_is_asked() -> None:
+    nobody: Any = None
+    for tasks, partitions in ((10_000_000, 2), (2, 10_000_000), (MOST_TASKS + 1, 1)):
+        with pytest.raises(ConfigError, match="a shuffle has 100000 at most; give fewer"):
+            task_labels(nobody, tasks, partitions)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.core.measures import count, seconds
-from windowing.errors import ConfigError, FailedException, SupersededError
+from windowing.errors import ConfigError, CorruptStateError, FailedException, SupersededError
 from windowing.runtime import VirtualClock
 from windowing.runtime.stores.factory import map_state, snapshot_state
 from windowing.runtime.stores.memory import MemoryStore
@@ -368,6 +372,60 @@ def test_a_new_checkpoint_on_states_with_batches_is_refused(on_spark: Any, spark
     with pytest.raises(SupersededError, match=r"is new, but state1 .* was written by attempt 1:0 of another"):
         submit_trident(topology, spark, sources={"sales": source}, checkpoint=str(tmp_path / "other"))
     assert values_in(topology) == {"state1": 10}
+
+
+def test_a_state_that_was_lost_or_is_older_than_the_checkpoint_is_refused_and_one_that_joins_begins(
+    spark: SparkSession, feed: Callable[..., Any], tmp_path: Path
+) -> None:
+    file, older, newer = (tmp_path / name for name in ("states.db", "older.db", "newer.db"))
+    definition, days = tmp_path / "checkpoint" / "windowing" / "definition.json", feed(SALES)
+
+    def topology(*states: str) -> TridentTopology:
+        made = TridentTopology("kept")
+        rows = sales(made)
+        for state in states:
+            kept = map_state(SqliteStore(file), state)
+            rows.group_by("item").persistent_aggregate(kept, None, b.Count(), "n long").parallelism_hint(2)
+        return made
+
+    def submit(*states: str) -> Any:
+        options: dict[str, Any] = {"sources": {"sales": days.read()}, "checkpoint": str(tmp_path / "checkpoint")}
+        return submit_trident(topology(*states), spark, **options)
+
+    def run(day: int, *states: str) -> Any:
+        days.add([dict(zip(("shop", "item", "n", "at"), row, strict=True)) for row in DAYS[day]])
+        assert submit(*states).await_end(200)
+        return values_in(topology(*states))
+
+    def refused(sentence: str, *statements: str) -> None:
+        """Do the damage; it is refused, nothing is changed; then repair it."""
+        with closing(sqlite3.connect(file, isolation_level=None)) as db:
+            for statement in statements:
+                db.execute(statement)
+        before = definition.read_bytes()
+        with pytest.raises(CorruptStateError, match=sentence):
+            submit("counts")
+        assert definition.read_bytes() == before
+        shutil.copy(newer, file)
+
+    assert run(0, "counts") == {"state1": {("pen",): 3, ("ink",): 1}}
+    shutil.copy(file, older)
+    found = {"state1": {("pen",): 2, ("ink",): 1}, "state2": {("pen",): 5, ("ink",): 2}}
+    assert run(1, "joined", "counts") == found, "a state that joins begins with the next batch"
+    shutil.copy(file, newer)
+    file.unlink()
+    refused(r"state counts/-1 is at no batch, expected txid 2: .* lost .*Put states and records \(or checkpoint\) back")
+    shutil.copy(older, file)
+    refused("the state counts/-1 is at txid 1, expected txid 2")
+    refused("the state counts/1 is at no batch, expected txid 2", "DELETE FROM counts_fences WHERE partition = 1")
+    refused(r"the state counts/\d has 0 rows, expected [12] by its fence", "DELETE FROM counts")
+    whole = definition.read_text()
+    stored = json.loads(whole)
+    for damaged in ({**stored, "trident": {**stored["trident"], "partitions": 10_000_000}}, None):
+        definition.write_text("[" * 100_000 if damaged is None else json.dumps(damaged))
+        refused(r"definition\.json")
+    definition.write_text(whole)
+    assert run(2, "counts") == {"state1": {("pen",): 6, ("ink",): 3, ("nut",): 1}}
 
 
 def test_a_queue_is_told_of_each_batch_that_is_committed(spark: SparkSession, tmp_path: Path) -> None:

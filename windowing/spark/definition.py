@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, shown
 from windowing.spark import topology_definition, trident_definition
 from windowing.spark.hadoop import Folder
+from windowing.spark.labels import MOST_TASKS
 
 __all__ = [
     "FILE",
@@ -34,12 +35,14 @@ __all__ = [
     "keep",
     "last_batch",
     "pending_batch",
+    "stored",
     "stored_partitions",
     "stored_tasks",
 ]
 
 FILE = "definition.json"
 FORMAT = 1
+_DEEPEST = 40
 _ANEW = "start with a new checkpoint and a new output folder, or restore the old definition"
 _PACKING = (
     "spark.sql.files.maxPartitionBytes",
@@ -89,46 +92,52 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
     """
     _check_logs(Folder(spark, checkpoint))
     folder = Folder(spark, checkpoint) / "windowing"
-    if folder.exists(FILE):
-        stored = _parsed(folder.read(FILE), folder.of(FILE))
-        difference = next(_differences(stored, wanted), None)
+    found = _stored(folder)
+    if found is not None:
+        difference = _difference(found, wanted, folder.of(FILE))
         if difference is not None:
             raise DefinitionChangedError(f"checkpoint {checkpoint}: {difference}; {_ANEW}")
-        _refuse_other_order(spark, checkpoint, stored, wanted)
+        _refuse_other_order(spark, checkpoint, found, wanted)
     elif _batches(Folder(spark, checkpoint) / "offsets"):
         raise CheckpointError(
             f"checkpoint {checkpoint} has batches but no windowing/{FILE}: another kind of query wrote it, or the file was "
             "lost; give this query a checkpoint of its own, or put the file back"
         )
-    else:
-        stored = None
-    if stored != wanted:
+    if found != wanted:
         folder.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
+
+
+def stored(spark: SparkSession, checkpoint: str) -> Definition | None:
+    """Return what the checkpoint was written with; None for a new one, and for one that `keep` refuses because it is damaged."""
+    try:
+        _check_logs(Folder(spark, checkpoint))
+    except CheckpointError:
+        return None
+    return _readable(spark, checkpoint)
 
 
 def stored_tasks(spark: SparkSession, checkpoint: str) -> int | None:
     """Return the number of tasks that the checkpoint was written with; None for a new one, and for one that `keep` refuses."""
-    folder = Folder(spark, checkpoint) / "windowing"
-    if not folder.exists(FILE):
-        return None
-    try:
-        tasks = _parsed(folder.read(FILE), folder.of(FILE)).get("tasks")
-    except CheckpointError:
-        return None
-    return tasks if isinstance(tasks, int) and tasks > 0 else None
+    tasks = (_readable(spark, checkpoint) or {}).get("tasks")
+    return tasks if isinstance(tasks, int) else None
 
 
 def stored_partitions(spark: SparkSession, checkpoint: str) -> int | None:
     """Return the number of partitions that a topology's checkpoint was written with; None as for `stored_tasks`."""
-    folder = Folder(spark, checkpoint) / "windowing"
-    if not folder.exists(FILE):
-        return None
+    found = _readable(spark, checkpoint) or {}
+    partitions = (found.get("topology") or found.get("trident") or {}).get("partitions")
+    return partitions if isinstance(partitions, int) else None
+
+
+def _readable(spark: SparkSession, checkpoint: str) -> Definition | None:
     try:
-        stored = _parsed(folder.read(FILE), folder.of(FILE))
-        partitions = (stored.get("topology") or stored.get("trident") or {}).get("partitions")
+        return _stored(Folder(spark, checkpoint) / "windowing")
     except CheckpointError:
         return None
-    return partitions if isinstance(partitions, int) and partitions > 0 else None
+
+
+def _stored(folder: Folder) -> Definition | None:
+    return _parsed(folder.read(FILE), folder.of(FILE)) if folder.exists(FILE) else None
 
 
 def shuffle_partitions(spark: SparkSession, checkpoint: str, asked: int | None, widest: int) -> int:
@@ -149,6 +158,15 @@ def pending_batch(spark: SparkSession, checkpoint: str) -> int | None:
 def last_batch(spark: SparkSession, checkpoint: str) -> int | None:
     """Return the last batch that was begun, None for none."""
     return max(_batches(Folder(spark, checkpoint) / "offsets"), default=None)
+
+
+def _difference(stored: Definition, wanted: Definition, path: str) -> str | None:
+    try:
+        return next(_differences(stored, wanted), None)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as problem:  # a part of another shape
+        raise CorruptStateError(
+            f"{path} is no definition of a windowing query ({shown(str(problem))}); put back a copy"
+        ) from problem
 
 
 def _differences(stored: Definition, wanted: Definition) -> Iterator[str]:
@@ -230,8 +248,10 @@ def _parsed(content: bytes, path: str) -> Definition:
     try:
         stored = json.loads(content)
         known = stored["format"] == FORMAT
+        if _depth(stored) > _DEEPEST:
+            raise ValueError(f"lists in lists, more than {_DEEPEST} deep")
         complete = not known or (_is_whole(stored) and all(name in stored for name in ("order_by", "packing")))
-    except (ValueError, KeyError, TypeError) as problem:
+    except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise CorruptStateError(
             f"{path} is no definition of a windowing query ({shown(str(problem))}); put back a copy"
         ) from problem
@@ -242,7 +262,27 @@ def _parsed(content: bytes, path: str) -> Definition:
         )
     if not complete:
         raise CorruptStateError(f"{path} is an incomplete definition of a windowing query; put back a copy")
+    for part in (stored, stored.get("topology") or {}, stored.get("trident") or {}):
+        for name in ("tasks", "partitions"):
+            number = part.get(name, 1)
+            if type(number) is not int or not 1 <= number <= MOST_TASKS:
+                raise CorruptStateError(
+                    f"{path} says that {name} is {shown(number)}, wanted a whole number from 1 to {MOST_TASKS}; put back a copy"
+                )
     return dict(stored)
+
+
+def _depth(data: Any) -> int:
+    """Return how deep lists and objects lie in each other."""
+    depth, level = 0, [data]
+    while level := [
+        inner
+        for each in level
+        if isinstance(each, (list, dict))
+        for inner in (each if isinstance(each, list) else each.values())
+    ]:
+        depth += 1
+    return depth
 
 
 def _is_whole(stored: Definition) -> bool:
@@ -301,7 +341,7 @@ def _is_log(content: bytes) -> bool:
 def _is_json(content: bytes) -> bool:
     try:
         json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

@@ -14,18 +14,26 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError, shown
 
-__all__ = ["label_of_row", "task_labels"]
+__all__ = ["MOST_TASKS", "label_of_row", "task_labels"]
+
+MOST_TASKS = 100_000
+"""How many tasks or partitions a shuffle may have; their keys are looked for on the driver, some 16 for each."""
 
 
 def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, ...]:
     """Return the grouping keys (longs) of tasks 0..tasks-1 for a shuffle into `partitions`.
 
-    Cost: one constant expression, evaluated on the driver without a job. Raises ConfigError for a count below 1.
+    Cost: one constant expression, evaluated on the driver without a job. Raises ConfigError for a count below 1, or above
+    MOST_TASKS.
     """
     if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 1:
         raise ConfigError(f"tasks is a number of at least 1, got {shown(tasks)}; leave it out for one task per core")
     if partitions < 1:
         raise ConfigError(f"a shuffle has at least 1 partition, got {partitions}; set spark.sql.shuffle.partitions")
+    if max(tasks, partitions) > MOST_TASKS:
+        raise ConfigError(
+            f"{tasks} tasks in {partitions} partitions were asked for, but a shuffle has {MOST_TASKS} at most; give fewer"
+        )
     bound = 16 * max(tasks, partitions)
     while True:
         found = _pick(_residues(spark, bound, partitions), tasks, partitions)

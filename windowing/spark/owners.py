@@ -97,7 +97,7 @@ def _field(folder: Folder, file: str, name: str) -> str:
         value = stored[name]
         if stored["format"] != _FORMAT or not isinstance(value, str):
             raise ValueError(f"format {stored['format']!r}, {name} {value!r}")
-    except (ValueError, KeyError, TypeError) as problem:
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise CorruptStateError(
             f"{folder.of(file)} does not say whose this is ({shown(str(problem))}); put the file back from a copy"
         ) from problem

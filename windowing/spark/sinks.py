@@ -109,7 +109,7 @@ class FileSink:
             )
         try:
             return _nullable(StructType.fromJson(json.loads(folder.read(_SCHEMA_FILE))))
-        except (ValueError, KeyError, TypeError) as problem:
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
             raise CorruptStateError(
                 f"{folder.of(_SCHEMA_FILE)} is no schema: {shown(str(problem))}; delete it"
             ) from problem

@@ -141,6 +141,9 @@ class CachedMap:
     def items(self) -> Iterator[tuple[bytes, Row]]:
         return self.beneath.items()
 
+    def count(self) -> int:
+        return self.beneath.count()
+
     def close(self) -> None:
         self._forget()
         self.beneath.close()

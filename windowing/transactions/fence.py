@@ -13,6 +13,9 @@ Laws
   next attempt does not touch. (Storm looks only at the keys that come again: what came once only is counted for good.)
 - Every attempt commits at every partition, also where it has no tuples: what an earlier attempt left there is undone then.
 - A transactional batch comes again with the same keys; other keys are an error, and nothing is written.
+- One writer a state: a fence of another owner refuses, whatever its txid (two topologies, two persists, or a life whose records
+  were lost have the same txids and mean other batches). A fence without an owner is taken over.
+- An owner commits every txid, in order. So a fence that is more than one txid behind has lost what came between: refused.
 - Whatever is decided is decided from one reading; a claim fails if that is no longer what is stored.
 
 Source: Storm's `TransactionalMap` and `OpaqueValue`; the fence is ours.
@@ -29,7 +32,7 @@ from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.kinds import StateType
 from windowing.transactions.rows import Fence, Place, Reading, Row
 
-__all__ = ["RULES", "Rule", "Verdict", "base", "judge", "judged", "undone", "written"]
+__all__ = ["RULES", "Rule", "Verdict", "base", "judge", "judged", "lost", "undone", "written"]
 
 
 class Verdict(Enum):
@@ -76,13 +79,15 @@ def judge(found: TransactionAttempt | None, mine: TransactionAttempt) -> Verdict
     return Verdict.RETRY if found < mine else Verdict.SUPERSEDED
 
 
-def judged(found: Fence | None, mine: Fence) -> Rule:
-    """Return the rule of an attempt, whose fence would be `mine`.
+def judged(found: Fence | None, mine: Fence, since: int | None = None) -> Rule:
+    """Return the rule of an attempt, whose fence would be `mine`. since: the first txid that its owner commits here, if it has one.
 
-    Raises SupersededError if it came too late, DefinitionChangedError if the rows are another kind's, codec's or partitioning's.
+    Raises SupersededError if it came too late or another owner writes here, CorruptStateError if batches before it were lost,
+    DefinitionChangedError if the rows are another kind's, codec's or partitioning's.
     """
-    if found is not None:
-        found.require(mine.kind, mine.codec, mine.place)
+    check_owner(found, mine)
+    if since is not None and mine.attempt.txid > since:
+        check_unbroken(found, mine.attempt.txid - 1, mine.place)
     verdict = judge(None if found is None else found.attempt, mine.attempt)
     if verdict is Verdict.SUPERSEDED:
         assert found is not None
@@ -91,6 +96,36 @@ def judged(found: Fence | None, mine: Fence) -> Rule:
             f"written. If the coordinator's record was lost, let it begin above txid {found.attempt.txid}"
         )
     return RULES[verdict, mine.kind]
+
+
+def check_owner(found: Fence | None, mine: Fence) -> None:
+    """Raise DefinitionChangedError for rows of another kind, codec or partitioning, SupersededError for those of another owner."""
+    if found is None:
+        return
+    found.require(mine.kind, mine.codec, mine.place)
+    if found.owner and found.owner != mine.owner:
+        who = f"by {mine.owner!r}" if mine.owner else "without an owner"
+        raise SupersededError(
+            f"attempt {mine.attempt} {who} came to the state {mine.place}, which {found.owner!r} writes (last {found.attempt}): a "
+            "state has one writer, and both count their batches from 1; give each a state name or a store of its own; nothing was "
+            "written"
+        )
+
+
+def check_unbroken(found: Fence | None, committed: int, place: Place) -> None:
+    """Raise CorruptStateError if a partition does not hold the batch that was committed last."""
+    last = 0 if found is None else found.attempt.txid
+    if last < committed:
+        raise lost(place, f"is at {'no batch' if found is None else f'txid {last}'}, expected txid {committed}")
+
+
+def lost(place: Place, what: str) -> CorruptStateError:
+    """Return the error of a partition that lacks what was committed there."""
+    return CorruptStateError(
+        f"the state {place} {what}: what was committed there is lost (its file, tables or keys were deleted, cut, evicted or put "
+        "back from an older copy). Put states and records (or checkpoint) back from one copy; or begin anew: new records (or a new "
+        "checkpoint) and another name or store for each state; nothing was written"
+    )
 
 
 def check_reading(reading: Reading, place: Place) -> None:

@@ -16,7 +16,7 @@ Source: Storm's classes of these names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from windowing.errors import ConfigError, DefinitionChangedError, StateConflictError, StateError, shown
@@ -25,7 +25,7 @@ from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.caches import CachedBatchReadsMap, CachedMap
 from windowing.transactions.fence import Rule, base, check_reading, check_repeated, judged, undone, written
 from windowing.transactions.kinds import StateType
-from windowing.transactions.rows import NO_TXID, BackingMap, Claim, Fence, Row
+from windowing.transactions.rows import NO_TXID, BackingMap, Claim, Fence, Owner, Reading, Row
 from windowing.transactions.trident_state import MapState
 from windowing.transactions.values import StateCodec, TypedJson
 
@@ -130,8 +130,9 @@ class NonTransactionalMap(_Map):
 class _Batch:
     """One attempt at one partition. What it may do follows from its first reading, always anew: who is refused stays refused."""
 
-    def __init__(self, mine: Fence, backing: BackingMap) -> None:
+    def __init__(self, mine: Fence, backing: BackingMap, since: int | None) -> None:
         self.mine = mine
+        self._since = since
         self.txid = mine.attempt.txid
         self.rows = CachedBatchReadsMap(backing, mine.attempt if mine.kind is StateType.OPAQUE else None)
         self.again: set[bytes] = set()
@@ -142,7 +143,7 @@ class _Batch:
         if reading is not None:
             check_reading(reading, self.mine.place)
         assert self.rows.reading is not None
-        return judged(self.rows.reading.fence, self.mine)
+        return judged(self.rows.reading.fence, self.mine, self._since)
 
     def value(self, key: bytes, rule: Rule) -> bytes | None:
         """Return the value of a key that was read, as the batch sees it; of one that is in the store already, what it saw then."""
@@ -164,12 +165,22 @@ class _Batch:
         assert reading is not None
         if not rule.claim:
             return
-        found = self.rows.flush(undone(reading.left) if rule.undo else {}, Claim(reading.fence, self.mine))
-        if found is not None and judged(found, self.mine).claim:
+        back = undone(reading.left) if rule.undo else {}
+        mine = self.mine._replace(rows=self._counted(reading, {**back, **self.rows.written}))
+        found = self.rows.flush(back, Claim(reading.fence, mine))
+        if found is not None and judged(found, self.mine, self._since).claim:
             raise StateConflictError(
                 f"the state {self.mine.place} went from {_attempt(reading.fence)} to {found.attempt} while {self.mine.attempt} "
                 "was being committed; nothing was written, the batch is to be tried again"
             )
+
+    def _counted(self, reading: Reading, changes: Mapping[bytes, Row | None]) -> int | None:
+        """Return how many rows there are after the changes, None if nobody has counted those before."""
+        before = 0 if reading.fence is None else reading.fence.rows
+        if before is None:
+            return None
+        was = sum(key in reading.left or self.rows.stored(key) is not None for key in changes)
+        return before - was + sum(row is not None for row in changes.values())
 
 
 class _FencedMap(_Map):
@@ -177,9 +188,14 @@ class _FencedMap(_Map):
 
     kind: ClassVar[StateType]
 
-    def __init__(self, backing: BackingMap, codec: StateCodec | None = None) -> None:
+    def __init__(self, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None) -> None:
         super().__init__(backing, codec)
+        self._owner = owner
         self._batch: _Batch | None = None
+
+    def own(self, owner: Owner) -> None:
+        """Commit as this owner from now on."""
+        self._owner = owner
 
     def begin_commit(self, attempt: TransactionAttempt) -> None:
         if not _is_attempt(attempt):
@@ -187,8 +203,9 @@ class _FencedMap(_Map):
                 f"the state {self.backing.place} was to commit {shown(attempt)}, wanted a TransactionAttempt: txids begin at 1, "
                 "attempts at 0; updates that belong to no batch (of DRPC requests, say) need a non-transactional state"
             )
-        mine = Fence(TransactionAttempt(*attempt), self.kind, self.codec.name, self.backing.place)
-        self._batch = _Batch(mine, self.backing)
+        name, since = ("", None) if self._owner is None else self._owner
+        mine = Fence(TransactionAttempt(*attempt), self.kind, self.codec.name, self.backing.place, name)
+        self._batch = _Batch(mine, self.backing, since)
 
     def commit(self, attempt: TransactionAttempt) -> None:
         batch = self._begun()
@@ -275,6 +292,12 @@ class SnapshottableMap:
     def __init__(self, values: MapState) -> None:
         self.values = values
 
+    def own(self, owner: Owner) -> None:
+        """Commit as this owner from now on."""
+        own = getattr(self.values, "own", None)
+        if own is not None:
+            own(owner)
+
     def begin_commit(self, attempt: TransactionAttempt) -> None:
         self.values.begin_commit(attempt)
 
@@ -305,11 +328,14 @@ MAPS: dict[StateType, type[NonTransactionalMap | TransactionalMap | OpaqueMap]] 
 """The map of each kind."""
 
 
-def map_of(kind: StateType, backing: BackingMap, codec: StateCodec | None = None) -> MapState:
-    """Return the map of this kind over a backing map."""
+def map_of(
+    kind: StateType, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None
+) -> MapState:
+    """Return the map of this kind over a backing map; a non-transactional one has no fence, so nobody owns it."""
     if kind not in MAPS:
         raise ConfigError(f"a state's kind is a StateType, got {shown(kind)}; give StateType.OPAQUE, for one")
-    return MAPS[kind](backing, codec)
+    made = MAPS[kind]
+    return made(backing, codec, owner) if issubclass(made, _FencedMap) else made(backing, codec)
 
 
 def _is_attempt(attempt: Any) -> bool:

@@ -9,6 +9,7 @@
 Laws
 - Fence and rows are written together or not at all: no row is newer than its fence, and what a fence says was written is there.
 - A row has a checksum over its state, partition and key too: one that is damaged, or in another's place, is an error that names it.
+- A fence says who wrote it and how many rows there are then: what another writer did, and rows that were lost, are seen.
 - Nothing is ever reset.
 
 Source: Storm's `IBackingMap`, `TransactionalValue` and `OpaqueValue`, which know no fence.
@@ -23,10 +24,21 @@ from typing import Any, NamedTuple, Protocol
 from windowing.core.checks import checked_name
 from windowing.core.codec import decode_value, encode_value, frame, unframe
 from windowing.errors import ConfigError, CorruptStateError, DefinitionChangedError, shown
-from windowing.transactions.attempt import TransactionAttempt
+from windowing.transactions.attempt import FIRST_TXID, TransactionAttempt
 from windowing.transactions.kinds import StateType
 
-__all__ = ["NO_TXID", "BackingMap", "Claim", "Fence", "Place", "Reading", "Row", "checked_state_name"]
+__all__ = [
+    "NO_TXID",
+    "BackingMap",
+    "Claim",
+    "Fence",
+    "Owner",
+    "Place",
+    "Reading",
+    "Row",
+    "checked_state_name",
+    "counted",
+]
 
 NO_TXID = 0
 """The txid of a row that a non-transactional state wrote."""
@@ -89,22 +101,38 @@ class Row(NamedTuple):
         return row
 
 
+class Owner(NamedTuple):
+    """Who writes a state: the life of a topology and its step, as a text of its own, and the first txid that is committed there."""
+
+    id: str
+    since: int = FIRST_TXID
+
+
 class Fence(NamedTuple):
-    """Who wrote last to a partition, and what its rows are."""
+    """Who wrote last to a partition, and what its rows are. owner: the id of an Owner, empty for a state that is driven by hand.
+
+    rows: how many there are, those without a value too; None where a version wrote the fence that did not count them.
+    """
 
     attempt: TransactionAttempt
     kind: StateType
     codec: str
     place: Place
+    owner: str = ""
+    rows: int | None = None
 
     def record(self) -> bytes:
         """Return the fence as bytes; equal fences are equal bytes."""
-        what = {
+        what: dict[str, Any] = {
             "kind": self.kind.value,
             "codec": self.codec,
             "txid": self.attempt.txid,
             "attempt": self.attempt.attempt,
         }
+        if self.owner:
+            what["owner"] = self.owner
+        if self.rows is not None:
+            what["rows"] = self.rows
         return frame(_MAGIC, encode_value({**what, **self.place._asdict()}))
 
     @classmethod
@@ -120,8 +148,10 @@ class Fence(NamedTuple):
                 StateType(data["kind"]),
                 str(data["codec"]),
                 Place(str(data["state"]), int(data["partition"]), int(data["partitions"])),
+                str(data.get("owner", "")),
+                None if data.get("rows") is None else int(data["rows"]),
             )
-        except (KeyError, TypeError, ValueError) as problem:
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
             raise CorruptStateError(f"{what} cannot be read: {shown(data)}; restore the state from a copy") from problem
         if fence.place[:2] != place[:2]:
             raise CorruptStateError(
@@ -183,8 +213,19 @@ class BackingMap(Protocol):
     def items(self) -> Iterator[tuple[bytes, Row]]:
         """Yield all rows in order of the keys, checked."""
 
+    def count(self) -> int:
+        """Return how many rows there are; asked at the start of a topology."""
+
     def close(self) -> None:
         """Let go of the store."""
+
+
+def counted(backing: BackingMap) -> tuple[Fence | None, int]:
+    """Return the fence of a partition and how many rows there are beside it, as of one moment."""
+    while True:
+        fence, rows = backing.multi_get([]).fence, backing.count()
+        if backing.multi_get([]).fence == fence:
+            return fence, rows
 
 
 def _key_shown(key: Any) -> str:

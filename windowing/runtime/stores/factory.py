@@ -8,8 +8,8 @@ A factory is plain data (of a memory store: the store itself) and opens nothing 
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from windowing.errors import ConfigError, shown
 from windowing.transactions.attempt import TransactionAttempt
@@ -17,7 +17,7 @@ from windowing.transactions.attempt_ledger import LEDGER, AttemptLedger
 from windowing.transactions.caches import CachedMap
 from windowing.transactions.kinds import StateType
 from windowing.transactions.maps import SnapshottableMap, map_of
-from windowing.transactions.rows import BackingMap, Place, checked_state_name
+from windowing.transactions.rows import BackingMap, Fence, Owner, Place, checked_state_name, counted
 from windowing.transactions.trident_state import MapState, Snapshottable
 from windowing.transactions.values import StateCodec, TypedJson
 
@@ -25,7 +25,8 @@ __all__ = ["MapStateFactory", "SnapshotFactory", "Store", "map_state", "snapshot
 
 
 class Store(Protocol):
-    """Where states are kept; each state has a name of its own in it."""
+    """Where states are kept; each state has a name of its own in it. It may have `identity(state)` too: a tuple of plain values
+    that is the same for every object that reaches the same rows; without it stores are compared by `==`."""
 
     def open(self, place: Place) -> BackingMap:
         """Return the rows of one partition."""
@@ -33,13 +34,15 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class MapStateFactory:
-    """The partitions of one map state. `cache` rows of each are kept in memory from batch to batch, 0: none."""
+    """The partitions of one map state. `cache` rows of each are kept in memory from batch to batch, 0: none. owner: who commits,
+    set by the runtime of a topology; None for who drives the state by hand."""
 
     store: Store
     name: str
     kind: StateType
     codec: StateCodec
     cache: int = 0
+    owner: Owner | None = None
 
     def __post_init__(self) -> None:
         checked_state_name(self.name)
@@ -57,26 +60,42 @@ class MapStateFactory:
                 f"the state {self.name} has no partition {partition} of {partitions}; they are numbered from 0"
             )
         backing = self.store.open(Place(self.name, partition, partitions))
-        return map_of(self.kind, CachedMap(backing, self.cache) if self.cache else backing, self.codec)
+        return map_of(self.kind, CachedMap(backing, self.cache) if self.cache else backing, self.codec, self.owner)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What is written to: the same for all factories of one state in one store."""
+        own = getattr(self.store, "identity", None)
+        return own(self.name) if callable(own) else (self.store, self.name)
+
+    def owned_by(self, owner: Owner) -> MapStateFactory:
+        """Return the same state, as this owner writes it."""
+        return replace(self, owner=owner)
+
+    def stored(self, partitions: int) -> list[tuple[Place, Fence | None, int]]:
+        """Return the fence and the number of rows of the ledger and of each partition. Cost: a connection and a count for each."""
+        found = []
+        for partition in (LEDGER, *range(partitions)):
+            place = Place(self.name, partition, partitions)
+            with closing(self.store.open(place)) as rows:
+                found.append((place, *counted(rows)))
+        return found
+
+    def mark(self, partitions: int) -> None:
+        """Leave a sign that the state was begun, for one whose rows have no fence; one that is there stays."""
+        with closing(self.ledger(partitions)) as ledger:
+            ledger.mark()
 
     def ledger(self, partitions: int) -> AttemptLedger:
         """Return where attempts are claimed, over a connection of its own; close it."""
-        return AttemptLedger(self.store.open(Place(self.name, LEDGER, partitions)), self.kind, self.codec.name)
+        backing = self.store.open(Place(self.name, LEDGER, partitions))
+        return AttemptLedger(backing, self.kind, self.codec.name, self.owner)
 
     def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
         """Claim the next attempt at a batch, of this number at least, durably; for drivers without a coordinator, before the
         attempt begins."""
         with closing(self.ledger(partitions)) as ledger:
             return ledger.claim(txid, at_least)
-
-    def last_attempt(self, partitions: int) -> TransactionAttempt | None:
-        """Return the greatest attempt that has claimed or written the state, None for a new one. Cost: a read a partition."""
-        found = []
-        for partition in (LEDGER, *range(partitions)):
-            with closing(self.store.open(Place(self.name, partition, partitions))) as rows:
-                fence = rows.multi_get([]).fence
-            found += [] if fence is None else [fence.attempt]
-        return max(found, default=None)
 
 
 @dataclass(frozen=True)
@@ -98,9 +117,27 @@ class SnapshotFactory:
         """Claim the next attempt at a batch; see MapStateFactory."""
         return self.values.claim_attempt(txid, partitions, at_least)
 
-    def last_attempt(self, partitions: int) -> TransactionAttempt | None:
-        """Return the greatest attempt that has claimed or written the state; see MapStateFactory."""
-        return self.values.last_attempt(partitions)
+    @property
+    def name(self) -> str:
+        """The name of the state."""
+        return self.values.name
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What is written to."""
+        return self.values.identity
+
+    def owned_by(self, owner: Owner) -> SnapshotFactory:
+        """Return the same state, as this owner writes it."""
+        return SnapshotFactory(self.values.owned_by(owner))
+
+    def stored(self, partitions: int) -> list[tuple[Place, Fence | None, int]]:
+        """Return the fences and numbers of rows; see MapStateFactory."""
+        return self.values.stored(partitions)
+
+    def mark(self, partitions: int) -> None:
+        """Leave a sign that the state was begun; see MapStateFactory."""
+        self.values.mark(partitions)
 
 
 def map_state(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
+from typing import Any
 
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.rows import Claim, Fence, Place, Reading, Row
@@ -38,6 +39,10 @@ class MemoryStore:
     def open(self, place: Place) -> MemoryMap:
         """Return the rows of one partition."""
         return MemoryMap(place, self._partitions.setdefault((place.state, place.partition), _Partition()))
+
+    def identity(self, state: str) -> tuple[Any, ...]:
+        """Return what the rows of a state are known by: this object and the name."""
+        return "memory", id(self), state
 
 
 class MemoryMap:
@@ -76,6 +81,10 @@ class MemoryMap:
         with self._partition.lock:
             rows = sorted(self._partition.rows.items())
         yield from rows
+
+    def count(self) -> int:
+        with self._partition.lock:
+            return len(self._partition.rows)
 
     def close(self) -> None:
         """Nothing: the rows live as long as the store."""

@@ -72,6 +72,7 @@ _WRITE = """
     )
     SELECT count(*) FROM claimed
 """
+_COUNT = "SELECT count(*) FROM {rows} WHERE partition = %(partition)s"
 _PAGE_OF = """
     SELECT key, txid, value, previous, crc FROM {rows} WHERE partition = %(partition)s AND key > %(after)s
     ORDER BY key LIMIT %(limit)s
@@ -91,6 +92,17 @@ class PostgresStore:
     def open(self, place: Place) -> PostgresMap:
         """Return the rows of one partition, over a connection of its own."""
         return PostgresMap(self.url, place, self.patience_s)
+
+    def identity(self, state: str) -> tuple[Any, ...]:
+        """Return what the rows of a state are known by: server, database, schema and table, by whatever user. Other names of one
+        server are told apart by the fence only."""
+        try:
+            found = psycopg.conninfo.conninfo_to_dict(self.url)
+        except psycopg.ProgrammingError:
+            return "postgres", self.url, state
+        host = str(found.get("hostaddr") or found.get("host") or "").lower()
+        where = ("127.0.0.1" if host == "localhost" else host, str(found.get("port") or 5432))
+        return "postgres", *where, found.get("dbname") or found.get("user"), found.get("options"), state
 
     def __repr__(self) -> str:
         return f"PostgresStore({masked(self.url)!r})"
@@ -184,6 +196,10 @@ class PostgresMap(Remote):
         while page := self._patiently(partial(self._all, sql.SQL(_PAGE_OF), after=after, limit=_PAGE)):
             yield from ((row[0], Row.sound(self.place, *row)) for row in page)
             after = page[-1][0]
+
+    def count(self) -> int:
+        ((rows,),) = self._patiently(partial(self._all, sql.SQL(_COUNT)))
+        return int(rows)
 
     def _all(self, query: sql.SQL, **bound: Any) -> list[tuple[Any, ...]]:
         assert self._db is not None

@@ -89,6 +89,18 @@ class RedisStore:
         """Return the rows of one partition, over a connection of its own."""
         return RedisMap(self.url, place, self.patience_s)
 
+    def identity(self, state: str) -> tuple[Any, ...]:
+        """Return what the rows of a state are known by: server, database and name, by whatever user. Other names of one server are
+        told apart by the fence only."""
+        parse: Any = redis.connection.parse_url
+        try:
+            found: dict[str, Any] = dict(parse(self.url))
+        except ValueError:
+            return "redis", self.url, state
+        host = str(found.get("path") or found.get("host") or "localhost").lower()
+        where = ("127.0.0.1" if host == "localhost" else host, found.get("port") or 6379, found.get("db") or 0)
+        return "redis", *where, state
+
     def __repr__(self) -> str:
         return f"RedisStore({masked(self.url)!r})"
 
@@ -150,6 +162,10 @@ class RedisMap(Remote):
         for start in range(0, len(names), _PAGE):
             keys = names[start : start + _PAGE]
             yield from ((k, row) for k, row in zip(keys, self.multi_get(keys).rows, strict=True) if row is not None)
+
+    def count(self) -> int:
+        hlen: Callable[[], Any] = partial(self._client.hlen, self._keys[1])
+        return int(self._patiently(hlen))
 
     def _packed(self, key: bytes, row: Row) -> bytes:
         has = _HAS_VALUE * (row.value is not None) + _HAS_PREVIOUS * (row.previous is not None)

@@ -64,6 +64,9 @@ class Remote(ABC):
     def items(self) -> Iterator[tuple[bytes, Row]]: ...
 
     @abstractmethod
+    def count(self) -> int: ...
+
+    @abstractmethod
     def close(self) -> None: ...
 
     @abstractmethod

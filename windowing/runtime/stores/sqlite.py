@@ -51,6 +51,11 @@ class SqliteStore:
         """Return the rows of one partition, over a connection of its own."""
         return SqliteMap(Path(self.path), place, self.timeout_s)
 
+    def identity(self, state: str) -> tuple[Any, ...]:
+        """Return what the rows of a state are known by: the file, whatever links lead to it, and the table, whose case SQLite
+        does not tell apart."""
+        return "sqlite", str(Path(self.path).resolve()), state.lower()
+
 
 class SqliteMap:
     """One partition (BackingMap). For one thread at a time."""
@@ -128,6 +133,11 @@ class SqliteMap:
             if len(page) < _PAGE:
                 return
             last = next(reversed(page))
+
+    def count(self) -> int:
+        with self._told():
+            query = f'SELECT count(*) FROM "{self._rows}" WHERE partition = ?'
+            return int(self._db.execute(query, (self.place.partition,)).fetchone()[0])
 
     def close(self) -> None:
         self._db.close()

@@ -29,8 +29,9 @@ from windowing.runtime.clock import Clock
 from windowing.runtime.loop import LoopedCluster
 from windowing.runtime.stores.records import SqliteRecordStore
 from windowing.runtime.tasks import Task
-from windowing.runtime.trident.crew import TridentCrew, crew_of
+from windowing.runtime.trident.crew import TridentCrew, coordinator_state, crew_of
 from windowing.runtime.trident.hub import TridentHub, TridentResult
+from windowing.runtime.trident.kept import owners_of
 from windowing.runtime.trident.master import SinkWriter
 from windowing.topology.trident.fields import Row
 from windowing.topology.trident.plan import TridentPlan
@@ -92,6 +93,7 @@ class TridentCluster(LoopedCluster):
         self._hub.trident.sinks = {name: [] for name in self.plan.sinks if name not in writers}
         self._own = None if state_path is None else SqliteRecordStore(state_path)
         store = self._own or records or MemoryRecordStore()
+        self._coordinator = coordinator_state(self.plan, store)
         self.states: dict[str, list[Any]] = {}
         try:
             for id, state in self.plan.states.items():
@@ -181,7 +183,12 @@ class TridentCluster(LoopedCluster):
         return self.crew.tasks
 
     def _take_hold(self) -> None:
-        """Nothing: states and records were opened when the cluster was made."""
+        """Make the states this topology's own; states and records were opened when the cluster was made, to be read."""
+        for id, owner in owners_of(self.plan, self._coordinator).items():
+            for state in self.states[id]:
+                take = getattr(state, "own", None)
+                if take is not None:
+                    take(owner)
 
     def _held(self) -> Iterable[Callable[[], object]]:
         states = [state.close for partitions in self.states.values() for state in partitions]

@@ -24,7 +24,7 @@ from windowing.transactions.coordinator_rules import CoordinatorConfig
 from windowing.transactions.spouts import ICommitterTridentSpout
 from windowing.transactions.transactional_state import RecordStore, TransactionalState, part_of
 
-__all__ = ["TridentCrew", "crew_of"]
+__all__ = ["TridentCrew", "coordinator_state", "crew_of"]
 
 _YEARS_MS = 1 << 50
 Given = Mapping[str, Sequence[Sequence[Any]]]
@@ -37,6 +37,15 @@ class TridentCrew:
     tasks: list[Task]
     master: MasterTask
     requests: dict[str, RequestTask]
+
+
+def coordinator_state(plan: TridentPlan, store: RecordStore) -> TransactionalState:
+    """Return where the records of a topology's coordinator are."""
+    return _root(plan, store).at("master")
+
+
+def _root(plan: TridentPlan, store: RecordStore) -> TransactionalState:
+    return TransactionalState(store, part_of(plan.name))
 
 
 def crew_of(
@@ -71,7 +80,7 @@ class _Hall:
         given: Given,
     ) -> None:
         self._plan, self._hub, self._states, self._given = plan, hub, states, given
-        self._state = TransactionalState(store, part_of(plan.name))
+        self._state = _root(plan, store)
         self._ids = 0
         self.tasks: list[Task] = []
         self.requests: dict[str, RequestTask] = {}
@@ -80,7 +89,7 @@ class _Hall:
         # A task may hold a batch for as long as those before it are tried: the trees time out, never this.
         self._patience_ms = 2 * self.timeout_ms * (config.max_pending + 1)
         self._requests = frozenset(plan.batch_groups[found.spout] for found in plan.drpc.values())
-        self.master = MasterTask(hub, self.next_id(), plan, config, self._state.at("master"))
+        self.master = MasterTask(hub, self.next_id(), plan, config, coordinator_state(plan, store))
         for group in plan.groups.values():
             hub.inboxes |= {(group.id, task): deque() for task in range(group.parallelism)}
 

@@ -2,17 +2,16 @@
 
     batch 5 (txid 6)   6:0 fails   6:1 fails   6:2 commits          a crash, another process: 6:3
 
-Each store of states hands out its own numbers. The last state's counts; the others are asked first, so that it is above theirs,
-and a topology that has lost a state goes on with greater numbers than it had.
+Each store of states hands out its own numbers. The last state's counts; the others are asked first, so that it is above theirs.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from windowing.errors import ConfigError, SupersededError, shown
+from windowing.errors import ConfigError, shown
 from windowing.topology.trident.plan import TridentPlan
-from windowing.topology.trident.stateful import Persist, SnapshotFactory
+from windowing.topology.trident.stateful import SnapshotFactory
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.kinds import StateType
 
@@ -26,35 +25,18 @@ class Attempts:
     """
 
     def __init__(self, plan: TridentPlan) -> None:
-        written = {
-            node.operation.state
-            for number in _operations(plan)
-            for node in [plan.processor(number)]
-            if isinstance(node.operation, Persist)
-        }
         self._ledgers: list[tuple[str, Any, int]] = []
-        for id, state in sorted(plan.states.items()):
-            factory = state.spec.factory
+        for id, factory, partitions in sorted(plan.written):
             own = factory.factory if isinstance(factory, SnapshotFactory) else factory
-            if id in written and callable(getattr(own, "claim_attempt", None)):
-                self._ledgers.append((id, factory, state.partitions))
-            elif id in written and state.spec.kind is not StateType.NON_TRANSACTIONAL:
+            if callable(getattr(own, "claim_attempt", None)):
+                self._ledgers.append((id, factory, partitions))
+            elif factory.kind is not StateType.NON_TRANSACTIONAL:
                 raise ConfigError(
-                    f"{id} of topology {plan.name!r} is {shown(state.spec.kind)}, and its factory {shown(own)} has no "
+                    f"{id} of topology {plan.name!r} is {shown(factory.kind)}, and its factory {shown(own)} has no "
                     "claim_attempt(txid, partitions, at_least): attempts could not be told apart after a restart; use map_state, "
                     "or add it (AttemptLedger)"
                 )
         self._last = TransactionAttempt(0, 0)
-
-    def require_new(self, checkpoint: str) -> None:
-        """Raise SupersededError if a state holds batches of another checkpoint: those of a new one have the same txids."""
-        for id, factory, partitions in self._ledgers:
-            found = factory.last_attempt(partitions) if callable(getattr(factory, "last_attempt", None)) else None
-            if found is not None:
-                raise SupersededError(
-                    f"checkpoint {checkpoint} is new, but {id} ({shown(factory)}) was written by attempt {found} of another: its "
-                    "batches would be taken for those; go on with that checkpoint, or give the state another name or store"
-                )
 
     def claim(self, txid: int) -> TransactionAttempt:
         """Return the next attempt at a batch. Raises SupersededError if another process has begun a later one.
@@ -66,7 +48,3 @@ class Attempts:
             attempt = factory.claim_attempt(txid, partitions, attempt.attempt)
         self._last = attempt
         return attempt
-
-
-def _operations(plan: TridentPlan) -> list[int]:
-    return [number for group in plan.groups.values() if not group.is_spout for number in group.nodes]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import reduce
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -25,6 +26,7 @@ from windowing.spark.acks import Acks
 from windowing.spark.hadoop import Folder, literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.level import emitted
+from windowing.spark.one_query import take
 from windowing.spark.outlets import Outlets
 from windowing.spark.running import Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
@@ -43,6 +45,7 @@ from windowing.topology.trident.units import Section, TridentUnits
 from windowing.topology.trident.windowed import LateTuples, Window
 from windowing.transactions.coordinator_rules import OnFailure
 from windowing.transactions.kinds import StateType
+from windowing.transactions.ownership import Life, Progress, owned
 from windowing.transactions.transactional_state import RecordStore
 
 __all__ = ["submit_trident"]
@@ -85,7 +88,7 @@ def submit_trident(
     plan = topology.build() if isinstance(topology, TridentTopology) else topology
     units = TridentUnits(plan)
     _require_runnable(plan)
-    attempts = Attempts(plan)
+    Attempts(plan)
     if on_failure is OnFailure.SKIP:
         _require_skippable(units)
     given = _given(plan, sources or {}, records)
@@ -102,8 +105,8 @@ def submit_trident(
     width = definition.shuffle_partitions(spark, str(checkpoint), partitions, max(places.values(), default=1))
     labels = {level: task_labels(spark, places[level], width) for level in sorted(places)}
     unread = tuple(_unread_late(units))
-    if definition.last_batch(spark, str(checkpoint)) is None:
-        attempts.require_new(str(checkpoint))
+    life, plan = _owned(spark, str(checkpoint), plan)
+    units = TridentUnits(plan)
     writer = TridentWriter(
         units,
         Outlets(outlets, unread),
@@ -113,7 +116,7 @@ def submit_trident(
         partitions=width,
         retry=RetryPolicy.of(plan.config),
         on_failure=on_failure,
-        attempts=attempts,
+        attempts=Attempts(plan),
         commits=Folder(spark, str(checkpoint)) / "commits",
         acks=_acks(spark, str(checkpoint), sources or {}),
     )
@@ -121,7 +124,7 @@ def submit_trident(
         Plan(
             spark=spark,
             checkpoint=str(checkpoint),
-            definition={**definition.frame(spark), "trident": described(units, width)},
+            definition={**definition.frame(spark), "trident": {**described(units, width), "states": life.plain()}},
             output=lambda folder: metrics.observed(
                 _stream(spark, units, inputs, labels, folder, keep), metrics.wire_metric_columns()
             ),
@@ -132,6 +135,27 @@ def submit_trident(
         ),
         drain,
     )
+
+
+def _owned(spark: SparkSession, checkpoint: str, plan: TridentPlan) -> tuple[Life, TridentPlan]:
+    """Return the life of the topology that the checkpoint is, and the plan with its states as this life writes them.
+
+    Raises SupersededError for a state that another one writes, CorruptStateError for one that lacks what the checkpoint knows.
+    """
+    done = take(spark, checkpoint)  # a query that goes on would write between the readings
+    try:
+        last, pending = definition.last_batch(spark, checkpoint), definition.pending_batch(spark, checkpoint)
+        kept = (definition.stored(spark, checkpoint) or {}).get("trident")
+        if kept is None and last is not None:
+            return Life(""), plan  # no checkpoint of ours: refused, with the reason, before anything is written
+        new_id = f"{plan.name} {uuid4().hex}"
+        life = Life(new_id) if kept is None else Life.of(kept.get("states"), new_id)
+        committed = 0 if last is None else last + 1 - (pending is not None)
+        progress = Progress.unnumbered(f"checkpoint {checkpoint}", committed, pending is not None)
+        life, owners = owned(life, plan.written, progress, claims=True)
+    finally:
+        done.set()
+    return life, plan.owned_by(owners)
 
 
 def _stream(

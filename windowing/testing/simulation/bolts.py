@@ -11,6 +11,7 @@ from windowing.testing.simulation.source import Add, Row, key_of
 from windowing.testing.simulation.tasks import Effects, Task, spec_of
 from windowing.transactions.batch_effects import Batch, Begin, Execute, Finish, Forget, Report
 from windowing.transactions.bolt_executor import TridentBoltExecutor
+from windowing.transactions.rows import Owner
 
 if TYPE_CHECKING:
     from windowing.testing.simulation.world import Message
@@ -91,7 +92,7 @@ class StateTask(MapTask):
 
     def start(self) -> Effects:
         scenario = self.scenario
-        factory = map_state(self.world.states, STATE, scenario.state, cache=scenario.cache)
+        factory = map_state(self.world.states, STATE, scenario.state, cache=scenario.cache).owned_by(Owner("simulated"))
         self._state = factory.make_state(int(self.name[1:]), scenario.states)
         return super().start()
 

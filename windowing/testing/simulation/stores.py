@@ -113,5 +113,8 @@ class StateRows:
     def items(self) -> Iterator[tuple[bytes, Row]]:
         return self._beneath.items()
 
+    def count(self) -> int:
+        return self._beneath.count()
+
     def close(self) -> None:
         self._beneath.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from windowing.errors import BoltError, StateError, shown
+from windowing.errors import BoltError, CheckpointError, StateError, shown
 from windowing.topology.makers import copies_of
 from windowing.topology.schema import Schema
 from windowing.topology.trident.code import TridentOutput, raised
@@ -41,8 +41,8 @@ class StatefulProcessor(TridentProcessor):
         batch, rows = slot
         try:
             return self._work(batch, rows)
-        except StateError:
-            raise  # the driver knows it by its type: superseded, say
+        except (StateError, CheckpointError):
+            raise  # the driver knows it by its type: superseded, lost
         except (Exception, SystemExit) as problem:
             raise raised(self._who, problem, f"on the {len(rows)} tuples of batch {shown(batch.id)}") from problem
 

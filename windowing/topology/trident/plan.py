@@ -12,7 +12,7 @@ window) or reads, by way of others, one that does: it works in the order of the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -24,8 +24,10 @@ from windowing.topology.schema import Schema
 from windowing.topology.trident.graph import Graph, PartitionNode, ProcessorNode, SpoutNode
 from windowing.topology.trident.operations import Sink
 from windowing.topology.trident.partitions import IdentityGrouping, Partitioning
-from windowing.topology.trident.stateful import StateSpec
+from windowing.topology.trident.stateful import Persist, StateSpec
 from windowing.topology.trident.windowed import Window
+from windowing.transactions.ownership import WrittenState
+from windowing.transactions.rows import Owner
 
 __all__ = ["Drpc", "Exchange", "GroupPlan", "Phase", "StatePlan", "TridentPlan"]
 
@@ -110,6 +112,25 @@ class TridentPlan:
     def spouts(self) -> tuple[SpoutNode, ...]:
         """The sources, requests of DRPC included."""
         return tuple(node for node in self.graph.nodes.values() if isinstance(node, SpoutNode))
+
+    @property
+    def written(self) -> tuple[WrittenState, ...]:
+        """The states that a step persists, in the order of their ids."""
+        steps = (getattr(node, "operation", None) for node in self.graph.nodes.values())
+        ids = {step.state for step in steps if isinstance(step, Persist)}
+        return tuple(
+            WrittenState(id, state.spec.factory, state.partitions) for id, state in self.states.items() if id in ids
+        )
+
+    def owned_by(self, owners: Mapping[str, Owner]) -> TridentPlan:
+        """Return the same plan, whose states these owners write, by the id of the state."""
+        states = dict(self.states)
+        for id, owner in owners.items():
+            spec = states[id].spec
+            take = getattr(spec.factory, "owned_by", None)
+            if take is not None:
+                states[id] = replace(states[id], spec=replace(spec, factory=take(owner)))
+        return replace(self, states=states)
 
     def group(self, id: str) -> GroupPlan:
         """Return a group by its id; ConfigError names the nearest one."""

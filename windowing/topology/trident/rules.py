@@ -78,10 +78,11 @@ def one_writer(facts: Facts) -> Iterator[str]:
     seen: list[tuple[str, object]] = []
     for node, persist in facts.doing(Persist):
         factory = getattr(persist.spec.factory, "factory", persist.spec.factory)
+        written = getattr(factory, "identity", factory)
         for other, known in seen:
-            if type(known) is type(factory) and known == factory:
+            if type(known) is type(written) and known == written:
                 yield f"{node.called} writes the same state as {other}: {shown(factory)}; give each a name of its own"
-        seen.append((node.called, factory))
+        seen.append((node.called, written))
 
 
 def exactly_once(facts: Facts) -> Iterator[str]:

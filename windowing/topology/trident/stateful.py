@@ -22,6 +22,7 @@ from windowing.transactions.aggregators import CombinerValueUpdater, ReducerValu
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.kinds import Guarantee, StateType
 from windowing.transactions.maps import SnapshottableMap
+from windowing.transactions.rows import Owner
 
 __all__ = ["CombinerUpdater", "Persist", "Query", "ReducerUpdater", "SnapshotFactory", "StateSpec"]
 
@@ -66,10 +67,16 @@ class SnapshotFactory:
         attempt: TransactionAttempt = self.factory.claim_attempt(txid, partitions, at_least)
         return attempt
 
-    def last_attempt(self, partitions: int) -> TransactionAttempt | None:
-        """Return the greatest attempt that has claimed or written the state, as the factory knows it."""
-        attempt: TransactionAttempt | None = self.factory.last_attempt(partitions)
-        return attempt
+    def __getattr__(self, name: str) -> Any:
+        """Look up what else the factory says of its state: name, identity, stored, mark."""
+        if name.startswith("_") or name == "factory":
+            raise AttributeError(name)
+        return getattr(self.factory, name)
+
+    def owned_by(self, owner: Owner) -> SnapshotFactory:
+        """Return the same state, as this owner writes it."""
+        own = getattr(self.factory, "owned_by", None)
+        return self if own is None else SnapshotFactory(own(owner))
 
 
 @dataclass(frozen=True, slots=True)
