@@ -1,4 +1,4 @@
-"""A process is killed, then what it left beside its SQLite file is damaged: all that it was told is durable is there, or an error is."""
+"""A process is killed, then what it left beside its SQLite file is damaged: what was told durable is there, or an error is."""
 
 from __future__ import annotations
 

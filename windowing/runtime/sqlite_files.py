@@ -3,9 +3,9 @@
     before a commit   the pages that change are in `<file>-journal`, on the disk: a killed process is undone from there
     after it          they are in the file, on the disk, and the journal is of no use to anybody
 
-So a commit that returned does not hang on a second file. SQLite's write-ahead log keeps the newest commits beside the file, and takes
-a log that is cut short, changed by one bit or missing for a shorter history, without a word. The price is two or three more syncs of
-the disk a commit.
+So a commit that returned does not hang on a second file. SQLite's write-ahead log keeps the newest commits beside the file, and
+takes a log that is cut short, changed by one bit or missing for a shorter history, without a word. The price is two or three more
+syncs of the disk a commit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def make_durable(db: sqlite3.Connection, patience_s: float = 0.0) -> None:
 def make_whole(path: Path, fill: Callable[[sqlite3.Connection], object]) -> None:
     """Make a new file under another name, then give it its own: whoever finds the file finds all of it.
 
-    If another process was faster, its file stays.
+    If another process was faster, its file stays. What a file of that name that is gone has left beside it is removed: SQLite would
+    bring pages of the old file into the new one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
@@ -60,6 +61,8 @@ def make_whole(path: Path, fill: Callable[[sqlite3.Connection], object]) -> None
     try:
         with closing(sqlite3.connect(hidden, isolation_level=None)) as db:
             fill(db)
+        for left in ("-journal", "-wal", "-shm") if not path.exists() else ():
+            path.with_name(path.name + left).unlink(missing_ok=True)
         with suppress(FileExistsError):
             os.link(hidden, path)
     finally:
