@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from windowing.errors import CheckpointError, ConfigError, SourceError
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, SourceError
+from windowing.spark import sqlite_queue
 from windowing.spark.failures import WorkerError
-from windowing.spark.spouts import Offsets, PartitionedSpout, Root, SpoutReader, batch_of
+from windowing.spark.spouts import Offsets, PartitionedSpout, Root, SpoutReader, batch_of, refuse_other
 from windowing.spark.sqlite_queue import SqliteQueue
 from windowing.topology.schema import Schema
 
@@ -233,8 +237,156 @@ def test_what_does_not_fit_a_queue_is_refused_whole(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="max_rows of a queue is a whole number"):
         SqliteQueue(tmp_path / "q.db", "n long", max_rows=0)
     (tmp_path / "other.db").write_bytes(b"no database at all" * 100)
-    with pytest.raises((SourceError, sqlite3.DatabaseError)):
+    with pytest.raises(CorruptStateError, match=r"other\.db is damaged, or not ours: file is not a database"):
         SqliteQueue(tmp_path / "other.db", "n long")
+
+
+def test_a_queue_that_was_made_anew_is_refused_by_the_checkpoint_that_read_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    old = SqliteQueue(path, "n long")
+    old.put([(n,) for n in range(300)])
+    reader = reader_of(old)
+    begun = reader.initialOffset()
+    read = reader.latestOffset(begun, ReadAllAvailable())
+    assert SqliteQueue(path, "n long").identity == old.identity, "opened again it is the same queue"
+    reader_of(SqliteQueue(path, "n long")).partitions(begun, read)
+    shutil.copy(path, tmp_path / "copy.db")
+    path.unlink()
+    new = SqliteQueue(path, "n long")
+    new.put([(n,) for n in range(500)])
+    sentence = r"spout 'numbers' reads another SqliteQueue at .*q\.db than this checkpoint has read.*begin with a new checkpoint"
+    for use in (
+        lambda: reader_of(new).latestOffset(read, ReadAllAvailable()),
+        lambda: reader_of(new).partitions(begun, read),
+        lambda: refuse_other(read, new, "numbers"),
+    ):
+        with pytest.raises((CheckpointError, WorkerError), match=sentence):
+            use()
+    with pytest.raises(SourceError, match="is not the one that was opened: its file was made anew since"):
+        old.put([(1,)])
+    shutil.copy(tmp_path / "copy.db", path)
+    assert reader_of(SqliteQueue(path, "n long")).latestOffset(read, ReadAllAvailable()) is read
+    legacy = {name: part for name, part in read.items() if name != "source"}
+    assert reader_of(old).latestOffset(legacy, ReadAllAvailable()) is legacy, (
+        "written by an earlier version: taken over"
+    )
+
+
+def uses(queue: SqliteQueue) -> list[Callable[[], Any]]:
+    """All that can be done with a queue of the rows 0 to 9."""
+    root = Root(0, {"0": 0}, {"0": 10})
+    return [
+        lambda: queue.put([(10, "x")]), lambda: len(queue), queue.rows, lambda: queue.dead, queue.initial, queue.latest,
+        lambda: list(queue.read("0", 0, 10)), lambda: queue.begin("me", None), lambda: queue.ack(root),
+        lambda: queue.fail(root, "count"), lambda: SqliteQueue(queue.path, "n long, text string"),
+    ]  # fmt: skip
+
+
+def a_queue(path: Path) -> SqliteQueue:
+    queue = SqliteQueue(path, "n long, text string")
+    queue.put([(n, f"text {n} ") for n in range(10)])
+    return queue
+
+
+def test_a_queue_that_is_locked_full_or_gone_is_an_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_queue, "_WAIT_S", 0.05)
+    queue = a_queue(tmp_path / "q.db")
+    with closing(sqlite3.connect(queue.path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for use in uses(queue):
+            with pytest.raises(SourceError, match=r"q\.db is locked by another process for more than 0\.05 s"):
+                use()
+    kept = Path(queue.path).read_bytes()
+    Path(queue.path).unlink()
+    for use in uses(queue)[:-1]:
+        with pytest.raises(SourceError, match=r"q\.db is gone: its file was deleted or moved; put it back from a copy"):
+            use()
+    assert not Path(queue.path).exists(), "nothing is made anew in silence"
+    Path(queue.path).write_bytes(kept)
+    make_durable = sqlite_queue.make_durable
+
+    def full(db: sqlite3.Connection, patience_s: float) -> None:
+        make_durable(db, patience_s)
+        db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
+
+    monkeypatch.setattr(sqlite_queue, "make_durable", full)
+    with pytest.raises(SourceError, match=r"cannot be read or written: database or disk is full; look at the disk"):
+        queue.put([(10, "".join(map(str, range(20_000))))])
+    monkeypatch.undo()
+    assert queue.put([(10, "x")]) == 1
+    assert [n for n, _ in queue.rows()] == list(range(11))
+    with pytest.raises(SourceError, match="cannot be opened"):
+        SqliteQueue(tmp_path / "q.db" / "below" / "q.db", "n long")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE queue SET row = CAST(replace(row, 'text 3', 'text 4') AS BLOB)",
+        "UPDATE queue SET attempt = 4 WHERE id = 4",
+        "UPDATE queue SET row = (SELECT row FROM queue WHERE id = 9) WHERE id = 4",
+        "UPDATE queue SET row = CAST(row AS TEXT)",
+        "UPDATE meta SET value = '99' WHERE name = 'last'",
+        "UPDATE meta SET value = 'me' WHERE name = 'fields'",
+        "DELETE FROM meta WHERE name = 'crc'",
+        "DELETE FROM meta WHERE name = 'identity'",
+        "DELETE FROM meta",
+        "DROP TABLE queue",
+    ],
+)
+def test_a_row_or_a_fact_of_a_queue_that_was_changed_is_damage(tmp_path: Path, change: str) -> None:
+    queue = a_queue(tmp_path / "q.db")
+    with closing(sqlite3.connect(queue.path)) as db, db:
+        db.execute(change)
+    with pytest.raises((CorruptStateError, SourceError), match=r"q\.db is (damaged|not the one)"):
+        list(queue.read("0", 0, 10))
+    if "meta" in change:
+        with pytest.raises(CorruptStateError, match="is damaged"):
+            SqliteQueue(queue.path, "n long, text string")
+
+
+def test_a_flipped_bit_anywhere_in_a_queue_is_an_error_of_ours_or_does_no_harm(tmp_path: Path) -> None:
+    queue = a_queue(tmp_path / "q.db")
+    whole, rows, path = Path(queue.path).read_bytes(), queue.rows(), Path(queue.path)
+    chance = random.Random(1)
+    spots = chance.sample([at for at, byte in enumerate(whole) if byte], 250)
+    flipped = [whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :] for at in spots]
+    refused = 0
+    for content in [*flipped, *(whole[:cut] for cut in range(0, len(whole), 512))]:
+        path.write_bytes(content)
+        try:
+            queue.begin("me", None)
+            assert queue.latest() == {"0": 10}
+            assert [tuple(row.values()) for batch in queue.read("0", 0, 10) for row in batch.to_pylist()] == rows
+        except (CorruptStateError, SourceError):
+            refused += 1
+    assert refused > 100
+
+
+def test_a_queue_of_an_earlier_version_gets_its_identity_and_its_checksums(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "q.db")) as db, db:
+        db.executescript(
+            "PRAGMA journal_mode = WAL; CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
+            "CREATE TABLE queue (id INTEGER PRIMARY KEY AUTOINCREMENT, attempt INTEGER NOT NULL, row BLOB NOT NULL);"
+            "CREATE TABLE dead (id INTEGER PRIMARY KEY, component TEXT NOT NULL, row BLOB NOT NULL);"
+            "INSERT INTO meta VALUES ('fields', 'n bigint'), ('partitions', '1'), ('query', 'me'), ('acked', '{\"0\": 2}');"
+            "INSERT INTO queue VALUES (1, 1, x'5b315d'), (3, 2, x'5b335d'), (9, 1, x'5b395d'); DELETE FROM queue WHERE id = 9;"
+            "INSERT INTO dead VALUES (2, 'count', x'5b325d')"
+        )
+    queue = SqliteQueue(tmp_path / "q.db", "n long")
+    assert (queue.rows(), queue.dead, queue.initial(), queue.latest()) == ([(1,), (3,)], [(2,)], {"0": 0}, {"0": 9})
+    with pytest.raises(CheckpointError, match="acked up to offset 2"):
+        queue.begin("me", {"0": 1})
+    assert queue.identity is not None
+    assert SqliteQueue(tmp_path / "q.db", "n long").identity == queue.identity
+
+
+@pytest.mark.parametrize("path", [None, 7, "", b"q.db", "a\0b"], ids=repr)
+def test_a_path_that_is_none_is_refused(path: Any) -> None:
+    with pytest.raises(ConfigError, match="the path of a queue is text or a Path, got"):
+        SqliteQueue(path, "n long")
 
 
 values = st.fixed_dictionaries(

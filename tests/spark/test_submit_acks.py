@@ -149,6 +149,13 @@ def test_a_checkpoint_from_an_older_copy_is_refused_when_its_queue_has_forgotten
     shutil.copytree(tmp_path / "copy", checkpoint)
     with pytest.raises(CheckpointError, match=r"acked up to offset 2 .* read up to 1: it is an older copy"):
         start(counts(**{"topology.acker.executors": 0}), queue)
+    (tmp_path / "queue.db").rename(tmp_path / "kept.db")
+    anew = SqliteQueue(tmp_path / "queue.db", WORDS)
+    anew.put([("moon", 70_000)] * 5)
+    with pytest.raises(CheckpointError, match=r"reads another SqliteQueue at .*queue.db than this checkpoint has read"):
+        start(counts(**{"topology.acker.executors": 0}), anew)
+    assert len(anew) == 5
+    (tmp_path / "kept.db").rename(tmp_path / "queue.db")
     shutil.rmtree(checkpoint)
     queue.put([("cow", 60_000)])
     assert start(counts(), queue, drain=True)["count"] == [("cow", 60_000, 1)], "a new checkpoint takes what is left"

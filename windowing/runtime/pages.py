@@ -23,6 +23,7 @@ from windowing.core.codec import META_MAGIC, dumps, frame, loads, unframe
 from windowing.core.pages import Rows
 from windowing.errors import CheckpointError, CorruptStateError
 from windowing.runtime.page_codec import decode_page, encode_page
+from windowing.runtime.sqlite_files import checked_path, make_durable
 
 __all__ = ["MemoryPages", "SqlitePages"]
 
@@ -82,7 +83,7 @@ class SqlitePages:
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self.name = "a temporary file" if path is None else str(path)
+        self.name = "a temporary file" if path is None else str(checked_path(path, "the pages of a window"))
         self._uncommitted = 0
         with self._blame("it cannot be opened"):
             self._db = sqlite3.connect("" if path is None else path, isolation_level=None, timeout=1.0)
@@ -90,8 +91,7 @@ class SqlitePages:
             with self._blame("it cannot be opened"):
                 # One process a file: the lock is taken by the first transaction and kept until the file is closed.
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = FULL")
+                make_durable(self._db)
                 self._db.executescript(_SCHEMA)
                 self._db.execute("BEGIN IMMEDIATE")
         except BaseException:

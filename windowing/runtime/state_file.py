@@ -5,7 +5,7 @@
               and, for both tables, the number of its rows and the XOR of their checksums
 
 Laws
-- Every prepare, commit, rollback and record is one transaction, on the disk when it returns (WAL, synchronous FULL): a process that
+- Every prepare, commit, rollback and record is one transaction, on the disk when it returns (sqlite_files.py): a process that
   is killed in it leaves what was before or what comes after, never a mixture.
 - A row's CRC32 is over state, key and value; with the numbers in `states` a lost row is seen too. Damage is an error that names
   what is damaged. Nothing is ever reset: an empty file is damage, for a new one is made whole before it gets its name.
@@ -15,7 +15,6 @@ Laws
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, shown
+from windowing.runtime.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
 from windowing.runtime.state_rows import STATE_COLUMNS, FileStore, Head
 
 __all__ = ["FORMAT", "StateFile"]
@@ -30,8 +30,6 @@ __all__ = ["FORMAT", "StateFile"]
 FORMAT = 1
 _APPLICATION_ID = 0x574E4453  # "WNDS"
 _LOCK_WAIT_S = 1.0
-_DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
-"""The first is an error in the SQL: ours is constant, so the tables are not what they were."""
 
 _TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 _SCHEMA = f"""
@@ -60,18 +58,17 @@ class StateFile:
     """
 
     def __init__(self, path: str | Path, topology: str, *, verify: bool = True) -> None:
-        self.path = Path(path)
+        self.path = checked_path(path, f"the states of topology {shown(topology)}")
         self.topology = topology
         with self._told("opened"):
             if not self.path.exists():
-                self._make()
+                make_whole(self.path, self._fill)
             self._db = self._connect(self.path)
         try:
             with self._told("opened"):
                 self._check_header()
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = FULL")
+                make_durable(self._db)
                 self._db.execute("BEGIN IMMEDIATE")
                 self._db.execute("COMMIT")  # the lock of EXCLUSIVE stays
             self._check_tables()
@@ -90,24 +87,9 @@ class StateFile:
         db.text_factory = lambda text: text.decode(errors="surrogateescape")  # a damaged name is seen by its checksum
         return db
 
-    def _make(self) -> None:
-        """Make a new file under another name, then give it its own: whoever finds the file finds all of it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        hidden = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        hidden.unlink(missing_ok=True)
-        try:
-            with closing(self._connect(hidden)) as db:
-                db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-                db.execute("INSERT INTO meta VALUES ('topology', ?)", (self.topology,))
-            with suppress(FileExistsError):  # another process was faster: its file is opened, or refused as in use
-                os.link(hidden, self.path)
-        finally:
-            hidden.unlink(missing_ok=True)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    def _fill(self, db: sqlite3.Connection) -> None:
+        db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        db.execute("INSERT INTO meta VALUES ('topology', ?)", (self.topology,))
 
     def _check_header(self) -> None:
         (application,) = self._db.execute("PRAGMA application_id").fetchone()
@@ -176,12 +158,12 @@ class StateFile:
         try:
             yield
         except sqlite3.Error as problem:
-            code = getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_MISUSE) & 0xFF
-            if code in _DAMAGED:
+            code = code_of(problem)
+            if code in DAMAGED:
                 raise CorruptStateError(
                     f"the state file {self.path} is damaged ({problem}); restore it from a copy; nothing was reset"
                 ) from problem
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            if code in BUSY:
                 raise CheckpointError(
                     f"the state file {self.path} is in use by another process, or by another cluster of this one; stop that "
                     "one, or give this topology a file of its own"
@@ -202,13 +184,18 @@ class StateFile:
 
     def verify(self) -> None:
         """Read everything once; raise CorruptStateError for the first thing that is damaged or lost. Cost: 1 us a value."""
+        found = self.rows(
+            "PRAGMA quick_check(1)"
+        )  # the list of free pages too: one that is in use would be written over
+        if found != [("ok",)]:
+            raise self.damaged(shown(found[0][0]))
         for store in self._stores.values():
             store.verify()
         heads = [store.head for store in self._stores.values()]
-        found = self.rows("SELECT (SELECT count(*) FROM committed), (SELECT count(*) FROM prepared)")[0]
+        counted = self.rows("SELECT (SELECT count(*) FROM committed), (SELECT count(*) FROM prepared)")[0]
         wanted = (sum(head.rows for head in heads), sum(head.prepared_rows for head in heads))
-        if found != wanted:
-            raise self.damaged(f"{found} committed and prepared values were found, its states have {wanted}")
+        if counted != wanted:
+            raise self.damaged(f"{counted} committed and prepared values were found, its states have {wanted}")
 
     def damaged(self, what: str) -> CorruptStateError:
         """Return the error for damage."""

@@ -30,7 +30,7 @@ from windowing.spark.ack_log import AckLog
 from windowing.spark.edges import SOURCE_BITS, partials_of, root_of
 from windowing.spark.hadoop import Folder
 from windowing.spark.owners import owner_of
-from windowing.spark.spouts import PartitionedSpout, Root, batch_of
+from windowing.spark.spouts import PartitionedSpout, Root, batch_of, refuse_other
 
 __all__ = ["Acks"]
 
@@ -112,8 +112,9 @@ class Acks:
             raise CorruptStateError(f"{self._home.of(name)} is missing, whose offsets say what batch {batch} has read")
         offsets = [_parsed(line) for line in folder.read(str(batch)).split(b"\n")[1:]]
         found = {}
-        for source, (spout, _) in self._spouts.items():
+        for source, (spout, read) in self._spouts.items():
             for offset in offsets:
+                refuse_other(offset, read, spout)
                 bounds = batch_of(offset, spout)
                 if bounds is not None:
                     found[source] = bounds

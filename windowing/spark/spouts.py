@@ -30,12 +30,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from windowing.errors import SourceError, shown
+from windowing.errors import CheckpointError, SourceError, shown
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.failures import marked
 from windowing.topology.schema import Schema
 
-__all__ = ["Offsets", "PartitionedSpout", "Root", "batch_of"]
+__all__ = ["Offsets", "PartitionedSpout", "Root", "batch_of", "refuse_other"]
 
 Offsets = Mapping[str, int]
 """A whole number for each partition, by name."""
@@ -60,15 +60,17 @@ class PartitionedSpout(ABC):
     """Subclass it, give it to `submit(sources={"name": MySpout(...)})`, or read it alone: `MySpout(...).stream(spark)`.
 
     fields: the columns, as in `output="word string, n long"`. max_rows: how many offsets a batch takes at most (None: all there
-    are). A subclass that defines `ack` takes acks: a batch is acked once, when every tuple that came of it has expired from its
-    windows and what they led to is committed. After a crash it may be told twice, so `ack`, `fail` and `give_up` do no harm the
-    second time.
+    are). identity: what tells this source from another one that is made in its place later, whose offsets begin anew; a checkpoint
+    remembers it, and refuses the other one (None: there is nothing to tell). A subclass that defines `ack` takes acks: a batch is
+    acked once, when every tuple that came of it has expired from its windows and what they led to is committed. After a crash it
+    may be told twice, so `ack`, `fail` and `give_up` do no harm the second time.
 
     Errors of its methods end the query. Source: Trident's partitioned spouts; Spark's DataSourceStreamReader.
     """
 
     fields: str = ""
     max_rows: int | None = None
+    identity: str | None = None
 
     @abstractmethod
     def initial(self) -> Offsets:
@@ -123,6 +125,19 @@ class PartitionedSpout(ABC):
         return spark.readStream.format(source.name()).load()
 
 
+def refuse_other(offset: Any, spout: PartitionedSpout, name: str) -> None:
+    """Raise CheckpointError if an offset of Spark's log is that of another source than `spout` is now."""
+    known = offset.get("source") if isinstance(offset, dict) and offset.get("spout") == name else None
+    if known is not None and known != spout.identity:
+        where = f" at {spout.path}" if hasattr(spout, "path") else ""
+        raise CheckpointError(
+            f"spout {name!r} reads another {type(spout).__name__}{where} than this checkpoint has read: its identity was "
+            f"{shown(known)}, now {shown(spout.identity)}, so the old one was lost and made anew, or another is in its place, "
+            "whose first rows would count as read; put the old one back from a copy, or begin with a new checkpoint and new output "
+            "folders, which reads all that this one has; nothing was read"
+        )
+
+
 def batch_of(offset: Any, name: str) -> tuple[Offsets, Offsets] | None:
     """Return the (start, end] of a batch out of an offset of Spark's log; None if it is of another source."""
     if not isinstance(offset, dict) or offset.get("spout") != name:
@@ -156,7 +171,7 @@ class _Range(InputPartition):
 
 
 class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks. Offsets are {"spout": name, "from": where the batch begins, "to": where it ends}."""
+    """What Spark asks. Offsets are {"spout": name, "source": its identity, "from": where the batch begins, "to": where it ends}."""
 
     def __init__(self, spout: PartitionedSpout, schema: Schema, name: str) -> None:
         self._spout, self._schema, self._name = spout, schema, name
@@ -180,6 +195,7 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the batch ends that begins at `start`; `start` itself if there is nothing new."""
         with marked():
+            refuse_other(start, self._spout, self._name)
             at: Offsets = start["to"]
             newest = self._checked(self._spout.latest(), at)
             if self._target is not None:
@@ -193,6 +209,8 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the ranges of a batch, in the order of their partitions."""
         if start == end:
             return []
+        with marked():
+            refuse_other(end, self._spout, self._name)
         ranges = Root(-1, end["from"], end["to"]).ranges
         return [_Range(name, *ranges[name]) for name in sorted(ranges)]
 
@@ -223,7 +241,8 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**at, **{name: initial[name] for name in new}}
 
     def _offset(self, begins: Offsets, ends: Offsets) -> dict[str, Any]:
-        return {"spout": self._name, "from": dict(sorted(begins.items())), "to": dict(sorted(ends.items()))}
+        known = {} if self._spout.identity is None else {"source": self._spout.identity}
+        return {"spout": self._name, **known, "from": dict(sorted(begins.items())), "to": dict(sorted(ends.items()))}
 
     def _checked(self, found: Any, since: Offsets) -> Offsets:
         plain = isinstance(found, Mapping) and all(

@@ -6,8 +6,9 @@
 
 Laws: a number is given once, in the order of commits, also when the queue is empty in between; so offsets only grow. Each call
 is one transaction, on the disk when it returns. A second ack or fail of a root finds no rows. One queue feeds one query: a new one
-takes it over, with what is left; whoever would miss rows that are gone is refused before its first batch. SQL is constant text;
-values are bound, and kept as typed JSON, never pickle.
+takes it over, with what is left; whoever would miss rows that are gone is refused before its first batch. A file has an identity,
+which checkpoints remember: one that is made anew in its place is another queue. Each row has a checksum, and so have the facts
+about the queue. SQL is constant text; values are bound, and kept as typed JSON, never pickle.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
 from windowing.core.codec import decode_value, encode_value
-from windowing.errors import CheckpointError, ConfigError, SourceError, shown
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, SourceError, printable, shown
+from windowing.runtime.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.spouts import Offsets, PartitionedSpout, Root
 from windowing.topology.rows import RowError, row_of
@@ -39,16 +43,22 @@ _WAY_OUT = (
 )
 _TABLES = """
     CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY AUTOINCREMENT, attempt INTEGER NOT NULL, row BLOB NOT NULL);
-    CREATE TABLE IF NOT EXISTS dead (id INTEGER PRIMARY KEY, component TEXT NOT NULL, row BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS queue (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, attempt INTEGER NOT NULL, row BLOB NOT NULL, crc INTEGER NOT NULL DEFAULT -1
+    );
+    CREATE TABLE IF NOT EXISTS dead (
+        id INTEGER PRIMARY KEY, component TEXT NOT NULL, row BLOB NOT NULL, crc INTEGER NOT NULL DEFAULT -1
+    )
 """
+_IN_RANGE = "FROM queue WHERE id > ? AND id <= ? AND id % ? = ?"
 
 
 class SqliteQueue(PartitionedSpout):
     """A queue of rows of `fields` at `path` (local: all workers open it); made when it is not there.
 
     partitions: how many tasks read a batch. max_rows: rows of a batch, over all partitions. max_attempts: how often a root may
-    be failed before its rows are `dead`. Raises ConfigError for a queue of other fields or partitions.
+    be failed before its rows are `dead`. Raises ConfigError for a queue of other fields or partitions; like every method,
+    SourceError for a file that is gone, in use for 30 s or cannot be written, CorruptStateError for a damaged one.
 
     >>> import tempfile
     >>> queue = SqliteQueue(tempfile.mkdtemp() + "/words.db", "word string, n long")
@@ -69,21 +79,22 @@ class SqliteQueue(PartitionedSpout):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise ConfigError(f"{name} of a queue is a whole number of at least 1, got {shown(number)}")
         self._schema = Schema.parse(fields)
-        self.path, self.fields = os.path.abspath(path), self._schema.ddl
+        self.path, self.fields = os.path.abspath(checked_path(path, "a queue")), self._schema.ddl
         # A partition has one of so many numbers: of n offsets it has n / partitions rows.
         self.max_rows = None if max_rows is None else max_rows * partitions
         self._partitions, self._max_attempts = partitions, max_attempts
-        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-        with self._transaction() as db:
-            for statement in _TABLES.split(";"):
-                db.execute(statement)
+        with self._told():
+            if not os.path.exists(self.path):
+                make_whole(Path(self.path), self._fill)
+            elif os.path.getsize(self.path) == 0:
+                raise self._damaged("it is empty")
+        with self._transaction(adopt=True) as (_, facts):
             for name, wanted in (("fields", self.fields), ("partitions", str(partitions))):
-                db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (name, wanted))
-                (stored,) = db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-                if stored != wanted:
+                if facts.setdefault(name, wanted) != wanted:
                     raise ConfigError(
-                        f"the queue {self.path} was made with {name} {stored!r}, now {wanted!r}; give it another path"
+                        f"the queue {self.path} was made with {name} {shown(facts[name])}, now {wanted!r}; give it another path"
                     )
+        self.identity = facts["identity"]
 
     # -- for those who fill it and look into it -------------------------------------------------------------------------
 
@@ -93,66 +104,73 @@ class SqliteQueue(PartitionedSpout):
             values = [(1, encode_value(row_of(row, self._schema, "queue"))) for row in rows]
         except (RowError, TypeError) as problem:
             raise ConfigError(f"the queue {self.path} takes rows of {self.fields}: {problem}") from problem
-        with self._transaction() as db:
-            db.executemany("INSERT INTO queue (attempt, row) VALUES (?, ?)", values)
+        with self._transaction() as (db, facts):
+            self._append(db, facts, values)
         return len(values)
 
     def __len__(self) -> int:
         """Return how many rows are not acked."""
-        with closing(self._connect()) as db:
+        with self._opened() as (db, _):
             (count,) = db.execute("SELECT count(*) FROM queue").fetchone()
         return int(count)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return the rows that are not acked, oldest first."""
-        with closing(self._connect()) as db:
-            return [self._decoded(row) for (row,) in db.execute("SELECT row FROM queue ORDER BY id")]
+        with self._opened() as (db, _):
+            return [self._decoded(*row) for row in db.execute("SELECT id, attempt, row, crc FROM queue ORDER BY id")]
 
     @property
     def dead(self) -> list[tuple[Any, ...]]:
         """The rows that were given up, oldest first."""
-        with closing(self._connect()) as db:
-            return [self._decoded(row) for (row,) in db.execute("SELECT row FROM dead ORDER BY id")]
+        with self._opened() as (db, _):
+            return [self._decoded(*row) for row in db.execute("SELECT id, component, row, crc FROM dead ORDER BY id")]
 
     # -- the spout -----------------------------------------------------------------------------------------------------
 
     def initial(self) -> Offsets:
         """Return the offset before the oldest row, for each partition."""
-        with closing(self._connect()) as db:
+        with self._opened() as (db, facts):
             (first,) = db.execute("SELECT min(id) FROM queue").fetchone()
-            return self._each(self._last(db) if first is None else first - 1)
+            return self._each(int(facts["last"]) if first is None else first - 1)
 
     def latest(self) -> Offsets:
         """Return the number that was given last, for each partition."""
-        with closing(self._connect()) as db:
-            return self._each(self._last(db))
+        with self._opened() as (_, facts):
+            return self._each(int(facts["last"]))
 
     def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of (start, end] whose number, divided by `partitions`, leaves the partition's."""
-        query = "SELECT row FROM queue WHERE id > ? AND id <= ? AND id % ? = ? ORDER BY id"
         wanted = arrow_schema(self._schema)
-        with closing(self._connect()) as db:
-            found = db.execute(query, (start, end, self._partitions, int(partition)))
-            while blobs := found.fetchmany(_ROWS_PER_BATCH):
-                columns = zip(*(self._decoded(row) for (row,) in blobs), strict=True)
-                arrays = [pa.array(values, field.type) for values, field in zip(columns, wanted, strict=True)]
-                yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+        while True:
+            with self._opened() as (db, _):  # page by page: whoever reads holds up those who write
+                bounds = (start, end, self._partitions, int(partition), _ROWS_PER_BATCH)
+                found = db.execute(f"SELECT id, attempt, row, crc {_IN_RANGE} ORDER BY id LIMIT ?", bounds).fetchall()
+            if not found:
+                return
+            columns = zip(*(self._decoded(*row) for row in found), strict=True)
+            arrays = [pa.array(values, field.type) for values, field in zip(columns, wanted, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+            start = found[-1][0]
 
     def begin(self, query: str, end: Offsets | None) -> None:
-        """Take note who reads. Raises CheckpointError for a query whose checkpoint is older than what was acked since."""
-        with self._transaction() as db:
-            known = dict(db.execute("SELECT name, value FROM meta"))
-            acked = known.get("acked", "{}")
-            if known.get("query") in (None, query):
-                self._refuse_older(json.loads(acked), end or {})
+        """Take note who reads. Raises CheckpointError for a query whose checkpoint is older than what was acked since.
+
+        Cost: the file is read once, so that damage is seen before the first batch.
+        """
+        with self._transaction() as (db, facts):
+            (sound,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if sound != "ok":
+                raise self._damaged(sound)
+            if facts.get("query") in (None, query):
+                self._refuse_older(json.loads(facts.get("acked", "{}")), end or {})
             elif end is None:
-                acked = "{}"  # what another query has acked is not missing: this one has never asked for it
+                facts["acked"] = "{}"  # what another query has acked is not missing: this one has never asked for it
             else:
                 raise CheckpointError(
                     f"another query reads the queue {self.path} since, and rows that this checkpoint has not read may be gone; "
                     f"{_WAY_OUT}"
                 )
-            self._note(db, query=query, acked=acked)
+            facts["query"] = query
 
     def _refuse_older(self, acked: dict[str, int], read: Offsets) -> None:
         for partition, offset in acked.items():
@@ -164,33 +182,35 @@ class SqliteQueue(PartitionedSpout):
 
     def ack(self, root: Root) -> None:
         """Remove the rows of a root. Cost: one transaction."""
-        with self._transaction() as db:
-            found = db.execute("SELECT value FROM meta WHERE name = 'acked'").fetchone()
-            acked: dict[str, int] = json.loads(found[0]) if found else {}
+        with self._transaction() as (db, facts):
+            acked: dict[str, int] = json.loads(facts.get("acked", "{}"))
             acked |= {name: max(end, acked.get(name, end)) for name, (_, end) in root.ranges.items()}
-            self._note(db, acked=json.dumps(acked, sort_keys=True))
+            facts["acked"] = json.dumps(acked, sort_keys=True)
             self._remove(db, root)
 
     def fail(self, root: Root, component: str) -> None:
         """Put the rows of a root at the end, in their order, for another attempt; after their last they are among the dead."""
-        with self._transaction() as db:
-            found: list[tuple[int, int, bytes]] = []
+        with self._transaction() as (db, facts):
+            found: list[tuple[int, int, bytes, int]] = []
             for bounds in self._bounds(root):
-                found += db.execute(
-                    "SELECT id, attempt, row FROM queue WHERE id > ? AND id <= ? AND id % ? = ?", bounds
-                )
-            again = [(attempt + 1, row) for _, attempt, row in sorted(found) if attempt < self._max_attempts]
-            dead = [(number, component, row) for number, attempt, row in found if attempt >= self._max_attempts]
-            db.executemany("INSERT INTO queue (attempt, row) VALUES (?, ?)", again)
-            db.executemany("INSERT INTO dead (id, component, row) VALUES (?, ?, ?)", dead)
+                found += db.execute(f"SELECT id, attempt, row, crc {_IN_RANGE}", bounds)
+            for row in found:
+                self._checked(*row)
+            again = [(attempt + 1, row) for _, attempt, row, _ in sorted(found) if attempt < self._max_attempts]
+            dead = [(number, component, row) for number, attempt, row, _ in found if attempt >= self._max_attempts]
+            self._append(db, facts, again)
+            db.executemany("INSERT INTO dead VALUES (?, ?, ?, ?)", (_summed(*row) for row in dead))
             self._remove(db, root)
 
-    def _note(self, db: sqlite3.Connection, **facts: str) -> None:
-        db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts.items())
+    def _append(self, db: sqlite3.Connection, facts: dict[str, str], rows: list[tuple[int, bytes]]) -> None:
+        last = int(facts["last"])
+        numbered = (_summed(last + 1 + at, attempt, row) for at, (attempt, row) in enumerate(rows))
+        db.executemany("INSERT INTO queue VALUES (?, ?, ?, ?)", numbered)
+        facts["last"] = str(last + len(rows))
 
     def _remove(self, db: sqlite3.Connection, root: Root) -> None:
         for bounds in self._bounds(root):
-            db.execute("DELETE FROM queue WHERE id > ? AND id <= ? AND id % ? = ?", bounds)
+            db.execute(f"DELETE {_IN_RANGE}", bounds)
 
     def _bounds(self, root: Root) -> list[tuple[int, int, int, int]]:
         return [(start, end, self._partitions, int(name)) for name, (start, end) in sorted(root.ranges.items())]
@@ -200,29 +220,113 @@ class SqliteQueue(PartitionedSpout):
 
     # -- the file ------------------------------------------------------------------------------------------------------
 
-    def _last(self, db: sqlite3.Connection) -> int:
-        found = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'queue'").fetchone()
-        return 0 if found is None else int(found[0])
+    def _fill(self, db: sqlite3.Connection) -> None:
+        for statement in _TABLES.split(";"):
+            db.execute(statement)
 
-    def _decoded(self, row: bytes) -> tuple[Any, ...]:
-        return tuple(decode_value(row, f"a row of the queue {self.path}"))
+    def _adopt(self, db: sqlite3.Connection, facts: dict[str, str]) -> None:
+        """Give a new file its facts, and the file of an earlier version its checksums."""
+        self._fill(db)
+        if "identity" in facts:
+            return
+        (rows,) = db.execute("SELECT (SELECT count(*) FROM queue) + (SELECT count(*) FROM dead)").fetchone()
+        if rows and not facts:
+            raise self._damaged("it has rows, and no facts about them")
+        for table, column in (("queue", "attempt"), ("dead", "component")):
+            if "crc" not in [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]:
+                db.execute(f"ALTER TABLE {table} ADD COLUMN crc INTEGER NOT NULL DEFAULT -1")
+                stored = db.execute(f"SELECT id, {column}, row FROM {table}").fetchall()
+                db.executemany(f"REPLACE INTO {table} VALUES (?, ?, ?, ?)", (_summed(*row) for row in stored))
+        given = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'queue'").fetchone()
+        facts |= {"identity": uuid4().hex, "last": "0" if given is None else str(given[0])}
 
-    def _connect(self) -> sqlite3.Connection:
-        try:
-            db = sqlite3.connect(self.path, timeout=_WAIT_S, isolation_level=None)
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-        except sqlite3.Error as problem:
-            raise SourceError(f"the queue {self.path} cannot be opened: {shown(str(problem))}") from problem
-        return db
+    def _checked(self, number: int, with_it: Any, row: Any, crc: int) -> None:
+        if not isinstance(row, bytes) or _summed(number, with_it, row)[3] != crc:
+            raise self._damaged(f"row {number} does not have its checksum")
+
+    def _decoded(self, number: int, with_it: Any, row: Any, crc: int) -> tuple[Any, ...]:
+        self._checked(number, with_it, row, crc)
+        return tuple(decode_value(row, f"row {number} of the queue {self.path}"))
+
+    def _facts(self, db: sqlite3.Connection) -> dict[str, str]:
+        facts = dict(db.execute("SELECT name, value FROM meta"))
+        crc = facts.pop("crc", None)
+        if (crc is not None or "identity" in facts) and crc != _crc_of(facts):
+            raise self._damaged("the facts about it do not have their checksum")
+        if self.identity not in (None, facts.get("identity")):
+            raise SourceError(
+                f"the queue {self.path} is not the one that was opened: its file was made anew since; put the file back from a "
+                "copy, or open the new queue and begin with a new checkpoint and new output folders"
+            )
+        return facts
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with closing(self._connect()) as db:
+    def _opened(self) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
+        """Have the file open, never a new one, and the facts about the queue."""
+        with self._told():
+            where = f"{Path(self.path).as_uri()}?mode=rw"
+            with closing(sqlite3.connect(where, uri=True, timeout=_WAIT_S, isolation_level=None)) as db:
+                db.text_factory = lambda text: text.decode(errors="surrogateescape")  # checksums see the damage
+                make_durable(db, _WAIT_S)
+                yield db, self._facts(db)
+
+    @contextmanager
+    def _transaction(self, adopt: bool = False) -> Iterator[tuple[sqlite3.Connection, dict[str, str]]]:
+        """Do what is inside wholly, and on the disk, or not at all; changed facts are kept."""
+        with self._opened() as (db, _):
             db.execute("BEGIN IMMEDIATE")
             try:
-                yield db
+                facts = self._facts(db)
+                before = dict(facts)
+                if adopt:
+                    self._adopt(db, facts)
+                yield db, facts
+                if facts != before:
+                    db.executemany("REPLACE INTO meta VALUES (?, ?)", [*facts.items(), ("crc", _crc_of(facts))])
+                db.execute("COMMIT")
             except BaseException:
-                db.execute("ROLLBACK")
+                with suppress(sqlite3.Error):
+                    db.execute("ROLLBACK")
                 raise
-            db.execute("COMMIT")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn what SQLite and the file system say into a sentence."""
+        try:
+            yield
+        except sqlite3.Error as problem:
+            code = code_of(problem)
+            if code in DAMAGED:
+                raise self._damaged(str(problem)) from problem
+            if code in BUSY:
+                what = f"is locked by another process for more than {_WAIT_S:g} s; end what holds it"
+            elif not os.path.exists(self.path):
+                what = "is gone: its file was deleted or moved; put it back from a copy"
+            else:
+                what = (
+                    f"cannot be read or written: {printable(str(problem))}; look at the disk and the rights of the file"
+                )
+            raise SourceError(
+                f"the queue {self.path} {what}, then start again; it holds what it held before"
+            ) from problem
+        except UnicodeDecodeError as problem:  # in the text of SQLite's own error, which quotes the damaged schema
+            raise self._damaged("its schema cannot be read") from problem
+        except OSError as problem:
+            raise SourceError(
+                f"the queue {self.path} cannot be opened: {printable(str(problem))}; look at the disk and the rights of the folder"
+            ) from problem
+
+    def _damaged(self, what: str) -> CorruptStateError:
+        return CorruptStateError(
+            f"the queue {self.path} is damaged, or not ours: {printable(what)}; put the file back from a copy, or give the path of "
+            "a new one; nothing was reset"
+        )
+
+
+def _summed(number: int, with_it: Any, row: bytes) -> tuple[int, Any, bytes, int]:
+    """Return a row of a table with its checksum: over its number, its attempt or component, and its content."""
+    return number, with_it, row, zlib.crc32(row, zlib.crc32(f"{number} {with_it} ".encode(errors="surrogateescape")))
+
+
+def _crc_of(facts: dict[str, str]) -> str:
+    return str(zlib.crc32(json.dumps(sorted(facts.items())).encode()))

@@ -2,8 +2,9 @@
 
     windowing_records    path -> value          "word_count/coordinator", "word_count/spouts/sentences/coordinator/meta/7", ...
 
-A write is one transaction: what is expected is compared, then all is written; write-ahead log, synchronous=FULL. The file may be
-that of the states (SqliteStore): other tables in it are left alone. SQL is constant text, paths and values are bound.
+A write is one transaction: what is expected is compared, then all is written; what was committed is in the file, on the disk
+(sqlite_files.py). The file may be that of the states (SqliteStore): other tables in it are left alone. SQL is constant text, paths
+and values are bound.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from windowing.errors import CheckpointError, CorruptStateError
+from windowing.runtime.sqlite_files import DAMAGED, checked_path, code_of, make_durable
 
 __all__ = ["SqliteRecordStore"]
 
-_DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
 _AFTER_ALL = "\U0010ffff"
 
 
@@ -33,14 +34,13 @@ class SqliteRecordStore:
     """
 
     def __init__(self, path: str | Path, timeout_s: float = 30.0) -> None:
-        self.path, self._timeout_s = Path(path).absolute(), timeout_s
+        self.path, self._timeout_s = checked_path(path, "records").absolute(), timeout_s
         with self._told():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
         try:
             with self._told():
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = FULL")
+                make_durable(self._db, timeout_s)
                 self._db.execute(
                     "CREATE TABLE IF NOT EXISTS windowing_records (path TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
                 )
@@ -98,8 +98,7 @@ class SqliteRecordStore:
         try:
             yield
         except (sqlite3.Error, OSError) as problem:
-            code = int(getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)) & 0xFF
-            if isinstance(problem, sqlite3.Error) and code in _DAMAGED:
+            if isinstance(problem, sqlite3.Error) and code_of(problem) in DAMAGED:
                 raise CorruptStateError(
                     f"the records in {self.path} are damaged, or the file is not ours ({problem}); restore it from a copy, or give "
                     "the path of a new one; nothing was reset"

@@ -3,8 +3,8 @@
     table <state>           partition, key, txid, value, previous, crc      one row a key
     table <state>_fences    partition, record                              one row a partition
 
-A commit is one transaction: the fence is compared, then fence and rows are written. Write-ahead log, synchronous=FULL: what was
-committed is on the disk, and a process that is killed anywhere leaves what was before or what comes after.
+A commit is one transaction: the fence is compared, then fence and rows are written. What was committed is in
+the file, on the disk (sqlite_files.py), and a process that is killed anywhere leaves what was before or what comes after.
 
 Processes on one machine may share a file; writers queue, for `timeout_s`. Names of tables are checked identifiers, everything else
 is bound. Cost of undoing an attempt: a scan of the partition, in retries only.
@@ -13,7 +13,6 @@ is bound. Cost of undoing an attempt: a scan of the partition, in retries only.
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from windowing.errors import CorruptStateError, StoreUnavailableError
+from windowing.runtime.sqlite_files import DAMAGED, checked_path, code_of, make_durable
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.rows import Claim, Fence, Place, Reading, Row, checked_state_name
 
@@ -29,9 +29,6 @@ __all__ = ["SqliteMap", "SqliteStore"]
 _CHUNK = 500
 _PAGE = 1000
 _COLUMNS = "key, txid, value, previous, crc"
-_DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
-"""The first is an error in the SQL: ours is constant, so the tables are not what they were."""
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class SqliteStore:
     timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(self.path).absolute())
+        object.__setattr__(self, "path", checked_path(self.path, "a store in SQLite").absolute())
 
     def open(self, place: Place) -> SqliteMap:
         """Return the rows of one partition, over a connection of its own."""
@@ -70,21 +67,13 @@ class SqliteMap:
             self._db = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
         try:
             with self._told():
-                self._prepare(time.monotonic() + timeout_s)
+                self._prepare(timeout_s)
         except BaseException:
             self._db.close()
             raise
 
-    def _prepare(self, deadline_s: float) -> None:
-        while True:  # SQLite does not wait by itself for whoever turns on the same log at the same time
-            try:
-                self._db.execute("PRAGMA journal_mode = WAL")
-                break
-            except sqlite3.OperationalError as problem:
-                if _code(problem) not in _BUSY or time.monotonic() > deadline_s:
-                    raise
-                time.sleep(0.01)
-        self._db.execute("PRAGMA synchronous = FULL")
+    def _prepare(self, timeout_s: float) -> None:
+        make_durable(self._db, timeout_s)
         self._db.execute(
             f'CREATE TABLE IF NOT EXISTS "{self._fences}" (partition INTEGER PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID'
         )
@@ -177,7 +166,7 @@ class SqliteMap:
         try:
             yield
         except (sqlite3.Error, OSError) as problem:
-            if isinstance(problem, sqlite3.Error) and _code(problem) in _DAMAGED:
+            if isinstance(problem, sqlite3.Error) and code_of(problem) in DAMAGED:
                 raise CorruptStateError(
                     f"the tables of the state {self.place} in {self.path} are damaged, or not ours ({problem}); restore the file "
                     "from a copy, or give the path of a new one; nothing was reset"
@@ -186,7 +175,3 @@ class SqliteMap:
                 f"the state {self.place} in {self.path} cannot be reached or written: {problem}; it holds what it held "
                 "before; look at the disk, the rights of the file, and who else uses it"
             ) from problem
-
-
-def _code(problem: sqlite3.Error) -> int:
-    return int(getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)) & 0xFF
