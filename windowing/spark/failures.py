@@ -22,7 +22,15 @@ from typing import Any, NamedTuple, cast
 from pyspark.sql import SparkSession
 
 from windowing import errors
-from windowing.errors import CheckpointError, CorruptStateError, WindowingError, WorkerLostError, shown, told
+from windowing.errors import (
+    CheckpointError,
+    CorruptStateError,
+    QueryStoppedError,
+    WindowingError,
+    WorkerLostError,
+    shown,
+    told,
+)
 from windowing.spark.hadoop import Folder
 
 __all__ = ["About", "WorkerError", "damaged_file", "marked", "unwrapped"]
@@ -41,6 +49,7 @@ _DAMAGE = re.compile(
 )
 _UNREADABLE = re.compile(r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY")
 _SHARED = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected|\[CONCURRENT_QUERY\]")
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
 _TRIES = re.compile(r"in stage \S+ failed (\d+) times")
@@ -201,6 +210,11 @@ def _said_by_spark(texts: list[str], about: About) -> WindowingError | None:
         return CheckpointError(
             f"another query writes to checkpoint {about.checkpoint}; one query at a time can have it: stop the other one and "
             "start this one again, or give it a checkpoint of its own"
+        )
+    if _CANCELLED.search(said) is not None:
+        return QueryStoppedError(
+            f"a job of {about.name!r} was cancelled from outside (Ctrl-C, or cancelAllJobs), which ends the query. Start it again "
+            f"from checkpoint {about.checkpoint}: it goes on from there"
         )
     batch = "a batch" if about.batch is None else f"batch {about.batch}"
     again = f"{batch} is not committed: start again from the checkpoint"
