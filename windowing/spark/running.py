@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from windowing.core.measures import Duration
 from windowing.errors import (
+    BoltError,
     CheckpointError,
     ConfigError,
     DrainedCheckpointError,
@@ -35,7 +36,15 @@ from windowing.errors import (
 )
 from windowing.spark import control, definition, failpoints
 from windowing.spark.acks import Acks
-from windowing.spark.failures import About, damaged_file, unwrapped
+from windowing.spark.failures import (
+    About,
+    WorkerError,
+    damaged_file,
+    is_of_spark,
+    is_sendable,
+    raised_in_worker,
+    unwrapped,
+)
 from windowing.spark.hadoop import Folder
 from windowing.spark.handover import Handover
 from windowing.spark.metrics import BatchMetrics, metrics_of
@@ -111,7 +120,11 @@ class BatchWriter:
             failpoints.hit("before_commit", batch_id)
         except BaseException as error:
             self.failure, self._batch = error, batch_id
-            raise
+            if is_sendable(error):
+                raise
+            raise WorkerError(
+                told(error)
+            ) from None  # what Spark calls this from can carry nothing else, and would wait for ever
 
     def about(self, checkpoint: str) -> About:
         """Return what an error may say of the query."""
@@ -135,11 +148,19 @@ class BatchWriter:
         """Write the streams; `counts` is what `_aggregates` have found."""
         for stream, sink in self.sinks.items():
             count = self._layout.counted(counts, stream)
-            if count:
-                rows = self._layout.rows(output, stream)
-                sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
-            elif hasattr(sink, "skip"):
-                sink.skip(batch_id)
+            try:
+                if count:
+                    rows = self._layout.rows(output, stream)
+                    sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
+                elif hasattr(sink, "skip"):
+                    sink.skip(batch_id)
+            except BaseException as problem:
+                if isinstance(problem, Exception):
+                    raise
+                raise BoltError(
+                    f"the sink of stream {stream!r} of {self._bolt!r} ended with {told(problem)} on batch {batch_id}, which is not "
+                    "committed; let a sink raise an Exception"
+                ) from problem
             failpoints.hit("in_sink", batch_id)
         if self.acks is not None:
             self.acks.record(batch_id, counts["acks"])
@@ -341,12 +362,18 @@ class WindowedQuery:
     def _explained(self, failure: BaseException) -> BaseException:
         plan = self._plan
         about = plan.writer.about(plan.checkpoint)
-        if isinstance(failure, WindowingError) or not _session_ended(plan.spark):
-            return unwrapped(failure, self._damaged_file, about)
-        found = unwrapped(failure)
-        if found is failure:
-            found = QueryStoppedError(f"the session ended while the query ran; {_GO_ON.format(plan.checkpoint)}")
-            found.__cause__ = failure
+        found = failure if isinstance(failure, WindowingError) else raised_in_worker(failure)
+        if found is not None:
+            return found
+        if _session_ended(plan.spark):
+            found = QueryStoppedError(f"the session ended while the query ran. {_GO_ON.format(plan.checkpoint)}")
+        elif not isinstance(failure, Exception):
+            found = BoltError(
+                f"code that {about.name!r} runs in the driver ended with {told(failure)}; let it raise an Exception"
+            )
+        else:
+            return unwrapped(failure, self._damaged_file, about) if is_of_spark(failure) else failure
+        found.__cause__ = failure
         return found
 
     def _end(self) -> None:
