@@ -24,7 +24,7 @@ __all__ = ["Shipped"]
 
 T = TypeVar("T")
 
-_spark_s: Any = CloudPickleSerializer()  # what Spark itself sends functions with
+_spark_s: Any = cast(Any, CloudPickleSerializer)()  # what Spark itself sends functions with
 _SMALL_BYTES = 256 << 10
 _MB = 1 << 20
 _SHARE = 10.0
