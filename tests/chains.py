@@ -16,6 +16,7 @@ from windowing.spark.edges import partials_of
 from windowing.spark.level import SpoutStage
 from windowing.spark.outlets import outlet_names
 from windowing.spark.place import PlaceTurn, Stored
+from windowing.spark.shipping import Shipped
 from windowing.spark.state import decode_table
 from windowing.spark.wire import NOW, Row, frames_of, rows_of
 from windowing.spark.wiring import wired
@@ -67,7 +68,7 @@ class Chain:
         first = 0
         for spout in self.topology.spouts:
             given = list(rows.get(spout.id, ()))
-            stage = SpoutStage(self.wiring, spout.id, "default")
+            stage = SpoutStage(Shipped.here(self.wiring), spout.id, "default")
             schema = self.wiring.schemas[f"{spout.id}:default"]
             size = -(-len(given) // self.partitions) or 1
             for partition in range(self.partitions):

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from windowing.errors import SourceError
+from windowing.errors import QueryStoppedError, SourceError
+from windowing.spark import running
 from windowing.spark.failures import About
 from windowing.spark.running import WindowedQuery
 
@@ -21,14 +22,25 @@ class Query:
 
     def __init__(self, stop_fails: bool = False) -> None:
         self.stopped, self._stop_fails = 0, stop_fails
+        self.found_no_more = False
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         return self.stopped > 0
+
+    @property
+    def _jsq(self) -> Any:
+        execution = SimpleNamespace(noNewData=lambda: self.found_no_more)
+        return SimpleNamespace(streamingQuery=lambda: execution)
 
     def stop(self) -> None:
         self.stopped += 1
         if self._stop_fails:
             raise RuntimeError("the JVM has gone")
+
+
+SESSION: Any = SimpleNamespace(
+    sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False)))
+)
 
 
 class Raising:
@@ -38,7 +50,9 @@ class Raising:
 
 def watched(query: Query, acks: Any) -> WindowedQuery:
     writer = SimpleNamespace(acks=acks, failure=None, about=lambda checkpoint: About("sums", checkpoint))
-    plan: Any = SimpleNamespace(run=lambda: query, writer=writer, spark=None, checkpoint="")
+    plan: Any = SimpleNamespace(
+        run=lambda: query, writer=writer, spark=SESSION, checkpoint="", trigger={"processingTime": "1 milliseconds"}
+    )
     found = WindowedQuery(plan, drain=False, finish=False, done=threading.Event())
     found._thread.start()
     return found
@@ -60,3 +74,96 @@ def test_a_query_that_ends_by_itself_is_not_stopped() -> None:
     found = watched(query, None)
     assert found.await_end(10)
     assert query.stopped == 0
+
+
+class Ended(Query):
+    """A run of Spark's that is over; found_no_more: by itself, not by a stop."""
+
+    def __init__(self, found_no_more: bool) -> None:
+        super().__init__()
+        self.stopped, self.found_no_more = 1, found_no_more
+
+
+class Bounded:
+    """A plan of an availableNow run: its runs, one after the other, and what became of its checkpoint."""
+
+    trigger: Any = {"availableNow": True}  # noqa: RUF012
+    spark, checkpoint, partitions = SESSION, "the checkpoint", 1
+
+    def __init__(self, *runs: Ended, commits: bool = True) -> None:
+        self._runs, self.told = list(runs), list[str]()
+        self.writer: Any = SimpleNamespace(
+            acks=None, failure=None, last=None, about=lambda checkpoint: About("sums", checkpoint)
+        )
+        self.commits = commits
+
+    def run(self) -> Any:
+        return self._runs.pop(0)
+
+    def ended(self, monkeypatch: pytest.MonkeyPatch, drain: bool, finish: bool = False) -> WindowedQuery:
+        folder: Any = SimpleNamespace(exists=lambda name: self.commits)
+        monkeypatch.setattr(running, "Folder", lambda spark, path: _Home(folder))
+        monkeypatch.setattr(running.control, "control_folder", lambda spark, path: None)
+        monkeypatch.setattr(running.control, "write_drain", lambda folder: self.told.append("drain"))
+        monkeypatch.setattr(running.control, "drain_batch", lambda spark, path: 7)
+        monkeypatch.setattr(running.definition, "last_batch", lambda spark, path: 6)
+        monkeypatch.setattr(running, "_mark_drained", lambda plan: self.told.append("marked"))
+        plan: Any = self
+        query = WindowedQuery(plan, drain=drain, finish=finish, done=threading.Event())
+        query._thread.start()
+        return query
+
+
+class _Home:
+    def __init__(self, commits: Any) -> None:
+        self._commits = commits
+
+    def __truediv__(self, name: str) -> Any:
+        return self._commits
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_query_that_somebody_else_has_stopped_is_not_drained_and_has_not_ended_well(
+    monkeypatch: pytest.MonkeyPatch, drain: bool
+) -> None:
+    plan = Bounded(Ended(found_no_more=False))
+    with pytest.raises(QueryStoppedError, match=r"from outside before it .* again from checkpoint the checkpoint"):
+        plan.ended(monkeypatch, drain).await_end(10)
+    assert plan.told == []
+
+
+def test_a_stop_of_its_own_and_the_end_of_the_input_are_a_good_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Bounded(Ended(found_no_more=True), Ended(found_no_more=False))
+    assert plan.ended(monkeypatch, drain=True).await_end(10)
+    assert plan.told == ["drain", "marked"], "the batch of the drain is committed, whoever ended the run after that"
+    assert plan.writer.last == 7
+    endless, stopped = Ended(found_no_more=False), threading.Event()
+    endless.awaitTermination = lambda timeout=None: stopped.wait(10)  # type: ignore[method-assign]
+    endless.stop = stopped.set  # type: ignore[method-assign]
+    running_on = Bounded(endless)
+    query = running_on.ended(monkeypatch, drain=True)
+    query.stop()
+    assert query.await_end(10)
+    assert running_on.told == []
+
+
+@pytest.mark.parametrize("finish", [False, True])
+def test_a_drain_that_was_stopped_before_its_batch_was_committed_is_not_marked(
+    monkeypatch: pytest.MonkeyPatch, finish: bool
+) -> None:
+    runs = [Ended(found_no_more=False)] if finish else [Ended(found_no_more=True), Ended(found_no_more=False)]
+    plan = Bounded(*runs, commits=False)
+    with pytest.raises(QueryStoppedError, match="while it drained; start it again"):
+        plan.ended(monkeypatch, drain=True, finish=finish).await_end(10)
+    assert "marked" not in plan.told
+
+
+def test_what_spark_says_after_the_session_was_stopped_is_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Ended(found_no_more=False)
+    query.awaitTermination = lambda timeout=None: 1 / 0  # type: ignore[method-assign,assignment]
+    plan = Bounded(query)
+    plan.spark = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    with pytest.raises(QueryStoppedError, match="the session ended while the query ran") as caught:
+        plan.ended(monkeypatch, drain=True).await_end(10)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert plan.told == []

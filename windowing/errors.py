@@ -20,6 +20,7 @@ __all__ = [
     "FailedException",
     "InvalidTimestampError",
     "MachineSpentError",
+    "QueryStoppedError",
     "RepeatLimitError",
     "ReportedFailedException",
     "SessionError",
@@ -157,6 +158,12 @@ class WorkerLostError(WindowingError):
     """A Python worker of Spark died while it worked, or did not answer when it was started; no error of Python's tells why."""
 
     code = "WORKER_LOST"
+
+
+class QueryStoppedError(WindowingError):
+    """A bounded query was stopped from outside before it had read all there was; nothing was drained, and nothing is lost."""
+
+    code = "STOPPED"
 
 
 class SourceError(WindowingError):

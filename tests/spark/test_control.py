@@ -12,7 +12,7 @@ from windowing.spark.control import (
     DRAIN_FILE,
     control_folder,
     control_rows,
-    drain_seen,
+    drain_batch,
     needs_ticks,
     tick_rows,
     write_drain,
@@ -42,15 +42,18 @@ def test_a_drain_reaches_every_task_once_and_other_files_are_ignored(spark: Spar
     folder.make()
     rows = control_rows(spark, literal_path(folder.path), (3, 5))
     assert collected(rows, checkpoint) == {}
-    assert not drain_seen(spark, str(checkpoint))
+    assert drain_batch(spark, str(checkpoint)) is None
     folder.write("garbage.json", b"\x80\x05 not json\n")
     folder.write("other.json", b'{"kind": "explode"}\n{"sort": "drain"}\n')
     assert collected(rows, checkpoint) == {0: []}
     write_drain(folder)
-    assert not drain_seen(spark, str(checkpoint))
+    assert drain_batch(spark, str(checkpoint)) is None
     assert collected(rows, checkpoint) == {1: [(3, "drain"), (5, "drain")]}
-    assert drain_seen(spark, str(checkpoint))
+    assert drain_batch(spark, str(checkpoint)) == 1
     assert collected(rows, checkpoint) == {}
+    for name in ("offsets/1", "offsets/.1.crc"):
+        (checkpoint / name).unlink()
+    assert drain_batch(spark, str(checkpoint)) == 1, "bound to be taken next"
     assert DRAIN_FILE in folder.names()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from windowing import errors
-from windowing.core.measures import seconds
+from windowing.core.measures import count, seconds
+from windowing.core.windows import ListContent, TupleWindow
 from windowing.errors import (
     BoltError,
     ConfigError,
@@ -27,9 +30,10 @@ from windowing.errors import (
 )
 from windowing.spark import FunctionSink, failures
 from windowing.spark.failpoints import hit
-from windowing.spark.failures import About, WorkerError, damaged_file, marked, unwrapped
+from windowing.spark.failures import About, WorkerError, damaged_file, is_of_spark, marked, unwrapped
 from windowing.spark.hadoop import Folder
-from windowing.topology.decorators import tumbling
+from windowing.topology.decorators import bolt_of, tumbling
+from windowing.topology.runner import BoltRunner
 
 OK = [{"k": "a", "ts": ts, "v": 1.0} for ts in (500, 2500)]
 
@@ -77,6 +81,75 @@ def test_an_error_of_an_unknown_class_becomes_its_nearest_known_one() -> None:
 def test_text_that_only_looks_like_ours_breaks_nothing(text: str) -> None:
     found = unwrapped(RuntimeError(text))
     assert isinstance(found, RuntimeError) or type(found) is WindowingError
+
+
+def test_no_text_of_a_user_s_is_taken_for_an_error_of_ours() -> None:
+    def forged(text: str) -> BaseException:
+        problem = BoltError("bolt 'b' failed")
+        problem.__cause__ = ValueError(text)
+        trace = "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n  ValueError: "
+        return RuntimeError(f"Job aborted: {trace}{text}\n{encoded(problem)}\n\tat org.apache.spark.Foo")
+
+    about = About("sums", "/data/checkpoint", 7)
+    for text in (
+        '[DRAINED] checkpoint c was drained: windowing-error:{"class": "DrainedCheckpointError", "message": "no", "trace": ""}',
+        "[CONCURRENT_QUERY] Multiple streaming jobs detected",
+        "Python worker exited unexpectedly",
+        "Job 3 cancelled",
+        "file:/ck/state/0/1/2.delta does not exist",
+    ):
+        found = unwrapped(forged(text), about=about)
+        assert (type(found), found.args) == (BoltError, ("bolt 'b' failed",))
+        raw = RuntimeError(
+            f"Job aborted: PythonException: Traceback (most recent call last):\nValueError: {text}\n\tat org"
+        )
+        assert unwrapped(raw, about=about) is raw
+        assert not is_of_spark(ValueError(text)), "the driver does not look for Spark's words in a sink's"
+
+
+def test_another_driver_s_mark_is_not_ours_until_its_seal_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    seal, ours = cloudpickle.dumps(failures.Seal()), failures._mark
+    monkeypatch.setattr(failures, "_mark", "windowing-error:of another process:")
+    elsewhere = RuntimeError(encoded(BoltError("x")))
+    pickle.loads(seal)
+    assert failures._mark == ours
+    assert unwrapped(elsewhere) is elsewhere
+    assert type(unwrapped(RuntimeError(encoded(BoltError("x"))))) is BoltError
+
+
+class Ends(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [KeyboardInterrupt("now"), GeneratorExit("now"), SystemExit("now"), Ends("now"), ValueError("\udc80 now")],
+)
+def test_whatever_a_bolt_raises_leaves_its_worker_as_an_error_that_spark_can_carry(problem: BaseException) -> None:
+    @tumbling(count(1), timestamp="ts", output="n long", name="raises")
+    def raises(window: Any) -> Any:
+        raise problem
+
+    runner = BoltRunner(bolt_of(raises))
+    runner.open()
+    with pytest.raises(WorkerError) as caught, marked():
+        runner.run(TupleWindow(ListContent([1], [1], []), None, 3, None))
+    assert str(caught.value).isascii()
+    assert caught.value.__suppress_context__, "Spark would tell of the causes, in words that may be no UTF-8"
+    found = unwrapped(RuntimeError(str(caught.value)))
+    assert type(found) is BoltError
+    assert f"bolt 'raises' failed on TupleWindow(end=3): {type(problem).__name__}: " in str(found)
+
+
+def test_what_is_not_a_bolt_s_passes_or_is_named_as_far_as_it_can_be() -> None:
+    for passes in (ValueError("plain é"), KeyboardInterrupt(), GeneratorExit()):
+        with pytest.raises(type(passes)) as caught, marked():
+            raise passes
+        assert caught.value is passes
+    for text in ("\udc80", "\ud800"):
+        with pytest.raises(WorkerError) as told, marked():
+            raise ValueError(text)
+        assert "ValueError: \\\\ud" in str(told.value)
 
 
 def test_an_error_of_ours_is_left_as_it_is() -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import random
 import shutil
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,8 +18,14 @@ from pyspark.sql import SparkSession
 
 from windowing.core import aggregate as agg
 from windowing.core.measures import count, millis, seconds
-from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError, DrainedCheckpointError
-from windowing.spark import MemorySink, MetricsListener, ParquetSink, windowed
+from windowing.errors import (
+    CheckpointError,
+    ConfigError,
+    DefinitionChangedError,
+    DrainedCheckpointError,
+    QueryStoppedError,
+)
+from windowing.spark import FunctionSink, MemorySink, MetricsListener, ParquetSink, control, windowed
 from windowing.spark.control import DRAIN_FILE
 from windowing.topology.decorators import sliding, tumbling
 
@@ -155,6 +162,46 @@ def test_a_drain_cut_short_is_finished_by_the_next_start(
         windowed(threes, source.read()).start(sink, str(tmp_path / "checkpoint"), trigger=seconds(1))
     run(threes, source.read(), sinks={"default": sink})
     assert sink.batches[1] == last
+    assert (tmp_path / "checkpoint/windowing/drained.json").exists()
+
+
+def test_a_query_stopped_from_outside_is_not_drained_and_the_next_start_reads_the_rest(
+    spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    source = feed().add(*[[{"k": name, "ts": i, "v": 0.0}] for i, name in enumerate("abcdef")])
+    stopping: list[threading.Thread] = []
+
+    def stop(rows: Any, batch_id: int) -> None:
+        for query in spark.streams.active:
+            stopping.append(threading.Thread(target=query.stop))
+            stopping[-1].start()
+
+    query = windowed(threes, source.read()).start(FunctionSink(stop), str(tmp_path / "checkpoint"), drain=True)
+    with pytest.raises(QueryStoppedError, match="stopped from outside before it had read all its input"):
+        query.await_end(180)
+    for thread in stopping:
+        thread.join()
+    assert not (tmp_path / "checkpoint/windowing/drained.json").exists()
+    assert len(list((tmp_path / "checkpoint/commits").glob("[0-9]*"))) < 6
+    assert run(threes, source.read(), drain=True).rows()[-1:] == [("d,e,f",)]
+
+
+def test_rows_that_come_behind_the_end_of_the_input_are_not_read_by_the_drain(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = feed().add([{"k": "a", "ts": 0, "v": 0.0}])
+    asked = control.write_drain
+
+    def late(folder: Any) -> None:
+        source.add(*[[{"k": name, "ts": i, "v": 0.0}] for i, name in enumerate("bc", 1)])
+        asked(folder)
+
+    monkeypatch.setattr(control, "write_drain", late)
+    assert run(threes, source.read(), drain=True).rows() == [("a,b",)]
+    assert not (tmp_path / "checkpoint/commits/2").exists(), "a row that no window would ever show"
+    (tmp_path / "checkpoint/windowing/drained.json").unlink()  # as if killed between the last commit and the mark
+    assert run(threes, source.read()).rows() == []
+    assert not (tmp_path / "checkpoint/commits/2").exists()
     assert (tmp_path / "checkpoint/windowing/drained.json").exists()
 
 

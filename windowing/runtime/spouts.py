@@ -353,7 +353,7 @@ class SpoutTask(Task):
             return call(*arguments)
         except BoltError as problem:
             raise self._blame(problem, where) from problem.__cause__
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise self._blame(problem, where) from problem
 
     def _blame(self, problem: BaseException, where: str) -> BoltError:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from windowing.core.config import WindowConfig
 from windowing.spark.hadoop import Folder
 
-__all__ = ["DRAIN_FILE", "control_folder", "control_rows", "drain_seen", "needs_ticks", "tick_rows", "write_drain"]
+__all__ = ["DRAIN_FILE", "control_folder", "control_rows", "drain_batch", "needs_ticks", "tick_rows", "write_drain"]
 
 DRAIN_FILE = "drain.json"
 
@@ -53,19 +53,35 @@ def write_drain(folder: Folder) -> None:
     folder.write(DRAIN_FILE, json.dumps({"kind": "drain"}).encode() + b"\n")
 
 
-def drain_seen(spark: SparkSession, checkpoint: str) -> bool:
-    """Return whether a batch of the checkpoint has taken the drain file, or is bound to take it next.
+def drain_batch(spark: SparkSession, checkpoint: str) -> int | None:
+    """Return the batch of the checkpoint that has taken the drain file, or is bound to take it next; None where none is.
 
     The file source writes the names of a batch's files into its own log before Spark logs the batch: what stands
-    there can no longer be taken back, what does not stand there was never planned.
+    there can no longer be taken back, what does not stand there was never planned. Spark's log of offsets then has, for each
+    batch, how far each source's log had come. Cost: reads both logs.
     """
-    sources = Folder(spark, checkpoint) / "sources"
+    home = Folder(spark, checkpoint)
     needle = f"/{control_folder(spark, checkpoint).path.rsplit('/', 2)[1]}/control/{DRAIN_FILE}".encode()
-    for source in sources.names():
-        log = sources / source
-        if any(needle in log.read(name) for name in log.names() if not name.startswith((".", "_"))):
-            return True
-    return False
+    for source in (home / "sources").names():
+        log = home / "sources" / source
+        names = {name: name.partition(".")[0] for name in log.names()}  # some are "9.compact"
+        entries = [int(entry) for name, entry in names.items() if entry.isdigit() and needle in log.read(name)]
+        if entries:
+            return _batch_of(home / "offsets", int(source), min(entries))
+    return None
+
+
+def _batch_of(offsets: Folder, source: int, entry: int) -> int:
+    """Return the first batch whose offsets hold this entry of a file source's log, the next one where none does."""
+    batches = sorted(int(name) for name in offsets.names() if name.isdigit())
+    for batch in batches:
+        lines = (
+            offsets.read(str(batch)).decode().splitlines()[2:]
+        )  # behind the version and the metadata: a line a source
+        offset = json.loads(lines[source]) if lines[source] != "-" else None
+        if offset is not None and offset["logOffset"] >= entry:
+            return batch
+    return batches[-1] + 1 if batches else 0
 
 
 def _to_every_task(commands: DataFrame, labels: tuple[int, ...]) -> DataFrame:

@@ -1,9 +1,10 @@
 """Errors find their way back: what went wrong in a Python worker or in the JVM comes out as an error of this library.
 
-A WindowingError raised in a worker crosses the JVM as text. `marked()` puts it on one line that begins with a mark,
-as JSON; `unwrapped()` finds that line in whatever Spark raised and makes the same class again, Spark's error as its
-`__cause__`. Damaged files of the state store, which Spark blames on the user's function, become CorruptStateError and
-name the file; a second query on the checkpoint and a lost Python worker are known by what Spark says of them.
+A WindowingError raised in a worker crosses the JVM as text. `marked()` puts it on one line, as JSON behind a mark that only
+this driver and its workers know (Seal); `unwrapped()` finds that line in whatever Spark raised and makes the same class again,
+Spark's error as its `__cause__`. Damaged files of the state store, which Spark blames on the user's function, become
+CorruptStateError and name the file; a second query on the checkpoint and a lost Python worker are known by what Spark says of
+them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import io
 import json
 import logging
 import re
+import secrets
 import time
 import traceback
 import zipfile
@@ -22,12 +24,33 @@ from typing import Any, NamedTuple, cast
 from pyspark.sql import SparkSession
 
 from windowing import errors
-from windowing.errors import CheckpointError, CorruptStateError, WindowingError, WorkerLostError, shown, told
+from windowing.errors import (
+    BoltError,
+    CheckpointError,
+    CorruptStateError,
+    QueryStoppedError,
+    WindowingError,
+    WorkerLostError,
+    shown,
+    told,
+)
 from windowing.spark.hadoop import Folder
+from windowing.topology.blame import ended_in
 
-__all__ = ["About", "WorkerError", "damaged_file", "marked", "unwrapped"]
+__all__ = [
+    "About",
+    "Seal",
+    "WorkerError",
+    "damaged_file",
+    "is_of_spark",
+    "is_sendable",
+    "marked",
+    "raised_in_worker",
+    "unwrapped",
+]
 
-_MARK = "windowing-error:"
+_mark = f"windowing-error:{secrets.token_hex(16)}:"
+_TRACEBACK = "Traceback (most recent call last)"
 _MAX_TRACE = 8000
 _MAX_DEPTH = 20
 _LOOKS = 5
@@ -41,6 +64,7 @@ _DAMAGE = re.compile(
 )
 _UNREADABLE = re.compile(r"CANNOT_LOAD_STATE_STORE|STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY")
 _SHARED = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs detected|\[CONCURRENT_QUERY\]")
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
 _TRIES = re.compile(r"in stage \S+ failed (\d+) times")
@@ -65,13 +89,50 @@ class About(NamedTuple):
     batch: int | None = None
 
 
+class Seal:
+    """Travels with what a query sends to its workers: unpickled there, it tells them how this driver knows errors of the library.
+
+    The driver's mark holds a number that is drawn anew in each process, so no text of a user's error, however it reads, is taken
+    for an error of ours.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[str], Seal], tuple[str]]:
+        return _adopted, (_mark,)
+
+
+def _adopted(mark: str) -> Seal:
+    global _mark
+    _mark = mark
+    return Seal()
+
+
 @contextmanager
 def marked() -> Iterator[None]:
-    """Raise an error of this library from the body as a WorkerError whose message `unwrapped` understands."""
+    """Raise an error of this library from the body as a WorkerError whose message `unwrapped` understands.
+
+    So is what Spark cannot carry: whatever is no Exception (a query would wait for the worker for ever), and text that is no UTF-8.
+    """
     try:
         yield
     except WindowingError as error:
-        raise WorkerError(_encoded(error)) from error
+        raise WorkerError(_encoded(error)) from None  # Spark tells of causes too, in the user's words
+    except BaseException as error:
+        found = _carried(error)
+        if found is None:
+            raise
+        raise WorkerError(_encoded(found)) from None
+
+
+def _carried(error: BaseException) -> WindowingError | None:
+    """Return an error of ours for what Spark cannot carry, None for what it can."""
+    found: WindowingError | None = ended_in(error)
+    if found is None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
+        if is_sendable(error):
+            return None
+        found = BoltError(f"code that the query runs for each row failed: {told(error)}")
+    if found is not None:
+        found.__cause__ = error
+    return found
 
 
 def unwrapped(
@@ -93,11 +154,27 @@ def unwrapped(
     if isinstance(error, WindowingError):
         return error
     texts = list(_texts(error))
-    found = _decoded(texts) or (about and _said_by_spark(texts, about)) or _damaged(error, texts, locate)
+    found = _decoded(texts)
+    if found is None:
+        texts = [text.partition(_TRACEBACK)[0] for text in texts]  # what is behind it are words of a user's error
+        found = (about and _said_by_spark(texts, about)) or _damaged(error, texts, locate)
     if found is None:
         return error
     found.__cause__ = error
     return found
+
+
+def raised_in_worker(error: BaseException) -> WindowingError | None:
+    """Return the error of this library that was raised in a worker and is behind `error`, None where there is none."""
+    found = _decoded(list(_texts(error)))
+    if found is not None:
+        found.__cause__ = error
+    return found
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Return whether Spark has raised it, and no code of a user's in the driver."""
+    return type(error).__module__.startswith(_FROM_SPARK)
 
 
 def damaged_file(spark: SparkSession, checkpoint: str) -> str | None:
@@ -162,20 +239,40 @@ def _intact(home: Folder, name: str, files: list[str], crc: Any) -> bool:
 
 
 def _encoded(error: WindowingError) -> str:
-    trace = "".join(traceback.format_exception(error))[-_MAX_TRACE:]
+    trace = _trace(error)[-_MAX_TRACE:]
     message = error.args[0] if error.args else ""
     known = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
-    return _MARK + json.dumps({"class": known.__name__, "message": str(message), "trace": trace})
+    return _mark + json.dumps({"class": known.__name__, "message": str(message), "trace": trace})
+
+
+def _trace(error: BaseException) -> str:
+    """Return the traceback of an error, with its causes; what is no UTF-8 is escaped."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception as problem:  # an error of a user's whose text cannot be made
+        text = f"(its traceback cannot be made: {told(problem)})"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def is_sendable(error: BaseException) -> bool:
+    """Return whether Spark can carry an error: it is an Exception, and its text, with those of its causes, is UTF-8."""
+    if not isinstance(error, Exception):
+        return False
+    try:
+        "".join(traceback.format_exception(error)).encode("utf-8")
+    except Exception:
+        return False
+    return True
 
 
 def _decoded(texts: list[str]) -> WindowingError | None:
     for text in texts:
-        start = text.find(_MARK)
+        start = text.find(_mark)
         while start >= 0:
-            found = _parsed(text[start + len(_MARK) :])
+            found = _parsed(text[start + len(_mark) :])
             if found is not None:
                 return found
-            start = text.find(_MARK, start + 1)
+            start = text.find(_mark, start + 1)
     return None
 
 
@@ -202,6 +299,11 @@ def _said_by_spark(texts: list[str], about: About) -> WindowingError | None:
             f"another query writes to checkpoint {about.checkpoint}; one query at a time can have it: stop the other one and "
             "start this one again, or give it a checkpoint of its own"
         )
+    if _CANCELLED.search(said) is not None:
+        return QueryStoppedError(
+            f"a job of {about.name!r} was cancelled from outside (Ctrl-C, or cancelAllJobs), which ends the query. Start it again "
+            f"from checkpoint {about.checkpoint}: it goes on from there"
+        )
     batch = "a batch" if about.batch is None else f"batch {about.batch}"
     again = f"{batch} is not committed: start again from the checkpoint"
     if _DEAD.search(said) is not None:
@@ -222,7 +324,7 @@ def _said_by_spark(texts: list[str], about: About) -> WindowingError | None:
 
 def _damaged(error: BaseException, texts: list[str], locate: Callable[[], str | None]) -> WindowingError | None:
     """Name the damaged or missing file of the checkpoint, if that is what happened: Spark blames others, or names none."""
-    known = locate() if type(error).__module__.startswith(_FROM_SPARK) else None
+    known = locate() if is_of_spark(error) else None
     if known is not None:
         return CorruptStateError(f"a file of the checkpoint is damaged or missing: {known}; {_WAY_OUT}")
     for text in reversed(texts):  # the deepest message knows best

@@ -25,6 +25,7 @@ from windowing.spark.garbage import seldom_collected
 from windowing.spark.labels import label_of_row
 from windowing.spark.operator import batch_id
 from windowing.spark.place import PlaceResult, PlaceTurn, Stored
+from windowing.spark.shipping import Shipped
 from windowing.spark.wire import NOW, WIRE, frames_of, record_batch, rows_of
 from windowing.spark.wiring import Origins, Wiring
 from windowing.topology.calls import Emitted
@@ -38,7 +39,7 @@ _KEY_DDL, _VALUE_DDL = "id binary", "data binary"
 class SpoutStage:
     """What runs on each partition of the rows of one stream of a spout; its rows leave packed for where they go."""
 
-    def __init__(self, wiring: Wiring, spout: str, stream: str) -> None:
+    def __init__(self, wiring: Shipped[Wiring], spout: str, stream: str) -> None:
         self._wiring, self._spout, self._stream = wiring, spout, stream
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -49,15 +50,16 @@ class SpoutStage:
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Do the work of `__call__` for the upstream partition of this number, in the batch of that `number`."""
-        task = partition % self._wiring.component(self._spout).parallelism
-        source = self._wiring.acks.get((self._spout, self._stream))
+        wiring = self._wiring.value
+        task = partition % wiring.component(self._spout).parallelism
+        source = wiring.acks.get((self._spout, self._stream))
         roots = NO_ROOTS if source is None else (root_of(number, source),)
         flow: Flow | None = None
         for batch in batches:
             if batch.num_rows == 0:
                 continue
             if flow is None:
-                flow = Flow(self._wiring, partition, batch.column(NOW)[0].as_py(), Origins(self._wiring), number)
+                flow = Flow(wiring, partition, batch.column(NOW)[0].as_py(), Origins(wiring), number)
             columns = [column.to_pylist(maps_as_pydicts="strict") for column in batch.drop_columns([NOW]).columns]
             for values in zip(*columns, strict=True):
                 flow.emit(self._spout, task, Emitted(self._stream, values), roots)
@@ -70,9 +72,9 @@ class SpoutStage:
 class LevelProcessor(StatefulProcessor):
     """What transformWithState runs for each place of a level; `labels[i]` is the grouping key of the i-th."""
 
-    def __init__(self, wiring: Wiring, level: int, labels: Sequence[int]) -> None:
+    def __init__(self, wiring: Shipped[Wiring], level: int, labels: Sequence[int]) -> None:
         self._wiring = wiring
-        self._places: dict[int, Place] = dict(zip(labels, wiring.stages.on_level(level), strict=True))
+        self._places: dict[int, Place] = dict(zip(labels, wiring.value.stages.on_level(level), strict=True))
         self._turns: dict[int, PlaceTurn] = {}
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -101,7 +103,7 @@ class LevelProcessor(StatefulProcessor):
 
     def _turn(self, place: Place) -> PlaceTurn:
         if place.number not in self._turns:
-            self._turns[place.number] = PlaceTurn(self._wiring, place)
+            self._turns[place.number] = PlaceTurn(self._wiring.value, place)
         return self._turns[place.number]
 
     def _stored(self) -> Stored:
@@ -133,10 +135,10 @@ def emitted(rows: DataFrame, stage: Callable[[Iterator[pa.RecordBatch]], Iterato
     return rows.select(*columns, now).mapInArrow(stage, WIRE)
 
 
-def processed(rows: DataFrame, wiring: Wiring, level: int, labels: Sequence[int]) -> DataFrame:
+def processed(rows: DataFrame, wiring: Shipped[Wiring], level: int, labels: Sequence[int]) -> DataFrame:
     """Return what a level makes of the rows of the wire; `labels` are the grouping keys of its places."""
     processor = LevelProcessor(wiring, level, labels)
-    labelled = rows.withColumn("label", label_of_row(labels, wiring.stages.on_level(level)[0].number))
+    labelled = rows.withColumn("label", label_of_row(labels, wiring.value.stages.on_level(level)[0].number))
     return labelled.groupBy("label").transformWithStateInPandas(processor, WIRE, "Append", "None")
 
 

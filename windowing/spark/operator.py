@@ -21,6 +21,7 @@ from windowing.spark.failures import marked
 from windowing.spark.garbage import seldom_collected
 from windowing.spark.output import Encoder, Layout
 from windowing.spark.rows import Part, size_of
+from windowing.spark.shipping import Shipped
 from windowing.spark.turn import Control, TaskStage, TurnResult
 
 __all__ = ["TaskProcessor", "batch_id", "evaluated"]
@@ -32,10 +33,10 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 class TaskProcessor(StatefulProcessor):
     """What transformWithState runs for each task; `task_of` is the task of each label. It holds no state of its own."""
 
-    def __init__(self, stage: TaskStage, task_of: Mapping[int, int], layout: Layout) -> None:
+    def __init__(self, stage: Shipped[TaskStage], task_of: Mapping[int, int], layout: Layout) -> None:
         self._stage = stage
         self._task_of = dict(task_of)
-        self._encoder = Encoder(stage.bolt.name, layout)
+        self._encoder = Encoder(stage.value.bolt.name, layout)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Name the state variables; called on the driver too, once, so nothing else happens here."""
@@ -50,7 +51,7 @@ class TaskProcessor(StatefulProcessor):
             parts, controls = _unpacked(frames)
             stored = self._metadata.get()
             metadata = None if stored is None else bytes(stored[0])
-            result = self._stage.turn(task, metadata, self._load, parts, controls, fitted=self._encoder.fitted)
+            result = self._stage.value.turn(task, metadata, self._load, parts, controls, fitted=self._encoder.fitted)
             table = self._encoder.table(
                 result.rows, {**result.metrics, "bytes": size_of(parts), "now": _clock(parts, controls)}
             )

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.errors import ConfigError, shown
-from windowing.spark.failures import marked
+from windowing.spark.failures import Seal, marked
 from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.state import decode_table
 from windowing.spark.wire import stream_name
@@ -51,7 +51,7 @@ class Outlets:
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
         """Return the rows of a stream. Cost: one Python worker that copies Arrow bytes."""
         packed = output.where(self._is_of(stream)).select("data")
-        return packed.mapInArrow(_unpacked, self._streams[stream][1])
+        return packed.mapInArrow(_Unpacked(), self._streams[stream][1])
 
     def _is_of(self, stream: str) -> Column:
         return (F.col("kind") == "out") & (F.col("stream") == self._streams[stream][0])
@@ -113,8 +113,14 @@ def _sink_name(component: str, stream: str) -> str:
     return component if stream == DEFAULT_STREAM else f"{component}.{stream}"
 
 
-def _unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with marked():
-        for batch in batches:
-            for data in batch.column(0).to_pylist():
-                yield from decode_table(data).to_batches()
+class _Unpacked:
+    """What turns packed rows into those of a stream, in a worker."""
+
+    def __init__(self) -> None:
+        self._seal = Seal()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with marked():
+            for batch in batches:
+                for data in batch.column(0).to_pylist():
+                    yield from decode_table(data).to_batches()

@@ -14,7 +14,7 @@ travels on for the turn to route.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -28,7 +28,7 @@ from pyspark.sql.types import DataType, MapType
 
 from windowing.core.config import Semantics, WindowConfig
 from windowing.errors import ConfigError
-from windowing.spark.failures import marked
+from windowing.spark.failures import Seal, marked
 from windowing.topology.records import record_type
 from windowing.topology.stamps import BOUND, TimestampFunction
 
@@ -91,6 +91,7 @@ class Packer:
     source: str | None = None
     max_future_ms: int | None = None
     on_invalid: str = "late"
+    seal: Seal = field(default_factory=Seal, compare=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield packed rows for each batch, then the control rows of the partition."""

@@ -31,6 +31,7 @@ from windowing.spark.labels import task_labels
 from windowing.spark.output import Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
+from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.turn import SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
@@ -100,6 +101,7 @@ class WindowedStream:
         self._spark = next(iter(inputs.values())).sparkSession
         self.schemas: dict[str, StructType] = _schemas(bolt, next(iter(inputs.values())).schema)
         self._layout = Layout(self.schemas)
+        self._shipped: dict[int, Shipped[TaskStage]] = {}
 
     @property
     def tasks(self) -> int:
@@ -190,7 +192,12 @@ class WindowedStream:
             tasks=tasks,
             late_stream=config.late_stream or SIDE_STREAM,
         )
-        processor = operator.TaskProcessor(stage, {label: task for task, label in enumerate(labels)}, self._layout)
+        if tasks not in self._shipped:
+            what = f"bolt {self.bolt.name!r}"
+            self._shipped[tasks] = Shipped(self._spark, stage, what, {what: self.bolt})
+        processor = operator.TaskProcessor(
+            self._shipped[tasks], {label: task for task, label in enumerate(labels)}, self._layout
+        )
         return operator.evaluated(reduce(DataFrame.unionByName, parts), processor, self._layout)
 
     def _sinks(self, sinks: Mapping[str, Sink] | Sink, discard: Sequence[str]) -> dict[str, Sink]:

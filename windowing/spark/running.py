@@ -4,6 +4,9 @@ A batch: persist; ONE aggregate over all streams (the full action that Spark nee
 each stream that has rows goes to its sink; unpersist. An exception escapes: swallowed, it would cost the batch. A
 drain is a second run of the same query with one more batch, made of control rows; then the checkpoint is marked, and
 refused from then on.
+
+Law: the input has ended when Spark, in an availableNow run, has asked every source and found nothing more, and a drain is done when
+its batch is committed. That a query runs no more says neither: anybody may have stopped it.
 """
 
 from __future__ import annotations
@@ -15,16 +18,33 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from windowing.core.measures import Duration
-from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, shown, told
+from windowing.errors import (
+    BoltError,
+    CheckpointError,
+    ConfigError,
+    DrainedCheckpointError,
+    QueryStoppedError,
+    WindowingError,
+    shown,
+    told,
+)
 from windowing.spark import control, definition, failpoints
 from windowing.spark.acks import Acks
-from windowing.spark.failures import About, damaged_file, unwrapped
+from windowing.spark.failures import (
+    About,
+    WorkerError,
+    damaged_file,
+    is_of_spark,
+    is_sendable,
+    raised_in_worker,
+    unwrapped,
+)
 from windowing.spark.hadoop import Folder
 from windowing.spark.handover import Handover
 from windowing.spark.metrics import BatchMetrics, metrics_of
@@ -38,6 +58,7 @@ DRAINED_FILE = "drained.json"
 _ONE_FILE_ROWS = 50_000
 _LOG_EVERY_S = 60.0
 _SETTLE_EVERY_S = 0.5
+_GO_ON = "Start it again from checkpoint {}: it goes on from there"
 
 _log = logging.getLogger("windowing.spark")
 
@@ -61,6 +82,10 @@ class Streams(Protocol):
         """Return the rows of one stream."""
 
 
+class _BehindDrain(Exception):
+    """Ends the run of a drain at a batch of rows that came after it; users never see it."""
+
+
 class BatchWriter:
     """What foreachBatch calls. `sinks` are those of the streams of `layout` that have one, in order; `acks` for spouts that take
     them.
@@ -74,11 +99,16 @@ class BatchWriter:
         self._batch: int | None = None
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
+        self.last: int | None = (
+            None  # no batch is made after this one: rows that come behind a drain would fire no window
+        )
         self._handover = Handover()
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
         try:
+            if self.last is not None and batch_id > self.last:
+                raise _BehindDrain(f"batch {batch_id} came after the drain, and is not made")
             failpoints.hit("before_batch", batch_id)
             if self.acks is not None:
                 self.acks.begin(batch_id)
@@ -90,7 +120,11 @@ class BatchWriter:
             failpoints.hit("before_commit", batch_id)
         except BaseException as error:
             self.failure, self._batch = error, batch_id
-            raise
+            if is_sendable(error):
+                raise
+            raise WorkerError(
+                told(error)
+            ) from None  # what Spark calls this from can carry nothing else, and would wait for ever
 
     def about(self, checkpoint: str) -> About:
         """Return what an error may say of the query."""
@@ -114,11 +148,19 @@ class BatchWriter:
         """Write the streams; `counts` is what `_aggregates` have found."""
         for stream, sink in self.sinks.items():
             count = self._layout.counted(counts, stream)
-            if count:
-                rows = self._layout.rows(output, stream)
-                sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
-            elif hasattr(sink, "skip"):
-                sink.skip(batch_id)
+            try:
+                if count:
+                    rows = self._layout.rows(output, stream)
+                    sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
+                elif hasattr(sink, "skip"):
+                    sink.skip(batch_id)
+            except BaseException as problem:
+                if isinstance(problem, Exception):
+                    raise
+                raise BoltError(
+                    f"the sink of stream {stream!r} of {self._bolt!r} ended with {told(problem)} on batch {batch_id}, which is not "
+                    "committed; let a sink raise an Exception"
+                ) from problem
             failpoints.hit("in_sink", batch_id)
         if self.acks is not None:
             self.acks.record(batch_id, counts["acks"])
@@ -247,7 +289,11 @@ class WindowedQuery:
         return [self._metrics[batch] for batch in sorted(self._metrics)]
 
     def await_end(self, timeout: float | None = None) -> bool:
-        """Wait until the query has ended (True) or `timeout` seconds are over (False); raise what ended it."""
+        """Wait until the query has ended (True) or `timeout` seconds are over (False); raise what ended it.
+
+        True of an "available_now" run: all the input that there was is read, and drained if that was asked for; or `stop` was
+        called here. Raises QueryStoppedError where somebody else has stopped it before that.
+        """
         if not self._done.wait(timeout):
             return False
         if self._failure is not None:
@@ -264,20 +310,71 @@ class WindowedQuery:
 
     def _watch(self) -> None:
         try:
-            self._wait()
-            if self._drain and not self._finish and not self._stopping:
-                control.write_drain(control.control_folder(self._plan.spark, self._plan.checkpoint))
-                self._query = self._plan.run()
-                self._wait()
-            if (self._drain or self._finish) and not self._stopping:
-                _mark_drained(self._plan)
+            if self._finish or self._has_read_all():
+                self._make_drain()
         except BaseException as error:
-            failure = self._plan.writer.failure or error
+            failure = (None if isinstance(error, QueryStoppedError) else self._plan.writer.failure) or error
             self._failure = failure  # before it is explained: whatever goes wrong there, the query has not ended well
             self._end()
-            self._failure = unwrapped(failure, self._damaged_file, self._plan.writer.about(self._plan.checkpoint))
+            self._failure = self._explained(failure)
         finally:
             self._done.set()
+
+    def _has_read_all(self) -> bool:
+        """Wait for the query; return whether a drain is to follow. Raises QueryStoppedError for one that was stopped too early."""
+        self._wait()
+        if self._stopping or "availableNow" not in self._plan.trigger:
+            return False
+        if not _found_no_more(self._query):
+            raise QueryStoppedError(
+                "the query was stopped from outside before it had read all its input; nothing was drained. "
+                + _GO_ON.format(self._plan.checkpoint)
+            )
+        return self._drain
+
+    def _make_drain(self) -> None:
+        """Have the batch of the drain made, and mark the checkpoint when it is committed."""
+        plan = self._plan
+        if not self._finish:
+            control.write_drain(control.control_folder(plan.spark, plan.checkpoint))
+            before = definition.last_batch(plan.spark, plan.checkpoint)
+            plan.writer.last = 0 if before is None else before + 1
+            self._query = plan.run()
+        try:
+            self._wait()
+        except Exception:
+            if not isinstance(plan.writer.failure, _BehindDrain):
+                raise
+            _log.warning(
+                "checkpoint %s is drained; rows that came after the end of its input are not read: give them a new checkpoint",
+                plan.checkpoint,
+            )
+        if self._stopping:
+            return
+        batch = control.drain_batch(plan.spark, plan.checkpoint)
+        if batch is None or not (Folder(plan.spark, plan.checkpoint) / "commits").exists(str(batch)):
+            raise QueryStoppedError(
+                f"the query on checkpoint {plan.checkpoint} was stopped from outside while it drained; start it again from the "
+                'checkpoint, with trigger="available_now", drain=True, to finish that'
+            )
+        _mark_drained(plan)
+
+    def _explained(self, failure: BaseException) -> BaseException:
+        plan = self._plan
+        about = plan.writer.about(plan.checkpoint)
+        found = failure if isinstance(failure, WindowingError) else raised_in_worker(failure)
+        if found is not None:
+            return found
+        if _session_ended(plan.spark):
+            found = QueryStoppedError(f"the session ended while the query ran. {_GO_ON.format(plan.checkpoint)}")
+        elif not isinstance(failure, Exception):
+            found = BoltError(
+                f"code that {about.name!r} runs in the driver ended with {told(failure)}; let it raise an Exception"
+            )
+        else:
+            return unwrapped(failure, self._damaged_file, about) if is_of_spark(failure) else failure
+        found.__cause__ = failure
+        return found
 
     def _end(self) -> None:
         """Stop Spark's query: what was raised need not have ended it (a spout's `ack`), and it would go on unwatched."""
@@ -323,7 +420,8 @@ def _open(plan: Plan) -> bool:
     folder.make()
     if not folder.exists(control.DRAIN_FILE):
         return False
-    if not control.drain_seen(plan.spark, plan.checkpoint):
+    batch = control.drain_batch(plan.spark, plan.checkpoint)
+    if batch is None:
         folder.delete(control.DRAIN_FILE)
         return False
     if "availableNow" not in plan.trigger:
@@ -331,7 +429,25 @@ def _open(plan: Plan) -> bool:
             f"checkpoint {plan.checkpoint} was being drained when its query died; start it once with "
             'trigger="available_now", drain=True to finish that'
         )
+    plan.writer.last = batch
     return True
+
+
+def _session_ended(spark: SparkSession) -> bool:
+    """Return whether somebody has stopped the session: whatever Spark says then is only what came of that."""
+    context: Any = spark.sparkContext
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except Exception:  # the JVM is gone; py4j has no types
+        return True
+
+
+def _found_no_more(query: StreamingQuery) -> bool:
+    """Return whether a bounded run has ended by itself. Spark sets `noNewData` when it has asked each source for more and none had
+    any, which ends such a run; a stop, at whatever time, leaves it as it was.
+    """
+    execution: Any = cast(Any, query)._jsq.streamingQuery()
+    return bool(execution.noNewData())
 
 
 def _mark_drained(plan: Plan) -> None:

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 
 from windowing.errors import CheckpointError, SourceError, shown
 from windowing.spark.arrow_types import arrow_schema
-from windowing.spark.failures import marked
+from windowing.spark.failures import Seal, marked
 from windowing.topology.schema import Schema
 
 __all__ = ["Offsets", "PartitionedSpout", "Root", "batch_of", "refuse_other"]
@@ -147,7 +147,7 @@ def batch_of(offset: Any, name: str) -> tuple[Offsets, Offsets] | None:
 
 def _source(spout: PartitionedSpout, fields: Schema, called: str) -> type[DataSource]:
     """Return the data source of one spout: Spark makes instances of a registered class, and hands them only texts."""
-    format_name = f"windowing_{uuid4().hex}"
+    format_name, seal = f"windowing_{uuid4().hex}", Seal()
 
     class SpoutSource(DataSource):
         @classmethod
@@ -158,7 +158,7 @@ def _source(spout: PartitionedSpout, fields: Schema, called: str) -> type[DataSo
             return fields.ddl
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-            return SpoutReader(spout, fields, called)
+            return SpoutReader(spout, fields, called, seal)
 
     return SpoutSource
 
@@ -173,8 +173,8 @@ class _Range(InputPartition):
 class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What Spark asks. Offsets are {"spout": name, "source": its identity, "from": where the batch begins, "to": where it ends}."""
 
-    def __init__(self, spout: PartitionedSpout, schema: Schema, name: str) -> None:
-        self._spout, self._schema, self._name = spout, schema, name
+    def __init__(self, spout: PartitionedSpout, schema: Schema, name: str, seal: Seal | None = None) -> None:
+        self._spout, self._schema, self._name, self._seal = spout, schema, name, seal
         self._target: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802

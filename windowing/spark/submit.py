@@ -28,6 +28,7 @@ from windowing.spark.outlets import Outlets, outlet_names, sinks_of, unread_late
 from windowing.spark.place import PlaceTurn
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
+from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink
 from windowing.spark.sources import Source, selected, told
 from windowing.spark.spouts import PartitionedSpout
@@ -85,13 +86,15 @@ def submit(
     widest = max((len(stages.on_level(level)) for level in range(1, stages.last + 1)), default=1)
     width = definition.shuffle_partitions(spark, str(checkpoint), partitions, widest)
     unread = unread_late(topology, sinks, discarded)
+    parts = {f"bolt {bolt.id!r}": bolt.declaration for bolt in topology.bolts}
+    shipped = Shipped(spark, wiring, f"topology {topology.name!r}", parts)
     outlets = Outlets({name: names[name] for name in known}, unread)
     plan = Plan(
         spark=spark,
         checkpoint=str(checkpoint),
         definition={**definition.frame(spark), "topology": described(wiring, width, tuple(acking))},
         output=lambda folder: metrics.observed(
-            _chain(spark, wiring, inputs, width, folder), metrics.wire_metric_columns()
+            _chain(spark, shipped, inputs, width, folder), metrics.wire_metric_columns()
         ),
         writer=BatchWriter(topology.name, outlets, known, bool(unread), _acks(spark, str(checkpoint), acking, given)),
         partitions=width,
@@ -102,10 +105,15 @@ def submit(
 
 
 def _chain(
-    spark: SparkSession, wiring: Wiring, inputs: Mapping[tuple[str, str], DataFrame], partitions: int, folder: str
+    spark: SparkSession,
+    shipped: Shipped[Wiring],
+    inputs: Mapping[tuple[str, str], DataFrame],
+    partitions: int,
+    folder: str,
 ) -> DataFrame:
     """Return the wire behind the last level; each call makes a plan of its own."""
-    parts = [emitted(rows, SpoutStage(wiring, spout, stream)) for (spout, stream), rows in inputs.items()]
+    wiring = shipped.value
+    parts = [emitted(rows, SpoutStage(shipped, spout, stream)) for (spout, stream), rows in inputs.items()]
     places = tuple(place.number for place in wiring.stages.places) or (-1,)
     parts.append(told(control.control_rows(spark, literal_path(folder), places)))
     if any(control.needs_ticks(bolt.config) for bolt in wiring.windows.values()):
@@ -113,7 +121,7 @@ def _chain(
     rows = reduce(DataFrame.unionByName, parts)
     for level in range(1, wiring.stages.last + 1):
         labels = task_labels(spark, len(wiring.stages.on_level(level)), partitions)
-        rows = processed(rows, wiring, level, labels)
+        rows = processed(rows, shipped, level, labels)
     return rows
 
 

@@ -12,8 +12,9 @@ from windowing.errors import BoltError, told
 from windowing.topology.makers import class_of
 from windowing.topology.rows import RowError, row_of
 
-__all__ = ["blame", "file_of", "home_of"]
+__all__ = ["blame", "ended_in", "file_of", "home_of"]
 
+_ENDED = "raised in user code: "
 _OURS = (row_of.__code__.co_filename, __file__)
 
 
@@ -29,13 +30,25 @@ def blame(
 
     who: kind and name, such as "bolt 'count'". where: "in prepare", "on <the window>". file: where the user's code stands,
     as `file_of` says. ours: files of the library that are on the way. home: what to name where no line of the user's was
-    running, for a row that was returned, as `home_of` says.
+    running, for a row that was returned, as `home_of` says. KeyboardInterrupt and GeneratorExit may be somebody else's: they are
+    raised as they are, with a note of who was running (`ended_in`).
     """
     line = _user_line(problem.__traceback__, file, (*_OURS, *ours)) or home
     at = f" ({line})" if line else ""
+    if isinstance(problem, KeyboardInterrupt | GeneratorExit):
+        problem.add_note(f"{_ENDED}{who} failed {where}: {told(problem)}{at}")
+        raise problem
     if isinstance(problem, RowError):
         return BoltError(f"{who} emitted a wrong row {where}: {problem.args[0]}{at}")
     return BoltError(f"{who} failed {where}: {told(problem)}{at}")
+
+
+def ended_in(problem: BaseException) -> BoltError | None:
+    """Return the error of the component whose code ended with this KeyboardInterrupt or GeneratorExit, None where none did."""
+    for note in getattr(problem, "__notes__", ()):
+        if note.startswith(_ENDED):
+            return BoltError(note.removeprefix(_ENDED))
+    return None
 
 
 def file_of(target: Callable[..., Any], method: str | None = None) -> str | None:

@@ -139,7 +139,7 @@ class BoltCaller:
             return
         try:
             self.instance = declaration.target()
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise self.blame(problem, "when it was made") from problem
         self._call = self.instance.execute
         if not declaration.stateful:
@@ -167,7 +167,7 @@ class BoltCaller:
             return emitted
         except FailedException:
             raise
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise self.blame(problem, f"on {shown(tuple)}") from problem
 
     def hook(self, method: str, *arguments: Any) -> None:
@@ -177,7 +177,7 @@ class BoltCaller:
             return
         try:
             written(*arguments)
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise self.blame(problem, f"in {method}") from problem
 
     def close(self) -> None:

@@ -4,7 +4,7 @@
 
 Laws: all rows are taken before `run` returns, so the window is valid while the user's code runs, generators included.
 What fails inside becomes one BoltError that names bolt, window and line, with the user's error as its cause; nothing
-that a failed call emitted gets out. Only KeyboardInterrupt and GeneratorExit pass. Nothing is retried here.
+that a failed call emitted gets out. Only KeyboardInterrupt and GeneratorExit pass, see `blame`. Nothing is retried here.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class BoltRunner:
                 instance.init_state(state)
             if getattr(instance, "prepare", None) is not None:
                 instance.prepare(context)
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise self._failure(problem, "in prepare") from problem
         self._instance, self._call = instance, instance.execute
 
@@ -128,7 +128,7 @@ class BoltRunner:
             if self._fitted is not None and is_table(returned) and (table := self._fitted(returned)) is not None:
                 return [(DEFAULT_STREAM, table)]
             return [(DEFAULT_STREAM, row) for row in rows_of(returned, schema, DEFAULT_STREAM)]
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise self._failure(problem, f"on {_line(window)}") from problem
 
     def attempt(self, window: TupleWindow) -> Outcome:
@@ -156,7 +156,7 @@ class BoltRunner:
             return
         try:
             written(*arguments)
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise self._failure(problem, f"in {method}") from problem
 
     def _check_open(self) -> None:
@@ -170,7 +170,7 @@ class BoltRunner:
             refuse_awaitable(returned)
             if returned is not None:
                 raise RowError(f"it takes a collector, yet it returned {shown(returned)}; emit rows and return nothing")
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise self._failure(problem, f"on {_line(window)}") from problem
         finally:
             emissions = collector.take()

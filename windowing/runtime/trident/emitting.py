@@ -52,7 +52,7 @@ def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> 
         return call(*arguments)
     except (CheckpointError, StateError):
         raise
-    except (Exception, SystemExit) as problem:
+    except BaseException as problem:
         raise raised(who, problem, where) from problem
 
 

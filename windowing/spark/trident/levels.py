@@ -25,6 +25,7 @@ from windowing.spark.failures import marked
 from windowing.spark.garbage import seldom_collected
 from windowing.spark.labels import label_of_row
 from windowing.spark.operator import batch_id
+from windowing.spark.shipping import Shipped
 from windowing.spark.trident.packets import Packets, told
 from windowing.spark.trident.turn import opened, turn
 from windowing.spark.wire import NOW, PLACES, WIRE, Row, frames_of, handed_on, record_batch, rows_of
@@ -44,7 +45,7 @@ _COLUMNS = [part.split()[0] for part in WIRE.split(", ")]
 class SpoutStage:
     """What runs on each partition of a source: the units right behind it, then packing. keep: send the tuples to the driver too."""
 
-    def __init__(self, units: TridentUnits, spout: int, keep: bool) -> None:
+    def __init__(self, units: Shipped[TridentUnits], spout: int, keep: bool) -> None:
         self._units, self._spout, self._keep = units, spout, keep
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,7 +69,9 @@ class SpoutStage:
                 if not found.num_rows:
                     continue
                 if work is None:
-                    work = _SpoutWork(self._units, self._spout, partition, txid, found.column(NOW)[0].as_py(), closing)
+                    work = _SpoutWork(
+                        self._units.value, self._spout, partition, txid, found.column(NOW)[0].as_py(), closing
+                    )
                 columns = [column.to_pylist(maps_as_pydicts="strict") for column in found.drop_columns([NOW]).columns]
                 rows = list(zip(*columns, strict=True)) if columns else [()] * found.num_rows
                 if self._keep:
@@ -84,9 +87,9 @@ class SpoutStage:
                 except FailedException as problem:
                     failed = problem
             if failed is not None:
-                if self._units.levels(Section.STREAM):
+                if self._units.value.levels(Section.STREAM):
                     raise failed
-                yield [told("failed", self._units.plan.graph.nodes[self._spout].title, text=cause_of(failed))]
+                yield [told("failed", self._units.value.plan.graph.nodes[self._spout].title, text=cause_of(failed))]
 
 
 class _SpoutWork:
@@ -151,9 +154,9 @@ class _SpoutWork:
 class StreamLevel(StatefulProcessor):
     """What transformWithState runs for each place of a level of the stream; `labels[i]` is the grouping key of the i-th."""
 
-    def __init__(self, units: TridentUnits, level: int, labels: Sequence[int]) -> None:
+    def __init__(self, units: Shipped[TridentUnits], level: int, labels: Sequence[int]) -> None:
         self._units = units
-        self._places: dict[int, UnitPlace] = dict(zip(labels, units.on_level(level), strict=True))
+        self._places: dict[int, UnitPlace] = dict(zip(labels, units.value.on_level(level), strict=True))
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Name the state variable; called on the driver too, once, so nothing else happens here."""
@@ -177,8 +180,8 @@ class StreamLevel(StatefulProcessor):
         now = max(row.now for row in rows)
         batch = Batch(TransactionAttempt(number + 1, 0), now, as_of=number, drain=drains)
         stored = self._windows.get()
-        with opened(self._units, place) as states:
-            result = turn(self._units, place, rows, batch, states, None if stored is None else bytes(stored[0]))
+        with opened(self._units.value, place) as states:
+            result = turn(self._units.value, place, rows, batch, states, None if stored is None else bytes(stored[0]))
         failpoints.hit("before_state_write", number)
         if result.windows is not None:
             self._windows.update((result.windows,))
@@ -190,9 +193,9 @@ class StreamLevel(StatefulProcessor):
 class BatchLevel:
     """What `mapInArrow` runs for the places of a level inside foreachBatch: a place works once its partition has come whole."""
 
-    def __init__(self, units: TridentUnits, level: int, attempt: TransactionAttempt) -> None:
+    def __init__(self, units: Shipped[TridentUnits], level: int, attempt: TransactionAttempt) -> None:
         self._units, self._attempt = units, attempt
-        self._places = {place.number: place for place in units.on_level(level)}
+        self._places = {place.number: place for place in units.value.on_level(level)}
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what is meant for others as it comes, then what each place makes of its rows."""
@@ -215,8 +218,9 @@ class BatchLevel:
         try:
             if commits:
                 failpoints.hit("before_state_commit", txid - 1)
-            with opened(self._units, place) as states:
-                found = turn(self._units, place, rows, Batch(self._attempt, as_of=txid - 1), states, None).rows
+            units = self._units.value
+            with opened(units, place) as states:
+                found = turn(units, place, rows, Batch(self._attempt, as_of=txid - 1), states, None).rows
             if commits:
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
@@ -225,16 +229,16 @@ class BatchLevel:
         return [done, *found]
 
 
-def stream_level(rows: DataFrame, units: TridentUnits, level: int, labels: Sequence[int]) -> DataFrame:
+def stream_level(rows: DataFrame, units: Shipped[TridentUnits], level: int, labels: Sequence[int]) -> DataFrame:
     """Return what a level of the stream makes of the rows of the wire; `labels` are the grouping keys of its places."""
-    labelled = rows.withColumn("label", label_of_row(labels, units.on_level(level)[0].number))
+    labelled = rows.withColumn("label", label_of_row(labels, units.value.on_level(level)[0].number))
     processor = StreamLevel(units, level, labels)
     return labelled.groupBy("label").transformWithStateInPandas(processor, WIRE, "Append", "None")
 
 
 def batch_level(
     rows: DataFrame,
-    units: TridentUnits,
+    units: Shipped[TridentUnits],
     level: int,
     labels: Sequence[int],
     partitions: int,
@@ -242,7 +246,7 @@ def batch_level(
 ) -> DataFrame:
     """Return what a level makes of the rows of the wire in one attempt. Every place is told that the batch has begun: Spark may
     leave out a stage that has no row."""
-    places = units.on_level(level)
+    places = units.value.on_level(level)
     first = places[0].number
     begun = rows.sparkSession.range(first, first + len(places), 1, 1).select(
         F.col("id").alias("target"),

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from windowing.acking.retry import RetryPolicy
 from windowing.errors import CheckpointError, FailedException, cause_of
 from windowing.spark.arrow_types import arrow_schema
-from windowing.spark.failures import marked
+from windowing.spark.failures import Seal, marked
 from windowing.spark.state import decode_table
 from windowing.spark.trident.packets import packed
 from windowing.topology.context import TaskContext
@@ -69,7 +69,7 @@ def as_batches(spout: Any) -> ITridentSpout | None:
 
 def spout_rows(spark: SparkSession, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> DataFrame:
     """Return the batches of a spout as a streaming DataFrame. `records` travels to the process that emits."""
-    format_name = f"windowing_trident_{uuid4().hex}"
+    format_name, seal = f"windowing_trident_{uuid4().hex}", Seal()
 
     class TridentSource(DataSource):
         @classmethod
@@ -80,7 +80,7 @@ def spout_rows(spark: SparkSession, plan: TridentPlan, node: SpoutNode, records:
             return node.schema.ddl
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-            return TridentSpoutReader(plan, node, records)
+            return TridentSpoutReader(plan, node, records, seal)
 
     spark.dataSource.register(TridentSource)
     return spark.readStream.format(format_name).load()
@@ -120,8 +120,8 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What Spark asks. Offsets are {"spout": name, "batch": number}. It travels to every task that reads, where it knows only its
     fields; the spout is opened where batches are asked for, when the first one is."""
 
-    def __init__(self, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> None:
-        self._schema, self._name = node.schema, str(node.source.name)
+    def __init__(self, plan: TridentPlan, node: SpoutNode, records: RecordStore, seal: Seal | None = None) -> None:
+        self._schema, self._name, self._seal = node.schema, str(node.source.name), seal
         self._who = f"spout {self._name!r}"
         self._given: tuple[TridentPlan, SpoutNode, RecordStore] | None = (plan, node, records)
         self._opened: _Opened | None = None

@@ -30,6 +30,7 @@ from windowing.spark.one_query import take
 from windowing.spark.outlets import Outlets
 from windowing.spark.running import Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
+from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.sources import Source, selected, told
 from windowing.spark.spouts import PartitionedSpout
@@ -107,8 +108,10 @@ def submit_trident(
     unread = tuple(_unread_late(units))
     life, plan = _owned(spark, str(checkpoint), plan)
     units = TridentUnits(plan)
+    parts = {node.title: node for node in plan.graph.nodes.values()}
+    shipped = Shipped(spark, units, f"topology {plan.name!r}", parts)
     writer = TridentWriter(
-        units,
+        shipped,
         Outlets(outlets, unread),
         {name: (sinks or {})[name] for name in outlets},
         bool(unread),
@@ -126,7 +129,7 @@ def submit_trident(
             checkpoint=str(checkpoint),
             definition={**definition.frame(spark), "trident": {**described(units, width), "states": life.plain()}},
             output=lambda folder: metrics.observed(
-                _stream(spark, units, inputs, labels, folder, keep), metrics.wire_metric_columns()
+                _stream(spark, shipped, inputs, labels, folder, keep), metrics.wire_metric_columns()
             ),
             writer=writer,
             partitions=width,
@@ -160,21 +163,22 @@ def _owned(spark: SparkSession, checkpoint: str, plan: TridentPlan) -> tuple[Lif
 
 def _stream(
     spark: SparkSession,
-    units: TridentUnits,
+    shipped: Shipped[TridentUnits],
     inputs: Mapping[int, DataFrame],
     labels: Mapping[int, Sequence[int]],
     folder: str,
     keep: bool,
 ) -> DataFrame:
     """Return the wire behind the last window; each call makes a plan of its own."""
-    parts = [emitted(rows, SpoutStage(units, spout, keep)) for spout, rows in inputs.items()]
+    units = shipped.value
+    parts = [emitted(rows, SpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()]
     windowed = tuple(place.number for place in units.places if place.unit.section is Section.STREAM)
     parts.append(told(control.control_rows(spark, literal_path(folder), windowed or (-1,))))
     if any(control.needs_ticks(window.config) for window in _windows(units.plan)):
         parts.append(told(control.tick_rows(spark, windowed)))
     rows = reduce(DataFrame.unionByName, parts)
     for level in units.levels(Section.STREAM):
-        rows = stream_level(rows, units, level, labels[level])
+        rows = stream_level(rows, shipped, level, labels[level])
     return rows
 
 

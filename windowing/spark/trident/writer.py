@@ -27,6 +27,7 @@ from windowing.spark.failures import unwrapped
 from windowing.spark.hadoop import Folder
 from windowing.spark.outlets import Outlets
 from windowing.spark.running import BatchWriter
+from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink
 from windowing.spark.trident.attempts import Attempts
 from windowing.spark.trident.levels import DEAD_LETTERS, batch_level
@@ -47,7 +48,7 @@ class TridentWriter(BatchWriter):
 
     def __init__(
         self,
-        units: TridentUnits,
+        shipped: Shipped[TridentUnits],
         outlets: Outlets,
         sinks: Mapping[str, Sink],
         log_late: bool,
@@ -60,8 +61,9 @@ class TridentWriter(BatchWriter):
         commits: Folder,
         acks: Acks | None,
     ) -> None:
-        super().__init__(units.plan.name, outlets, sinks, log_late, acks)
-        self._units, self._labels, self._partitions = units, labels, partitions
+        self._shipped, self._units = shipped, shipped.value
+        super().__init__(self._units.plan.name, outlets, sinks, log_late, acks)
+        self._labels, self._partitions = labels, partitions
         self._retry, self._on_failure = retry, on_failure
         self._attempts, self._commits = attempts, commits
         self._letters = any(name.endswith(f".{DEAD_LETTERS}") for name in sinks)
@@ -138,7 +140,7 @@ class TridentWriter(BatchWriter):
 
     def _levels(self, rows: DataFrame, levels: Sequence[int], attempt: TransactionAttempt) -> DataFrame:
         for level in levels:
-            rows = batch_level(rows, self._units, level, self._labels[level], self._partitions, attempt)
+            rows = batch_level(rows, self._shipped, level, self._labels[level], self._partitions, attempt)
         return rows
 
     def _check(self, rows: DataFrame, levels: Sequence[int], attempt: TransactionAttempt) -> Any:

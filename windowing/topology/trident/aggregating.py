@@ -218,7 +218,7 @@ class AggregateProcessor(TridentProcessor):
                 if found is None:
                     found = slot.keys[key] = [self._pick(row), self._fold.start(slot.batch.id, self.report)]
                 found[1] = self._fold.add(found[1], row)
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise raised(self._who, problem, f"on {shown(row)}") from problem
         return []
 
@@ -231,7 +231,7 @@ class AggregateProcessor(TridentProcessor):
                     return []
                 slot.value = self._fold.start(slot.batch.id, self.report)
             return self._fold.rows(slot.value)
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise raised(self._who, problem, f"at the end of batch {shown(slot.batch.id)}") from problem
 
     def _speaks(self, batch: Batch) -> bool:

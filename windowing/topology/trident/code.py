@@ -130,7 +130,7 @@ class TaskCode:
             return
         try:
             self._instance = code.target() if isinstance(code.target, type) else copy.deepcopy(code.target)
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise self.blame(problem, "when its instance was made") from problem
         self.call = getattr(self._instance, code.method)
         self._hook("prepare", context)
@@ -149,7 +149,7 @@ class TaskCode:
             return
         try:
             written(*arguments)
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise self.blame(problem, f"in {method}") from problem
 
 

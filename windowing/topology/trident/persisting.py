@@ -43,7 +43,7 @@ class StatefulProcessor(TridentProcessor):
             return self._work(batch, rows)
         except (StateError, CheckpointError):
             raise  # the driver knows it by its type: superseded, lost
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise raised(self._who, problem, f"on the {len(rows)} tuples of batch {shown(batch.id)}") from problem
 
     def _work(self, batch: Batch, rows: list[Row]) -> list[Row]:

@@ -113,7 +113,7 @@ class UserProcessor(TridentProcessor):
         try:
             for row in rows:
                 self._one(row, emitted)
-        except (Exception, SystemExit) as problem:
+        except BaseException as problem:
             raise self._task.blame(problem, f"on {shown(self._record(row))}") from problem
         return emitted
 
