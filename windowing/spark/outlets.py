@@ -40,9 +40,10 @@ class Outlets:
         return int(counts[f"_count{list(self._streams).index(stream)}"] or 0)
 
     def late(self) -> Column:
-        """Return the aggregate that counts the late tuples that go nowhere."""
-        late = (F.col("kind") == "metric") & (F.col("source") == "late") & F.col("stream").isin(*self._unread)
-        return F.sum(F.when(late, F.col("value")))
+        """Return the aggregate that counts the late and unreadable tuples that go nowhere."""
+        late = (F.col("source") == "late") & F.col("stream").isin(*self._unread)
+        nowhere = (F.col("kind") == "metric") & (late | (F.col("source") == "invalid"))
+        return F.sum(F.when(nowhere, F.col("value")))
 
     def largest(self) -> Column:
         """Return the aggregate that tells how many packed bytes the largest task took."""

@@ -32,6 +32,7 @@ from windowing.spark.output import Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink, require_sink
+from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.spark.turn import SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
@@ -249,6 +250,9 @@ def _inputs(source: Source) -> dict[str, DataFrame]:
         raise ConfigError(
             f"input stream {first!r} has two columns of one name: {', '.join(given[first].columns)}; rename one"
         )
+    own = [column for column in wanted if column.lower() in (TIMESTAMP, SEQUENCE)]
+    if own:
+        raise ConfigError(f"input column {own[0]!r} has a name that windowing uses itself; rename it before windowed()")
     for name in names[1:]:
         _require_same(first, wanted, name, {field.name: field.dataType for field in given[name].schema.fields})
     columns = [F.col(pack.quoted(column)) for column in wanted]

@@ -93,7 +93,7 @@ def submit(
         output=lambda folder: metrics.observed(
             _chain(spark, wiring, inputs, width, folder), metrics.wire_metric_columns()
         ),
-        writer=BatchWriter(topology.name, outlets, known, bool(unread), _acks(spark, str(checkpoint), acking, given)),
+        writer=BatchWriter(topology.name, outlets, known, True, _acks(spark, str(checkpoint), acking, given)),
         partitions=width,
         trigger=trigger_options(trigger, drain),
         query_name=query_name,

@@ -108,7 +108,7 @@ def submit_trident(
         units,
         Outlets(outlets, unread),
         {name: (sinks or {})[name] for name in outlets},
-        bool(unread),
+        True,
         labels=labels,
         partitions=width,
         retry=RetryPolicy.of(plan.config),
