@@ -94,7 +94,7 @@ def source_of(row: Any, name: str) -> str | None:
         return None if value is None else str(value)
     except Exception as problem:
         raise ConfigError(
-            f"source= names field {name!r}, which is {shown(value)} in a row: no text, {told(problem)}; give a field of plain values"
+            f"source= names field {name!r}, which is {shown(value)} in a row: no text, {told(problem)}; give one of plain values"
         ) from problem
 
 
