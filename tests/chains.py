@@ -18,6 +18,7 @@ from windowing.spark.outlets import outlet_names
 from windowing.spark.place import PlaceTurn, Stored
 from windowing.spark.shipping import Shipped
 from windowing.spark.state import decode_table
+from windowing.spark.unreadable import python_values
 from windowing.spark.wire import NOW, Row, frames_of, rows_of
 from windowing.spark.wiring import wired
 from windowing.topology.plan import Topology
@@ -42,6 +43,7 @@ class Chain:
         roots = {(spout.id, "default"): number for number, spout in enumerate(topology.spouts)} if acks else {}
         self.wiring = wired(stages_of(topology), frozenset(kept), roots)
         self.partials: tuple[Partial, ...] = ()
+        self.invalid: dict[str, int] = {}
         self.partitions = partitions
         self.chance = random.Random(seed)
         self.metadata: dict[int, bytes] = {}
@@ -107,12 +109,14 @@ class Chain:
 
     def _out(self, wire: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
         found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        self.invalid = {row.stream: row.value for row in wire if row.kind == "metric" and row.source == "invalid"}
         by_wire = {on_wire: name for name, (on_wire, _) in self.names.items()}
         for row in wire:
             if row.kind == "out":
                 table = decode_table(row.data or b"")
                 assert table.num_rows == row.value
-                found[by_wire[row.stream]] += [tuple(each.values()) for each in table.to_pylist()]
+                columns = [python_values(table.column(name), name) for name in table.column_names]
+                found[by_wire[row.stream]] += list(zip(*columns, strict=True))
         return dict(found)
 
 

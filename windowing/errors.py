@@ -6,6 +6,7 @@ error is always one readable line.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 __all__ = [
@@ -31,10 +32,12 @@ __all__ = [
     "StateError",
     "StoreUnavailableError",
     "SupersededError",
+    "UnreadableValueError",
     "WindowingError",
     "WorkerLostError",
     "cause_of",
     "printable",
+    "represented",
     "shown",
     "told",
 ]
@@ -48,8 +51,22 @@ def shown(value: Any, limit: int = 200) -> str:
     >>> len(shown("x" * 1000))
     200
     """
-    text = ascii(value)
+    text = represented(value, ascii)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def represented(value: Any, make: Callable[[Any], str] = repr) -> str:
+    """Return the repr of `value`, whatever that does: an int of more digits than Python writes out, a `__repr__` that raises.
+
+    >>> represented("a"), represented(10**5000)
+    ("'a'", '<an int of 16610 bits>')
+    """
+    try:
+        return make(value)
+    except Exception as problem:
+        if type(value) is int:
+            return f"<an int of {value.bit_length()} bits>"
+        return f"<a {type(value).__name__} whose repr raised {type(problem).__name__}>"
 
 
 def printable(text: str, limit: int = 500) -> str:
@@ -95,6 +112,12 @@ class InvalidTimestampError(WindowingError, ValueError):
     """A tuple has no usable timestamp and the bolt was told to stop at such tuples (`on_invalid="raise"`)."""
 
     code = "TS_INVALID"
+
+
+class UnreadableValueError(WindowingError, ValueError):
+    """A bolt asked for a value that Spark holds and Python cannot: a date outside the years 1 to 9999, text that is no UTF-8."""
+
+    code = "UNREADABLE"
 
 
 class RepeatLimitError(WindowingError):

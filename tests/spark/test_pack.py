@@ -156,7 +156,8 @@ def test_shuffle_over_maps_alone_is_refused(spark: SparkSession) -> None:
         task_column(rows, "shuffle", 2)
 
 
-def test_a_column_name_of_ours_is_refused(spark: SparkSession) -> None:
-    rows = spark.range(1).withColumnRenamed("id", "__TS")
-    with pytest.raises(ConfigError, match="__ts"):
-        packed(rows, Packer("in", ("__TS",), (1,), "count"), F.lit(0))
+def test_columns_may_be_called_as_ours_are(spark: SparkSession) -> None:
+    names = ("__TS", "__task", "__seq", "__ts", "c0")
+    rows = spark.range(1).select(*[F.col("id").alias(name) for name in names])
+    (found,) = packed(rows, Packer("in", names, (1,), "count"), F.lit(0)).collect()
+    assert decode_table(bytes(found.data)).column_names == [*names, TIMESTAMP]

@@ -36,6 +36,7 @@ __all__ = [
     "Smallest",
     "Summed",
     "add_many",
+    "aggregated_fields",
     "count",
     "field_of",
     "fold",
@@ -85,6 +86,12 @@ def field_of(aggregator: Aggregator) -> str | None:
     """Return the aggregator's field; one that names none takes the whole tuple."""
     field: str | None = getattr(aggregator, "field", None)
     return field
+
+
+def aggregated_fields(aggregate: Mapping[str, Aggregator] | Aggregator) -> tuple[str | None, ...]:
+    """Return the field that each aggregator of `aggregate=` reads; None for one that takes the whole tuple. A count reads none."""
+    parts = list(aggregate.values()) if isinstance(aggregate, Mapping) else [aggregate]
+    return tuple(field_of(part) for part in parts if not (type(part) is Counted and part.field is None))
 
 
 def add_many(aggregator: Aggregator, acc: Any, values: Sequence[Any]) -> Any:

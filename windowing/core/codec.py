@@ -65,7 +65,7 @@ def unframe(magic: bytes, blob: bytes, what: str) -> bytes:
 
 def dumps(data: Any, reference: Reference | None = None) -> bytes:
     """Return plain data as compressed, typed JSON; `reference` may name a value by a number instead (a stored row)."""
-    text = _json(_plain(data, reference))
+    text = _written(_plain(data, reference))
     return zlib.compress(text.encode(), 1)
 
 
@@ -87,7 +87,7 @@ def encode_value(value: Any, reference: Reference | None = None) -> bytes:
     >>> encode_value(("JFK", 3)), decode_value(encode_value(("JFK", 3)), "a key")
     (b'{"$":["tuple",["JFK",3]]}', ('JFK', 3))
     """
-    text = _json(_plain(value, reference)).encode()
+    text = _written(_plain(value, reference)).encode()
     return zlib.compress(text, 1) if len(text) >= _COMPRESS_FROM else text
 
 
@@ -99,6 +99,7 @@ def decode_value(blob: bytes, what: str, resolve: Callable[[Any], Any] | None = 
         raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
 
 
+_LONG_BITS = 2_000  # below 640 digits, the least that sys.set_int_max_str_digits takes
 _UNREADABLE = (zlib.error, ValueError, KeyError, TypeError, ArithmeticError, RecursionError)
 
 
@@ -108,6 +109,21 @@ def _inflated(blob: bytes, what: str) -> bytes:
     if inflater.unconsumed_tail or not inflater.eof:
         raise CorruptStateError(f"{what} does not inflate to at most {_MAX_INFLATED} bytes; nothing was reset")
     return text
+
+
+def _written(plain: Any) -> str:
+    try:
+        return _json(plain)
+    except ValueError:  # an int of more digits than Python writes out in tens
+        return _json(_in_hex(plain))
+
+
+def _in_hex(plain: Any) -> Any:
+    if type(plain) is int and plain.bit_length() > _LONG_BITS:
+        return {"$": ["int", hex(plain)]}
+    if type(plain) is dict:
+        return {name: _in_hex(each) for name, each in plain.items()}
+    return [_in_hex(each) for each in plain] if type(plain) is list else plain
 
 
 def _plain(value: Any, reference: Reference | None) -> Any:
@@ -152,6 +168,7 @@ def _tagged(value: Any, reference: Reference | None) -> list[Any]:
 
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda digits: int(digits, 16),
     "bytes": base64.b64decode,
     "decimal": Decimal,
     "datetime": datetime.fromisoformat,

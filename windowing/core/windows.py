@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from windowing.core.fields import column_of
-from windowing.errors import StaleWindowError
+from windowing.errors import StaleWindowError, represented
 
 __all__ = ["ListContent", "TupleWindow", "WindowContent"]
 
@@ -120,5 +120,5 @@ class TupleWindow:
 
     def __repr__(self) -> str:
         start = "" if self.start_timestamp is None else f"start={self.start_timestamp}, "
-        key = "" if self.key is None else f", key={self.key!r}"
+        key = "" if self.key is None else f", key={represented(self.key)}"
         return f"TupleWindow({start}end={self.end_timestamp}{key})"

@@ -13,21 +13,26 @@ from typing import Any
 
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import ConfigError, shown
-from windowing.topology.rows import RowError, row_of
+from windowing.topology.rows import RowError, no_rows, row_of
 from windowing.topology.schema import Schema
+from windowing.topology.tuples import Tuple
 
 __all__ = ["batches_by_name", "is_list", "listed", "rows_in"]
 
 
 def is_list(rows: Any) -> bool:
-    """Whether it is a list of rows, and not a row: a text, a mapping, a namedtuple."""
-    return isinstance(rows, Iterable) and not isinstance(rows, str | bytes | Mapping) and not hasattr(rows, "_fields")
+    """Whether it is a list of rows: not a row (a text, a mapping, a namedtuple), not what gives no rows (`no_rows`)."""
+    several = isinstance(rows, Iterable) and not isinstance(
+        rows, str | bytes | bytearray | memoryview | Mapping | Tuple
+    )
+    return several and not hasattr(rows, "_fields") and no_rows(rows) is None
 
 
 def listed(rows: Any, wanted: str) -> Iterable[Any]:
     """Return `rows` as it is, or raise ConfigError if it is no list of rows."""
     if not is_list(rows):
-        raise ConfigError(f"{wanted}, got {shown(rows)}; write [row, row], and [[row, row]] for a list of batches")
+        given = no_rows(rows) or f"{shown(rows)}; write [row, row], and [[row, row]] for a list of batches"
+        raise ConfigError(f"{wanted}, got {given}")
     found: Iterable[Any] = rows
     return found
 

@@ -215,7 +215,7 @@ class LocalRun:
         try:
             for _, effect in add_batch():
                 yield effect
-        except TypeError:
+        except Exception:
             require_hash(self.bolt.name, self.bolt.config.key or (), keys or ())
             raise
 
@@ -296,8 +296,9 @@ def run_local(
     >>> run_local(words, [[{"at": 1_000}, {"at": 12_000}], [{"at": 3_000}]]).rows
     {'default': [(1,), (1,)]}
     """
+    wanted = "run_local takes a list of batches, each a list of rows"
     with LocalRun(bolt, streams=streams, clock=clock) as run:
-        for batch in batches:
+        for batch in listed(batches, wanted):
             for stream, rows in _by_stream(batch, run.streams).items():
                 run.feed(rows, stream)
             run.turn()

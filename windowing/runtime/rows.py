@@ -32,7 +32,7 @@ def field_of(row: Any, name: str) -> Any:
     else:
         try:
             return getattr(row, name)
-        except AttributeError:
+        except AttributeError:  # any other error is the user's own code's
             has = ", ".join(getattr(row, "_fields", ())) or "no such attribute"
     raise ConfigError(
         f"field {name!r} is asked for, but a row has {has}: {shown(row)}; name another field, or give every row this one"
@@ -79,17 +79,23 @@ def require_hash(bolt: str, names: tuple[str, ...], keys: Iterable[Any]) -> None
         for name, value in zip(names, key if len(names) > 1 else (key,), strict=True):
             try:
                 hash(value)
-            except TypeError:
+            except Exception as problem:
+                why = "" if isinstance(problem, TypeError) else f" (its __hash__ raised {told(problem)})"
                 raise ConfigError(
                     f"key of bolt {bolt!r} names field {name!r}, which is {shown(value)} in a row, a {type(value).__name__} "
-                    "without a hash; give a field of plain values, or of tuples of such"
+                    f"without a hash{why}; give a field of plain values, or of tuples of such"
                 ) from None
 
 
 def source_of(row: Any, name: str) -> str | None:
     """Return the source of a row as text, None for none."""
     value = field_of(row, name)
-    return None if value is None else str(value)
+    try:
+        return None if value is None else str(value)
+    except Exception as problem:
+        raise ConfigError(
+            f"source= names field {name!r}, which is {shown(value)} in a row: no text, {told(problem)}; give one of plain values"
+        ) from problem
 
 
 def _one_nan(value: Any) -> Any:

@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowing.spark.unreadable import python_values
+
 __all__ = ["in_order"]
 
 
@@ -66,5 +68,5 @@ def _comparable(column: pa.Array) -> pa.Array:
     if pa.types.is_floating(kind):
         return column.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[kind.bit_width])
     if pa.types.is_nested(kind):
-        return pa.array([None if value is None else repr(value) for value in column.to_pylist()], pa.string())
+        return pa.array([None if value is None else repr(value) for value in python_values(column, "")], pa.string())
     return column

@@ -12,28 +12,35 @@ grouping's round robin begins anew with each sender and batch, at the sender's o
 
 from __future__ import annotations
 
-from collections import defaultdict
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from windowing.errors import UnreadableValueError
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.output import arrow_column
-from windowing.spark.pack import TIMESTAMP, largest_of, raise_largest, timestamps_of
-from windowing.spark.state import encode_table
+from windowing.spark.pack import known_sources, largest_of, raise_largest, timestamps_of
+from windowing.spark.state import TIMESTAMP, encode_table
 from windowing.spark.tasks import BoltBatch
-from windowing.spark.wire import PHASE, PLACES, POSITION, TASK, Row, stream_name
+from windowing.spark.unreadable import Held, Unreadable, plain
+from windowing.spark.wire import PHASE, PLACES, POSITION, TASK, Row, field_column, stream_name
 from windowing.spark.wiring import Arrival, Origins, Wiring
 from windowing.topology.calls import Emitted
 from windowing.topology.context import TaskContext
-from windowing.topology.groupings import Chooser, direct_task
+from windowing.topology.groupings import Chooser, GroupingKind, direct_task
 from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.stamps import TimestampFunction
 from windowing.topology.tuples import Tuple
 
-__all__ = ["Flow"]
+__all__ = ["INVALID", "Flow"]
 
+INVALID = "invalid"
+"""The metric of tuples that a bolt asked for a value which Python cannot hold, and that no stream took."""
+
+_log = logging.getLogger("windowing.spark")
 _PACKET_ROWS = 50_000
 
 
@@ -45,6 +52,7 @@ class _Route(NamedTuple):
     tasks: int
     choose: Chooser | None
     state: list[int]
+    by_code: bool
 
 
 class _Packet(NamedTuple):
@@ -75,14 +83,16 @@ class Flow:
         self._packets: dict[tuple[int, str, str], _Packet] = {}
         self._out: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
         self._largest: dict[tuple[str, str], dict[str | None, int]] = defaultdict(dict)
+        self._unreadable: Counter[str] = Counter()
         self._position = self._sequence = 0
         self.phase = 0
 
     def emit(self, component: str, task: int, row: Emitted, roots: Roots = NO_ROOTS) -> None:
         """Send one row of a task, anchored to `roots`, to all who read it. Raises GroupingError where a grouping cannot choose."""
         stream, values, _ = row
+        as_held = plain(values) if type(values) is Held else values
         if stream_name(component, stream) in self._wiring.sinks:
-            self._out.setdefault((component, stream), []).append(values)
+            self._out.setdefault((component, stream), []).append(as_held)
         routes = self._routes.get((component, task, stream))
         if routes is None:
             routes = self._routes[component, task, stream] = self._routes_of(component, task, stream)
@@ -96,7 +106,7 @@ class Flow:
                 packet = self._packets.get(key)
                 if packet is None:
                     packet = self._packets[key] = _Packet([], [], [], [], [])
-                packet.values.append(values)
+                packet.values.append(as_held)
                 packet.tasks.append(task)
                 packet.phases.append(self.phase)
                 packet.positions.append(self._position)
@@ -150,7 +160,9 @@ class Flow:
                 for source in sorted(largest, key=lambda each: (each is not None, each or "")):
                     rows.append(self._row(place, "max", stream, largest[source], None, source))
         for (name, _), running in sorted(self._tasks.items()):
-            rows += self.metrics(name, {"failed": running.failed})
+            rows += self.metrics(name, {"failed": running.failed, INVALID: running.invalid})
+        for name, count in sorted(self._unreadable.items()):
+            rows += self.metrics(name, {INVALID: count})
         partials = self.partials.table()
         if partials is not None:
             rows.append(self._row(-1, "ack", "", data=partials))
@@ -172,13 +184,23 @@ class Flow:
             first = stages.first_place(reader.id) if stages.placed(reader.id) else None
             choose = None if output.direct else grouping.targets(reader.parallelism, output.schema)
             state = [] if choose is None else choose.start(task + self._seed)
-            routes.append(_Route(reader.id, first, reader.parallelism, choose, state))
+            by_code = grouping.kind is GroupingKind.CUSTOM
+            routes.append(_Route(reader.id, first, reader.parallelism, choose, state, by_code))
         return routes
 
     def _chosen(self, route: _Route, row: Emitted) -> Sequence[int]:
         if route.choose is None:
             return (direct_task(row.task, route.tasks),)
-        return route.choose(row.values, route.state)
+        if type(row.values) is not Held:
+            return route.choose(row.values, route.state)
+        try:
+            return route.choose(row.values if route.by_code else plain(row.values), route.state)
+        except UnreadableValueError as problem:
+            self._unreadable[route.reader] += 1
+            _log.warning(
+                "a tuple for bolt %r goes nowhere: its grouping asks for what cannot be read: %s", route.reader, problem
+            )
+            return ()
 
     def _run(self, name: str) -> None:
         queues = self._queues.pop(name, {})
@@ -204,13 +226,15 @@ class Flow:
     def _table(self, place: int, component: str, stream: str, packet: _Packet) -> pa.Table:
         columns = self._columns(component, stream, packet.values)
         stamps = self._stamps(place, component, stream, packet, columns)
+        edges: dict[str, pa.Array] = {}
         if self._wiring.acks:
-            edges = edge_ids(self._batch, self._sender, place, packet.positions)
-            self.partials.made(edges, packet.roots)
-            columns |= {EDGE: pa.array(edges), ROOTS: packed_roots(packet.roots)}
+            ids = edge_ids(self._batch, self._sender, place, packet.positions)
+            self.partials.made(ids, packet.roots)
+            edges = {EDGE: pa.array(ids), ROOTS: packed_roots(packet.roots)}
         return pa.table(
             {
-                **columns,
+                **{field_column(position): column for position, column in enumerate(columns.values())},
+                **edges,
                 TASK: pa.array(packet.tasks, pa.int32()),
                 PHASE: pa.array(packet.phases, pa.int32()),
                 POSITION: pa.array(packet.positions, pa.int64()),
@@ -238,13 +262,14 @@ class Flow:
         else:
             assert timestamp is not None
             tuples = (
-                Tuple(values, self._origins(component, task, stream))
+                Tuple(_as_asked(values), self._origins(component, task, stream))
                 for values, task in zip(packet.values, packet.tasks, strict=True)
             )
             stamp = TimestampFunction(timestamp, reader, window.config.on_invalid)
             stamps = pa.array([stamp(each) for each in tuples], pa.int64())
             stamp.warn()
         source = None if window.config.source is None else columns[window.config.source]
+        stamps = known_sources(stamps, source)
         found = largest_of(stamps, source, self.now, window.config.max_future_ms)
         raise_largest(self._largest[reader, stream_name(component, stream)], found)
         return stamps
@@ -254,6 +279,11 @@ class Flow:
     ) -> Row:
         self._sequence += 1
         return Row(target, kind, stream, self._sender, self._sequence, self.now, source, value, data)
+
+
+def _as_asked(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a row as user code gets them."""
+    return Held(values) if any(type(each) is Unreadable for each in values) else values
 
 
 _STATES = ("watermark", "now")

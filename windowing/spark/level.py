@@ -26,6 +26,7 @@ from windowing.spark.labels import label_of_row
 from windowing.spark.operator import batch_id
 from windowing.spark.place import PlaceResult, PlaceTurn, Stored
 from windowing.spark.shipping import Shipped
+from windowing.spark.unreadable import Held, any_unreadable, held_rows, python_values
 from windowing.spark.wire import NOW, WIRE, frames_of, record_batch, rows_of
 from windowing.spark.wiring import Origins, Wiring
 from windowing.topology.calls import Emitted
@@ -54,14 +55,17 @@ class SpoutStage:
         task = partition % wiring.component(self._spout).parallelism
         source = wiring.acks.get((self._spout, self._stream))
         roots = NO_ROOTS if source is None else (root_of(number, source),)
+        names = wiring.component(self._spout).outputs[self._stream].schema.names
         flow: Flow | None = None
         for batch in batches:
             if batch.num_rows == 0:
                 continue
             if flow is None:
                 flow = Flow(wiring, partition, batch.column(NOW)[0].as_py(), Origins(wiring), number)
-            columns = [column.to_pylist(maps_as_pydicts="strict") for column in batch.drop_columns([NOW]).columns]
-            for values in zip(*columns, strict=True):
+            fields = zip(batch.drop_columns([NOW]).columns, names, strict=True)
+            columns = [python_values(column, name, "strict") for column, name in fields]
+            rows = held_rows(columns, tuple, Held) if any_unreadable(columns) else zip(*columns, strict=True)
+            for values in rows:
                 flow.emit(self._spout, task, Emitted(self._stream, values), roots)
             flow.run()
             yield record_batch(flow.take())

@@ -21,6 +21,7 @@ from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.state import decode_table
 from windowing.spark.wire import stream_name
 from windowing.topology.plan import Topology
+from windowing.topology.schema import Schema
 
 __all__ = ["Outlets", "outlet_names", "sinks_of", "unread_late"]
 
@@ -40,9 +41,10 @@ class Outlets:
         return int(counts[f"_count{list(self._streams).index(stream)}"] or 0)
 
     def late(self) -> Column:
-        """Return the aggregate that counts the late tuples that go nowhere."""
-        late = (F.col("kind") == "metric") & (F.col("source") == "late") & F.col("stream").isin(*self._unread)
-        return F.sum(F.when(late, F.col("value")))
+        """Return the aggregate that counts the late and unreadable tuples that go nowhere."""
+        late = (F.col("source") == "late") & F.col("stream").isin(*self._unread)
+        nowhere = (F.col("kind") == "metric") & (late | (F.col("source") == "invalid"))
+        return F.sum(F.when(nowhere, F.col("value")))
 
     def largest(self) -> Column:
         """Return the aggregate that tells how many packed bytes the largest task took."""
@@ -78,7 +80,7 @@ def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, 
                 f"topology {topology.name!r} has no stream {shown(name)}; {did_you_mean(str(name), names)}"
             )
     for name, sink in sinks.items():
-        require_sink(name, sink)
+        require_sink(name, sink, Schema.parse(names[name][1]).names)
         if name in discard:
             raise ConfigError(f"{name!r} has a sink and stands in discard; leave out one of them")
     for name in _needed(topology):

@@ -25,6 +25,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import BoltError, shown
+from windowing.spark.unreadable import arrow_values
 
 __all__ = ["METRICS", "Layout", "arrow_column", "metric_column"]
 
@@ -178,11 +179,15 @@ def _name(number: int, place: int) -> str:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """Return the values as Arrow takes them, None if it does not. They are of their declared types (topology/rows.py)."""
-    try:
-        return pa.array(values, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return None
+    """Return the values as Arrow takes them, None if it does not. They are of their declared types (topology/rows.py), or what
+    Spark holds and Python cannot (unreadable.py).
+    """
+    for array in (pa.array, arrow_values):
+        try:
+            return array(values, kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            continue
+    return None
 
 
 def _series(column: pa.ChunkedArray, kind: pa.DataType) -> Any:

@@ -29,6 +29,8 @@ from pyspark.sql.types import DataType, MapType
 from windowing.core.config import Semantics, WindowConfig
 from windowing.errors import ConfigError
 from windowing.spark.failures import Seal, marked
+from windowing.spark.state import TIMESTAMP
+from windowing.spark.unreadable import any_unreadable, held_record_type, held_rows, python_values, unreadable_in
 from windowing.topology.records import record_type
 from windowing.topology.stamps import BOUND, TimestampFunction
 
@@ -38,6 +40,7 @@ __all__ = [
     "TASK",
     "TIMESTAMP",
     "Packer",
+    "known_sources",
     "largest_of",
     "max_future_ms",
     "packed",
@@ -47,7 +50,7 @@ __all__ = [
     "timestamps_of",
 ]
 
-TASK, TIMESTAMP = "__task", "__ts"
+TASK = "__task"
 CLOCK_BITS = 48
 """`__task` is the row's task and, in its lower bits, the batch's clock in ms: one column less for Spark to write row by row."""
 PACKED = (
@@ -111,6 +114,7 @@ class Packer:
             rows = batch.drop_columns([TASK]).rename_columns(list(self.columns))
             stamps = self._stamps(rows, now)
             if self.timestamp is not None:
+                stamps = known_sources(stamps, None if self.source is None else rows.column(self.source))
                 self._raise_largest(largest, stamps, rows, now)
             rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), stamps)
             parts = [(self.labels[task], _ipc(part)) for task, part in _split(rows, tasks, len(self.labels))]
@@ -124,10 +128,16 @@ class Packer:
             return pa.repeat(pa.scalar(now, pa.int64()), rows.num_rows)
         if isinstance(self.timestamp, str):
             return timestamps_of(rows.column(self.timestamp))
-        row_type = record_type(tuple(rows.schema.names))
-        columns = [column.to_pylist() for column in rows.columns]
+        names = tuple(rows.schema.names)
+        columns = [python_values(column, name) for column, name in zip(rows.columns, names, strict=True)]
+        make = record_type(names)._make
+        made = (
+            held_rows(columns, make, held_record_type(names)._make)
+            if any_unreadable(columns)
+            else map(make, zip(*columns, strict=True))
+        )
         stamp = TimestampFunction(self.timestamp, self.bolt, self.on_invalid)
-        stamps = pa.array([stamp(row_type(*values)) for values in zip(*columns, strict=True)], pa.int64())
+        stamps = pa.array(map(stamp, made), pa.int64())
         stamp.warn()
         return stamps
 
@@ -175,11 +185,6 @@ def packed(rows: DataFrame, packer: Packer, task: Any) -> DataFrame:
     """Return the packed rows (schema PACKED) of one input stream; `task` is the column expression of each row's
     task.
     """
-    taken = {TASK, TIMESTAMP} & {name.lower() for name in rows.columns}
-    if taken:
-        raise ConfigError(
-            f"input column {sorted(taken)[0]!r} has a name that windowing uses itself; rename it before windowed()"
-        )
     columns = [F.col(quoted(name)).alias(f"c{number}") for number, name in enumerate(rows.columns)]
     placed = F.shiftleft(task.cast("bigint"), CLOCK_BITS).bitwiseOR(F.unix_millis(F.current_timestamp()))
     return rows.select(*columns, placed.alias(TASK)).mapInArrow(packer, PACKED)
@@ -209,7 +214,8 @@ def timestamps_of(column: pa.Array) -> pa.Int64Array:
     """Return a column as milliseconds since 1970, null where it holds no usable timestamp.
 
     Whole numbers are milliseconds; Spark's timestamps and dates are converted (floor); floats and decimals count only
-    where they are whole; text and everything else is unusable. Usable is what lies in (-2**62, 2**62).
+    where they are whole; text and everything else is unusable. Usable is what lies in (-2**62, 2**62); a date or a timestamp
+    outside the years 1 to 9999, which a bolt could not read, is not.
 
     >>> timestamps_of(pa.array([1.0, 1.5, None])).to_pylist()
     [1, None, None]
@@ -228,7 +234,16 @@ def timestamps_of(column: pa.Array) -> pa.Int64Array:
     else:
         return pa.nulls(len(column), pa.int64())
     bounded = pc.and_(pc.greater(stamps, -BOUND), pc.less(stamps, BOUND))
-    return pc.if_else(bounded, stamps, pa.scalar(None, pa.int64()))
+    return _without(pc.if_else(bounded, stamps, pa.scalar(None, pa.int64())), unreadable_in(column))
+
+
+def known_sources(stamps: pa.Int64Array, sources: pa.Array | None) -> pa.Int64Array:
+    """Return the timestamps without those of rows whose source is a value that Python cannot hold: such rows are invalid."""
+    return stamps if sources is None else _without(stamps, unreadable_in(sources))
+
+
+def _without(stamps: pa.Int64Array, wrong: np.ndarray[Any, Any] | None) -> pa.Int64Array:
+    return stamps if wrong is None else pc.if_else(pa.array(wrong), pa.scalar(None, pa.int64()), stamps)
 
 
 def largest_of(
@@ -241,9 +256,18 @@ def largest_of(
         usable = pc.if_else(known, stamps, pa.scalar(None, pa.int64()))
     if sources is None:
         return {None: pc.max(usable).as_py()}
-    table = pa.table({"source": sources.cast(pa.string()), "ts": usable})
+    known = usable.is_valid()
+    table = pa.table({"source": _texts(sources.filter(known)), "ts": usable.filter(known)})
     found = table.group_by("source").aggregate([("ts", "max")]).to_pylist()
     return {row["source"]: row["ts_max"] for row in found}
+
+
+def _texts(sources: pa.Array) -> pa.Array:
+    """Return the sources as texts: bytes that are no UTF-8 as their repr."""
+    try:
+        return sources.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if value is None else repr(value) for value in sources.to_pylist()], pa.string())
 
 
 def raise_largest(largest: dict[str | None, int], found: dict[str | None, int | None]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from windowing.core.windows import TupleWindow
 from windowing.spark.edges import NO_ROOTS, Partials, Roots, merged
-from windowing.spark.flow import Flow
+from windowing.spark.flow import INVALID, Flow
 from windowing.spark.rows import Part, size_of
 from windowing.spark.tasks import BoltBatch
 from windowing.spark.tuple_rows import TupleRows
@@ -160,7 +160,7 @@ class PlaceTurn:
         flow.partials.done(arrived)
         running.take(arrived)
         running.close(batch + 1)
-        told = {"tuples": running.taken, "failed": running.failed, "bytes": size_of(parts)}
+        told = {"tuples": running.taken, "failed": running.failed, INVALID: running.invalid, "bytes": size_of(parts)}
         result = PlaceResult(flow.metrics(name, told))
         if values is not None:
             result.value_puts, result.value_drops = values.puts, values.drops

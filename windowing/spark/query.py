@@ -26,6 +26,7 @@ from windowing.core.config import OnError, WindowConfig
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics, operator, pack
+from windowing.spark.arguments import names_of, require_carried, require_start, require_text, sendable
 from windowing.spark.hadoop import literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.output import Layout
@@ -33,6 +34,7 @@ from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_op
 from windowing.spark.session import require_session
 from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, require_sink
+from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.spark.turn import SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
@@ -75,7 +77,9 @@ def windowed(
     config = declared.config
     chosen = _grouping(config, grouping)
     columns = next(iter(inputs.values())).columns
-    order = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
+    order = names_of("order_by", () if order_by is None else order_by, "columns")
+    if control is not None:
+        require_text("control", control, path=True)
     _require_columns(declared, columns, chosen, order)
     _require_plain(declared, next(iter(inputs.values())).schema, order)
     _require_times(declared, next(iter(inputs.values())).schema)
@@ -146,7 +150,8 @@ class WindowedStream:
         first batch.
         """
         require_session(self._spark)
-        left_out = (discard,) if isinstance(discard, str) else tuple(discard)
+        require_start(checkpoint, query_name)
+        left_out = names_of("discard", discard, "streams")
         known = self._sinks(sinks, left_out)
         tasks = self._asked_tasks or definition.stored_tasks(self._spark, str(checkpoint)) or self.tasks
         plan = Plan(
@@ -163,6 +168,10 @@ class WindowedStream:
 
     def _output(self, tasks: int, control_folder: str | None) -> DataFrame:
         """Build the plan up to the operator's output; each call makes a plan of its own."""
+        with sendable(f"bolt {self.bolt.name!r}"):
+            return self._built(tasks, control_folder)
+
+    def _built(self, tasks: int, control_folder: str | None) -> DataFrame:
         labels = task_labels(self._spark, tasks, tasks)
         config = self.bolt.config
         ahead = pack.max_future_ms(config)
@@ -205,7 +214,7 @@ class WindowedStream:
         for name in (*given, *discard):
             self._require_stream(name)
         for name, sink in given.items():
-            require_sink(name, sink)
+            require_sink(name, sink, self.schemas[name].names)
         both = [name for name in given if name in discard]
         if both:
             raise ConfigError(f"stream {both[0]!r} has a sink and stands in discard; leave out one of them")
@@ -251,11 +260,15 @@ def _inputs(source: Source) -> dict[str, DataFrame]:
         if not rows.isStreaming:
             raise ConfigError(f"input stream {name!r} is a batch DataFrame; read it with spark.readStream")
     first, *_ = names = sorted(given)
+    require_carried(f"input stream {first!r}", given[first].schema)
     wanted = {field.name: field.dataType for field in given[first].schema.fields}
     if len({column.lower() for column in wanted}) < len(given[first].columns):
         raise ConfigError(
             f"input stream {first!r} has two columns of one name: {', '.join(given[first].columns)}; rename one"
         )
+    own = [column for column in wanted if column.lower() in (TIMESTAMP, SEQUENCE)]
+    if own:
+        raise ConfigError(f"input column {own[0]!r} has a name that windowing uses itself; rename it before windowed()")
     for name in names[1:]:
         _require_same(first, wanted, name, {field.name: field.dataType for field in given[name].schema.fields})
     columns = [F.col(pack.quoted(column)) for column in wanted]
@@ -281,7 +294,7 @@ def _grouping(config: WindowConfig, grouping: str | Sequence[str] | None) -> str
     if grouping in ("global", "shuffle"):
         chosen: str | tuple[str, ...] = str(grouping)
     else:
-        chosen = (grouping,) if isinstance(grouping, str) else tuple(grouping)
+        chosen = names_of("grouping", grouping, '"global", "shuffle" or columns')
         if not chosen:
             raise ConfigError('grouping is "global", "shuffle" or columns, got nothing; leave it out for the default')
     if (

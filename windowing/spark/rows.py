@@ -20,14 +20,23 @@ from windowing.columnar import ColumnRows, Keys
 from windowing.columnar.columns import codable
 from windowing.spark.arrival import in_order
 from windowing.spark.codec import NAN
-from windowing.spark.state import decode_table
+from windowing.spark.state import TIMESTAMP, decode_table
+from windowing.spark.unreadable import (
+    any_of,
+    any_unreadable,
+    held_record_type,
+    held_rows,
+    plain,
+    python_values,
+    unreadable_in,
+)
 from windowing.topology.records import record_type
 
 __all__ = ["NamedRows", "Part", "RowFormat", "one_nan", "size_of"]
 
 
 class Part(NamedTuple):
-    """Rows of one upstream Arrow batch for this task: an Arrow IPC stream of the input columns and `__ts`."""
+    """Rows of one upstream Arrow batch for this task: an Arrow IPC stream of the input columns, then the timestamps."""
 
     stream: str
     partition: int
@@ -45,7 +54,7 @@ class RowFormat(Protocol):
     """What a turn asks about its rows; `table` has at least the columns that a chunk keeps."""
 
     def arrived(self, parts: Sequence[Part]) -> pa.Table:
-        """Return the rows of a batch in order of arrival: the columns of the chunks, and `__ts`."""
+        """Return the rows of a batch in order of arrival: the columns of the chunks, and TIMESTAMP."""
 
     def kept(self, table: pa.Table) -> pa.Table:
         """Return the columns that a chunk keeps."""
@@ -65,6 +74,9 @@ class RowFormat(Protocol):
     def fields(self, payload: Any) -> dict[str, Any]:
         """Return a payload by field name, as it stands on the late stream."""
 
+    def unreadable(self, table: pa.Table, names: Sequence[str] | None) -> np.ndarray[Any, Any] | None:
+        """Return which rows have a value in one of these fields (None: in any) that Python cannot hold; None for no row."""
+
 
 class NamedRows:
     """Records of these columns. `streams`: the input streams, whose order is part of the order of arrival; `order_by`:
@@ -82,7 +94,8 @@ class NamedRows:
         """Return the rows by (stream, partition, sequence, position), or by `order_by`."""
         position = {stream: index for index, stream in enumerate(self._streams)}
         ordered = sorted(parts, key=lambda part: (position[part.stream], part.partition, part.sequence))
-        tables = [decode_table(part.data) for part in ordered]
+        names = [*self._columns, TIMESTAMP]
+        tables = [decode_table(part.data).rename_columns(names) for part in ordered]
         table = pa.concat_tables(tables)
         if self._order_by:
             streams = [
@@ -97,10 +110,13 @@ class NamedRows:
 
     def payloads(self, table: pa.Table) -> list[Any]:
         """Return a Record for each row."""
-        columns = [table.column(name).to_pylist() for name in self._columns]
+        columns = [python_values(table.column(name), name) for name in self._columns]
         if not columns:
             return [self._type() for _ in range(table.num_rows)]
-        return list(map(self._type._make, zip(*columns, strict=True)))
+        make = self._type._make
+        if any_unreadable(columns):
+            return list(held_rows(columns, make, held_record_type(self._columns)._make))
+        return list(map(make, zip(*columns, strict=True)))
 
     def in_columns(self, table: pa.Table) -> ColumnRows:
         """Return the rows as columns, of which a Record is made when somebody asks for it."""
@@ -120,7 +136,11 @@ class NamedRows:
 
     def fields(self, payload: Any) -> dict[str, Any]:
         """Return the columns by name."""
-        return dict(zip(self._columns, payload, strict=True))
+        return dict(zip(self._columns, plain(payload), strict=True))
+
+    def unreadable(self, table: pa.Table, names: Sequence[str] | None) -> np.ndarray[Any, Any] | None:
+        """Return which rows have a value in one of these columns that Python cannot hold."""
+        return any_of(unreadable_in(table.column(name)) for name in (self._columns if names is None else names))
 
 
 def _keys_of(column: pa.ChunkedArray) -> list[Any]:

@@ -173,7 +173,8 @@ class BatchWriter:
         if time.monotonic() - self._logged_at < _LOG_EVERY_S:
             return
         _log.warning(
-            "bolt %r: %d late or unusable tuples went nowhere; give the late stream (late_stream= names it) a sink to keep them",
+            "bolt %r: %d late or unusable tuples went nowhere; give the late stream (late_stream= names it), or of a bolt without "
+            "windows the dead_letters, a sink to keep them",
             self._bolt,
             self._unlogged,
         )

@@ -7,7 +7,7 @@ a sink keeps is that of one stream and one checkpoint: others count their batche
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -34,10 +34,17 @@ class Sink(Protocol):
         """Write all rows of a batch; called on the driver, with the same id again after a crash."""
 
 
-def require_sink(name: str, sink: Any) -> None:
-    """Raise ConfigError for what is no sink."""
+def require_sink(name: str, sink: Any, columns: Iterable[str]) -> None:
+    """Raise ConfigError for what is no sink, and for a sink of files that has a column of its own among `columns`."""
     if not hasattr(sink, "write"):
         raise ConfigError(f"the sink of {name!r} has no write(rows, batch_id), got {shown(sink)}; use FunctionSink(f)")
+
+    taken = [column for column in columns if column.lower() == BATCH] if isinstance(sink, FileSink) else []
+    if taken:
+        raise ConfigError(
+            f"the sink of {name!r} adds a column {BATCH!r}, and the stream has one called {taken[0]!r}; rename it, or write with "
+            "a FunctionSink"
+        )
 
 
 class FileSink:

@@ -1,7 +1,7 @@
 """The tuples of a windowed task between two batches: chunks of Arrow IPC, written once, dropped when nothing in them is needed.
 
     metadata   chunks: [id, nonce, sequences, live]      one entry a chunk; `live` are runs of rows still needed
-    chunk      frame( Arrow IPC, lz4: the columns of the rows, __ts, __seq )     in (timestamp, arrival) order
+    chunk      frame( Arrow IPC, lz4: the columns of the rows, their timestamps, their numbers )     in (timestamp, arrival) order
 
 Laws
 - A batch writes what arrived in it *and* outlives it, never a tuple again but when small chunks are merged (each tuple then at most
@@ -26,8 +26,11 @@ from windowing.spark.codec import CHUNK_MAGIC, frame, unframe
 
 __all__ = ["SEQUENCE", "TIMESTAMP", "Chunk", "ChunkStore", "decode_table", "encode_table", "with_order"]
 
-TIMESTAMP = "__ts"
-SEQUENCE = "__seq"
+TIMESTAMP = "\x1fts"
+SEQUENCE = "\x1fseq"
+"""The two columns that order the rows of a chunk; always its last two, whatever they are called where they were stored. No column
+of a user's is called so (`windowed` refuses it, a topology has no such names).
+"""
 _FAN = 8
 _KEY = struct.Struct(">Q8s")
 
@@ -108,6 +111,7 @@ class ChunkStore:
             table = decode_table(unframe(CHUNK_MAGIC, blob, name))
         except pa.ArrowInvalid as problem:
             raise CorruptStateError(f"{name} is no Arrow stream: {problem}; nothing was reset") from problem
+        table = table.rename_columns([*table.column_names[:-2], TIMESTAMP, SEQUENCE])
         if table.num_rows != chunk.rows:
             raise CorruptStateError(f"{name} has {table.num_rows} rows, wanted {chunk.rows}; nothing was reset")
         return table

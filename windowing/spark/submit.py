@@ -21,6 +21,7 @@ from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics
 from windowing.spark.acks import Acks
+from windowing.spark.arguments import names_of, require_mapping, require_start
 from windowing.spark.hadoop import literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.level import SpoutStage, emitted, processed
@@ -73,7 +74,10 @@ def submit(
     batch.
     """
     require_session(spark)
-    discarded = tuple(discard)
+    require_start(checkpoint, query_name)
+    require_mapping("sources", sources)
+    require_mapping("sinks", sinks)
+    discarded = names_of("discard", discard, "streams")
     known = sinks_of(topology, sinks, discarded)
     names = outlet_names(topology)
     stages = stages_of(topology)
@@ -96,7 +100,7 @@ def submit(
         output=lambda folder: metrics.observed(
             _chain(spark, shipped, inputs, width, folder), metrics.wire_metric_columns()
         ),
-        writer=BatchWriter(topology.name, outlets, known, bool(unread), _acks(spark, str(checkpoint), acking, given)),
+        writer=BatchWriter(topology.name, outlets, known, True, _acks(spark, str(checkpoint), acking, given)),
         partitions=width,
         trigger=trigger_options(trigger, drain),
         query_name=query_name,

@@ -24,6 +24,7 @@ from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.errors import BoltError, FailedException, ReportedFailedException, shown, told
 from windowing.spark.edges import NO_ROOTS, Roots, merged
+from windowing.spark.unreadable import asked_unreadable, held
 from windowing.spark.values import TaskValues
 from windowing.spark.wiring import Arrival
 from windowing.topology.calls import BoltCaller, Emitted
@@ -68,7 +69,7 @@ class BoltBatch:
         self._collector = _Collector(self._caller, component.id)
         self._again: list[Tuple] = []
         self._failures: dict[int, tuple[Tuple, int]] = {}  # by id, which is its own as long as the tuple is here
-        self.taken = self.failed = 0
+        self.taken = self.failed = self.invalid = 0
         self._caller.open(context, self._collector)
         if values is not None:
             self._caller.hook("init_state", values)
@@ -114,13 +115,22 @@ class BoltBatch:
         self._collector.begin(tuple if self._by_itself else None)
         rows: list[Emitted] = []
         reason: str | None = None
+        unreadable: str | None = None
         try:
             rows = self._caller.execute(tuple)
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
                 _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task, problem)
             reason = told(problem)
+        except BoltError as problem:
+            if not (held(tuple) and asked_unreadable(problem)):
+                raise
+            unreadable = problem.args[0]
         call = self._collector.end()
+        if unreadable is not None:
+            self._undo(call, tuple)
+            self._leave_out(tuple, unreadable)
+            return
         if reason is None and any(each is tuple for each in call.failed):
             reason = _FAILED
         if reason is None:
@@ -168,6 +178,16 @@ class BoltBatch:
             )
         for row, roots in call.rows:
             self._emit(row, roots)
+
+    def _leave_out(self, tuple: Tuple, reason: str) -> None:
+        """Do without a tuple of which the bolt asked for a value that Python cannot hold: another attempt would end the same."""
+        if self._letter is not None:
+            self.failed += 1
+            self._give_up(tuple, 1, reason)
+            return
+        if not self.invalid:
+            _log.warning("%s; such tuples go nowhere: a sink of the bolt's dead_letters keeps them", reason)
+        self.invalid += 1
 
     def _give_up(self, tuple: Tuple, attempts: int, reason: str) -> None:
         if self._letter is None:

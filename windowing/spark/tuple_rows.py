@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
-from windowing.spark.pack import TIMESTAMP
 from windowing.spark.rows import Part, one_nan
-from windowing.spark.state import decode_table
-from windowing.spark.wire import PHASE, POSITION, TASK, stream_name
+from windowing.spark.state import TIMESTAMP, decode_table
+from windowing.spark.unreadable import Held, any_of, any_unreadable, held_rows, plain, python_values, unreadable_in
+from windowing.spark.wire import PHASE, POSITION, TASK, field_column, stream_name
 from windowing.spark.wiring import Arrival, Origins, Wiring
 from windowing.topology.tuples import Tuple
 
@@ -88,11 +88,14 @@ class TupleRows:
                 continue
             mine = table if len(places) == table.num_rows else table.take(pa.array(places))
             tasks = mine.column(TASK).to_pylist()
-            columns = [mine.column(name).to_pylist(maps_as_pydicts="strict") for name in self._columns[number]]
+            columns = [
+                python_values(mine.column(name), name.partition(".")[2], "strict") for name in self._columns[number]
+            ]
             phases = mine.column(PHASE).to_pylist() if PHASE in mine.schema.names else [0] * len(places)
             edges = mine.column(EDGE).to_pylist() if self._anchors else [0] * len(places)
             roots = unpacked_roots(mine.column(ROOTS), known) if self._anchors else [NO_ROOTS] * len(places)
-            rows = zip(places.tolist(), tasks, phases, roots, edges, zip(*columns, strict=True), strict=True)
+            of_rows = held_rows(columns, tuple, Held) if any_unreadable(columns) else zip(*columns, strict=True)
+            rows = zip(places.tolist(), tasks, phases, roots, edges, of_rows, strict=True)
             for place, task, phase, of, edge, values in rows:
                 made[place] = Arrival(values, self._origins(found.component, task, found.stream), phase, of, edge)
         return made
@@ -113,8 +116,13 @@ class TupleRows:
 
     def fields(self, payload: Any) -> dict[str, Any]:
         """Return a tuple's values by name."""
-        found: dict[str, Any] = payload.as_dict()
-        return found
+        return dict(zip(payload.get_fields(), plain(payload.get_values()), strict=True))
+
+    def unreadable(self, table: pa.Table, names: Sequence[str] | None) -> np.ndarray[Any, Any] | None:
+        """Return which rows have a value in one of these fields that Python cannot hold."""
+        wide = [name for columns in self._columns for name in columns if name in table.schema.names]
+        asked = [name for name in wide if names is None or name.partition(".")[2] in names]
+        return any_of(unreadable_in(table.column(name)) for name in asked)
 
     def _wide(self, part: Part) -> pa.Table:
         number = self._names.index(part.stream)
@@ -123,8 +131,8 @@ class TupleRows:
         count = table.num_rows
         columns = {_INPUT: pa.repeat(pa.scalar(number, pa.int32()), count), TASK: table.column(TASK)}
         columns |= {name: table.column(name) for name in self._anchors}
-        for name, field in zip(self._columns[number], self._wiring.schemas[part.stream], strict=True):
-            columns[name] = table.column(field.name)
+        for position, name in enumerate(self._columns[number]):
+            columns[name] = table.column(field_column(position))
         columns[PHASE] = table.column(PHASE)
         columns[TIMESTAMP] = table.column(TIMESTAMP)
         columns[_RANK] = pa.repeat(pa.scalar(rank, pa.int32()), count)

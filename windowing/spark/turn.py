@@ -31,18 +31,27 @@ from windowing.columnar import (
     over_columns,
     viewed,
 )
-from windowing.core.config import OnError
-from windowing.core.events import Activation, Effect, Expired, Late
+from windowing.core.aggregate import aggregated_fields
+from windowing.core.config import OnError, WindowConfig
+from windowing.core.events import Activation, Effect, Expired, Late, LateReason
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.manager import WindowManager
 from windowing.core.panes import NumberPaneManager
 from windowing.core.time_panes import TimePaneManager
 from windowing.core.windows import TupleWindow
-from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
+from windowing.errors import (
+    BoltError,
+    ConfigError,
+    CorruptStateError,
+    FailedException,
+    InvalidTimestampError,
+    ReportedFailedException,
+)
 from windowing.spark.codec import META_MAGIC, dumps, frame, loads, unframe
 from windowing.spark.rows import NamedRows, Part, RowFormat
 from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, with_order
 from windowing.spark.stored_task import StoredTask
+from windowing.spark.unreadable import Unreadable, asked_unreadable, readable_window
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
@@ -160,6 +169,14 @@ class TaskStage:
         return turn.run(parts, controls, nonce or os.urandom(8))
 
 
+def _read_by_windows(config: WindowConfig) -> tuple[str, ...] | None:
+    """Return the fields that windows read before the bolt has its say; None for all of them: code of the user's is handed rows."""
+    if config.trigger is not None or config.eviction is not None:
+        return None
+    aggregated = () if config.aggregate is None else aggregated_fields(config.aggregate)
+    return None if None in aggregated else (*(config.key or ()), *filter(None, aggregated))
+
+
 class _Turn:
     """The work of one turn, step by step."""
 
@@ -189,7 +206,7 @@ class _Turn:
         self.row_of: dict[int, Any] = {}
         self.number_of: dict[int, int] = {}
         self.next_number = 0
-        self.failed = 0
+        self.failed = self.unreadable = 0
         self.late: list[Any] = []
         self.runner = runner
         self.state: Any = None
@@ -211,6 +228,7 @@ class _Turn:
 
     def run(self, parts: Sequence[Part], controls: Sequence[Control], nonce: bytes) -> TurnResult:
         table = self.format.arrived(parts) if parts else None
+        self.arrived = 0 if table is None else table.num_rows
         chunks = ChunkStore(self.stored.chunks, self.load, self.what)
         self._restore(chunks.read(None if table is None else self.format.kept(table).schema))
         before = self.executor.counts()
@@ -218,6 +236,7 @@ class _Turn:
         runner = self.runner
         runner.open(TaskContext(self.stage.bolt.name, self.task, self.stage.tasks, self.stage.settings), self.state)
         try:
+            table = None if table is None else self._readable(table)
             accepted = self._feed(table)
             self._learn(controls)
             draining = any(control.kind == "drain" for control in controls)
@@ -228,6 +247,24 @@ class _Turn:
         finally:
             runner.close()
         return self._result(chunks, table, accepted, before, nonce)
+
+    def _readable(self, table: pa.Table) -> pa.Table:
+        """Return the rows without those that are invalid since what has to be read of them before they come into a window is a
+        value that Python cannot hold.
+        """
+        asked = _read_by_windows(self.config)
+        wrong = self.format.unreadable(table, asked) if asked is None or asked else None
+        if wrong is None:
+            return table
+        positions = np.flatnonzero(wrong)
+        payloads = self.format.payloads(table.take(pa.array(positions)))
+        if self.config.on_invalid == "raise":
+            fields = self.format.fields(payloads[0])
+            odd = next(fields[name] for name in asked or fields if type(fields[name]) is Unreadable)
+            raise InvalidTimestampError(f"bolt {self.stage.bolt.name!r}: {odd.refuse().args[0]}")
+        self._perform_one(Late(payloads, [None] * len(payloads), LateReason.INVALID))
+        self.unreadable += len(payloads)
+        return table.take(pa.array(np.flatnonzero(~wrong)))
 
     def _restore(self, held: pa.Table | None) -> None:
         if self.stored.executor is None:
@@ -294,22 +331,58 @@ class _Turn:
             if self.watcher is not None:
                 self.watcher.fired(effect.window, len(self.rows))
         elif isinstance(effect, Late):
-            for payload in effect.payloads:
-                fields, names = self.format.fields(payload), self.stage.late_fields
-                values = fields.values() if names is None else map(fields.get, names)
-                self.rows.append((self.stage.late_stream, (*values, effect.reason.value)))
-                self.late.append(payload)
+            self._to_side(effect.payloads, effect.reason)
             if self.watcher is not None:
                 self.watcher.late(effect.payloads, len(self.rows))
         elif isinstance(effect, Expired) and self.watcher is not None:
             self.watcher.expired(effect.get() or ())
 
+    def _to_side(self, payloads: Sequence[Any], reason: LateReason) -> None:
+        for payload in payloads:
+            fields, names = self.format.fields(payload), self.stage.late_fields
+            values = fields.values() if names is None else map(fields.get, names)
+            self.rows.append((self.stage.late_stream, (*values, reason.value)))
+            self.late.append(payload)
+
     def _emissions(self, window: TupleWindow) -> list[Emission]:
+        undo = getattr(self.state, "begin", None)
+        if undo is not None:
+            undo()
         try:
-            return self.runner.run(window if self.as_it_is else viewed(window, self.config.columnar))
+            return self._run(window)
         except BoltError as error:
-            self._failed(window, error)
-            return []
+            found = self._without_unreadable(window, error)
+            if found is None:
+                self._failed(window, error)
+                return []
+            return found
+
+    def _run(self, window: TupleWindow) -> list[Emission]:
+        return self.runner.run(window if self.as_it_is else viewed(window, self.config.columnar))
+
+    def _without_unreadable(self, window: TupleWindow, error: BoltError) -> list[Emission] | None:
+        """Run the bolt again, without the rows of which it may have asked for a value that Python cannot hold; those that no
+        window before has shown go to the side. None where that is not what it failed of.
+        """
+        if self.config.on_invalid == "raise" or isinstance(error.__cause__, FailedException):
+            return None
+        parted = None if self.config.aggregate is not None else readable_window(window)
+        if parted is None:
+            return None
+        rest, invalid = parted
+        if not len(rest) and not asked_unreadable(error):
+            return None
+        if self.state is not None:
+            self.state.undo()
+        try:
+            emissions = self._run(rest) if len(rest) else []
+        except BoltError:
+            return None
+        if not self.unreadable:
+            _log.warning("task %d: %s; such rows are invalid", self.task, error.args[0])
+        self.unreadable += len(invalid)
+        self._to_side(invalid, LateReason.INVALID)
+        return emissions
 
     def _failed(self, window: TupleWindow, error: BoltError) -> None:
         """Do with a window on which the bolt failed what `on_error` says; where it says nothing, a FailedException fails it."""
@@ -351,7 +424,7 @@ class _Turn:
         fresh = self._fresh(table, accepted, numbers) if self.keeps_rows or self.columns is not None else None
         written = chunks.write(fresh, held, self.stored.next_id, nonce)
         stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number)
-        kept, told = frame(META_MAGIC, stored.body()), self._metrics(table, before)
+        kept, told = frame(META_MAGIC, stored.body()), self._metrics(before)
         return TurnResult(kept, self.rows, chunks.puts, chunks.drops, told, self.late)
 
     def _held(self, manager: WindowManager) -> np.ndarray[Any, Any]:
@@ -382,10 +455,11 @@ class _Turn:
             named.add(number)
         return number
 
-    def _metrics(self, table: pa.Table | None, before: dict[str, int]) -> dict[str, int | None]:
+    def _metrics(self, before: dict[str, int]) -> dict[str, int | None]:
         after = self.executor.counts()
         gained = {name: after[name] - before[name] for name in ("fired", "late", "skipped", "expired")}
-        count = 0 if table is None else table.num_rows
+        gained["late"] += self.unreadable
+        count = self.arrived
         states = {"pending": after["pending"], "failed": self.failed, "watermark": self.executor.watermark}
         return {"tuples": count} | states | gained
 

@@ -8,8 +8,8 @@
     -1       metric  count           a number                -            (source: its name)
 
 `sender` is who sent the row: an upstream partition of level 0, or a place (from `PLACES` on). Tuples on their way to a place
-have the columns of their stream, `__phase`, `__task` (which task of the component emitted it), `__pos` (their position in what
-the sender has emitted in this batch) and `__ts` (the timestamp by which the reader's windows know them). A row that is meant
+have the columns of their stream by number, `__phase`, `__task` (which task of the component emitted it), `__pos` (their position
+in what the sender has emitted in this batch) and the timestamp by which the reader's windows know them. A row that is meant
 for a later level goes through the levels between as it is.
 
 Order of arrival at a place: `__phase`, then component in the order of the plan, its task, sender, position. Phase 0 is what comes
@@ -33,6 +33,7 @@ __all__ = [
     "TASK",
     "WIRE",
     "Row",
+    "field_column",
     "frames_of",
     "handed_on",
     "in_order",
@@ -83,6 +84,15 @@ class Row(NamedTuple):
 def stream_name(component: str, stream: str) -> str:
     """Return how a stream of a component is called on the wire, and by the watermark of who reads it."""
     return f"{component}:{stream}"
+
+
+def field_column(position: int) -> str:
+    """Return what a field of a stream is called between two levels: by its position, so that fields may have any names.
+
+    >>> field_column(0)
+    '0'
+    """
+    return str(position)
 
 
 def record_batch(rows: Iterable[Row]) -> pa.RecordBatch:

@@ -97,6 +97,8 @@ def hasher_of(kind: str) -> Hasher:
 
         def fold(value: Any, seed: int) -> int:
             if not isinstance(value, list | tuple):
+                value = getattr(value, "raw", value)
+            if not isinstance(value, list | tuple):
                 raise GroupingError(f"a key of type {kind} is a list, got {shown(value)}; emit a list of values")
             for item in value:
                 if item is not None:
@@ -109,6 +111,9 @@ def hasher_of(kind: str) -> Hasher:
         try:
             return digest(to_bytes(value), seed)
         except (struct.error, TypeError, ValueError, AttributeError, OverflowError) as problem:
+            raw = getattr(value, "raw", None)  # a value that Spark holds and Python cannot (spark/unreadable.py)
+            if raw is not None and kind in _RAW:
+                return digest(_RAW[kind](raw), seed)
             raise GroupingError(
                 f"a key of type {kind} cannot be made of {shown(value)}: {problem}; emit a value that fits the "
                 "declared type, or declare the type of what is emitted"
@@ -219,3 +224,4 @@ _BYTES: dict[str, Callable[[Any], bytes]] = {
     "date": _date,
     "timestamp": _timestamp,
 }
+_RAW: dict[str, Callable[[Any], bytes]] = {"string": bytes, "date": _INT, "timestamp": _LONG}

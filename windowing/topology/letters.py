@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windowing.core.windows import TupleWindow
-from windowing.errors import ConfigError
+from windowing.errors import ConfigError, UnreadableValueError, represented
 from windowing.topology.schema import Schema
 from windowing.topology.tuples import Tuple
 
@@ -95,25 +95,44 @@ class DeadLetter:
             self.component,
             self.task,
             self.attempts,
-            str(self.error),
+            said(self.error),
             self.window_start,
             self.window_end,
-            None if self.window_key is None else str(self.window_key),
-            None if told is None else json.dumps(_plain(told), default=str),
+            None if self.window_key is None else said(self.window_key),
+            None if told is None else json.dumps(_plain(told), default=said),
         )
 
     def _told(self, row: Any) -> Any:
         """Return a row by name, where it has names; a single tuple with where it comes from."""
         if isinstance(row, Tuple) and not self.is_window:
-            return {"component": row.source_component, "stream": row.source_stream, "values": row.as_dict()}
-        by_name = getattr(row, "_asdict", None)
+            return {"component": row.source_component, "stream": row.source_stream, "values": _named(row)}
+        return _named(row)
+
+
+_LONG_BITS = 2_000
+
+
+def said(value: Any) -> str:
+    """Return the text of a value, whatever its `__str__` does."""
+    return represented(value, str)
+
+
+def _named(row: Any) -> Any:
+    """Return the values of a row by name; one that cannot be read (spark/unreadable.py) is what its repr says."""
+    by_name = getattr(row, "_asdict", None)
+    try:
         return row if by_name is None else by_name()
+    except UnreadableValueError:
+        names = row.get_fields() if isinstance(row, Tuple) else row._positions
+        return dict(zip(names, tuple.__iter__(row._values if isinstance(row, Tuple) else row), strict=True))
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can have it: the keys of a map are texts."""
+    """Return a value as JSON can have it: the keys of a map are texts, and so are ints of more digits than Python writes out."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {said(key): _plain(each) for key, each in value.items()}
+    if type(value) is int and value.bit_length() > _LONG_BITS:
+        return said(value)
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 

@@ -8,7 +8,9 @@
 | a str, bytes, number, date, ...         | one row of a stream with ONE field                       |
 | a list, a generator, any other iterable | rows, each a tuple, a list, a dict or, of ONE field, a scalar |
 | a pyarrow Table or RecordBatch, or one among rows | rows, its columns by field name                |
-| a set, an awaitable                     | an error: no order, no value                             |
+| a Tuple that the bolt was handed        | one row: its values                                      |
+| a set, an awaitable, a class            | an error: no order, no value, no rows                    |
+| a data frame of pandas, polars, ...     | an error: its iteration gives the names of columns, or columns |
 
 None among rows is an error, since it may mean "no row" or "an empty value": leave it out, or write `(None,)`. Every value is
 given as its declared type holds it, or the row is refused (values.py).
@@ -22,11 +24,13 @@ from typing import Any
 
 from windowing.errors import BoltError, shown
 from windowing.topology.schema import Schema
+from windowing.topology.tuples import Tuple
 from windowing.topology.values import Misfit, converter_of, converters_of
 
-__all__ = ["RowError", "is_table", "refuse_awaitable", "refuse_rows", "row_of", "rows_of"]
+__all__ = ["RowError", "is_frame", "is_table", "no_rows", "refuse_awaitable", "refuse_rows", "row_of", "rows_of"]
 
 _SCALARS = (str, bytes, bytearray, memoryview)
+_VALUES = frozenset({str, bytes, int, float, bool})
 
 
 class RowError(BoltError):
@@ -47,9 +51,13 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
         yield row_of(returned, schema, stream)
         return
     refuse_awaitable(returned)
-    if isinstance(returned, set | frozenset):
-        raise RowError(f"it returned a set, whose order changes from run to run, {shown(returned)}; return sorted(...)")
-    if isinstance(returned, (tuple, Mapping, *_SCALARS)) or not (isinstance(returned, Iterable) or is_table(returned)):
+    if type(returned) is not list:
+        problem = no_rows(returned)
+        if problem is not None:
+            raise RowError(f"it returned {problem}")
+    if isinstance(returned, (tuple, Mapping, Tuple, *_SCALARS)) or not (
+        isinstance(returned, Iterable) or is_table(returned)
+    ):
         yield row_of(returned, schema, stream)
         return
     for row in [returned] if is_table(returned) else returned:
@@ -57,6 +65,38 @@ def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, .
             yield from _rows_of_table(row, schema, stream)
         else:
             yield row_of(row, schema, stream)
+
+
+def no_rows(given: Any) -> str | None:
+    """Return what is wrong with an iterable that gives no rows, or none in an order, and the way out; None for any other.
+
+    >>> no_rows({3}), no_rows([3])
+    ("a set, whose order changes from run to run, {3}; give sorted(...)", None)
+    """
+    if isinstance(given, set | frozenset):
+        return f"a set, whose order changes from run to run, {shown(given)}; give sorted(...)"
+    if isinstance(given, type):
+        return f"the class {given.__name__!r}, which is no list of rows; give an instance, or a list of tuples"
+    if is_frame(given):
+        library = type(given).__module__.partition(".")[0]
+        return (
+            f"a {type(given).__name__} of {library}, which gives the names of its columns, or columns, where rows are wanted; give "
+            f"{_FRAMES.get(library, 'a pyarrow Table, or a list of tuples')}"
+        )
+    return None
+
+
+_FRAMES = {
+    "pandas": "pyarrow.Table.from_pandas(frame, preserve_index=False), or list(frame.itertuples(index=False, name=None))",
+    "polars": "frame.to_arrow(), or frame.rows()",
+}
+
+
+def is_frame(given: Any) -> bool:
+    """Return whether this is a data frame of some library, which this ring does not know; Arrow's tables are none."""
+    if is_table(given):
+        return False
+    return hasattr(given, "__dataframe__") or (hasattr(given, "columns") and hasattr(given, "shape"))
 
 
 def _rows_of_table(table: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, ...]]:
@@ -104,6 +144,8 @@ def row_of(row: Any, schema: Schema, stream: str) -> tuple[Any, ...]:
 
 
 def _in_order(row: Any, schema: Schema, stream: str) -> Sequence[Any]:
+    if isinstance(row, Tuple):
+        row = row.get_values()
     if isinstance(row, tuple | list):
         if len(row) != len(schema):
             raise RowError(
@@ -116,6 +158,8 @@ def _in_order(row: Any, schema: Schema, stream: str) -> Sequence[Any]:
         raise RowError(
             f"{_wanted(schema, stream)}, got None as a row; leave it out, or write (None,) for an empty value"
         )
+    if type(row) not in _VALUES and is_frame(row):
+        raise RowError(f"{_wanted(schema, stream)}, got as one row {no_rows(row)}")
     if len(schema) != 1:
         raise RowError(f"{_wanted(schema, stream)}, got the single value {shown(row)}; give a tuple or a dict")
     return (row,)

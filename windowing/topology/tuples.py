@@ -171,7 +171,8 @@ class Tuple:
         return iter(self._values)
 
     def __repr__(self) -> str:
-        return f"Tuple({self._origin!r}, {shown(self.as_dict())})"
+        named = zip(self._origin.fields.names, tuple.__iter__(self._values), strict=True)
+        return f"Tuple({self._origin!r}, {shown(dict(named))})"
 
 
 def late_values(late: Tuple, fields: tuple[str, ...]) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ A row for another level, or for the driver, is given the key of some place of th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -28,6 +29,7 @@ from windowing.spark.operator import batch_id
 from windowing.spark.shipping import Shipped
 from windowing.spark.trident.packets import Packets, told
 from windowing.spark.trident.turn import opened, turn
+from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values
 from windowing.spark.wire import NOW, PLACES, WIRE, Row, frames_of, handed_on, record_batch, rows_of
 from windowing.topology.trident.processors import Batch
 from windowing.topology.trident.subtopology import GroupBatch, Subtopology
@@ -39,6 +41,7 @@ __all__ = ["DEAD_LETTERS", "BatchLevel", "SpoutStage", "StreamLevel", "batch_lev
 DEAD_LETTERS = "dead_letters"
 """What the sink of a stream's skipped batches is called, behind the name of the stream."""
 
+_log = logging.getLogger("windowing.spark")
 _COLUMNS = [part.split()[0] for part in WIRE.split(", ")]
 
 
@@ -72,8 +75,9 @@ class SpoutStage:
                     work = _SpoutWork(
                         self._units.value, self._spout, partition, txid, found.column(NOW)[0].as_py(), closing
                     )
-                columns = [column.to_pylist(maps_as_pydicts="strict") for column in found.drop_columns([NOW]).columns]
-                rows = list(zip(*columns, strict=True)) if columns else [()] * found.num_rows
+                rows = work.readable(found.drop_columns([NOW]), found.num_rows)
+                if work.unread:
+                    yield work.left_out(self._keep)
                 if self._keep:
                     yield work.kept(rows)
                 if failed is None:
@@ -116,6 +120,25 @@ class _SpoutWork:
                 closing.callback(made.cleanup)
                 self._here[id(unit)] = made.start_batch(plan.batch_groups[spout], batch)
         self._tuples = 0
+        self.unread: list[tuple[Any, ...]] = []
+
+    def readable(self, found: pa.RecordBatch, count: int) -> list[tuple[Any, ...]]:
+        """Return the tuples of a batch; `unread` are then those with a value that Python cannot hold."""
+        fields = zip(found.columns, self._schema.names, strict=True)
+        columns = [python_values(column, name, "strict") for column, name in fields]
+        rows = list(zip(*columns, strict=True)) if columns else [()] * count
+        self.unread = list(filter(held, rows)) if any_unreadable(columns) else []
+        return [row for row in rows if not held(row)] if self.unread else rows
+
+    def left_out(self, keep: bool) -> list[Row]:
+        """Return what becomes of `unread`: dead letters, whatever becomes of the batch; else they are counted and logged."""
+        odd = next(value for value in self.unread[0] if type(value) is Unreadable)
+        _log.warning("%s: %d tuples are invalid: %s", self._name, len(self.unread), odd.refuse().args[0])
+        if not keep:
+            return [told("metric", self._name, len(self.unread), source="invalid")]
+        for kind in ("out", "input"):
+            self._packets.put(kind, self._letters, self._schema, self.unread)
+        return list(self._packets.take())
 
     def kept(self, rows: list[tuple[Any, ...]]) -> list[Row]:
         """Return tuples as dead letters, should the batch be skipped."""

@@ -23,6 +23,7 @@ from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics
 from windowing.spark.acks import Acks
+from windowing.spark.arguments import names_of, require_mapping, require_start
 from windowing.spark.hadoop import Folder, literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.level import emitted
@@ -39,6 +40,7 @@ from windowing.spark.trident.levels import DEAD_LETTERS, SpoutStage, stream_leve
 from windowing.spark.trident.spouts import as_batches, spout_rows
 from windowing.spark.trident.writer import TridentWriter
 from windowing.spark.trident_definition import described
+from windowing.topology.schema import Schema
 from windowing.topology.trident.graph import SpoutNode
 from windowing.topology.trident.plan import TridentPlan
 from windowing.topology.trident.topology import TridentTopology
@@ -92,8 +94,11 @@ def submit_trident(
     Attempts(plan)
     if on_failure is OnFailure.SKIP:
         _require_skippable(units)
+    require_start(checkpoint, query_name)
+    for option, each in (("sources", sources), ("sinks", sinks)):
+        require_mapping(option, {} if each is None else each)
     given = _given(plan, sources or {}, records)
-    outlets = _outlets(plan, sinks or {}, tuple(discard), on_failure)
+    outlets = _outlets(plan, sinks or {}, names_of("discard", discard, "sinks"), on_failure)
     keep = any(name.endswith(f".{DEAD_LETTERS}") for name in outlets)
     inputs = {}
     for spout in plan.spouts:
@@ -114,7 +119,7 @@ def submit_trident(
         shipped,
         Outlets(outlets, unread),
         {name: (sinks or {})[name] for name in outlets},
-        bool(unread),
+        True,
         labels=labels,
         partitions=width,
         retry=RetryPolicy.of(plan.config),
@@ -277,7 +282,7 @@ def _outlets(
         if name not in known:
             raise ConfigError(f"topology {plan.name!r} has no sink {shown(name)}; {did_you_mean(str(name), known)}")
     for name, sink in sinks.items():
-        require_sink(name, sink)
+        require_sink(name, sink, Schema.parse(known[name]).names)
         if name in dead and on_failure is not OnFailure.SKIP:
             raise ConfigError(
                 f"{name!r} has a sink, but no batch is skipped; give on_failure=OnFailure.SKIP, or leave it out"

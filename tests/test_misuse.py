@@ -1,0 +1,221 @@
+"""What is handed in and is not what was asked for: each an error of ours that names it, before anything runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DayTimeIntervalType,
+    StructField,
+    StructType,
+    TimeType,
+    YearMonthIntervalType,
+)
+
+from windowing import count, tumbling
+from windowing.core.codec import decode_value, encode_value
+from windowing.errors import BoltError, ConfigError, WindowingError, shown
+from windowing.runtime import LocalRun, run_local
+from windowing.runtime.cluster import run_topology
+from windowing.spark.arguments import names_of, require_carried, require_mapping, require_start, require_text, sendable
+from windowing.spark.sinks import MemorySink, ParquetSink, require_sink
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.letters import DeadLetter
+from windowing.topology.marking import bolt
+from windowing.topology.rows import RowError, row_of, rows_of
+from windowing.topology.schema import Schema
+from windowing.topology.tuples import Fields, Origin, Tuple
+
+ONE = Schema.parse("name string")
+HUGE = 10**5000
+
+
+class Polars:
+    """As polars' DataFrame: iteration gives its columns."""
+
+    __module__ = "polars.dataframe.frame"
+    columns, shape = ("a", "b"), (1, 2)
+
+    def __iter__(self) -> Any:
+        return iter((["x"], ["y"]))
+
+
+class NoRepr:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+    __str__ = __repr__
+
+
+class NoHash:
+    def __hash__(self) -> int:
+        raise RuntimeError("no hash")
+
+
+FRAME = pd.DataFrame({"a": ["x"], "b": ["y"]})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (FRAME, r"a DataFrame of pandas, which gives the names of its columns.*from_pandas\(frame"),
+        (Polars(), r"a DataFrame|a Polars of polars.*frame\.to_arrow\(\), or frame\.rows\(\)"),
+        ({"x"}, "a set, whose order changes"),
+        (frozenset({"x"}), "a set, whose order changes"),
+        (NoRepr, "the class 'NoRepr', which is no list of rows"),
+        ([FRAME], "got as one row a DataFrame of pandas"),
+        (({"x"},), "wanted a str"),
+        (b"x", "wanted a str"),
+        ([b"x"], "wanted a str"),
+        ({"a": 1}, "got a dict without name and with 'a' too"),
+        (pa.table({"a": ["x"]}), "got a table of the columns 'a'"),
+        (NoRepr(), "a NoRepr whose repr raised RuntimeError"),
+        (HUGE, "an int of 16610 bits"),
+    ],
+)
+def test_what_is_no_row_is_refused_by_name_wherever_user_code_returns_it(given: Any, said: str) -> None:
+    with pytest.raises(RowError, match=said):
+        list(rows_of(given, ONE, "default"))
+
+    @tumbling(count(1), output="name string")
+    def window_bolt(window: Any) -> Any:
+        return given
+
+    with pytest.raises(BoltError, match=said):
+        run_local(window_bolt, [[{"n": 1}]])
+
+
+def test_rows_that_are_rows_stay_rows() -> None:
+    word = Tuple(("storm", 3), Origin("split", 1, Fields("word", "count")))
+    assert list(rows_of(word, Schema.parse("word string, count int"), "default")) == [("storm", 3)]
+    assert row_of(word, Schema.parse("word string, count int"), "default") == ("storm", 3)
+    for several in (
+        ["a", "b"],
+        iter("ab"),
+        {"a": 1, "b": 2}.keys(),
+        pd.Series(["a", "b"]),
+        pa.table({"name": ["a", "b"]}),
+    ):
+        assert list(rows_of(several, ONE, "default")) == [("a",), ("b",)]
+
+
+@tumbling(count(1), output="n long", key="k")
+def keyed(window: Any) -> Any:
+    return len(window)
+
+
+@pytest.mark.parametrize("batches", [5, None, FRAME, "text", {"k": 1}, [FRAME], [{1, 2}], [5], 3.5])
+def test_batches_that_are_no_lists_are_refused_by_name(batches: Any) -> None:
+    with pytest.raises(ConfigError, match="run_local takes a list of batches, each a"):
+        run_local(keyed, batches)
+
+
+@pytest.mark.parametrize("rows", [FRAME, {"name": "a"}, 5, {1}])
+def test_rows_of_a_spout_that_are_no_lists_are_refused_by_name(rows: Any) -> None:
+    builder = TopologyBuilder("t")
+    builder.set_spout("in", InputSpout("name string"))
+    builder.set_bolt("out", bolt(output="name string")(lambda tuple: tuple["name"])).shuffle_grouping("in")
+    with pytest.raises(ConfigError, match="InputSpout 'in' takes a list of batches, each a list of rows"):
+        run_topology(builder.build(), {"in": [rows]})
+
+
+def test_a_key_whose_hash_raises_is_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"key of bolt 'keyed' names field 'k'.*its __hash__ raised RuntimeError: no hash"
+    ):
+        run_local(keyed, [[{"k": NoHash()}]])
+
+
+def test_a_source_that_has_no_text_is_named() -> None:
+    @tumbling(count(1), output="n long", timestamp="at", source="k")
+    def sourced(window: Any) -> Any:
+        return len(window)
+
+    with pytest.raises(
+        ConfigError, match="source= names field 'k', which is <a NoRepr whose repr raised RuntimeError>"
+    ):
+        LocalRun(sourced).feed([{"k": NoRepr(), "at": 1}])
+
+
+def test_a_key_that_cannot_be_written_out_is_a_key() -> None:
+    for key in (NoRepr(), HUGE):
+        assert run_local(keyed, [[{"k": key}]])["default"] == [(1,)]
+
+    @tumbling(count(1), output="n long", key="k", on_error="dead_letter")
+    def fails(window: Any) -> Any:
+        raise ValueError("no")
+
+    letters = run_local(fails, [[{"k": NoRepr()}], [{"k": HUGE}]])["dead_letters"]
+    assert [letter[6] for letter in letters] == ["<a NoRepr whose repr raised RuntimeError>", "<an int of 16610 bits>"]
+    assert json.loads(letters[1][7]) == [{"k": "<an int of 16610 bits>"}]
+    letter = DeadLetter(component="b", task=0, error="e", tuples=[{NoRepr(): {1: HUGE}}])
+    assert "16610 bits" in letter.row()[-1]
+
+
+def test_ints_of_any_length_are_stored_and_shown() -> None:
+    value = {"a": [HUGE, -HUGE, 1], "b": (HUGE,)}
+    assert decode_value(encode_value(value), "a value") == value
+    assert encode_value(HUGE) != encode_value(-HUGE)
+    assert shown([HUGE]) == "<a list whose repr raised ValueError>"
+
+
+# -- what a query is given -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [5, None, b"x", {"a": 1}, [1], ["a", None]])
+def test_names_are_texts(given: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"grouping names columns, as a text or a list of texts, got .*; write grouping="
+    ):
+        names_of("grouping", given, "columns")
+
+
+def test_texts_and_mappings_are_what_they_say() -> None:
+    require_start("checkpoint", None)
+    for call in (
+        lambda: require_start(None, None),
+        lambda: require_start("", None),
+        lambda: require_start("c", 5),
+        lambda: require_start("c", ""),
+        lambda: require_text("control", 5, path=True),
+        lambda: require_mapping("sources", [1]),
+    ):
+        with pytest.raises(ConfigError, match=r"(checkpoint|query_name|control|sources) is a .*, got .*; write "):
+            call()
+
+
+@pytest.mark.parametrize("kind", [TimeType(6), DayTimeIntervalType(), YearMonthIntervalType(), ArrayType(TimeType(6))])
+def test_columns_that_cannot_travel_are_refused_by_name(kind: Any) -> None:
+    schema = StructType([StructField("interval", BooleanType()), StructField("x", kind)])
+    require_carried("input stream 'default'", StructType(schema.fields[:1]))
+    with pytest.raises(ConfigError, match=r"column 'x' of input stream 'default' is .*, which does not travel"):
+        require_carried("input stream 'default'", schema)
+
+
+def test_code_that_cannot_be_sent_is_refused_by_name() -> None:
+    from pyspark.serializers import CloudPickleSerializer
+
+    lock = threading.Lock()
+    with (
+        pytest.raises(
+            WindowingError, match=r"the code of bolt 'b' cannot be sent to Spark's workers.*lock.*prepare\(\)"
+        ),
+        sendable("bolt 'b'"),
+    ):
+        CloudPickleSerializer().dumps(lambda: lock)
+
+
+def test_a_sink_of_files_has_a_column_of_its_own() -> None:
+    require_sink("default", MemorySink(), ["batch_id"])
+    with pytest.raises(
+        ConfigError, match="the sink of 'late' adds a column 'batch_id', and the stream has one called 'Batch_ID'"
+    ):
+        require_sink("late", ParquetSink("/tmp/out"), ["n", "Batch_ID"])

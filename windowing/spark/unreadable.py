@@ -1,0 +1,253 @@
+"""Values that Spark holds and Python cannot: a date or a timestamp outside the years 1 to 9999, text that is no UTF-8.
+
+    Arrow column --python_values--> [date, Unreadable, date]     one such value becomes an Unreadable, the others are themselves
+    rows of such --held_rows------> Held                         raises UnreadableValueError for that field, and for no other
+    Unreadable   --arrow----------> the same Arrow value         on the late stream it is what Spark had
+
+Laws: a value that nobody asks for does no harm, and leaves as it came. What has to be read before a tuple comes into a window
+(its timestamp, key, source, the fields of `aggregate=`) is judged in columns (`unreadable_in`), and the row is invalid; so it is
+when a bolt asks for such a value of a window. Cost: nothing where all values are readable, but the bounds of the columns that are
+judged (dates and timestamps: smallest and largest; text: one pass over its bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from windowing.columnar import ColumnRows
+from windowing.columnar.views import ColumnContent
+from windowing.core.windows import ListContent, TupleWindow
+from windowing.errors import UnreadableValueError, printable, shown
+from windowing.topology.records import record_type
+from windowing.topology.tuples import Tuple
+
+__all__ = [
+    "Held",
+    "Unreadable",
+    "any_of",
+    "any_unreadable",
+    "arrow_values",
+    "asked_unreadable",
+    "held",
+    "held_record_type",
+    "held_rows",
+    "plain",
+    "python_values",
+    "readable_window",
+    "unreadable_in",
+]
+
+_UNFIT = (OverflowError, ValueError)  # a date; text, whose UnicodeDecodeError is a ValueError
+_DAYS = -719_162, 2_932_896
+_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_INNER = (pa.types.is_list, pa.types.is_large_list, pa.types.is_struct, pa.types.is_map)
+
+
+class Unreadable:
+    """A value in the place of one that Python cannot hold; `name` is its field."""
+
+    __slots__ = ("name", "scalar")
+
+    def __init__(self, scalar: pa.Scalar, name: str) -> None:
+        self.scalar, self.name = scalar, name
+
+    @property
+    def raw(self) -> Any:
+        """What Spark holds: days, microseconds, the bytes of a text; None for what is nested."""
+        kind = self.scalar.type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return self.scalar.as_buffer().to_pybytes()
+        return None if pa.types.is_nested(kind) else self.scalar.value
+
+    def refuse(self) -> UnreadableValueError:
+        """Return the error for who asks for the value."""
+        return UnreadableValueError(
+            f"field {self.name!r} holds {self!r}, which Python cannot; filter or cast such values in Spark, or leave the field out"
+        )
+
+    def __repr__(self) -> str:
+        kind = self.scalar.type
+        if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+            return f"{'date' if pa.types.is_date32(kind) else 'timestamp'} {self.scalar.cast(pa.string()).as_py()}"
+        return f"text {shown(self.raw, 60)}" if self.raw is not None else f"a value of {printable(str(kind), 60)}"
+
+
+class Held(tuple[Any, ...]):
+    """The values of a row, an Unreadable among them: asking for that one raises UnreadableValueError."""
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        if type(found) is tuple:  # a slice
+            return Held(found) if any(type(each) is Unreadable for each in found) else found
+        return _checked(found)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_checked, super().__iter__())
+
+
+def _checked(value: Any) -> Any:
+    if type(value) is Unreadable:
+        raise value.refuse()
+    return value
+
+
+@lru_cache(maxsize=256)
+def held_record_type(names: tuple[str, ...]) -> Any:
+    """Return the class of records of these fields that are Held."""
+    base = record_type(names)
+    attributes = {field: property(_getter(position)) for position, field in enumerate(base._fields)}
+
+    def get(self: Any, key: Any) -> Any:
+        found = base.__getitem__(self, key)
+        return Held(found) if type(found) is tuple else _checked(found)
+
+    def each(self: Any) -> Iterator[Any]:
+        return map(_checked, tuple.__iter__(self))
+
+    return type("Row", (base,), {"__slots__": (), "__getitem__": get, "__iter__": each, **attributes})
+
+
+def _getter(position: int) -> Callable[[Any], Any]:
+    return lambda row: _checked(tuple.__getitem__(row, position))
+
+
+def held(row: Any) -> bool:
+    """Whether a row, a Record or a Tuple, holds an unreadable value."""
+    values = row._values if isinstance(row, Tuple) else row
+    return isinstance(values, tuple) and any(type(each) is Unreadable for each in tuple.__iter__(values))
+
+
+def asked_unreadable(problem: BaseException) -> bool:
+    """Whether what was raised comes of asking for an unreadable value, of a row or, by Arrow's own ways, of a column."""
+    seen: list[BaseException] = []
+    found: BaseException | None = problem
+    while found is not None and found not in seen:
+        if isinstance(found, UnreadableValueError | OverflowError | UnicodeDecodeError | pa.ArrowException):
+            return True
+        seen.append(found)
+        found = found.__cause__ or found.__context__
+    return False
+
+
+def plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a row as they are held, each an Unreadable where it is one."""
+    return tuple(tuple.__iter__(values))
+
+
+def python_values(column: Any, name: str, maps_as_pydicts: str | None = None) -> list[Any]:
+    """Return a column as Python's values, an Unreadable for each that is none. Cost: that of `to_pylist`."""
+    try:
+        found: list[Any] = column.to_pylist(maps_as_pydicts=maps_as_pydicts)
+    except _UNFIT:
+        found = _Mixed(_value(scalar, name, maps_as_pydicts) for scalar in column)
+    return found
+
+
+class _Mixed(list[Any]):
+    """The values of a column, an Unreadable among them."""
+
+
+def _value(scalar: pa.Scalar, name: str, maps_as_pydicts: str | None) -> Any:
+    try:
+        return scalar.as_py(maps_as_pydicts=maps_as_pydicts)
+    except _UNFIT:
+        return Unreadable(scalar, name)
+
+
+def held_rows(
+    columns: Sequence[Sequence[Any]], make: Callable[[Any], Any], make_held: Callable[[Any], Any]
+) -> Iterator[Any]:
+    """Yield the rows of columns of `python_values`, made by `make_held` where one holds an Unreadable. Cost: one look at each
+    value, so asked only where `any_unreadable` has found one.
+    """
+    for values in zip(*columns, strict=True):
+        yield make_held(values) if any(type(each) is Unreadable for each in values) else make(values)
+
+
+def any_unreadable(columns: Iterable[Sequence[Any]]) -> bool:
+    """Whether columns of `python_values` hold an Unreadable. Cost: none."""
+    return any(type(column) is _Mixed for column in columns)
+
+
+def arrow_values(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
+    """Return values, among them Unreadable ones, as an Arrow array. Raises as `pa.array` does."""
+    return pa.array([each.scalar if type(each) is Unreadable else each for each in values], kind)
+
+
+# -- judging columns -----------------------------------------------------------------------------------------------------
+
+
+def unreadable_in(column: Any) -> np.ndarray[Any, Any] | None:
+    """Return which values of a column Python cannot hold, None where it can hold all of them."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        return _outside(column.cast(pa.int32()), *_DAYS)
+    if pa.types.is_timestamp(kind):
+        low, high = (bound * _PER_SECOND[kind.unit] // 1_000_000 for bound in _MICROS)
+        return _outside(column.cast(pa.int64()), low, high)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return None if _is_valid(column) else _one_by_one(column)
+    if any(test(kind) for test in _INNER):
+        return _one_by_one(column)
+    return None
+
+
+def any_of(masks: Iterable[np.ndarray[Any, Any] | None]) -> np.ndarray[Any, Any] | None:
+    """Return which rows are in one of the masks, None where there is none."""
+    found = [mask for mask in masks if mask is not None]
+    return np.logical_or.reduce(found) if found else None
+
+
+def _outside(numbers: Any, low: int, high: int) -> np.ndarray[Any, Any] | None:
+    ends = pc.min_max(numbers).as_py()
+    if ends["min"] is None or (low <= ends["min"] and ends["max"] <= high):
+        return None
+    wrong = pc.or_(pc.less(numbers, low), pc.greater(numbers, high))
+    return np.asarray(pc.fill_null(wrong, False))
+
+
+def _is_valid(column: Any) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _one_by_one(column: Any) -> np.ndarray[Any, Any] | None:
+    wrong = np.fromiter((type(each) is Unreadable for each in python_values(column, "")), bool, len(column))
+    return wrong if bool(wrong.any()) else None
+
+
+# -- windows without such rows -------------------------------------------------------------------------------------------
+
+
+def readable_window(window: TupleWindow) -> tuple[TupleWindow, list[Any]] | None:
+    """Return a window without its rows that hold an unreadable value, and those of them that no window before has shown; None
+    where all its rows are readable. Of a bolt with `columnar=` the rows are columns, and stay so.
+    """
+    content: Any = window._live()
+    inside: Any = content._content if isinstance(content, ColumnContent) else content
+    parts = [_parted(rows) for rows in (inside.current(), inside.new(), inside.expired())]
+    if not any(len(lost) for _, lost in parts):
+        return None
+    found: Any = ListContent(*(kept for kept, _ in parts))  # type: ignore[arg-type]  # rows in columns are sequences too
+    if isinstance(content, ColumnContent):
+        found = ColumnContent(found, content._form)
+    return TupleWindow(found, window.start_timestamp, window.end_timestamp, window.key), list(parts[1][1])
+
+
+def _parted(rows: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the readable rows, and the others."""
+    if not isinstance(rows, ColumnRows):
+        return [row for row in rows if not held(row)], [row for row in rows if held(row)]
+    wrong = any_of(map(unreadable_in, rows.table.columns))
+    wrong = np.zeros(len(rows), dtype=bool) if wrong is None else wrong
+    return rows.take(np.flatnonzero(~wrong)), rows.take(np.flatnonzero(wrong))
