@@ -23,6 +23,7 @@ __all__ = [
     "RepeatLimitError",
     "ReportedFailedException",
     "SessionError",
+    "SinkError",
     "SnapshotError",
     "SourceError",
     "StaleWindowError",
@@ -148,7 +149,7 @@ class ReportedFailedException(FailedException):
 
 
 class SessionError(WindowingError):
-    """The Spark session lacks a setting without which data or results could be lost."""
+    """The Spark session lacks what windowed bolts need: a setting, a package, or a module on its Python workers."""
 
     code = "SESSION"
 
@@ -157,6 +158,12 @@ class WorkerLostError(WindowingError):
     """A Python worker of Spark died while it worked, or did not answer when it was started; no error of Python's tells why."""
 
     code = "WORKER_LOST"
+
+
+class SinkError(WindowingError):
+    """The place that a sink writes to cannot be reached, written or read."""
+
+    code = "SINK"
 
 
 class SourceError(WindowingError):

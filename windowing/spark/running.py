@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from windowing.core.measures import Duration
 from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, shown, told
@@ -44,6 +45,9 @@ _log = logging.getLogger("windowing.spark")
 
 class Streams(Protocol):
     """How the output of a batch holds the rows of several streams."""
+
+    def schema_of(self, stream: str) -> StructType:
+        """Return the schema of the rows of a stream."""
 
     def count(self, stream: str) -> Column:
         """Return the aggregate that counts the rows of a stream."""
@@ -91,6 +95,11 @@ class BatchWriter:
         except BaseException as error:
             self.failure, self._batch = error, batch_id
             raise
+
+    @property
+    def schemas(self) -> dict[str, StructType]:
+        """The schemas of the streams that have a sink."""
+        return {stream: self._layout.schema_of(stream) for stream in self.sinks}
 
     def about(self, checkpoint: str) -> About:
         """Return what an error may say of the query."""
@@ -207,7 +216,7 @@ class WindowedQuery:
     @classmethod
     def _started(cls, plan: Plan, drain: bool, done: threading.Event) -> WindowedQuery:
         finish = _open(plan)
-        claim(plan.spark, plan.checkpoint, plan.writer.sinks)
+        claim(plan.spark, plan.checkpoint, plan.writer.sinks, plan.writer.schemas)
         if plan.writer.acks is not None:
             plan.writer.acks.open()
         try:
