@@ -69,7 +69,10 @@ def test_what_spark_takes_for_a_setting_that_nobody_has_set_counts_and_all_that_
 ) -> None:
     foreign = spark.newSession()
     for rule in REQUIRED:
-        foreign.conf.unset(rule.name)
+        foreign.conf.set(rule.name, rule.wanted)
+    foreign.conf.unset("spark.sql.streaming.stateStore.commitValidation.enabled")
+    foreign.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    require_session(foreign)
     foreign.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
     foreign.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "0")
     foreign.conf.set("spark.sql.session.timeZone", "Etc/GMT-1")
@@ -103,7 +106,9 @@ except Exception as problem:
 
 @pytest.mark.spark
 def test_a_session_of_spark_s_defaults_is_told_all_that_it_lacks_and_nothing_else() -> None:
-    done = subprocess.run([sys.executable, "-c", DEFAULTS], capture_output=True, text=True, timeout=120, check=True)
+    environment = os.environ | {"PYSPARK_PYTHON": "python3-of-nobody"}
+    command = [sys.executable, "-c", DEFAULTS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
     head, *lines, stopped = done.stdout.splitlines()
     assert "has 5 settings" in head
     assert [line.split()[1].rpartition(".")[2] for line in lines] == [
