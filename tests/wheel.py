@@ -1,4 +1,4 @@
-"""What a user installs: the wheel in a clean environment, with the lowest versions that pyproject.toml allows; the README runs there.
+"""What a user installs: the wheel in a clean environment, with the lowest versions pyproject.toml allows; the README runs there.
 
 Not collected with the other tests (its name has no test_): `make test-wheel` runs it, which takes about a minute.
 """
