@@ -34,6 +34,11 @@ test: setup lint types doctests  ## Set up, then lint, types, doctests and all t
 	$(call say,tests: those on Spark)
 	@$(PYTEST) -m "spark and not crash and not services" --durations 10
 
+.PHONY: test-wheel
+test-wheel: setup  ## Install the wheel with the lowest versions into a clean environment, and run the README there.
+	$(call say,wheel: the README with the lowest versions that pyproject.toml allows)
+	@$(PYTEST) tests/wheel.py
+
 .PHONY: test-fast
 test-fast: setup  ## Run the tests that need neither Spark nor a long time.
 	$(call say,fast tests: no Spark and no long proofs)

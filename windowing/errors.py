@@ -25,6 +25,7 @@ __all__ = [
     "RepeatLimitError",
     "ReportedFailedException",
     "SessionError",
+    "SinkError",
     "SnapshotError",
     "SourceError",
     "StaleWindowError",
@@ -172,7 +173,7 @@ class ReportedFailedException(FailedException):
 
 
 class SessionError(WindowingError):
-    """The Spark session lacks a setting without which data or results could be lost."""
+    """The Spark session lacks what windowed bolts need: a setting, a package, or a module on its Python workers."""
 
     code = "SESSION"
 
@@ -187,6 +188,12 @@ class QueryStoppedError(WindowingError):
     """A bounded query was stopped from outside before it had read all there was; nothing was drained, and nothing is lost."""
 
     code = "STOPPED"
+
+
+class SinkError(WindowingError):
+    """The place that a sink writes to cannot be reached, written or read."""
+
+    code = "SINK"
 
 
 class SourceError(WindowingError):

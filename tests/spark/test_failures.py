@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import importlib
 import os
 import pickle
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from windowing import errors
@@ -22,13 +24,16 @@ from windowing.core.measures import count, seconds
 from windowing.core.windows import ListContent, TupleWindow
 from windowing.errors import (
     BoltError,
+    CheckpointError,
     ConfigError,
     CorruptStateError,
     InvalidTimestampError,
+    SessionError,
+    SinkError,
     WindowingError,
     WorkerLostError,
 )
-from windowing.spark import FunctionSink, failures
+from windowing.spark import FunctionSink, MemorySink, ParquetSink, failures, windowed
 from windowing.spark.failpoints import hit
 from windowing.spark.failures import About, WorkerError, damaged_file, is_of_spark, marked, unwrapped
 from windowing.spark.hadoop import Folder
@@ -213,6 +218,115 @@ def test_what_spark_says_of_a_lost_worker_is_told_with_the_way_out() -> None:
 def test_an_error_of_a_worker_goes_before_what_spark_says() -> None:
     spark = RuntimeError(f"Python worker exited unexpectedly: {encoded(BoltError('x'))}")
     assert type(unwrapped(spark, about=About("sums", "/data/checkpoint"))) is BoltError
+
+
+def test_a_module_that_the_workers_lack_is_named_and_sent_the_query_goes_on(
+    feed: Callable[..., Any],
+    run: Callable[..., Any],
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = tmp_path / "modules" / "a_module_of_the_drivers_alone.py"
+    module.parent.mkdir()
+    module.write_text(
+        "from windowing import seconds, tumbling\n\n\n"
+        "@tumbling(seconds(1), timestamp='ts', output='n long')\n"
+        "def counted(window):\n    return len(window)\n"
+    )
+    monkeypatch.syspath_prepend(str(module.parent))
+    counted = importlib.import_module(module.stem).counted
+    source = feed().add(OK)
+    with pytest.raises(
+        SessionError, match=r"workers of 'counted' have no module 'a_module_of.*addPyFile\(path\)"
+    ) as caught:
+        run(counted, source.read())
+    assert "\n" not in str(caught.value)
+    assert type(caught.value.__cause__).__module__.startswith("pyspark")
+    spark.sparkContext.addPyFile(str(module))
+    assert run(counted, source.read(), drain=True).rows() == [(1,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (
+            "ModuleNotFoundError: No module named 'windowing'",
+            r"no module 'windowing'; install windowing\[spark\] into the Python",
+        ),
+        ("ModuleNotFoundError: No module named 'windowing.spark'", r"install windowing\[spark\]"),
+        ("ModuleNotFoundError: No module named 'pandas'", r"install windowing\[spark\]"),
+        ("ModuleNotFoundError: No module named 'mine.own'", r"no module 'mine\.own', .*addPyFile"),
+        (
+            "AttributeError: Can't get attribute 'f' on <module 'mine' from 'x'>",
+            "'mine' without 'f': another version than here",
+        ),
+        (
+            "pyspark.errors: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9",
+            "PYTHON_VERSION_MISMATCH",
+        ),
+    ],
+)
+def test_what_a_worker_lacks_is_told_with_the_way_out_and_without_spark_s_plan(said: str, sentence: str) -> None:
+    about = About("sums", "/data/checkpoint", 7)
+    text = f"[STREAM_FAILED] Query terminated: Traceback\n  File x\n    return cloudpickle.loads(obj)\n{said}\n\n=== Query ===\nx"
+    spark = PySparkRuntimeError(text)
+    found = unwrapped(spark, about=about)
+    assert isinstance(found, SessionError)
+    assert found.__cause__ is spark
+    with pytest.raises(SessionError, match=f"the Python workers of 'sums' have .*{sentence}"):
+        raise found
+    assert "\n" not in str(found)
+    own = RuntimeError(said)
+    assert unwrapped(own, about=about) is own, "a sink of the user's lacks a module on the driver"
+
+
+PLACES = {
+    "nosuch://bucket/x": "No FileSystem for scheme",
+    "s3a://me:key@bucket/x": r"s3a://me:\*\*\*@bucket/x cannot be used: .*spark\.jars\.packages",
+    "hdfs://127.0.0.1:1/x": "ConnectException.* answers",
+    "{file}/x": "not a directory.* the bucket or folder above it is there",
+    "/proc/x": "Mkdirs failed.* the right to make and write it",
+    "": "an empty path cannot be used",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_place_that_cannot_be_reached_is_named_before_anything_starts(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    path, source = place.format(file=tmp_path / "file"), feed().add(OK)
+    with pytest.raises(CheckpointError, match=PLACES[place]) as refused:
+        windowed(bolt(), source.read()).start(MemorySink(), path)
+    with pytest.raises(SinkError, match=PLACES[place]) as written:
+        run(bolt(), source.read(), sinks={"default": ParquetSink(path)})
+    assert "\n" not in f"{refused.value}{written.value}"
+    if "://" in path:
+        with pytest.raises(SinkError, match=PLACES[place]):
+            ParquetSink(path).read(spark)
+    assert not (tmp_path / "checkpoint/offsets").exists()
+
+
+def test_what_a_file_system_refuses_while_the_query_runs_is_an_error_of_ours(
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    class Lost(ParquetSink):
+        def write(self, rows: Any, batch_id: int) -> None:
+            shutil.rmtree(self.path)
+            Path(self.path).touch()
+            super().write(rows, batch_id)
+
+    source = feed().add(OK)
+    with pytest.raises(SinkError, match=r"out.* cannot be used: .*not a directory"):
+        run(bolt(), source.read(), sinks={"default": Lost(str(tmp_path / "out"))})
+
+    def without_commits(*_: Any) -> None:
+        shutil.rmtree(tmp_path / "checkpoint/commits")
+        (tmp_path / "checkpoint/commits").touch()
+
+    with pytest.raises(CheckpointError, match=r"checkpoint .*checkpoint cannot be used: .*commits; .*start again"):
+        run(bolt(), source.read(), sinks={"default": FunctionSink(without_commits)})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,6 +62,87 @@ def test_a_wrong_setting_is_refused_by_name_with_the_way_out(spark: SparkSession
     assert name in str(caught.value)
     assert value in str(caught.value)
     assert "spark.conf.set" in str(caught.value)
+
+
+def test_what_spark_takes_for_a_setting_that_nobody_has_set_counts_and_all_that_is_wrong_is_said_at_once(
+    spark: SparkSession,
+) -> None:
+    foreign = spark.newSession()
+    for rule in REQUIRED:
+        foreign.conf.set(rule.name, rule.wanted)
+    foreign.conf.unset("spark.sql.streaming.stateStore.commitValidation.enabled")
+    foreign.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    require_session(foreign)
+    foreign.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
+    foreign.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "0")
+    foreign.conf.set("spark.sql.session.timeZone", "Etc/GMT-1")
+    with pytest.raises(SessionError, match="has 3 settings with which data could be lost") as caught:
+        require_session(foreign)
+    _, *lines = str(caught.value).splitlines()
+    assert [line.split()[1] for line in lines] == [
+        "spark.sql.streaming.stateStore.checkpointFormatVersion",
+        "spark.sql.execution.arrow.maxRecordsPerBatch",
+        "spark.sql.session.timeZone",
+    ]
+    assert 'spark.conf.set("spark.sql.session.timeZone", "UTC")' in lines[2]
+
+
+DEFAULTS = """
+from pyspark.sql import SparkSession
+from windowing.spark import require_session
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
+spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+try:
+    require_session(spark)
+except Exception as problem:
+    print(problem)
+spark.stop()
+try:
+    require_session(spark)
+except Exception as problem:
+    print(problem)
+"""
+
+
+@pytest.mark.spark
+def test_a_session_of_spark_s_defaults_is_told_all_that_it_lacks_and_nothing_else() -> None:
+    environment = os.environ | {"PYSPARK_PYTHON": "python3-of-nobody"}
+    command = [sys.executable, "-c", DEFAULTS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    head, *lines, stopped = done.stdout.splitlines()
+    assert "has 5 settings" in head
+    assert [line.split()[1].rpartition(".")[2] for line in lines] == [
+        *("providerClass", "enabled", "checkpointFormatVersion", "timeZone", "python"),
+    ]
+    assert "changelogCheckpointing.enabled is not set, wanted true" in lines[1]
+    assert "[SESSION] the Spark session was stopped" in stopped
+
+
+@pytest.mark.parametrize(
+    "zone", ["Etc/UTC", "GMT", "Z", "+00:00", "UTC+0", "Zulu", "-00:00", "Etc/GMT-0", "GMT0", "UT"]
+)
+def test_utc_by_another_name_is_utc(spark: SparkSession, zone: str) -> None:
+    foreign = spark.newSession()
+    for rule in REQUIRED:
+        foreign.conf.set(rule.name, rule.wanted)
+    foreign.conf.set("spark.sql.session.timeZone", zone)
+    require_session(foreign)
+
+
+@pytest.mark.parametrize("zone", ["Europe/London", "Africa/Abidjan", "+01:00", "Etc/GMT+10", "-00:30", "UTC+0:30"])
+def test_a_zone_that_is_ever_off_utc_is_refused(zone: str) -> None:
+    assert not next(rule for rule in REQUIRED if rule.name.endswith("timeZone")).holds(zone)
+
+
+def test_packages_that_are_too_old_for_the_state_protocol_are_refused_by_name(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def import_module(name: str) -> None:
+        raise RuntimeError(f"VersionError: Detected incompatible Protobuf Gencode/Runtime versions when loading {name}")
+
+    monkeypatch.setattr("windowing.spark.session.import_module", import_module)
+    with pytest.raises(SessionError, match=r"incompatible Protobuf .*pip install --upgrade"):
+        require_session(spark)
 
 
 def test_workers_of_another_python_are_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,12 +64,80 @@ def test_a_sink_without_a_batch_reads_as_no_rows_of_a_known_schema(spark: SparkS
     assert found(ParquetSink(str(tmp_path / "out")), spark) == []
 
 
+MARKS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "format"),
+    [
+        (MARKS, "false", "parquet"),
+        (MARKS, "false", "json"),
+        ("mapreduce.fileoutputcommitter.algorithm.version", "2", "parquet"),
+        ("spark.sql.sources.commitProtocolClass", "org.apache.spark.internal.io.HadoopMapReduceCommitProtocol", "csv"),
+        ("spark.sql.sources.partitionOverwriteMode", "dynamic", "parquet"),
+    ],
+)
+def test_whichever_committer_a_session_has_a_batch_is_whole_when_it_was_written(
+    spark: SparkSession, tmp_path: Path, name: str, value: str, format: str
+) -> None:
+    other = spark.newSession()
+    other.conf.set(name, value)
+    sink = FileSink(str(tmp_path / "out"), format)
+    for batch, number in ((0, 1), (1, 2), (1, 3)):
+        sink.write(frame(other, number), batch)
+    assert found(FileSink(sink.path, format), spark) == [(1, "x", 0), (3, "x", 1)]
+
+
+def test_a_batch_without_a_mark_that_later_ones_follow_is_an_error_that_says_what_to_do(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = ParquetSink(str(tmp_path / "out"))
+    for batch in range(3):
+        sink.write(frame(spark, batch), batch)
+    mark = tmp_path / "out/batch_id=000000000001/_SUCCESS"
+    mark.unlink()
+    with pytest.raises(
+        CorruptStateError, match=r"batch_id=000000000001 has no file _SUCCESS.*put an empty one into it"
+    ):
+        sink.read(spark)
+    mark.touch()
+    assert found(sink, spark) == [(n, "x", n) for n in range(3)]
+
+
 def test_a_damaged_schema_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
     sink = ParquetSink(str(tmp_path / "out"))
     sink.write(frame(spark, 1), 0)
     Folder(spark, str(tmp_path / "out")).write("_schema.json", b"{]")
     with pytest.raises(CorruptStateError, match=r"out/_schema\.json"):
         sink.read(spark)
+
+
+def test_a_stream_that_has_had_no_row_reads_as_no_rows_of_its_declared_schema(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    from windowing.core.measures import count
+    from windowing.topology.decorators import tumbling
+
+    @tumbling(count(2), timestamp="ts", late_stream="late", output="n long, at timestamp")
+    def pairs(window: Any) -> Any:
+        return len(window), None
+
+    paths = {"default": str(tmp_path / "out/pairs"), "late": str(tmp_path / "out/late")}
+    sinks = {"default": ParquetSink(paths["default"]), "late": FileSink(paths["late"], "csv")}
+    run(pairs, feed().add([{"k": "a", "ts": 1, "v": 0.0}]).read(), sinks=sinks)
+    for empty, late in (
+        (sinks["default"], sinks["late"]),
+        (ParquetSink(paths["default"]), FileSink(paths["late"], "csv")),
+    ):
+        assert (empty.read(spark).dtypes, empty.read(spark).collect()) == (
+            [("n", "bigint"), ("at", "timestamp"), ("batch_id", "bigint")],
+            [],
+        )
+        assert late.read(spark).dtypes == [
+            *(("k", "string"), ("ts", "bigint"), ("v", "double")),
+            *(("reason", "string"), ("batch_id", "bigint")),
+        ]
+        assert late.read(spark).collect() == []
 
 
 def test_an_unknown_format_is_refused() -> None:

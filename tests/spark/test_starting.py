@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.core.measures import seconds
-from windowing.spark import FunctionSink
+from windowing.errors import SessionError
+from windowing.spark import FunctionSink, windowed
 from windowing.spark.hadoop import Folder
 from windowing.spark.starting import FILE_MANAGER, settings_of
 from windowing.topology.decorators import tumbling
 
 BY_CONTEXT = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
 PARTITIONS = "spark.sql.shuffle.partitions"
+ZONE = "spark.sql.session.timeZone"
 
 
 @tumbling(seconds(1), timestamp="ts", output="n long")
@@ -51,6 +54,27 @@ def test_on_a_local_disk_files_are_renamed_without_a_process_and_the_session_sta
     assert (tmp_path / "checkpoint/commits/.2.crc").exists(), (
         "Hadoop's checksums go along only where its FileSystem renames"
     )
+
+
+def test_a_query_calls_utc_by_its_name_whatever_the_session_calls_it(
+    spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    """Arrow knows no zone "Z", and timestamps of "Etc/UTC" and "UTC" do not fit into one table."""
+
+    @tumbling(seconds(1), timestamp="ts", output="first timestamp, other timestamp")
+    def firsts(window: Any) -> Any:
+        return window.get()[0].ts, window.get()[0].other
+
+    times = [datetime.datetime(2020, 2, 29, 12, 0, second) for second in (1, 2, 4)]
+    source = feed("ts timestamp, other timestamp").add(*([{"ts": time, "other": time}] for time in times))
+    spark.conf.set(ZONE, "Z")
+    try:
+        assert run(firsts, source.read(), drain=True).rows() == [(time, time) for time in times]
+        assert spark.conf.get(ZONE) == "Z"
+        with pytest.raises(SessionError, match=r"timeZone is 'Z', a name that Arrow does not know"):
+            _ = windowed(firsts, source.read()).streams
+    finally:
+        spark.conf.set(ZONE, "UTC")
 
 
 @pytest.fixture

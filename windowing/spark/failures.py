@@ -3,8 +3,8 @@
 A WindowingError raised in a worker crosses the JVM as text. `marked()` puts it on one line, as JSON behind a mark that only
 this driver and its workers know (Seal); `unwrapped()` finds that line in whatever Spark raised and makes the same class again,
 Spark's error as its `__cause__`. Damaged files of the state store, which Spark blames on the user's function, become
-CorruptStateError and name the file; a second query on the checkpoint and a lost Python worker are known by what Spark says of
-them.
+CorruptStateError and name the file; a second query on the checkpoint, a lost Python worker, one that lacks a module, and a checkpoint
+that Spark cannot write are known by what Spark says of them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from windowing.errors import (
     CheckpointError,
     CorruptStateError,
     QueryStoppedError,
+    SessionError,
     WindowingError,
     WorkerLostError,
+    printable,
     shown,
     told,
 )
-from windowing.spark.hadoop import Folder
+from windowing.spark.hadoop import Folder, refused_by_files, unreachable
 from windowing.topology.blame import ended_in
 
 __all__ = [
@@ -67,9 +69,13 @@ _SHARED = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming jobs dete
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unexpectedly")
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
+_NO_MODULE = re.compile(r"^\s*ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+_OTHER_MODULE = re.compile(r"^\s*AttributeError: Can't get attribute '([\w.]+)' on <module '([\w.]+)'", re.MULTILINE)
+_OTHER_PYTHON = re.compile(r"\[(?:PYTHON_VERSION_MISMATCH|UNSUPPORTED_PACKAGE_VERSION|PACKAGE_NOT_INSTALLED)\][^\n]*")
 _TRIES = re.compile(r"in stage \S+ failed (\d+) times")
 _TIMEOUT = "spark.python.authenticate.socketTimeout"
 _FROM_SPARK = ("pyspark.errors", "py4j")
+_OURS = ("windowing", "sortedcontainers", "pyspark", "py4j", "pandas", "pyarrow", "numpy", "google")
 _WAY_OUT = (
     "put the checkpoint back from a copy, or start over with a new one and a new output folder (nothing was reset)"
 )
@@ -156,8 +162,13 @@ def unwrapped(
     texts = list(_texts(error))
     found = _decoded(texts)
     if found is None:
-        texts = [text.partition(_TRACEBACK)[0] for text in texts]  # what is behind it are words of a user's error
-        found = (about and _said_by_spark(texts, about)) or _damaged(error, texts, locate)
+        said = [text.partition(_TRACEBACK)[0] for text in texts]  # what is behind it are words of a user's error
+        found = (
+            (about and _said_by_spark(said, about))
+            or (about and _lacking(error, texts, about))
+            or _damaged(error, said, locate)
+            or (about and _not_written(error, said, about))
+        )
     if found is None:
         return error
     found.__cause__ = error
@@ -311,7 +322,8 @@ def _said_by_spark(texts: list[str], about: About) -> WindowingError | None:
         return WorkerLostError(
             f"a Python worker of {about.name!r} died (crashed, or was killed){f' {tries[1]} times' if tries else ''} while making "
             f"{batch}; look at its last words in the log above. If memory ran out, give it fewer rows a batch, more tasks or more "
-            f"memory; a bolt must not end its process (os._exit). {again}"
+            f"memory; if a package there is older than here (protobuf), bring it up to date; a bolt must not end its process "
+            f"(os._exit). {again}"
         )
     if _UNREACHED.search(said) is not None:
         return WorkerLostError(
@@ -320,6 +332,44 @@ def _said_by_spark(texts: list[str], about: About) -> WindowingError | None:
             f"session starts, or use fewer cores. {again}"
         )
     return None
+
+
+def _lacking(error: BaseException, texts: list[str], about: About) -> WindowingError | None:
+    """Return what a Python worker lacks to load the bolts as an error of ours: the library, a module of the user's, a version."""
+    if not type(error).__module__.startswith(_FROM_SPARK):
+        return None
+    said = "\n".join(texts)
+    missing, changed, other = _NO_MODULE.search(said), _OTHER_MODULE.search(said), _OTHER_PYTHON.search(said)
+    python = "the Python that spark.pyspark.python names on every worker, or another one named there"
+    if missing is not None and missing[1].partition(".")[0] in _OURS:
+        lack = f"no module {missing[1]!r}; install windowing[spark] into {python}, or send one that has it (spark.archives)"
+    elif missing is not None:
+        lack = (
+            f"no module {missing[1]!r}, which is imported here; send it with spark.sparkContext.addPyFile(path) before the start, "
+            "or install it on every worker"
+        )
+    elif changed is not None:
+        lack = (
+            f"a module {changed[2]!r} without {changed[1]!r}: another version than here; install the same one on every worker, or "
+            "send it with spark.sparkContext.addPyFile(path) before the start"
+        )
+    elif other is not None:
+        lack = f"another environment: {printable(other[0])}; install the same Python and packages as here into {python}"
+    else:
+        return None
+    return SessionError(
+        f"the Python workers of {about.name!r} have {lack}. Nothing of the batch was committed: start again then"
+    )
+
+
+def _not_written(error: BaseException, texts: list[str], about: About) -> WindowingError | None:
+    """Return an error of ours where a file system refuses what Spark itself writes into the checkpoint."""
+    folder = about.checkpoint.rstrip("/").rpartition(":")[2]
+    if not refused_by_files(error) or not (folder in texts[-1] or "No space left" in texts[-1]):
+        return None
+    return CheckpointError(
+        f"checkpoint {unreachable(about.checkpoint, error)}; nothing of the batch was committed: start again then"
+    )
 
 
 def _damaged(error: BaseException, texts: list[str], locate: Callable[[], str | None]) -> WindowingError | None:

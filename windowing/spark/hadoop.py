@@ -2,36 +2,62 @@
 reach.
 
 Small text files only. A write is atomic: a hidden temporary file first (Spark's file sources skip names that start with
-`_` or `.`), then a rename over the old one.
+`_` or `.`), then a rename over the old one. What the JVM raises (a bucket or a scheme that there is not, no permission) becomes an
+error of this library that names the folder.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from windowing.errors import CorruptStateError
+from windowing.errors import CheckpointError, CorruptStateError, WindowingError, printable
 
-__all__ = ["Folder", "literal_path"]
+__all__ = ["Folder", "literal_path", "refused_by_files", "unreachable"]
 
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
+_FROM_FILES = re.compile(
+    r"java\.(?:io|net|nio\.file)\.(?!EOF)|org\.apache\.hadoop\.|java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop"
+)
+_MAX_DEPTH = 20
+_SECRET = re.compile(r"(//[^/\s:@]*):[^/\s@]+@|((?:sig|token|password|secret)=)[^&\s]+", re.IGNORECASE)
+_WAYS_OUT = (
+    (
+        re.compile(r"No FileSystem for scheme|ClassNotFoundException"),
+        "Spark has no such file system: correct the path, or give the session its jar (spark.jars.packages) and its settings "
+        "(spark.hadoop.fs...) when it starts",
+    ),
+    (
+        re.compile(r"AccessControl|AccessDenied|Permission|Forbidden|\b40[13]\b|Mkdirs failed|Read-only"),
+        "give the user of the session the right to make and write it, or choose another folder",
+    ),
+    (
+        re.compile(r"UnknownHost|ConnectException|NoRouteToHost|Timeout|Unreachable"),
+        "see that its server is named rightly and answers",
+    ),
+    (re.compile(r"No space left|quota", re.IGNORECASE), "make room there"),
+)
+_OTHER_WAY_OUT = "see that the bucket or folder above it is there, and that the user of the session may write to it"
 
 
 class Folder:
     """One directory on a Hadoop file system. Cost of each call: one round trip to the JVM, and one to the file
-    system.
+    system. Each raises `error` where the file system does not do what it is asked.
     """
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession, path: str, error: type[WindowingError] = CheckpointError) -> None:
+        self._spark, self._error = spark, error
         self._jvm: Any = cast(Any, spark.sparkContext._jvm)
         self._conf: Any = cast(Any, spark.sparkContext)._jsc.hadoopConfiguration()
-        given: Any = self._jvm.org.apache.hadoop.fs.Path(path)
-        self._fs: Any = given.getFileSystem(self._conf)
-        self._path: Any = self._fs.makeQualified(given)
+        with self._reaching(path):
+            given: Any = self._jvm.org.apache.hadoop.fs.Path(path)
+            self._fs: Any = given.getFileSystem(self._conf)
+            self._path: Any = self._fs.makeQualified(given)
 
     @property
     def path(self) -> str:
@@ -44,7 +70,7 @@ class Folder:
         return str(self._path.toUri().getScheme()) == "file"
 
     def __truediv__(self, name: str) -> Folder:
-        return Folder(self._spark, f"{self.path}/{name}")
+        return Folder(self._spark, f"{self.path}/{name}", self._error)
 
     def of(self, name: str) -> str:
         """Return the full path of the file `name`."""
@@ -52,61 +78,114 @@ class Folder:
 
     def make(self) -> None:
         """Create the directory and its parents; one that is there stays as it is."""
-        self._fs.mkdirs(self._path)
+        with self._reaching():
+            self._fs.mkdirs(self._path)
 
     def names(self) -> list[str]:
         """Return the names of what lies in the directory, sorted; none when there is no such directory."""
-        if not self._fs.exists(self._path):
-            return []
-        return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path))
+        with self._reaching():
+            if not self._fs.exists(self._path):
+                return []
+            return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path))
 
     def files(self) -> list[str]:
         """Return the names of all files below the directory, relative to it, sorted; Hadoop's checksums are hidden."""
         found, start = [], len(self.path) + 1
-        listed = self._fs.listFiles(self._path, True)
-        while listed.hasNext():
-            found.append(str(listed.next().getPath().toString())[start:])
+        with self._reaching():
+            listed = self._fs.listFiles(self._path, True)
+            while listed.hasNext():
+                found.append(str(listed.next().getPath().toString())[start:])
         return sorted(found)
 
     def exists(self, name: str) -> bool:
         """Return whether there is a file or directory of this name."""
-        return bool(self._fs.exists(self._file(name)))
+        with self._reaching():
+            return bool(self._fs.exists(self._file(name)))
 
     def read(self, name: str) -> bytes:
-        """Return the content of the file `name`; a missing file raises Py4JJavaError, a damaged one CorruptStateError."""
-        stream = self._fs.open(self._file(name))
-        try:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-        except Exception as problem:  # py4j has no types
-            if _CHECKSUM not in str(getattr(problem, "java_exception", "")):
-                raise
-            raise CorruptStateError(
-                f"{self.of(name)} is damaged, its bytes do not fit its checksum; put the file back from a copy"
-            ) from problem
-        finally:
-            stream.close()
+        """Return the content of the file `name`. Raises CorruptStateError for a damaged one, `error` for a missing one."""
+        with self._reaching():
+            stream = self._fs.open(self._file(name))
+            try:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            except Exception as problem:  # py4j has no types
+                if _CHECKSUM not in str(getattr(problem, "java_exception", "")):
+                    raise
+                raise CorruptStateError(
+                    f"{self.of(name)} is damaged, its bytes do not fit its checksum; put the file back from a copy"
+                ) from problem
+            finally:
+                stream.close()
 
     def write(self, name: str, content: bytes) -> None:
         """Put `content` into the file `name`, all or nothing, in place of an older one."""
         self.make()
-        hidden = self._file(f"_{name}.{uuid4().hex}.tmp")
-        stream = self._fs.create(hidden, True)
-        try:
-            stream.write(bytearray(content))
-        finally:
-            stream.close()
-        hadoop: Any = self._jvm.org.apache.hadoop.fs
-        rename = getattr(hadoop, "Options$Rename")
-        how = cast(Any, self._spark.sparkContext)._gateway.new_array(rename, 1)
-        how[0] = rename.OVERWRITE
-        hadoop.FileContext.getFileContext(hidden.toUri(), self._conf).rename(hidden, self._file(name), how)
+        with self._reaching():
+            hidden = self._file(f"_{name}.{uuid4().hex}.tmp")
+            stream = self._fs.create(hidden, True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+            hadoop: Any = self._jvm.org.apache.hadoop.fs
+            rename = getattr(hadoop, "Options$Rename")
+            how = cast(Any, self._spark.sparkContext)._gateway.new_array(rename, 1)
+            how[0] = rename.OVERWRITE
+            hadoop.FileContext.getFileContext(hidden.toUri(), self._conf).rename(hidden, self._file(name), how)
 
     def delete(self, name: str) -> None:
         """Remove the file or directory `name` with all it holds; a missing one is no error."""
-        self._fs.delete(self._file(name), True)
+        with self._reaching():
+            self._fs.delete(self._file(name), True)
 
     def _file(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._path, name)
+
+    @contextmanager
+    def _reaching(self, path: str | None = None) -> Iterator[None]:
+        try:
+            yield
+        except WindowingError:
+            raise
+        except Exception as problem:  # py4j has no types
+            raise self._error(unreachable(self.path if path is None else path, problem)) from problem
+
+
+def unreachable(path: str, problem: BaseException) -> str:
+    """Return what an error says of a path at which the JVM failed: the path, the JVM's reason in one line, and the way out.
+
+    >>> unreachable("s3a://me:key@b/x", OSError('No FileSystem for scheme "s3a"')).partition("; ")[0]
+    's3a://me:***@b/x cannot be used: No FileSystem for scheme "s3a"'
+    """
+    causes = _java_causes(problem)
+    said = (causes[-1] if causes else str(problem)).partition("\n")[0] or type(problem).__name__
+    way_out = next((way for pattern, way in _WAYS_OUT if pattern.search(said)), _OTHER_WAY_OUT)
+    where = path or "an empty path"
+    return printable(_masked(f"{where} cannot be used: {said}"), 1000) + f"; {way_out}"
+
+
+def refused_by_files(problem: BaseException) -> bool:
+    """Return whether a file system, and not a task or its Python worker, is why Spark could not write."""
+    causes = _java_causes(problem)
+    return (
+        bool(causes)
+        and _FROM_FILES.match(causes[-1]) is not None
+        and not any("ython worker" in said for said in causes)
+    )
+
+
+def _java_causes(problem: BaseException) -> list[str]:
+    """Return what the JVM says of each cause of what it raised, the outermost first."""
+    raised = getattr(problem, "java_exception", None) or getattr(problem, "_origin", None)
+    found: list[str] = []
+    while raised is not None and len(found) < _MAX_DEPTH:
+        found.append(str(raised.toString()))
+        raised = raised.getCause()
+    return found
+
+
+def _masked(text: str) -> str:
+    return _SECRET.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else f"{found[2]}***", text)
 
 
 def literal_path(path: str) -> str:

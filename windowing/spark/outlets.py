@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.errors import ConfigError, shown
@@ -31,6 +32,12 @@ class Outlets:
 
     def __init__(self, streams: Mapping[str, tuple[str, str]], unread: tuple[str, ...]) -> None:
         self._streams, self._unread = dict(streams), unread
+
+    def schema_of(self, stream: str) -> StructType:
+        """Return the schema of the rows of a stream."""
+        schema = StructType.fromDDL(self._streams[stream][1])
+        assert isinstance(schema, StructType)
+        return schema
 
     def count(self, stream: str) -> Column:
         """Return the aggregate that counts the rows of a stream."""

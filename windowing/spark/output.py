@@ -58,6 +58,10 @@ class Layout:
         columns = [F.col(_name(number, i)).alias(name) for i, name in enumerate(self.streams[stream].names)]
         return output.where(F.col(_STREAM) == number).select(*columns)
 
+    def schema_of(self, stream: str) -> StructType:
+        """Return the schema of the rows of a stream."""
+        return self.streams[stream]
+
     def count(self, stream: str) -> Column:
         """Return the aggregate that counts the rows of a stream."""
         return F.count_if(F.col(_STREAM) == self._number(stream)).alias(f"_count{self._number(stream)}")

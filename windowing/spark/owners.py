@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from windowing.errors import ConfigError, CorruptStateError, shown
 from windowing.spark import definition
 from windowing.spark.hadoop import Folder
 
-__all__ = ["BATCH", "FILE", "Owner", "claim_folder", "owner_of", "refuse_shared"]
+__all__ = ["BATCH", "FILE", "Owner", "batch_of", "claim_folder", "owner_of", "refuse_shared"]
 
 BATCH = "batch_id"
 """A batch of a file sink is the directory `batch_id=000000000012`."""
@@ -34,11 +35,14 @@ _WAY_OUT = "give this one a new output folder, or remove the old output"
 
 
 class Owner(NamedTuple):
-    """A stream of a checkpoint: `query` is the checkpoint's id, `last_batch` the last that it has begun, None for none."""
+    """A stream of a checkpoint: `query` is the checkpoint's id, `last_batch` the last that it has begun, None for none; `schema`
+    that of the stream's rows.
+    """
 
     query: str
     stream: str
     last_batch: int | None = None
+    schema: StructType | None = None
 
     @property
     def name(self) -> str:
@@ -50,13 +54,13 @@ class Owner(NamedTuple):
         return self[:2] == other[:2]
 
 
-def owner_of(spark: SparkSession, checkpoint: str, stream: str) -> Owner:
+def owner_of(spark: SparkSession, checkpoint: str, stream: str, schema: StructType | None = None) -> Owner:
     """Return a stream of a checkpoint as an owner; the checkpoint is given an id if it has none."""
     folder = Folder(spark, checkpoint) / "windowing"
     if not folder.exists(_QUERY_FILE):
         folder.write(_QUERY_FILE, json.dumps({"format": _FORMAT, "id": uuid4().hex}).encode())
     query = _field(folder, _QUERY_FILE, "id")
-    return Owner(query, stream, definition.last_batch(spark, checkpoint))
+    return Owner(query, stream, definition.last_batch(spark, checkpoint), schema)
 
 
 def claim_folder(folder: Folder, owner: Owner) -> None:
@@ -68,7 +72,7 @@ def claim_folder(folder: Folder, owner: Owner) -> None:
         if not found.is_same(owner):
             raise ConfigError(f"{folder.path} holds the output of {found.name}, not of {owner.name}; {_WAY_OUT}")
         return
-    written = max(map(_batch, folder.names()), default=-1)
+    written = max(map(batch_of, folder.names()), default=-1)
     if written > (-1 if owner.last_batch is None else owner.last_batch):
         begun = "has begun none" if owner.last_batch is None else f"has come to batch {owner.last_batch}"
         raise ConfigError(f"{folder.path} holds batch {written}, and {owner.name} {begun}; {_WAY_OUT}")
@@ -86,7 +90,8 @@ def refuse_shared(paths: Mapping[str, str]) -> None:
             )
 
 
-def _batch(name: str) -> int:
+def batch_of(name: str) -> int:
+    """Return the batch that a directory of this name holds, -1 for any other."""
     key, _, number = name.partition("=")
     return int(number) if key == BATCH and number.isdigit() else -1
 

@@ -31,7 +31,7 @@ from windowing.spark.hadoop import literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.output import Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
-from windowing.spark.session import require_session
+from windowing.spark.session import require_readable_zone, require_session
 from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.state import SEQUENCE, TIMESTAMP
@@ -119,11 +119,13 @@ class WindowedStream:
         Two queries on two of them evaluate the bolt twice, each with a checkpoint of its own; `start` evaluates it
         once. There is no drain here unless `control=` was given. Run them with spark.sql.shuffle.partitions = tasks.
         """
+        require_readable_zone(self._spark)
         output = self._output(self.tasks, self._control)
         return {name: self._layout.rows(output, name) for name in self.schemas}
 
     def __getitem__(self, stream: str) -> DataFrame:
         self._require_stream(stream)
+        require_readable_zone(self._spark)
         return self._layout.rows(self._output(self.tasks, self._control), stream)
 
     def __iter__(self) -> Iterator[str]:

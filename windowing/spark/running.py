@@ -22,6 +22,7 @@ from typing import Any, Protocol, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from windowing.core.measures import Duration
 from windowing.errors import (
@@ -65,6 +66,9 @@ _log = logging.getLogger("windowing.spark")
 
 class Streams(Protocol):
     """How the output of a batch holds the rows of several streams."""
+
+    def schema_of(self, stream: str) -> StructType:
+        """Return the schema of the rows of a stream."""
 
     def count(self, stream: str) -> Column:
         """Return the aggregate that counts the rows of a stream."""
@@ -125,6 +129,11 @@ class BatchWriter:
             raise WorkerError(
                 told(error)
             ) from None  # what Spark calls this from can carry nothing else, and would wait for ever
+
+    @property
+    def schemas(self) -> dict[str, StructType]:
+        """The schemas of the streams that have a sink."""
+        return {stream: self._layout.schema_of(stream) for stream in self.sinks}
 
     def about(self, checkpoint: str) -> About:
         """Return what an error may say of the query."""
@@ -250,7 +259,7 @@ class WindowedQuery:
     @classmethod
     def _started(cls, plan: Plan, drain: bool, done: threading.Event) -> WindowedQuery:
         finish = _open(plan)
-        claim(plan.spark, plan.checkpoint, plan.writer.sinks)
+        claim(plan.spark, plan.checkpoint, plan.writer.sinks, plan.writer.schemas)
         if plan.writer.acks is not None:
             plan.writer.acks.open()
         try:

@@ -6,20 +6,29 @@ The settings and why each is needed are in one table, `REQUIRED`; facts behind t
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from windowing.errors import ConfigError, SessionError, shown
+from windowing.errors import ConfigError, SessionError, shown, told
 
-__all__ = ["MAX_RECORDS_PER_BATCH", "require_session", "session"]
+__all__ = ["MAX_RECORDS_PER_BATCH", "require_readable_zone", "require_session", "session"]
 
 MAX_RECORDS_PER_BATCH = 100_000
 _STORE = "spark.sql.streaming.stateStore"
 _PYTHON = "spark.pyspark.python"
+_ZONE = "spark.sql.session.timeZone"
+_UTC = re.compile(
+    r"Z|(?:Etc/)?(?:UTC|UCT|GMT0?|Zulu|Universal|Greenwich)|(?:Etc/GMT|GMT|UTC|UT)?[+-]00?(?::?00){0,2}|UT",
+    re.IGNORECASE,
+)
 
 
 class _Rule(NamedTuple):
@@ -27,6 +36,11 @@ class _Rule(NamedTuple):
     wanted: str
     holds: Callable[[str], bool]
     why: str
+
+
+def _is_utc(zone: str) -> bool:
+    """Whether a time zone is UTC by one of its names, or as an offset of zero."""
+    return _UTC.fullmatch(zone) is not None
 
 
 def _is(value: str) -> Callable[[str], bool]:
@@ -56,7 +70,7 @@ REQUIRED = (
         lambda given: given.lstrip("-").isdigit() and 0 < int(given) <= MAX_RECORDS_PER_BATCH,
         f"a batch of more than {MAX_RECORDS_PER_BATCH} rows is slower and may not fit into one state row",
     ),
-    _Rule("spark.sql.session.timeZone", "UTC", _is("utc"), "timestamps kept in the state carry their zone"),
+    _Rule(_ZONE, "UTC", _is_utc, "timestamps kept in the state carry their zone"),
 )
 
 
@@ -87,30 +101,72 @@ def require_session(spark: SparkSession) -> None:
         raise SessionError(
             "windowed bolts need a classic Spark session, got one of Spark Connect; use windowing.spark.session()"
         )
-    for rule in REQUIRED:
-        given = spark.conf.get(rule.name, None)
-        if given is None or not rule.holds(given):
-            raise SessionError(
-                f"{rule.name} is {shown(given)}, wanted {rule.wanted}: {rule.why}; "
-                f'set it with spark.conf.set("{rule.name}", "{rule.wanted}") before the start, or use windowing.spark.session()'
-            )
-    _require_python(spark)
+    if getattr(spark.sparkContext, "_jsc", None) is None:
+        raise SessionError("the Spark session was stopped; make another one with windowing.spark.session()")
+    _require_packages()
+    wrong = [
+        problem for problem in (*map(partial(_wrong, spark), REQUIRED), _wrong_python(spark)) if problem is not None
+    ]
+    if wrong:
+        count = "a setting" if len(wrong) == 1 else f"{len(wrong)} settings"
+        lines = "".join(f"\n  - {problem}" for problem in wrong)
+        raise SessionError(
+            f"the session has {count} with which data could be lost; windowing.spark.session() has none:{lines}"
+        )
 
 
-def _require_python(spark: SparkSession) -> None:
+def require_readable_zone(spark: SparkSession) -> None:
+    """Raise SessionError where the session calls UTC by a name that Arrow does not know. A started query calls it UTC by itself."""
+    zone = spark.conf.get(_ZONE)
+    try:
+        pa.lib.string_to_tzinfo(zone)
+    except Exception as problem:  # of pytz or zoneinfo
+        raise SessionError(
+            f'{_ZONE} is {shown(zone)}, a name that Arrow does not know; spark.conf.set("{_ZONE}", "UTC") before streams are read '
+            "as DataFrames, or use start()"
+        ) from problem
+
+
+def _wrong(spark: SparkSession, rule: _Rule) -> str | None:
+    """Return what is wrong with a setting; one that nobody has set is what this Spark takes for it."""
+    try:
+        given = spark.conf.get(rule.name)
+    except Exception:  # not set, and Spark's configuration knows no default of it; py4j has no types
+        given = None
+    if given is not None and rule.holds(given):
+        return None
+    return (
+        f"{rule.name} is {'not set' if given is None else shown(given)}, wanted {rule.wanted}: {rule.why}; "
+        f'spark.conf.set("{rule.name}", "{rule.wanted}") before the start'
+    )
+
+
+def _require_packages() -> None:
+    """Refuse packages with which PySpark's state protocol cannot be imported: workers would die of it, and not say why."""
+    try:
+        import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
+    except Exception as problem:  # protobuf's VersionError is no ImportError
+        raise SessionError(
+            f"PySpark cannot load the protocol of its state server ({told(problem)}); install what this library needs: "
+            'pip install --upgrade "windowing[spark]"'
+        ) from problem
+
+
+def _wrong_python(spark: SparkSession) -> str | None:
     """Refuse workers that would start whatever `python3` is on the PATH: they lack this library and die of an
     ImportError.
     """
     context = spark.sparkContext
     named = str(context.getConf().get(_PYTHON, None) or getattr(context, "pythonExec", "python3"))
     if not str(context.master).startswith("local") or named == sys.executable:
-        return
+        return None
     found = shutil.which(named)
     if found is None or os.path.realpath(found) != os.path.realpath(sys.executable) or not _same_prefix(found):
-        raise SessionError(
+        return (
             f"{_PYTHON} is {shown(named)}, wanted {sys.executable}: the Python workers would run without this library; "
-            "set it (and the environment variable PYSPARK_PYTHON) before the session starts, or use windowing.spark.session()"
+            "set it (and the environment variable PYSPARK_PYTHON) before the session starts"
         )
+    return None
 
 
 def _same_prefix(executable: str) -> bool:

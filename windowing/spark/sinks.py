@@ -13,21 +13,22 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StructType
 
-from windowing.errors import ConfigError, CorruptStateError, shown
-from windowing.spark.hadoop import Folder, literal_path
-from windowing.spark.owners import BATCH, Owner, claim_folder, owner_of, refuse_shared
+from windowing.errors import ConfigError, CorruptStateError, SinkError, shown
+from windowing.spark.hadoop import Folder, literal_path, refused_by_files, unreachable
+from windowing.spark.owners import BATCH, Owner, batch_of, claim_folder, owner_of, refuse_shared
 
 __all__ = ["FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "Sink", "claim", "require_sink"]
 
 _FORMATS = ("parquet", "json", "csv")
 _SCHEMA_FILE = "_schema.json"
+_WHOLE = "_SUCCESS"
 
 
 class Sink(Protocol):
     """What takes the rows of one stream. It may have two methods more:
 
     `skip(batch_id)`: called for a batch without rows. `claim(spark, owner)`: called at every start, before the first
-    batch; it raises ConfigError if what is there already is not the owner's (query, stream).
+    batch; it raises ConfigError if what is there already is not the owner's (query, stream; `owner.schema` is that of its rows).
     """
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
@@ -50,8 +51,9 @@ def require_sink(name: str, sink: Any, columns: Iterable[str]) -> None:
 class FileSink:
     """Files in one directory per batch, `<path>/batch_id=000000000012`, written anew when the batch is replayed.
 
-    Spark puts `_SUCCESS` into a directory when it is whole; `read` looks at no other. `format` is parquet, json or csv.
-    The folder belongs to one stream of one checkpoint (`_owner.json`).
+    A directory has a file `_SUCCESS` when it is whole, whatever committer has written it; `read` looks at no other. `format` is
+    parquet, json or csv. The folder belongs to one stream of one checkpoint (`_owner.json`), whose rows have the schema in
+    `_schema.json`. Raises SinkError where the folder cannot be reached, written or read.
     """
 
     def __init__(self, path: str, format: str = "parquet") -> None:
@@ -68,37 +70,57 @@ class FileSink:
 
     def claim(self, spark: SparkSession, owner: Owner) -> None:
         """Refuse a folder that holds the output of another stream or query; else it is the owner's from now on."""
-        claim_folder(Folder(spark, self.path), owner)
+        folder = self._folder(spark)
+        claim_folder(folder, owner)
+        self._known_schema = None
+        if owner.schema is not None:
+            self._keep_schema(folder, owner.schema)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write the batch's directory, in place of an older one. Cost: one Spark job."""
-        folder = Folder(rows.sparkSession, self.path)
-        schema = str(rows.schema.json())
-        if schema != self._known_schema:
-            folder.write(_SCHEMA_FILE, schema.encode())
-            self._known_schema = schema
+        """Write the batch's directory, in place of an older one. Cost: one Spark job, and some look-ups."""
+        folder = self._folder(rows.sparkSession)
+        self._keep_schema(folder, rows.schema)
+        batch = folder / _name(batch_id)
+        batch.delete(_WHOLE)  # a committer may leave the older attempt's files there until it commits
         options = {"header": "true"} if self.format == "csv" else {}
-        rows.write.format(self.format).options(**options).mode("overwrite").save(folder.of(_name(batch_id)))
+        try:
+            rows.write.format(self.format).options(**options).mode("overwrite").save(batch.path)
+        except Exception as problem:  # py4j has no types
+            if not refused_by_files(problem):
+                raise
+            raise SinkError(unreachable(batch.path, problem)) from problem
+        if not batch.exists(_WHOLE):  # a session may tell Hadoop's committers to leave it out, and others know none
+            batch.write(_WHOLE, b"")
 
     def skip(self, batch_id: int) -> None:
         """Remove what an earlier attempt of a batch has left that turned out to have no rows."""
         spark = SparkSession.active()
-        folder = Folder(spark, self.path)
+        folder = self._folder(spark)
         if folder.exists(_name(batch_id)):
             folder.delete(_name(batch_id))
 
     def committed(self, spark: SparkSession) -> list[int]:
-        """Return the ids of the batches that are wholly written, ascending."""
-        folder = Folder(spark, self.path)
-        whole = [name for name in folder.names() if name.startswith(f"{BATCH}=") and (folder / name).exists("_SUCCESS")]
-        return sorted(int(name.partition("=")[2]) for name in whole)
+        """Return the ids of the batches that are wholly written, ascending. Raises CorruptStateError for one that is not, though a
+        later one is there: only the last can be in the making.
+        """
+        folder = self._folder(spark)
+        batches = sorted(batch_of(name) for name in folder.names() if batch_of(name) >= 0)
+        whole = [batch for batch in batches if (folder / _name(batch)).exists(_WHOLE)]
+        doubtful = set(batches[:-1]) - set(whole)
+        if doubtful:
+            raise CorruptStateError(
+                f"{folder.of(_name(min(doubtful)))} has no file {_WHOLE}, though later batches are there: put an empty one into it "
+                "if its rows are whole (written by a session that leaves such files out), else remove the directory"
+            )
+        return whole
 
     def read(self, spark: SparkSession, schema: StructType | None = None) -> DataFrame:
         """Return the rows of all wholly written batches, with their `batch_id`; order is by batch only if you sort.
 
-        `schema` is needed only before the first row was written. Raises ConfigError when there is neither.
+        Before the first row they are none, of the stream's schema. `schema` is needed only before a query was started with this
+        folder: ConfigError without it.
         """
-        folder = Folder(spark, self.path)
+        folder = self._folder(spark)
         if schema is None:
             schema = self._written_schema(folder)
         if not any(name.lower() == BATCH for name in schema.names):
@@ -109,10 +131,20 @@ class FileSink:
         reader = spark.read.format(self.format).schema(schema).option("basePath", folder.path)
         return (reader.option("header", "true") if self.format == "csv" else reader).load(paths)
 
+    def _folder(self, spark: SparkSession) -> Folder:
+        return Folder(spark, self.path, SinkError)
+
+    def _keep_schema(self, folder: Folder, schema: StructType) -> None:
+        content = str(schema.json())
+        if content != self._known_schema:
+            folder.write(_SCHEMA_FILE, content.encode())
+            self._known_schema = content
+
     def _written_schema(self, folder: Folder) -> StructType:
         if not folder.exists(_SCHEMA_FILE):
             raise ConfigError(
-                f"{folder.path} holds no batch yet; give read(spark, schema) the schema, or read it later"
+                f"{folder.path} holds no batch yet, and no query was started with it; give read(spark, schema) the schema, or read "
+                "it later"
             )
         try:
             return _nullable(StructType.fromJson(json.loads(folder.read(_SCHEMA_FILE))))
@@ -179,15 +211,19 @@ class NoopSink:
         rows.write.format("noop").mode("overwrite").save()
 
 
-def claim(spark: SparkSession, checkpoint: str, sinks: Mapping[str, Sink]) -> None:
-    """Make the sinks of a query, by stream, those of its checkpoint. Raises ConfigError where two share a folder, or one
-    holds the output of another query; nothing was written into any then. Cost: a few file look-ups for each.
+def claim(
+    spark: SparkSession, checkpoint: str, sinks: Mapping[str, Sink], schemas: Mapping[str, StructType] | None = None
+) -> None:
+    """Make the sinks of a query, by stream, those of its checkpoint; `schemas` are those of the streams. Raises ConfigError where
+    two share a folder, or one holds the output of another query; nothing was written into any then. Cost: a few file look-ups
+    for each.
     """
-    refuse_shared({name: Folder(spark, sink.path).path for name, sink in sinks.items() if isinstance(sink, FileSink)})
+    folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
+    refuse_shared({name: folder.path for name, folder in folders.items()})
     for name, sink in sinks.items():
         own: Callable[[SparkSession, Owner], None] | None = getattr(sink, "claim", None)
         if own is not None:
-            own(spark, owner_of(spark, checkpoint, name))
+            own(spark, owner_of(spark, checkpoint, name, (schemas or {}).get(name)))
 
 
 def _name(batch_id: int) -> str:

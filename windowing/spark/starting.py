@@ -1,6 +1,7 @@
 """The settings of a query: Spark copies the session's when a query starts, so they are set for that moment and put back.
 
-Shuffle partitions: as many as tasks. The manager of checkpoint files, where the checkpoint lies on a local disk: Spark's default
+Shuffle partitions: as many as tasks. The time zone: by the name UTC, whatever else the session calls it (`Etc/UTC`, `Z`): Arrow's
+timestamps carry the name. The manager of checkpoint files, where the checkpoint lies on a local disk: Spark's default
 renames a file through Hadoop's FileContext, which starts a process (`readlink`) for every look at a file, 30 and more a batch, a
 third of a second; the manager that Spark takes for all file systems without a FileContext renames by a system call. On a local disk
 both replace a file in one step. Elsewhere, and where the user has chosen one, the choice stays.
@@ -22,6 +23,7 @@ __all__ = ["BY_RENAME", "FILE_MANAGER", "session_with", "settings_of"]
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_ZONE = "spark.sql.session.timeZone"
 
 _starting = threading.Lock()
 
@@ -31,7 +33,7 @@ def settings_of(spark: SparkSession, checkpoint: str, partitions: int) -> Iterat
     """Give the session, inside, the settings that a query on this checkpoint is to have; one query at a time."""
     with (
         _starting,
-        session_with(spark, {_PARTITIONS: str(partitions), **_file_manager(spark, checkpoint)}),
+        session_with(spark, {_PARTITIONS: str(partitions), _ZONE: "UTC", **_file_manager(spark, checkpoint)}),
     ):
         yield
 

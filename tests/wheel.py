@@ -1,0 +1,149 @@
+"""What a user installs: the wheel in a clean environment, with the lowest versions pyproject.toml allows; the README runs there.
+
+Not collected with the other tests (its name has no test_): `make test-wheel` runs it, which takes about a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FOR_USERS = ("spark", "topology", "postgres", "redis", "draw", "cli")  # the other extras are for a clone
+README = f"""
+import doctest, re, sys
+blocks = re.findall(r"^```python\\n(.*?)^```$", open({str(ROOT / "README.md")!r}).read(), re.M | re.S)
+"""
+PROMPTS = (
+    README
+    + """
+prompts = [block for block in blocks if ">>>" in block]
+wanted = "\\n".join(block for block in prompts if len(sys.argv) == 1 or sys.argv[1] not in block and "topology" not in block)
+scope = {"__name__": "__main__"}
+test = doctest.DocTestParser().get_doctest(wanted, scope, "README.md", None, 0)
+result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test, clear_globs=False)
+assert result.failed == 0 and result.attempted > 5, result
+"""
+)
+ON_SPARK = (
+    PROMPTS
+    + """
+import datetime, os
+import pyarrow as pa, pyarrow.parquet as pq
+os.mkdir("flights"), os.mkdir("sentences")
+hours = [datetime.datetime(2020, 1, 1, hour, 30, tzinfo=datetime.timezone.utc) for hour in (1, 2, 1)]
+flights = {"origin": ["JFK", "LGA", "JFK"], "departure": pa.array(hours, pa.timestamp("us", "UTC"))}
+pq.write_table(pa.table({**flights, "delay": [4.0, 1.0, 6.0], "id": [1, 2, 3]}), "flights/a.parquet")
+open("sentences/a.json", "w").write('{"sentence": "the cow the", "at": 1000}')
+found, scope = [], test.globs
+for block in blocks:
+    if ">>>" not in block and "windowing.spark" in block:
+        exec(compile(block, "README.md", "exec"), scope)
+        found.append([sorted(map(tuple, sink.read(scope["spark"]).collect())) for sink in scope["sinks"].values()])
+(delays, late), (counts,) = found
+assert len(delays) == 8 and ("JFK", 2, 5.0) in [(row[0], row[2], row[3]) for row in delays] and late == [], found
+assert [row[:2] for row in counts] == [("cow", 1), ("the", 2)], found
+"""
+)
+OTHER_EXTRAS = (
+    PROMPTS
+    + """
+import windowing.runtime.stores.postgres, windowing.runtime.stores.redis
+from windowing.runtime.stores.addresses import store_of
+assert repr(store_of("postgresql://me:key@127.0.0.1/db")) and repr(store_of("redis://127.0.0.1:1/0"))
+from windowing.runtime.drawing import to_png, to_svg
+assert "<svg" in to_svg(test.globs["topology"]) and to_png(test.globs["topology"])
+"""
+)
+
+
+def lowest(requirements: Sequence[str]) -> Iterator[str]:
+    """Yield `name==version` of the lowest version that each requirement allows; the project's own extras have none."""
+    for requirement in map(Requirement, requirements):
+        if requirement.name == PROJECT["name"]:
+            continue
+        bounds = [bound.version for bound in requirement.specifier if bound.operator in (">=", "==")]
+        assert bounds, f"{requirement} has no lower bound"
+        yield f"{requirement.name}=={bounds[0]}"
+
+
+def ran(*command: object, cwd: Path | None = None) -> str:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))
+    }
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with nothing in it, not even pip."""
+    ran(sys.executable, "-m", "venv", "--without-pip", tmp_path_factory.mktemp("clean") / "env")
+    return next(tmp_path_factory.getbasetemp().glob("clean*/env/bin/python"))
+
+
+@pytest.fixture(scope="module")
+def install(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], None]:
+    """Install the wheel with these extras, and the lowest versions of what it needs."""
+    folder = tmp_path_factory.mktemp("wheel")
+    ran(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
+    (wheel,) = folder.glob("*.whl")
+    extras = PROJECT["optional-dependencies"]
+    wanted = [*PROJECT["dependencies"], *(each for name in FOR_USERS for each in extras[name])]
+    constraints = folder / "lowest.txt"
+    constraints.write_text("\n".join(sorted(set(lowest(wanted)))))
+
+    def add(names: str) -> None:
+        pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")
+        ran(*pip, "--constraint", constraints, f"{wheel}{names}")
+
+    return add
+
+
+def test_the_wheel_alone_runs_the_windows_of_the_readme(
+    python: Path, install: Callable[[str], None], tmp_path: Path
+) -> None:
+    install("")
+    ran(python, "-c", PROMPTS, "TopologyBuilder", cwd=tmp_path)
+
+
+def test_with_the_extra_topology_it_runs_all_prompts_of_the_readme(
+    python: Path, install: Callable[[str], None], tmp_path: Path
+) -> None:
+    install("[topology]")
+    ran(python, "-c", PROMPTS, cwd=tmp_path)
+    assert "38 words" in ran(python, ROOT / "examples" / "word_count.py", cwd=tmp_path)
+
+
+def test_with_the_extra_spark_alone_it_runs_the_examples_of_the_readme_on_spark(
+    python: Path, install: Callable[[str], None], tmp_path: Path
+) -> None:
+    ran(sys.executable, "-m", "pip", "--python", python, "uninstall", "--quiet", "--yes", "xxhash")
+    install("[spark]")
+    ran(python, "-c", ON_SPARK, cwd=tmp_path)
+
+
+def test_every_other_extra_works_at_its_lowest_versions(
+    python: Path, install: Callable[[str], None], tmp_path: Path
+) -> None:
+    install("[postgres,redis,draw,cli]")
+    ran(python, "-c", OTHER_EXTRAS, cwd=tmp_path)
+    assert re.search("usage", ran(python, "-m", "windowing", "--help", cwd=tmp_path), re.IGNORECASE)
