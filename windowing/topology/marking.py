@@ -26,7 +26,14 @@ from windowing.topology.components import Bolt, InputSpout, Spout, StatefulWindo
 from windowing.topology.decorators import COMPONENT_MARK, bolt_of, is_windowed, refuse_marked, refuse_positions
 from windowing.topology.makers import HOW_TO_MAKE, copies_of
 from windowing.topology.schema import Schema, declare_streams
-from windowing.topology.signatures import STATE_METHODS, bound, check_call, check_methods, refuse_async, style_of_function
+from windowing.topology.signatures import (
+    STATE_METHODS,
+    bound,
+    check_call,
+    check_methods,
+    refuse_async,
+    style_of_function,
+)
 
 __all__ = ["ComponentKind", "Declaration", "bolt", "declaration_of", "spout"]
 
