@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.chains import Chain, chained
 from windowing.core.measures import count
-from windowing.errors import BoltError, CorruptStateError, FailedException, ReportedFailedException
+from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
 from windowing.spark.values import TaskValues
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt
@@ -311,3 +311,40 @@ def test_a_spout_of_several_tasks_is_several_upstream_partitions() -> None:
     builder.set_bolt("whence", whence).shuffle_grouping("in")
     chain = Chain(builder.build(), partitions=2)
     assert sorted(chain.run({"in": [(1,), (2,), (3,)]})["whence"]) == [(1, 0), (2, 0), (3, 1)]
+
+
+# -- message_id --------------------------------------------------------------------------------------------------------
+
+
+@tumbling(count(3), message_id="id", output="ids array<long>, total long")
+class CountOnce:
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, window: Any) -> tuple[list[int], int]:
+        ids = [row.id for row in window]
+        total = self.state.get("total", 0) + len(ids)
+        self.state.put("total", total)
+        return ids, total
+
+
+def once(parallelism: int = 1) -> Any:
+    builder = TopologyBuilder("once")
+    builder.set_spout("ids", InputSpout("id long"), parallelism=parallelism)
+    builder.set_bolt("count", CountOnce).global_grouping("ids")
+    return builder.build()
+
+
+def test_a_tuple_that_a_queue_puts_in_again_is_known_by_its_message_id_and_acked() -> None:
+    chain = Chain(once(), acks=True)
+    assert "count" not in chain.run({"ids": [(1,), (2,)]})
+    assert [partial.xor for partial in chain.partials] != [0]
+    assert "count" not in chain.run({"ids": [(2,)]})
+    assert [(partial.xor, partial.failed) for partial in chain.partials] == [(0, None)]
+    assert chain.run({"ids": [(3,), (4,), (3,)]})["count"] == [([1, 2, 3], 3)]
+    assert chain.run({}, drain=True) == {"count": [([4], 4)]}
+
+
+def test_message_ids_of_a_spout_with_several_tasks_are_refused_on_spark() -> None:
+    with pytest.raises(ConfigError, match=r"knows tuples again by message_id='id'.*give the spout parallelism=1"):
+        Chain(once(parallelism=2))

@@ -554,3 +554,17 @@ def test_the_page_has_a_row_for_every_key() -> None:
     page = DOCS.read_text(encoding="utf-8")
     missing = [key.storm for key in KEYS if f"| `{key.storm}` | `{key.typed}` | {key.unit.wanted} |" not in page]
     assert not missing
+
+
+def test_a_message_id_of_another_type_than_a_whole_number_is_refused_when_the_topology_is_built() -> None:
+    @tumbling(count(3), message_id="word")
+    class Known:
+        def init_state(self, state: Any) -> None: ...
+
+        def execute(self, window: Any) -> None: ...
+
+    builder = TopologyBuilder("ids")
+    builder.set_spout("words", InputSpout("word string"))
+    builder.set_bolt("known", Known).global_grouping("words")
+    with pytest.raises(TopologyError, match="message_id of bolt 'known' names 'word', which is string"):
+        builder.build()

@@ -428,3 +428,44 @@ def test_a_dead_letter_of_an_aggregating_bolt_has_no_tuples_to_tell_of() -> None
     assert stream == DEAD_LETTERS
     assert letter["tuples"] is None
     assert "2 is too much" in letter["error"]
+
+
+# -- rows that come again, and states ----------------------------------------------------------------------------------
+
+
+def row(id: int | None, ts: int) -> dict[str, Any]:
+    return {"id": id, "ts": ts, "key": "a", "v": 1.0}
+
+
+def test_a_row_that_comes_again_in_this_batch_or_a_later_one_is_known_by_its_message_id():
+    task = Task(bolt_with(length=millis(10), slide=millis(10), timestamp="ts", message_id="id"))
+    first = task.run([row(1, 1), row(2, 2), row(1, 1)])
+    second = task.run([row(2, 2), row(3, 3)])
+    third = task.run([row(3, 3)])
+    shown = task.run([], drain=True).rows
+    assert [values["ids"] for _, values in shown] == [[1, 2, 3]]
+    assert [each.metrics["duplicates"] for each in (first, second, third)] == [1, 1, 1]
+    assert [each.metrics["tuples"] for each in (first, second, third)] == [2, 1, 0]
+
+
+def test_ids_of_two_input_streams_are_apart_with_order_by_and_without():
+    bolt = bolt_with(length=millis(10), slide=millis(10), timestamp="ts", message_id="id")
+    for order_by in ((), ("ts",)):
+        stage = TaskStage(bolt, ("id", "ts", "key", "v"), ("a", "b"), order_by)
+        parts = [Part(name, 0, 0, 0, encode_table(table_of([row(1, 1), row(2, 2)]))) for name in ("b", "a")]
+        drain = [Control("drain", "a", None, None, 0)]
+        found = stage.turn(0, None, {}.get, [*parts, parts[0]], drain)
+        assert [sorted(values[2]) for _, values in found.rows] == [[1, 1, 2, 2]], order_by
+        assert found.metrics["duplicates"] == 2
+
+
+def test_a_row_without_a_whole_message_id_is_named():
+    task = Task(bolt_with(length=millis(10), slide=millis(10), timestamp="ts", message_id="id"))
+    with pytest.raises(ConfigError, match="bolt 'probe': the message id is None"):
+        task.run([row(None, 1)])
+
+
+def test_a_batch_of_many_rows_out_of_order_loses_none_of_them_by_its_ids():
+    task = Task(bolt_with(length=count(200_000), slide=count(200_000), timestamp="ts", message_id="id"))
+    rows = [row(number, 1) for number in (*range(0, 200_000, 2), *range(1, 200_000, 2))]
+    assert task.run(rows).metrics["duplicates"] == 0

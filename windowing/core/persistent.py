@@ -31,14 +31,12 @@ from windowing.core.guard import no_effects, one_for_each
 from windowing.core.measures import Count, Measure
 from windowing.core.paged_manager import PagedWindowManager
 from windowing.core.pages import PageStore
-from windowing.core.seen import SeenIds
-from windowing.core.track import key_of
+from windowing.core.seen import DEFAULT_CHANNEL, Deduplicator
 from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError, SnapshotError, shown
 
 __all__ = ["PersistentWindowedBoltExecutor"]
 
 MANIFEST_FORMAT = 2
-DEFAULT_CHANNEL = ""
 
 
 class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
@@ -60,10 +58,14 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
                 f"bolt {component!r} keeps its windows in memory; declare max_events_in_memory=50_000 to have them on disk"
             )
         super().__init__(config, streams, component, pages=store)
-        self.duplicates = 0
         self._begun = False
-        self._seen: dict[Any, SeenIds] = {}
+        self._known = Deduplicator(f"bolt {component!r}")
         self._new = super().snapshot()
+
+    @property
+    def duplicates(self) -> int:
+        """How many tuples came again and were skipped."""
+        return self._known.duplicates
 
     @property
     def pages(self) -> PagedWindowManager:
@@ -86,8 +88,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
     ) -> Iterator[Effect]:
         """Offer one tuple; nothing happens if it was offered before, by its id."""
         self._check_begun()
-        if message_id is not None and self._is_duplicate(channel, message_id):
-            self.duplicates += 1
+        if message_id is not None and not self._known.fresh([message_id], [channel]):
             return no_effects()
         return super().add(payload, timestamp, stream=stream, key=key, source=source)
 
@@ -107,7 +108,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         """Offer tuples in arrival order; exactly what one `add` for each gives."""
         self._check_begun()
         one_for_each(payloads, message_ids=message_ids, channels=channels)
-        kept = None if message_ids is None else self._fresh(message_ids, channels)
+        kept = None if message_ids is None else self._known.fresh(message_ids, channels)
         if kept is None or len(kept) == len(payloads):
             return super().add_batch(
                 payloads, timestamps, stream=stream, keys=keys, sources=sources, trusted=trusted, tracked=tracked
@@ -122,30 +123,6 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
             tracked=tracked,
         )
         return ((kept[at], effect) for at, effect in effects)
-
-    def _fresh(self, message_ids: Sequence[int], channels: Sequence[Any] | None) -> list[int]:
-        """Return the positions of what is no duplicate."""
-        kept = []
-        for at, message_id in enumerate(message_ids):
-            channel = DEFAULT_CHANNEL if channels is None else channels[at]
-            if self._is_duplicate(channel, message_id):
-                self.duplicates += 1
-            else:
-                kept.append(at)
-        return kept
-
-    def _is_duplicate(self, channel: Any, message_id: int) -> bool:
-        """Take note of an id, and return whether it was seen before."""
-        if type(message_id) is not int:
-            raise ConfigError(
-                f"bolt {self.component!r}: the message id is {shown(message_id)}, wanted a whole number that rises on each "
-                "channel (an offset, say); name another field, or leave message_id= out"
-            )
-        seen = self._seen.setdefault(channel, SeenIds())
-        if message_id in seen:
-            return True
-        seen.add(message_id)
-        return False
 
     # -- turns -----------------------------------------------------------------------------------------------------------
 
@@ -170,7 +147,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
             "machine": "PersistentWindowedBoltExecutor",
             "window": _definition(self.config),
             "executor": self.snapshot(),
-            "message_ids": [[channel, seen.plain()] for channel, seen in self._seen.items()],
+            "message_ids": self._known.plain(),
             "duplicates": self.duplicates,
         }
 
@@ -187,14 +164,11 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         self._begun = False
         if data is None:
             super().restore(self._new)
-            message_ids: list[Any] = []
-            self.duplicates = 0
+            self._known.restore([])
         else:
             self._refuse_foreign(data)
             super().restore(data["executor"])
-            message_ids = data["message_ids"]
-            self.duplicates = data["duplicates"]
-        self._seen = {key_of(channel): SeenIds.of(ids) for channel, ids in message_ids}
+            self._known.restore(data["message_ids"], data["duplicates"])
         self._begun = True
 
     def _refuse_foreign(self, data: Any) -> None:

@@ -23,14 +23,16 @@ from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.core.config import OnError
 from windowing.core.events import Activation, Effect, Expired, LateReason
 from windowing.core.executor import WindowedBoltExecutor
+from windowing.core.seen import Deduplicator
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, ConfigError, WindowingError, shown
 from windowing.runtime.batches import is_list, listed
 from windowing.runtime.clock import Clock, SystemClock
 from windowing.runtime.failing import FailedTuples
 from windowing.runtime.pages import SqlitePages
-from windowing.runtime.rows import key_of, require_hash, source_of, timestamps_of
+from windowing.runtime.rows import field_of, key_of, require_hash, source_of, timestamps_of
 from windowing.runtime.shown import shown_to, with_tables
+from windowing.runtime.states import MemoryStateProvider
 from windowing.runtime.window_timer import WindowTimer
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.context import TaskContext
@@ -39,6 +41,7 @@ from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.records import record_of
 from windowing.topology.runner import BoltRunner, Emission
 from windowing.topology.stamps import warn_of
+from windowing.transactions.state import KeyValueState
 
 __all__ = ["Batch", "DeadLetter", "LateRow", "LocalResult", "LocalRun", "run_local"]
 
@@ -60,7 +63,8 @@ class LocalResult:
     rows: for each declared stream, its rows as tuples in the order of its fields. late: the side stream. failed: tuples of
     windows on which a bolt with `on_error="fail"` failed, each once. dead_letters: see DeadLetter. acked: how many tuples
     were done with (expired, or late) without having failed. failures: on how many windows the bolt failed. counts: the
-    executor's (in, shown, skipped, pending, expired, late, fired).
+    executor's (in, shown, skipped, pending, expired, late, fired). duplicates: how many rows came again, by their message_id, and
+    were in no window. state: what a stateful bolt has put, None for another.
     """
 
     rows: dict[str, list[tuple[Any, ...]]]
@@ -71,6 +75,8 @@ class LocalResult:
     failures: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     bolt: WindowedBolt | None = None
+    duplicates: int = 0
+    state: KeyValueState | None = None
 
     def __getitem__(self, stream: str) -> list[tuple[Any, ...]]:
         """Return the rows of a stream: a declared one, the late stream (each row and its reason), or the dead letters."""
@@ -114,8 +120,12 @@ class LocalRun:
         )
         self.clock: Clock = clock or SystemClock()
         self.result = LocalResult({stream: [] for stream in self.bolt.outputs}, bolt=self.bolt)
+        self._state = MemoryStateProvider().state(self.bolt.name, 0) if self.bolt.stateful else None
+        self._txid = self._steps = 0
+        self.result.state = self._state
+        self._known = None if self.bolt.config.message_id is None else Deduplicator(f"bolt {self.bolt.name!r}")
         self._runner = BoltRunner(self.bolt)
-        self._runner.open(TaskContext(self.bolt.name))
+        self._runner.open(TaskContext(self.bolt.name), self._state)
         self._failed = FailedTuples() if self.bolt.config.on_error is OnError.FAIL else None
         self._timer = WindowTimer(self.executor)
         self._timed = bool(self.bolt.config.event_time)  # a clock is read when the run begins, not where it was made
@@ -146,6 +156,14 @@ class LocalRun:
         keys = None if config.key is None else [key_of(row, config.key) for row in arrived]
         sources = None if config.source is None else [source_of(row, config.source) for row in arrived]
         self._wake()
+        if self._known is not None:
+            ids = [field_of(row, str(config.message_id)) for row in arrived]
+            kept = self._known.fresh(ids, [stream] * len(ids))
+            arrived = [arrived[at] for at in kept]
+            timestamps = None if timestamps is None else [timestamps[at] for at in kept]
+            keys = None if keys is None else [keys[at] for at in kept]
+            sources = None if sources is None else [sources[at] for at in kept]
+            self.result.duplicates = self._known.duplicates
         emitted = self._turn() if self._is_due() else []
         add_batch = partial(self.executor.add_batch, arrived, timestamps, stream=stream, keys=keys, sources=sources)
         emitted += self._perform(lambda: self._added(add_batch, keys))
@@ -156,7 +174,7 @@ class LocalRun:
     def turn(self) -> list[Emission]:
         """Make a watermark turn (over the clock: a tick of it) and return what the bolt emitted."""
         self._wake()
-        return self._turn()
+        return self._turn(hooks=True)
 
     def tick(self) -> list[Emission]:
         """Make a turn if the clock has reached `next_deadline_ms()`; return what the bolt emitted."""
@@ -169,7 +187,7 @@ class LocalRun:
         Rows that are fed afterwards are late, with the reason `closed`.
         """
         self._wake()
-        emitted = self._perform(self.executor.drain)
+        emitted = self._perform(self.executor.drain, hooks=True)
         self._runner.close()
         return emitted
 
@@ -219,24 +237,28 @@ class LocalRun:
             require_hash(self.bolt.name, self.bolt.config.key or (), keys or ())
             raise
 
-    def _turn(self) -> list[Emission]:
+    def _turn(self, hooks: bool = False) -> list[Emission]:
         self._timer.turned(self.clock.now_ms())
-        return self._perform(self.executor.turn)
+        return self._perform(self.executor.turn, hooks)
 
     def _is_due(self) -> bool:
         """Whether the clock has passed the end of a window, over the clock; event time waits for its turn."""
         now = self.executor.now_ms
         return not self.bolt.config.event_time and now is not None and self._timer.due(now)
 
-    def _perform(self, step: Callable[[], Iterator[Effect]]) -> list[Emission]:
-        """Make one step and perform its effects; only then does the result change."""
+    def _perform(self, step: Callable[[], Iterator[Effect]], hooks: bool = False) -> list[Emission]:
+        """Make one step and perform its effects; only then do the result and the state change. `hooks`: a batch ends with it."""
         done = LocalResult({})
         emitted: list[Emission] = []
         try:
             for effect in step():
                 self._perform_one(effect, done, emitted)
+            if self._state is not None:
+                self._commit(self._state, hooks)
         except BaseException as problem:
             self._over = f"it ended with {type(problem).__name__}"
+            if self._state is not None:
+                self._state.rollback()
             with suppress(BoltError):  # what came first is what went wrong
                 self._runner.close()
             raise
@@ -249,6 +271,16 @@ class LocalRun:
         self.result.failures += done.failures
         self.result.counts = self.executor.counts()
         return emitted
+
+    def _commit(self, state: KeyValueState, hooks: bool) -> None:
+        """Keep what the bolt has put in a step. The hooks are those of a whole batch, as on Spark."""
+        if hooks:
+            self._txid += 1
+            self._runner.hook("pre_prepare", self._txid)
+            self._runner.hook("pre_commit", self._txid)
+        self._steps += 1
+        state.prepare_commit(self._steps)
+        state.commit(self._steps)
 
     def _perform_one(self, effect: Effect, done: LocalResult, emitted: list[Emission]) -> None:
         if isinstance(effect, Activation):

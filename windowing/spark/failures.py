@@ -3,8 +3,8 @@
 A WindowingError raised in a worker crosses the JVM as text. `marked()` puts it on one line, as JSON behind a mark that only
 this driver and its workers know (Seal); `unwrapped()` finds that line in whatever Spark raised and makes the same class again,
 Spark's error as its `__cause__`. Damaged files of the state store, which Spark blames on the user's function, become
-CorruptStateError and name the file; a second query on the checkpoint, a lost Python worker, one that lacks a module, and a checkpoint
-that Spark cannot write are known by what Spark says of them.
+CorruptStateError and name the file; a second query on the checkpoint, a lost Python worker, one that lacks a module, and a
+checkpoint that Spark cannot write are known by what Spark says of them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from windowing.spark.failures import marked
 from windowing.spark.flow import Flow
 from windowing.spark.garbage import seldom_collected
 from windowing.spark.labels import label_of_row
-from windowing.spark.operator import batch_id
+from windowing.spark.operator import batch_id, value_of, write
 from windowing.spark.place import PlaceResult, PlaceTurn, Stored
 from windowing.spark.shipping import Shipped
 from windowing.spark.unreadable import Held, any_unreadable, held_rows, python_values
@@ -114,20 +114,14 @@ class LevelProcessor(StatefulProcessor):
         metadata = self._metadata.get()
         return Stored(
             None if metadata is None else bytes(metadata[0]),
-            lambda key: _value_of(self._chunks, key),
-            lambda key: _value_of(self._values, key),
+            lambda key: value_of(self._chunks, key),
+            lambda key: value_of(self._values, key),
             lambda: ((bytes(key[0]), bytes(data[0])) for key, data in self._values.iterator()),
         )
 
     def _write(self, result: PlaceResult) -> None:
-        for state, puts, drops in (
-            (self._chunks, result.puts, result.drops),
-            (self._values, result.value_puts, result.value_drops),
-        ):
-            for key in drops:
-                state.removeKey((key,))
-            for key, data in puts.items():
-                state.updateValue((key,), (data,))
+        write(self._chunks, result.puts, result.drops)
+        write(self._values, result.value_puts, result.value_drops)
         if result.metadata is not None:
             self._metadata.update((result.metadata,))
 
@@ -144,8 +138,3 @@ def processed(rows: DataFrame, wiring: Shipped[Wiring], level: int, labels: Sequ
     processor = LevelProcessor(wiring, level, labels)
     labelled = rows.withColumn("label", label_of_row(labels, wiring.value.stages.on_level(level)[0].number))
     return labelled.groupBy("label").transformWithStateInPandas(processor, WIRE, "Append", "None")
-
-
-def _value_of(state: Any, key: bytes) -> bytes | None:
-    found = state.getValue((key,))
-    return None if found is None else bytes(found[0])

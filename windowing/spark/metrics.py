@@ -27,14 +27,15 @@ from windowing.spark.output import metric_column
 __all__ = ["BatchMetrics", "MetricsListener", "metric_columns", "metrics_of", "observed", "wire_metric_columns"]
 
 _OBSERVATION = "windowing"
-_SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed")
+_SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "duplicates")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMetrics:
     """One micro-batch, summed over its tasks.
 
-    tuples_in, windows_fired, late, skipped, expired, failed: in this batch. pending: tuples in open windows after it.
+    tuples_in, windows_fired, late, skipped, expired, failed, duplicates (came again, by message_id): in
+    this batch. pending: tuples in open windows after it.
     watermark_ms: the smallest of the tasks' watermarks, None while one of them has none. lag_ms: how far it is behind
     the batch's clock. tasks: how many made a turn.
     """
@@ -47,6 +48,7 @@ class BatchMetrics:
     pending: int = 0
     expired: int = 0
     failed: int = 0
+    duplicates: int = 0
     watermark_ms: int | None = None
     lag_ms: int | None = None
     tasks: int = 0

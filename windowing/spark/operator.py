@@ -2,14 +2,15 @@
 
     rows of one label -> parts, controls -> TaskStage.turn -> state changes, output rows (output.py)
 
-Spark keeps the state: "metadata" (one small value) and "chunks" (a map from chunk key to bytes). Laws: the output is a
+Spark keeps the state: "metadata" (one small value), "chunks" (a map from chunk key to bytes), and "values" (what a bolt with
+`init_state` has put). Laws: the output is a
 function of (state, input) alone, in order: rows reach the turn sorted, however the shuffle delivered them. Nothing is
 written before all of the output is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark import TaskContext
@@ -23,8 +24,9 @@ from windowing.spark.output import Encoder, Layout
 from windowing.spark.rows import Part, size_of
 from windowing.spark.shipping import Shipped
 from windowing.spark.turn import Control, TaskStage, TurnResult
+from windowing.spark.values import TaskValues
 
-__all__ = ["TaskProcessor", "batch_id", "evaluated"]
+__all__ = ["TaskProcessor", "batch_id", "evaluated", "value_of", "write"]
 
 _KEY_DDL, _VALUE_DDL = "id binary", "data binary"
 _BATCH_PROPERTY = "streaming.sql.batchId"
@@ -42,6 +44,8 @@ class TaskProcessor(StatefulProcessor):
         """Name the state variables; called on the driver too, once, so nothing else happens here."""
         self._metadata = handle.getValueState("metadata", _VALUE_DDL)
         self._chunks = handle.getMapState("chunks", _KEY_DDL, _VALUE_DDL)
+        # No variable for those that have no state: a checkpoint's variables stay as they began.
+        self._values = handle.getMapState("values", _KEY_DDL, _VALUE_DDL) if self._stage.bolt.stateful else None
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Make the turn of one task. Spark may hand its rows over in several frames: all are taken first."""
@@ -51,13 +55,22 @@ class TaskProcessor(StatefulProcessor):
             parts, controls = _unpacked(frames)
             stored = self._metadata.get()
             metadata = None if stored is None else bytes(stored[0])
-            result = self._stage.value.turn(task, metadata, self._load, parts, controls, fitted=self._encoder.fitted)
+            batch, values = batch_id(), self._task_values(task)
+            result = self._stage.value.turn(
+                task,
+                metadata,
+                self._load,
+                parts,
+                controls,
+                state=values,
+                txid=batch + 1,
+                fitted=self._encoder.fitted,
+            )
             table = self._encoder.table(
                 result.rows, {**result.metrics, "bytes": size_of(parts), "now": _clock(parts, controls)}
             )
-            batch = batch_id()
             failpoints.hit("before_state_write", batch)
-            self._write(result)
+            self._write(result, values)
             failpoints.hit("after_state_write", batch)
             failpoints.hit("kill_worker", batch)
             return self._encoder.frames(table)
@@ -66,15 +79,37 @@ class TaskProcessor(StatefulProcessor):
         """Do nothing: nothing is held."""
 
     def _load(self, key: bytes) -> bytes | None:
-        stored = self._chunks.getValue((key,))
-        return None if stored is None else bytes(stored[0])
+        return value_of(self._chunks, key)
 
-    def _write(self, result: TurnResult) -> None:
-        for key in result.drops:
-            self._chunks.removeKey((key,))
-        for key, chunk in result.puts.items():
-            self._chunks.updateValue((key,), (chunk,))
+    def _task_values(self, task: int) -> TaskValues | None:
+        state = self._values
+        if state is None:
+            return None
+        return TaskValues(
+            lambda key: value_of(state, key),
+            lambda: ((bytes(key[0]), bytes(data[0])) for key, data in state.iterator()),
+            f"state of bolt {self._stage.bolt.name!r}, task {task}",
+        )
+
+    def _write(self, result: TurnResult, values: TaskValues | None) -> None:
+        write(self._chunks, result.puts, result.drops)
+        if values is not None:
+            write(self._values, values.puts, values.drops)
         self._metadata.update((result.metadata,))
+
+
+def value_of(state: Any, key: bytes) -> bytes | None:
+    """Return what a map of the store has under a key."""
+    found = state.getValue((key,))
+    return None if found is None else bytes(found[0])
+
+
+def write(state: Any, puts: Mapping[bytes, bytes], drops: Iterable[bytes]) -> None:
+    """Write changes into a map of the store."""
+    for key in drops:
+        state.removeKey((key,))
+    for key, data in puts.items():
+        state.updateValue((key,), (data,))
 
 
 def evaluated(packed: DataFrame, processor: TaskProcessor, layout: Layout) -> DataFrame:

@@ -29,7 +29,19 @@ from windowing.spark.unreadable import arrow_values
 
 __all__ = ["METRICS", "Layout", "arrow_column", "metric_column"]
 
-METRICS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "bytes", "watermark", "now")
+METRICS = (
+    "tuples",
+    "fired",
+    "late",
+    "skipped",
+    "pending",
+    "expired",
+    "failed",
+    "duplicates",
+    "bytes",
+    "watermark",
+    "now",
+)
 _STREAM = "_stream"
 _METRICS_ROW = -1
 _SLICE = 20_000

@@ -39,7 +39,7 @@ from windowing.spark.turn import SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
 from windowing.topology.letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
-from windowing.topology.window_rules import nested
+from windowing.topology.window_rules import nested, no_id
 
 __all__ = ["WindowedStream", "windowed"]
 
@@ -240,8 +240,13 @@ class WindowedStream:
 
     def _definition(self, tasks: int) -> definition.Definition:
         return definition.describe(
-            self._spark, self.bolt.definition(), self._inputs, tasks, self.grouping, self.order_by
+            self._spark, self._bolt_definition(), self._inputs, tasks, self.grouping, self.order_by
         )
+
+    def _bolt_definition(self) -> dict[str, Any]:
+        """Return the bolt's definition; a state is one variable more in Spark's store, which stays as it began."""
+        found = self.bolt.definition()
+        return {**found, "fixed": {**found["fixed"], "stateful": True}} if self.bolt.stateful else found
 
     def _require_stream(self, name: str) -> None:
         if name not in self.schemas:
@@ -336,6 +341,7 @@ def _require_columns(
         "timestamp": (config.timestamp,) if isinstance(config.timestamp, str) else (),
         "source": (config.source,) if config.source is not None else (),
         "key": config.key or (),
+        "message_id": () if config.message_id is None else (config.message_id,),
         "aggregate": _aggregated(config),
         "grouping": grouping if isinstance(grouping, tuple) else (),
         "order_by": order,
@@ -361,13 +367,18 @@ def _aggregated(config: WindowConfig) -> tuple[str, ...]:
 
 
 def _require_plain(bolt: WindowedBolt, rows: StructType, order: tuple[str, ...]) -> None:
-    """Refuse nested columns where values are compared, kept apart by windows, or become names of sources."""
+    """Refuse nested columns where values are compared, kept apart by windows, or become names of sources; and ids that are none."""
     source = () if bolt.config.source is None else (bolt.config.source,)
     for option, names in (("source", source), ("key", bolt.config.key or ()), ("order_by", order)):
         for name in names:
             problem = nested(option, f"bolt {bolt.name!r}", name, rows[name].dataType.simpleString())
             if problem is not None:
                 raise ConfigError(problem)
+    identity = bolt.config.message_id
+    if identity is not None:
+        problem = no_id(f"bolt {bolt.name!r}", identity, rows[identity].dataType.simpleString())
+        if problem is not None:
+            raise ConfigError(problem)
 
 
 def _require_times(bolt: WindowedBolt, rows: StructType) -> None:

@@ -35,6 +35,10 @@ from windowing.topology.records import record_type
 __all__ = ["NamedRows", "Part", "RowFormat", "one_nan", "size_of"]
 
 
+_STREAM = "\0stream"
+"""The number of a row's input stream, beside its columns; no column of a DataFrame is called like that."""
+
+
 class Part(NamedTuple):
     """Rows of one upstream Arrow batch for this task: an Arrow IPC stream of the input columns, then the timestamps."""
 
@@ -68,6 +72,9 @@ class RowFormat(Protocol):
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
         """Return the key= of each row."""
 
+    def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the message ids of rows that arrived, and the channel of each: where ids are unique."""
+
     def is_row(self, value: Any) -> bool:
         """Return whether a value can be one of the payloads."""
 
@@ -80,11 +87,18 @@ class RowFormat(Protocol):
 
 class NamedRows:
     """Records of these columns. `streams`: the input streams, whose order is part of the order of arrival; `order_by`:
-    columns that give it instead (arrival.py).
+    columns that give it instead (arrival.py). `identified`: somebody asks for `identities`.
     """
 
-    def __init__(self, columns: tuple[str, ...], streams: tuple[str, ...], order_by: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        columns: tuple[str, ...],
+        streams: tuple[str, ...],
+        order_by: tuple[str, ...] = (),
+        identified: bool = False,
+    ) -> None:
         self._columns, self._streams, self._order_by = columns, streams, order_by
+        self._tells_streams = identified and len(streams) > 1
 
     @cached_property
     def _type(self) -> Any:
@@ -97,11 +111,16 @@ class NamedRows:
         names = [*self._columns, TIMESTAMP]
         tables = [decode_table(part.data).rename_columns(names) for part in ordered]
         table = pa.concat_tables(tables)
-        if self._order_by:
-            streams = [
-                np.full(part.num_rows, position[each.stream]) for each, part in zip(ordered, tables, strict=True)
-            ]
-            table = in_order(table, self._order_by, self._columns, pa.array(np.concatenate(streams)))
+        if self._order_by or self._tells_streams:
+            streams = pa.array(
+                np.concatenate(
+                    [np.full(part.num_rows, position[each.stream]) for each, part in zip(ordered, tables, strict=True)]
+                )
+            )
+            if self._tells_streams:
+                table = table.append_column(_STREAM, streams)
+            if self._order_by:
+                table = in_order(table, self._order_by, self._columns, streams)
         return table.combine_chunks()
 
     def kept(self, table: pa.Table) -> pa.Table:
@@ -129,6 +148,11 @@ class NamedRows:
             return Keys(found)
         columns = [_keys_of(each) for each in found]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the message ids, each unique on its input stream."""
+        numbers = table.column(_STREAM).to_pylist() if self._tells_streams else [0] * table.num_rows
+        return table.column(name).to_pylist(), [self._streams[number] for number in numbers]
 
     def is_row(self, value: Any) -> bool:
         """Return whether a value is such a Record."""

@@ -1,13 +1,14 @@
 """StoredTask: the metadata of a windowed task, between two turns: its executor without its tuples, and the chunks that hold them.
 
-    8 bytes: size of the head | head: format, chunks, next_id, next_number | executor, as it dumped itself
+    8 bytes: size of the head | head: format, chunks, next_id, next_number, seen | executor, as it dumped itself
 
 The executor stays bytes until the rows that it names were read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from windowing.errors import CorruptStateError
 from windowing.spark.codec import dumps, loads
@@ -20,12 +21,16 @@ STATE_FORMAT = 1
 
 @dataclass(slots=True)
 class StoredTask:
-    """The metadata of a task: the executor without its tuples, and the list of chunks that hold them."""
+    """The metadata of a task: the executor without its tuples, and the list of chunks that hold them.
+
+    seen: the message ids of a bolt with message_id=, as `Deduplicator.plain` has them.
+    """
 
     executor: bytes | None
     chunks: list[Chunk]
     next_id: int
     next_number: int
+    seen: list[Any] = field(default_factory=list)
 
     @classmethod
     def empty(cls) -> StoredTask:
@@ -39,7 +44,8 @@ class StoredTask:
             raise CorruptStateError(
                 f"{what} has format {head['format']}, this library reads {STATE_FORMAT}; nothing was reset"
             )
-        return cls(body[8 + size :], [Chunk.of(each) for each in head["chunks"]], head["next_id"], head["next_number"])
+        chunks = [Chunk.of(each) for each in head["chunks"]]
+        return cls(body[8 + size :], chunks, head["next_id"], head["next_number"], head.get("seen", []))
 
     def body(self) -> bytes:
         head = dumps(
@@ -48,6 +54,7 @@ class StoredTask:
                 "chunks": [chunk.plain() for chunk in self.chunks],
                 "next_id": self.next_id,
                 "next_number": self.next_number,
+                **({"seen": self.seen} if self.seen else {}),
             }
         )
         return len(head).to_bytes(8, "big") + head + (self.executor or b"")

@@ -110,6 +110,17 @@ class TupleRows:
             return [one_nan(payload[names[0]]) for payload in payloads]
         return [tuple(one_nan(payload[name]) for name in names) for payload in payloads]
 
+    def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the message ids, each unique on its channel: a stream of an upstream task, as in LocalCluster."""
+        columns = [table.column(f"{number}.{name}") for number in range(len(self._inputs))]
+        ids = [column.to_pylist() for column in columns]
+        numbers, tasks = table.column(_INPUT).to_pylist(), table.column(TASK).to_pylist()
+        channels = [
+            (self._inputs[number].component, self._inputs[number].stream, task)
+            for number, task in zip(numbers, tasks, strict=True)
+        ]
+        return [ids[number][at] for at, number in enumerate(numbers)], channels
+
     def is_row(self, value: Any) -> bool:
         """Return whether a value is a Tuple."""
         return isinstance(value, Tuple)

@@ -37,6 +37,7 @@ from windowing.core.events import Activation, Effect, Expired, Late, LateReason
 from windowing.core.executor import WindowedBoltExecutor
 from windowing.core.manager import WindowManager
 from windowing.core.panes import NumberPaneManager
+from windowing.core.seen import Deduplicator
 from windowing.core.time_panes import TimePaneManager
 from windowing.core.windows import TupleWindow
 from windowing.errors import (
@@ -145,7 +146,8 @@ class TaskStage:
     @property
     def rows(self) -> RowFormat:
         """What the rows look like."""
-        return self.format or NamedRows(self.columns, self.streams, self.order_by)
+        identified = self.bolt.config.message_id is not None
+        return self.format or NamedRows(self.columns, self.streams, self.order_by, identified)
 
     def turn(
         self,
@@ -208,6 +210,7 @@ class _Turn:
         self.next_number = 0
         self.failed = self.unreadable = 0
         self.late: list[Any] = []
+        self.known = None if self.config.message_id is None else Deduplicator(f"bolt {stage.bolt.name!r}")
         self.runner = runner
         self.state: Any = None
         self.txid = 0
@@ -227,7 +230,7 @@ class _Turn:
     # -- the turn ------------------------------------------------------------------------------------------------------
 
     def run(self, parts: Sequence[Part], controls: Sequence[Control], nonce: bytes) -> TurnResult:
-        table = self.format.arrived(parts) if parts else None
+        table = self._new_rows(self.format.arrived(parts)) if parts else None
         self.arrived = 0 if table is None else table.num_rows
         chunks = ChunkStore(self.stored.chunks, self.load, self.what)
         self._restore(chunks.read(None if table is None else self.format.kept(table).schema))
@@ -265,6 +268,20 @@ class _Turn:
         self._perform_one(Late(payloads, [None] * len(payloads), LateReason.INVALID))
         self.unreadable += len(payloads)
         return table.take(pa.array(np.flatnonzero(~wrong)))
+
+    def _new_rows(self, table: pa.Table) -> pa.Table:
+        """Return the rows without those that came again by their message_id: they are done with, their tuple is stored."""
+        if self.known is None:
+            return table
+        self.known.restore(self.stored.seen)
+        ids, channels = self.format.identities(table, str(self.config.message_id))
+        fresh = self.known.fresh(ids, channels)
+        if len(fresh) == table.num_rows:
+            return table
+        if self.watcher is not None:
+            again = np.setdiff1d(np.arange(table.num_rows), fresh)
+            self.watcher.expired(self.format.payloads(table.take(pa.array(again))))
+        return table.take(pa.array(fresh, pa.int64()))
 
     def _restore(self, held: pa.Table | None) -> None:
         if self.stored.executor is None:
@@ -423,7 +440,8 @@ class _Turn:
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
         fresh = self._fresh(table, accepted, numbers) if self.keeps_rows or self.columns is not None else None
         written = chunks.write(fresh, held, self.stored.next_id, nonce)
-        stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number)
+        seen = self.stored.seen if self.known is None or table is None else self.known.plain()
+        stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number, seen)
         kept, told = frame(META_MAGIC, stored.body()), self._metrics(before)
         return TurnResult(kept, self.rows, chunks.puts, chunks.drops, told, self.late)
 
@@ -460,7 +478,13 @@ class _Turn:
         gained = {name: after[name] - before[name] for name in ("fired", "late", "skipped", "expired")}
         gained["late"] += self.unreadable
         count = self.arrived
-        states = {"pending": after["pending"], "failed": self.failed, "watermark": self.executor.watermark}
+        states: dict[str, int | None] = {
+            "pending": after["pending"],
+            "failed": self.failed,
+            "watermark": self.executor.watermark,
+        }
+        if self.known is not None:
+            states["duplicates"] = self.known.duplicates
         return {"tuples": count} | states | gained
 
     def _keys(self, table: pa.Table, payloads: Sequence[Any]) -> Sequence[Any] | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from windowing.acking.retry import RetryPolicy
 from windowing.core.machines import refuse_tables
+from windowing.errors import ConfigError
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.edges import NO_ROOTS, Roots
 from windowing.spark.pack import max_future_ms
@@ -109,7 +110,8 @@ def wired(
 ) -> Wiring:
     """Return the wiring of a plan whose streams of these names have a sink, and whose streams `acks` have roots.
 
-    Raises ConfigError for a bolt that keeps no tuples, though somebody waits for their acks.
+    Raises ConfigError for a bolt that keeps no tuples, though somebody waits for their acks, and for one that could not tell
+    tuples by their ids.
     """
     settings = stages.topology.config
     retry = RetryPolicy.of(settings)
@@ -122,7 +124,22 @@ def wired(
             config = component.window.config
             bounded = replace(config, max_future_ms=max_future_ms(config)) if config.event_time else config
             windows[name] = replace(component.window, name=name, config=bounded)
+            _require_channels(stages, component)
     wiring = Wiring(stages, schemas, sinks, retry, windows, acks or {})
     for name in sorted(wiring.rooted & windows.keys()):
         refuse_tables(windows[name].config, name)
     return wiring
+
+
+def _require_channels(stages: Stages, component: Component) -> None:
+    """Refuse message ids of rows whose task is that of Spark's partition, which a row that comes again need not have."""
+    assert component.window is not None
+    name = component.window.config.message_id
+    for found in component.inputs if name is not None else ():
+        spout = stages.topology.components[found.component]
+        if spout.is_spout and spout.parallelism > 1:
+            raise ConfigError(
+                f"bolt {component.id!r} knows tuples again by message_id={name!r}, unique in each task of what it reads, and on "
+                f"Spark a row of spout {spout.id!r} has the task of its partition, which may be another when it comes again; give "
+                "the spout parallelism=1, which costs nothing here, and ids that are unique in all of it"
+            )

@@ -11,6 +11,7 @@ from windowing.core.aggregate import spec_of
 from windowing.core.config import WindowConfig
 from windowing.core.measures import Count, Measure
 from windowing.core.specs import policy_spec, title_of
+from windowing.topology.makers import class_of
 from windowing.topology.schema import Schema
 
 __all__ = ["CallStyle", "WindowedBolt", "title_of"]
@@ -37,6 +38,11 @@ class WindowedBolt:
     target: Callable[..., Any]
     style: CallStyle
     is_class: bool = False
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it has `init_state`, and so has to be handed a state."""
+        return self.is_class and callable(getattr(class_of(self.target), "init_state", None))
 
     def definition(self) -> dict[str, Any]:
         """Return what the bolt is, as plain JSON data in two parts, to be kept with a checkpoint.

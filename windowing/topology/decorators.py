@@ -24,7 +24,7 @@ from windowing.topology.bolts import CallStyle, WindowedBolt, title_of
 from windowing.topology.letters import DEAD_LETTERS
 from windowing.topology.makers import HOW_TO_MAKE, copies_of
 from windowing.topology.schema import Schema, declare_streams
-from windowing.topology.signatures import bound, check_call, refuse_async, style_of_function
+from windowing.topology.signatures import STATE_METHODS, bound, check_call, check_methods, style_of_function
 
 __all__ = ["bolt_of", "is_windowed", "sliding", "tumbling", "windowed_bolt"]
 
@@ -287,8 +287,7 @@ def _style_of_class(target: type[Any], title: str) -> CallStyle:
         raise ConfigError(
             f"class {title!r} has no execute; give it execute(self, window), or execute(self, window, collector)"
         )
-    for method, arguments, written in (("prepare", ("context",), "(self, context)"), ("cleanup", (), "(self)")):
-        if getattr(target, method, None) is not None:
-            check_call(bound(target, method), arguments, f"{title}.{method}", f"write def {method}{written}")
-            refuse_async(getattr(target, method), f"{title}.{method}")
+    check_methods(target, title, (("prepare", ("context",)), ("cleanup", ())))
+    if callable(getattr(target, "init_state", None)):
+        check_methods(target, title, STATE_METHODS)
     return style_of_function(bound(target, "execute"), execute, f"{title}.execute")

@@ -24,9 +24,16 @@ from windowing.errors import ConfigError, shown
 from windowing.topology.bolts import CallStyle, WindowedBolt, title_of
 from windowing.topology.components import Bolt, InputSpout, Spout, StatefulWindowedBolt
 from windowing.topology.decorators import COMPONENT_MARK, bolt_of, is_windowed, refuse_marked, refuse_positions
-from windowing.topology.makers import HOW_TO_MAKE, class_of, copies_of
+from windowing.topology.makers import HOW_TO_MAKE, copies_of
 from windowing.topology.schema import Schema, declare_streams
-from windowing.topology.signatures import bound, check_call, refuse_async, style_of_function
+from windowing.topology.signatures import (
+    STATE_METHODS,
+    bound,
+    check_call,
+    check_methods,
+    refuse_async,
+    style_of_function,
+)
 
 __all__ = ["ComponentKind", "Declaration", "bolt", "declaration_of", "spout"]
 
@@ -35,7 +42,6 @@ _Output = str | Schema | Mapping[str, str | Schema]
 
 _SPOUT_FORMS = "a spout takes () and returns or yields rows, or (collector)"
 _SPOUT_METHODS = (("open", ("context", "collector")), ("activate", ()), ("deactivate", ()), ("close", ()))
-_STATE_METHODS = (("pre_prepare", ("txid",)), ("pre_commit", ("txid",)), ("pre_rollback", ()))
 
 
 class ComponentKind(Enum):
@@ -159,16 +165,12 @@ def _undeclared(target: Any) -> ConfigError:
 
 
 def _windowed(window: WindowedBolt) -> Declaration:
-    of_class = class_of(window.target) if window.is_class else None
-    stateful = callable(getattr(of_class, "init_state", None))
-    kept = stateful or window.config.max_events_in_memory is not None
+    kept = window.stateful or window.config.max_events_in_memory is not None
     if window.config.message_id is not None and not kept:
         raise ConfigError(
             f"message_id={window.config.message_id!r} is for bolts with a state, and {window.name!r} has no "
             "init_state(self, state); write one, keep its window on disk (max_events_in_memory=), or leave out message_id="
         )
-    if of_class is not None and stateful:
-        _check_methods(of_class, window.name, (("init_state", ("state",)), *_STATE_METHODS))
     return Declaration(
         kind=ComponentKind.WINDOWED_BOLT,
         title=window.name,
@@ -176,7 +178,7 @@ def _windowed(window: WindowedBolt) -> Declaration:
         target=window.target,
         is_class=window.is_class,
         style=window.style,
-        stateful=stateful,
+        stateful=window.stateful,
         window=window,
     )
 
@@ -225,7 +227,7 @@ def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fr
         return Declaration(kind=ComponentKind.SPOUT, title=title, outputs=outputs, direct=direct, style=style)
     if not callable(getattr(target, "next_tuple", None)):
         raise ConfigError(f"class {title!r} has no next_tuple; give it next_tuple(self), or mark it with @bolt")
-    _check_methods(target, title, (("next_tuple", ()), *_SPOUT_METHODS))
+    check_methods(target, title, (("next_tuple", ()), *_SPOUT_METHODS))
     _refuse_abstract(target, title)
     values_back = set()
     for method in ("ack", "fail", "give_up"):
@@ -233,7 +235,7 @@ def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fr
             if _binds(bound(target, method), 2):
                 values_back.add(method)
             else:
-                _check_methods(target, title, ((method, ("message_id",)),))
+                check_methods(target, title, ((method, ("message_id",)),))
     return Declaration(
         kind=ComponentKind.SPOUT,
         title=title,
@@ -269,14 +271,14 @@ def _bolt_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fro
         prepare: tuple[str, ...] = ("context",)
         if issubclass(target, Bolt):
             kind, prepare, style = ComponentKind.BOLT, ("context", "collector"), CallStyle.COLLECTOR
-            _check_methods(target, title, (("execute", ("tuple",)),))
+            check_methods(target, title, (("execute", ("tuple",)),))
         else:
             written: Any = target
             style = style_of_function(bound(target, "execute"), written.execute, f"{title}.execute", "tuple")
-        _check_methods(target, title, (("prepare", prepare), ("cleanup", ())))
+        check_methods(target, title, (("prepare", prepare), ("cleanup", ())))
         stateful = callable(getattr(target, "init_state", None))
         if stateful:
-            _check_methods(target, title, (("init_state", ("state",)), *_STATE_METHODS))
+            check_methods(target, title, STATE_METHODS)
         _refuse_abstract(target, title)
     return Declaration(
         kind=kind,
@@ -303,14 +305,6 @@ def _refuse_abstract(target: type[Any], title: str) -> None:
     missing = sorted(getattr(target, "__abstractmethods__", ()))
     if missing:
         raise ConfigError(f"class {title!r} lacks {', '.join(missing)}; write what its base class leaves open")
-
-
-def _check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
-    for method, arguments in methods:
-        if getattr(target, method, None) is not None:
-            written = ", ".join(("self", *arguments))
-            refuse_async(getattr(target, method), f"{title}.{method}", "call")
-            check_call(bound(target, method), arguments, f"{title}.{method}", f"write def {method}({written})")
 
 
 def _binds(function: Callable[..., Any], arguments: int) -> bool:

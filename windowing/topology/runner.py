@@ -105,8 +105,14 @@ class BoltRunner:
             instance = self._bolt.target()
             if state is not None:
                 instance.init_state(state)
+            elif self._bolt.stateful:
+                raise BoltError(
+                    f"bolt {self._bolt.name!r} has init_state, and nobody has handed it a state; give open() one"
+                )
             if getattr(instance, "prepare", None) is not None:
                 instance.prepare(context)
+        except BoltError:
+            raise
         except BaseException as problem:
             raise self._failure(problem, "in prepare") from problem
         self._instance, self._call = instance, instance.execute

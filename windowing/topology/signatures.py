@@ -16,7 +16,15 @@ from typing import Any
 from windowing.errors import ConfigError
 from windowing.topology.bolts import CallStyle
 
-__all__ = ["bound", "check_call", "refuse_async", "style_of_function"]
+__all__ = ["STATE_METHODS", "bound", "check_call", "check_methods", "refuse_async", "style_of_function"]
+
+STATE_METHODS = (
+    ("init_state", ("state",)),
+    ("pre_prepare", ("txid",)),
+    ("pre_commit", ("txid",)),
+    ("pre_rollback", ()),
+)
+"""What a class with a state has, or may have."""
 
 
 def bound(target: type[Any], method: str) -> Callable[..., Any]:
@@ -74,3 +82,12 @@ def check_call(function: Callable[..., Any], arguments: tuple[str, ...], what: s
         raise ConfigError(
             f"{what}{signature} cannot be called with ({', '.join(arguments)}): {problem}; {way_out}"
         ) from None
+
+
+def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
+    """Raise for a method that `target` has and that cannot be called with its arguments, or is async."""
+    for method, arguments in methods:
+        if getattr(target, method, None) is not None:
+            written = ", ".join(("self", *arguments))
+            refuse_async(getattr(target, method), f"{title}.{method}", "call")
+            check_call(bound(target, method), arguments, f"{title}.{method}", f"write def {method}({written})")

@@ -12,7 +12,9 @@ from windowing.topology.groupings import GroupingKind
 from windowing.topology.plan import OutputStream
 from windowing.topology.stamps import TIMELESS, holds_times
 
-__all__ = ["WINDOW_RULES", "nested"]
+__all__ = ["WINDOW_RULES", "nested", "no_id"]
+
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
 def nested(option: str, called: str, name: str, kind: str) -> str | None:
@@ -24,6 +26,20 @@ def nested(option: str, called: str, name: str, kind: str) -> str | None:
     if not kind.startswith(("array", "map", "struct")):
         return None
     return f"{option} of {called} names column {name!r}, which is {kind}; give a column of plain values"
+
+
+def no_id(called: str, name: str, kind: str) -> str | None:
+    """Return the sentence about a message_id of a type that is none, None for a good one.
+
+    >>> no_id("bolt 'count'", "at", "double")
+    "message_id of bolt 'count' names 'at', which is double; give a field of whole numbers that rise, an offset at the source, say"
+    """
+    if kind in _WHOLE:
+        return None
+    return (
+        f"message_id of {called} names {name!r}, which is {kind}; give a field of whole numbers that rise, an offset at the "
+        "source, say"
+    )
 
 
 def fields_of_windows(facts: Facts) -> Iterator[str]:
@@ -55,6 +71,19 @@ def plain_keys(facts: Facts) -> Iterator[str]:
         for name in declared.window.config.key or ():
             found = (nested("key", draft.called, name, kinds[name]) for kinds in types if name in kinds)
             yield from dict.fromkeys(filter(None, found))
+
+
+def whole_ids(facts: Facts) -> Iterator[str]:
+    """The message_id of a window is a whole number."""
+    for draft, declared in facts.windowed():
+        assert declared.window is not None
+        name = declared.window.config.message_id
+        for stream in _inputs(facts, draft):
+            kinds = dict(zip(stream.schema.names, stream.schema.types, strict=True))
+            problem = None if name is None or name not in kinds else no_id(draft.called, name, kinds[name])
+            if problem is not None:
+                yield problem
+                break
 
 
 def times_of_windows(facts: Facts) -> Iterator[str]:
@@ -124,6 +153,7 @@ def windows_within_pending(facts: Facts) -> Iterator[str]:
 WINDOW_RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     fields_of_windows,
     plain_keys,
+    whole_ids,
     times_of_windows,
     windows_within_timeout,
     windows_within_pending,
