@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windowing.core.storm_names import StormNames
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.trident.aggregating import AggregatorKind, Emits, kind_of
 from windowing.topology.trident.fields import Names, names_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ChainedAggregatorDeclarer"]
 
 
-class ChainedAggregatorDeclarer:
+class ChainedAggregatorDeclarer(StormNames):
     """Collects aggregators; `chain_end` makes the steps. group: the key, None for all tuples together.
 
     to: the exchange that brings all tuples of a batch together, where there is no key.
