@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from windowing.core.checks import did_you_mean
@@ -19,7 +20,7 @@ from windowing.errors import shown
 __all__ = ["StormNames", "emit_advice", "getters", "missing", "stream_or_value"]
 
 _GETTERS = ("Value", "String", "Integer", "Long", "Boolean", "Short", "Byte", "Double", "Float", "Binary")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _VALUES = (tuple, list, Mapping)
 
 
@@ -36,19 +37,25 @@ def getters(tuple: str) -> dict[str, str]:
 def missing(owner: type[Any], name: str, elsewhere: Mapping[str, str] | None = None, said: str = "") -> AttributeError:
     """Return the error of an attribute that is not there, which says what to write: as `elsewhere` has it, or the nearest name.
 
-    `said` begins the sentence. Cost: O(attributes), but for names that begin with an underscore.
+    `said` begins the sentence. Cost: O(attributes) for a name that is asked for the first time.
     """
     said = said or f"{owner.__name__!r} has no {name!r}"
     if name.startswith("_"):
         return AttributeError(said)
-    known = [each for each in dir(owner) if not each.startswith("_")]
-    snake = _HUMP.sub("_", name).lower()
     if elsewhere and name in elsewhere:
         return AttributeError(f"{said}; write {elsewhere[name]}")
+    return AttributeError(said + _nearest(owner, name))
+
+
+@lru_cache(maxsize=1024)
+def _nearest(owner: Any, name: str) -> str:
+    """Return the end of the sentence; kept, since some code asks what an object has (`hasattr`) once for every row."""
+    known = [each for each in dir(owner) if not each.startswith("_")]
+    snake = _HUMP.sub("_", name).lower()
     for same in (snake, f"{snake}_", re.sub("^(get|is)_", "", snake)):
         if same in known:
-            return AttributeError(f"{said}; write {same}{'()' if callable(getattr(owner, same)) else ''}")
-    return AttributeError(f"{said}; {did_you_mean(snake, known)}" if known else said)
+            return f"; write {same}{'()' if callable(getattr(owner, same)) else ''}"
+    return f"; {did_you_mean(snake, known)}" if known else ""
 
 
 class StormNames:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.storm_names import StormNames
@@ -134,6 +134,8 @@ class TopologyBuilder(StormNames):
         c_split["split ×2"]
         c_sentences -- "shuffle" --> c_split
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(("createTopology", "create_topology"), "build()")
 
     def __init__(self, name: str = "topology") -> None:
         self.name = name
