@@ -245,6 +245,8 @@ class AckerMachine(RuleBasedStateMachine):
             entry["failed"] |= message[0] == "fail"
             if message[0] == "init":
                 entry.update(inited=True, since=self.now)
+            elif message[0] == "fail":
+                entry["since"] = self.now
             if entry["inited"] and entry["failed"]:
                 entry.update(ended=True, since=self.now)
                 expected = [Failed(root, 10 + root, Reason.FAILED, entry["seen"])]
@@ -262,7 +264,7 @@ class AckerMachine(RuleBasedStateMachine):
     def reset(self, root: int) -> None:
         self.expect(list(self.acker.reset_timeout(root, self.now)), [])
         entry = self.model.get(root)
-        if entry is not None and not entry["ended"] and (entry["inited"] or not entry["failed"]):
+        if entry is not None and not entry["ended"]:
             entry["since"] = self.now
 
     @rule(root=st.integers(1, 3))
@@ -271,6 +273,8 @@ class AckerMachine(RuleBasedStateMachine):
         entry = self.model.get(root)
         if entry is not None and (entry["failed"] or entry["ended"]):
             self.expect(list(self.acker.fail(root, self.now)), [])
+            if not entry["ended"]:
+                entry["since"] = self.now
 
     @rule(step=st.integers(0, T))
     def go_on(self, step: int) -> None:
@@ -422,6 +426,71 @@ def test_a_fail_before_the_init_wins_over_a_zero_value():
     assert list(acker.fail(ROOT, 0, seen="count")) == []
     assert list(acker.ack(ROOT, 5, 0)) == []
     assert list(acker.init(ROOT, 5, TASK, 0)) == [Failed(ROOT, TASK, Reason.FAILED, "count")]
+
+
+def rotated(rotation: int | None, *messages: str, xor: int = 5) -> list[Any]:
+    """Return what an acker says to these messages of one root; each tick is T after the one before it."""
+    acker, now, effects = Acker(T, rotation), 0, []
+    for message in messages:
+        if message == "tick":
+            now += T
+            effects.append(list(acker.tick(now)))
+        elif message == "init":
+            effects.append(list(acker.init(ROOT, xor, TASK, now)))
+        elif message == "reset":
+            effects.append(list(acker.reset_timeout(ROOT, now)))
+        else:
+            effects.append(list(acker.ack(ROOT, 1, now) if message == "ack" else acker.fail(ROOT, now)))
+        acker.check()
+    return effects
+
+
+FAILED, TIMED_OUT = [Failed(ROOT, TASK, Reason.FAILED, None)], [Failed(ROOT, TASK, Reason.TIMEOUT, None)]
+
+
+def test_a_fail_before_the_init_is_remembered_for_a_whole_timeout_since_the_fail():
+    acker = Acker(T)
+    assert list(acker.ack(ROOT, 1, 0)) == []
+    assert list(acker.tick(T - 1)) == list(acker.fail(ROOT, T - 1)) == []
+    assert list(acker.tick(2 * T - 2)) == []
+    assert list(acker.init(ROOT, 5, TASK, 2 * T - 2)) == FAILED
+
+
+def test_with_rotation_a_fail_before_the_init_is_remembered_as_long_as_storm_does():
+    assert rotated(3, "ack", "tick", "tick", "fail", "tick", "init")[-1] == FAILED
+    assert rotated(3, "fail", "tick", "tick", "fail", "tick", "tick", "init")[-1] == FAILED
+    assert rotated(3, "fail", "tick", "tick", "reset", "tick", "tick", "init")[-1] == FAILED
+    assert rotated(3, "fail", "tick", "tick", "tick", "init")[-1] == []
+
+
+def test_with_rotation_an_init_leaves_the_entry_of_an_early_ack_its_age_as_in_storm():
+    assert rotated(3, "ack", "tick", "init", "tick", "tick")[-2:] == [[], TIMED_OUT]
+    assert rotated(3, "init", "ack", "tick", "tick", "tick")[-2:] == [[], TIMED_OUT]
+
+
+def test_with_an_exact_timeout_it_begins_with_the_init_whatever_came_before_it():
+    acker = Acker(T)
+    list(acker.ack(ROOT, 1, 0))
+    list(acker.init(ROOT, 5, TASK, T - 1))
+    assert list(acker.tick(2 * T - 2)) == []
+    assert list(acker.tick(2 * T - 1)) == TIMED_OUT
+
+
+@ROTATIONS
+def test_a_reset_is_told_to_nobody_and_one_of_an_unknown_root_leaves_no_entry(rotation: int | None):
+    acker = Acker(T, rotation)
+    assert list(acker.reset_timeout(ROOT, 0)) == []
+    assert len(acker) == 0
+    list(acker.init(ROOT, 5, TASK, 0))
+    assert list(acker.reset_timeout(ROOT, 10)) == []
+
+
+@pytest.mark.parametrize(("rotation", "ticks"), [(2, 2), (3, 3)])
+def test_with_rotation_the_acker_itself_tells_of_a_timeout_after_as_many_ticks_as_it_has_buckets(
+    rotation: int, ticks: int
+):
+    """Storm's spout, whose own rotation has two buckets, is the first to know: `rotation=2` is what a user of Storm sees."""
+    assert rotated(rotation, "init", *["tick"] * ticks)[1:] == [[]] * (ticks - 1) + [TIMED_OUT]
 
 
 @pytest.mark.parametrize("how", ["fail", "fail before init", "timeout"])

@@ -524,3 +524,15 @@ def test_storms_repeats_in_a_gap_have_a_limit_too() -> None:
     assert list(executor.add_batch(["a", "b"], [5, 5000])) == []
     with pytest.raises(RepeatLimitError, match=r"more than max_repeats=5 times.*W is 5000"):
         list(executor.turn())
+
+
+def test_add_gives_effects_and_add_batch_the_same_ones_with_the_positions_of_their_causes() -> None:
+    config = WindowConfig.of(length=count(3), slide=count(2))
+
+    def shown(effect: Any) -> Any:
+        return effect.window.get() if isinstance(effect, Activation) else repr(effect)
+
+    one, many = WindowManager(config), WindowManager(config)
+    singly = [(position, shown(effect)) for position, row in enumerate("abcde") for effect in one.add(row, 0)]
+    assert [(position, shown(effect)) for position, effect in many.add_batch("abcde", [0] * 5)] == singly
+    assert [position for position, effect in singly if isinstance(effect, list)] == [1, 3]

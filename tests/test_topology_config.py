@@ -76,8 +76,8 @@ def test_an_unknown_key_is_answered_with_the_nearest_one() -> None:
 
 
 def test_a_key_of_storm_without_a_meaning_here_is_answered_with_the_reason() -> None:
-    (sentence,) = wrong("topology", topology__workers=3)
-    assert sentence.startswith("topology.workers has no meaning here: the driver decides")
+    (sentence,) = wrong("topology", topology__tasks=3)
+    assert sentence.startswith("topology.tasks has no meaning here: the number of tasks is the parallelism=")
     (sentence,) = wrong("bolt", topology__bolts__window__length__count=3)
     assert "@windowed_bolt" in sentence
 

@@ -557,3 +557,67 @@ def test_a_batch_that_is_in_the_store_already_sees_what_it_saw(kind: StateType, 
     assert add(state, TransactionAttempt(2, 0)) == [10, 20]
     assert add(state, TransactionAttempt(*again)) == [10, 20]
     assert state.multi_get(["key"]) == [20]
+
+
+# -- where Storm's maps do something else: docs/trident_state.md has the table -------------------------------------------
+
+
+def twice(kind: StateType, one: Any, two: Any) -> tuple[Any, Any, Any]:
+    """Commit `a` = 5, then a batch that calls `one`, and the batch again that calls `two`; return what both gave, and the value."""
+    state = state_of(kind)
+    commit(state, 1, 0, {"a": Add(5)})
+    found = []
+    for attempt, call in enumerate((one, two)):
+        state.begin_commit(TransactionAttempt(2, attempt))
+        found.append(call(state))
+        state.commit(TransactionAttempt(2, attempt))
+    return found[0], found[1], state.multi_get(["a"])[0]
+
+
+@each_kind
+def test_a_commit_without_a_txid_is_for_states_that_look_at_none(kind: StateType) -> None:
+    state = state_of(kind)
+    if kind is PLAIN:
+        state.begin_commit(None)
+        assert state.multi_update(["a"], [Add(5)]) == [5]
+        return
+    with pytest.raises(StateError, match=r"wanted a TransactionAttempt.* need a non-transactional state"):
+        state.begin_commit(None)
+
+
+def test_a_read_in_a_replay_sees_what_the_batch_saw_and_with_its_txid_what_it_wrote() -> None:
+    def add(state: Any) -> Any:
+        return state.multi_get(["a"]), state.multi_update(["a"], [Add(1)]), state.multi_get(["a"])
+
+    assert twice(TRANSACTIONAL, add, add) == (([5], [6], [6]), ([5], [6], [6]), 6)
+    assert twice(TRANSACTIONAL, add, lambda state: state.multi_get(["a"], as_of=2)) == (([5], [6], [6]), [6], 6)
+
+
+@pytest.mark.parametrize(("kind", "value"), [(TRANSACTIONAL, 7), (OPAQUE, 99), (PLAIN, 99)], ids=str)
+def test_a_put_in_a_replay_counts_where_the_updates_of_a_replay_count(kind: StateType, value: int) -> None:
+    def put(number: int) -> Any:
+        return lambda state: (state.multi_put(["a"], [number]), state.multi_get(["a"]))[1]
+
+    assert twice(kind, put(7), put(99)) == ([7], [value], value)
+
+
+def test_a_transactional_replay_answers_every_update_of_a_key_with_the_value_it_had_in_the_end() -> None:
+    def add(state: Any) -> Any:
+        return state.multi_update(["a", "a"], [Add(1), Add(2)]), state.multi_update(["a"], [Add(4)])
+
+    assert twice(TRANSACTIONAL, add, add) == (([6, 8], [12]), ([12, 12], [12]), 12)
+    assert twice(OPAQUE, add, add) == (([6, 8], [12]), ([6, 8], [12]), 12)
+
+
+@each_fenced
+def test_a_commit_that_was_cut_short_between_two_updates_left_nothing_and_all_are_applied_again(
+    kind: StateType,
+) -> None:
+    state = state_of(kind)
+    state.begin_commit(TransactionAttempt(1, 0))
+    assert state.multi_update(["a"], [Add(1)]) == [1]
+    state.begin_commit(TransactionAttempt(1, 1))  # the task died here, and the batch comes again
+    assert state.multi_update(["a"], [Add(1)]) == [1]
+    assert state.multi_update(["a"], [Add(2)]) == [3]
+    state.commit(TransactionAttempt(1, 1))
+    assert state.multi_get(["a"]) == [3]

@@ -76,6 +76,27 @@ def exchanges(plan: TridentPlan) -> list[tuple[int, str, list[tuple[int, int]]]]
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_chain_with_combiners_right_behind_a_spout_has_a_group_in_front_of_the_exchange_as_in_storm() -> None:
+    class Longest:
+        def init(self) -> str:
+            return ""
+
+        def reduce(self, value: str, row: Any) -> str:
+            return max(value, row.word, key=len)
+
+    def plan(*aggregators: Any) -> list[list[str]]:
+        topology = TridentTopology()
+        chain = words(topology).group_by("word").chained_agg()
+        for number, aggregator in enumerate(aggregators):
+            chain.aggregate(("word", "n"), aggregator, f"x{number} string")
+        chain.chain_end().sink("out")
+        return groups(topology.build())
+
+    mixed = plan(b.Count(), Longest())
+    assert mixed == [["spout words"], ["init Count, Longest by word"], ["fold Count, Longest by word", "sink out"]]
+    assert [len(found) for found in (plan(b.Count(), b.Count()), plan(Longest(), Longest()))] == [3, 2]
+
+
 def test_operations_in_a_row_are_one_group_and_a_spout_is_one_by_itself() -> None:
     topology = TridentTopology()
     words(topology).each("n", identity, "m long").project("m").sink("out")

@@ -76,6 +76,16 @@ class Letters:
         self.log.append("cleanup")
 
 
+class Together:
+    """A reducer: the values of one field, in their order."""
+
+    def init(self) -> str:
+        return ""
+
+    def reduce(self, value: str, row: Any) -> str:
+        return f"{value},{row[0]}" if value else str(row[0])
+
+
 # -- one tuple at a time -----------------------------------------------------------------------------------------------
 
 
@@ -308,6 +318,66 @@ def test_chained_combiners_work_before_tuples_travel() -> None:
     run = run_of(chain)
     assert [exchange.schema.names for exchange in run.plan.exchanges] == [("word", "n"), ("word", "n", "most")]
     assert sorted(run.batch({"in": WORDS})["out"]) == [("a", 2, 3), ("b", 1, 2)]
+
+
+def test_an_aggregator_without_an_output_makes_the_fields_that_it_reads() -> None:
+    assert out(lambda s: s.aggregate("n", b.Sum()).map(lambda row: (row.n,), "n long"), WORDS) == [(6,)]
+    assert sorted(out(lambda s: s.group_by("word").aggregate("n", b.Max()), WORDS)) == [("a", 3), ("b", 2)]
+    both = out(lambda s: s.chained_agg().aggregate("n", b.Sum()).aggregate("word", Together()).chain_end(), WORDS)
+    assert both in ([(6, "a,b,a")], [(6, "a,a,b")])
+
+
+def test_a_chain_of_combiners_and_others_sends_what_it_reads_and_first_values_and_nothing_raw() -> None:
+    def chain(stream: Stream) -> Stream:
+        wide = (
+            stream.each("n", lambda row: (row.n * 2, "x" * 100), "twice long, text string")
+            .group_by("word")
+            .chained_agg()
+        )
+        wide = wide.aggregate(None, b.Count(), "n long").aggregate("n", b.Max(), "most long")
+        return wide.aggregate("twice", Together(), "all string").chain_end()
+
+    run = run_of(chain)
+    assert [exchange.schema.names for exchange in run.plan.exchanges] == [
+        ("word", "n"),
+        ("word", "twice", "init_0", "init_1"),
+    ]
+    assert sorted(run.batch({"in": [("a", 1), ("b", 2)]})["out"]) == [("a", 1, 1, "2"), ("b", 1, 2, "4")]
+    assert run.batch({"in": []})["out"] == []
+
+
+def test_a_chain_of_combiners_and_others_over_an_empty_batch_emits_their_zeros() -> None:
+    def chain(stream: Stream) -> Stream:
+        return (
+            stream.chained_agg().aggregate("n", b.Sum(), "n long").aggregate("n", Together(), "all string").chain_end()
+        )
+
+    assert out(chain, []) == [(0, "")]
+
+
+def test_the_first_values_of_a_chain_have_names_of_their_own_whatever_the_fields_are_called() -> None:
+    def chain(stream: Stream) -> Stream:
+        renamed = stream.map(lambda row: (row.word, row.n), "Init_0 string, n long").chained_agg()
+        return renamed.aggregate("n", b.Sum(), "n long").aggregate("Init_0", Together(), "init_0 string").chain_end()
+
+    assert out(chain, [("a", 1), ("b", 2)]) == [(3, "a,b")]
+
+
+def test_an_init_that_raises_names_its_step_and_the_tuple() -> None:
+    class Divides(b.Sum):
+        def init(self, row: Any) -> int:
+            return 6 // int(row[0])
+
+    def chain(stream: Stream) -> Stream:
+        return (
+            stream.chained_agg()
+            .aggregate("n", Divides(), "n long")
+            .aggregate("n", Together(), "all string")
+            .chain_end()
+        )
+
+    with pytest.raises(BoltError, match=r"step 2, init Divides, Together failed on \('zero', 0\): ZeroDivisionError"):
+        run_of(chain).batch({"in": [("zero", 0)]})
 
 
 def test_min_by_and_max_by_keep_the_whole_tuple_of_each_partition() -> None:

@@ -104,6 +104,16 @@ def same(on_spark: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     return check
 
 
+class Latest:
+    """A reducer, which needs every tuple of its key."""
+
+    def init(self) -> int:
+        return 0
+
+    def reduce(self, value: int, row: Any) -> int:
+        return max(value, row[0])
+
+
 def sales(topology: TridentTopology) -> Any:
     return topology.new_stream("sales", InputSpout(SALES))
 
@@ -138,12 +148,15 @@ def test_two_persists_of_one_stream_and_a_query_of_what_was_committed_before(sam
 def test_chained_aggregates_and_many_repartitions(same: Any) -> None:
     def make(store: Any) -> TridentTopology:
         topology = TridentTopology("chained")
-        rows = sales(topology).parallelism_hint(3).shuffle().filter(lambda row: row.n < 9).parallelism_hint(2)
+        source = sales(topology).parallelism_hint(3)
+        rows = source.shuffle().filter(lambda row: row.n < 9).parallelism_hint(2)
         rows = rows.partition_by("shop").map(lambda row: row, SALES).parallelism_hint(2).shuffle()
         chain = rows.group_by("shop").chained_agg().aggregate(None, b.Count(), "c long")
         per_shop = chain.aggregate("n", b.Sum(), "s long").chain_end()
         per_shop.global_().batch_global().max_by("s").sink("best")
         per_shop.sink("shops")
+        mixed = source.group_by("item").chained_agg().aggregate("n", b.Sum(), "s long")
+        mixed.aggregate("at", Latest(), "at long").chain_end().parallelism_hint(2).sink("items")
         return topology
 
     same(make, sales=DAYS)

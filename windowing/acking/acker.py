@@ -10,9 +10,11 @@ Laws
   the value is zero when every edge was acked, and before that only with probability 2**-64, in any order of arrival.
 - A root is acked or failed, once, and only after its init. A fail wins, whatever the value is or becomes.
 - The timeout T begins with the init, and anew with each reset: the first tick with now >= begin + T fails the root. With
-  `rotation=n` (Storm: 3) ticks rotate n buckets instead, and a root fails in ((n-1) * T, n * T] after its begin.
-- What is held: open roots; messages that came before their init, for T; failed roots, for T after they failed. An acked root
-  leaves nothing at once. So T after the last effect (2T after the last init) the ledger is empty.
+  `rotation=n` (Storm: 3) ticks rotate n buckets instead, and a root fails in ((n-1) * T, n * T] after its begin, which is
+  Storm's: its first message, an ack that comes before the init included, or its last reset.
+- What is held: open roots; acks that came before their init, for T after the first; a fail that came before its init, for T after
+  the last; failed roots, for T after they failed. An acked root leaves nothing at once. So T after the last effect or early
+  message (2T after the last init) the ledger is empty.
 - A message for a failed root is `late`: counted, without effect. One that comes after that T begins an entry that nobody
   completes, and that leaves silently T later (`orphaned`): no effect is possible without an init, and no root begins twice.
 - XOR cannot tell a message that comes twice: it undoes the first. Who sends acks once for each tuple (anchors.py), over a
@@ -43,6 +45,7 @@ from windowing.acking.ledger import (
     UNSEEN,
     UNSTATED,
     VALUE_MASK,
+    WITH_ROTATION,
     Acked,
     Cause,
     Cell,
@@ -112,6 +115,7 @@ class Acker:
         self._names: list[str | None] = [None]
         self._seen_bits: dict[str, int] = {}
         self._held: Timeouts[int, int] = timeouts_of(timeout_ms, rotation, deadline_of)
+        self._transitions = TRANSITIONS if rotation is None else WITH_ROTATION
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -164,7 +168,10 @@ class Acker:
         return self._follow(root, self._marked(cell, seen), state, row)
 
     def reset_timeout(self, root: int, now_ms: int) -> Iterator[Acked | Failed]:
-        """Give an open tree a whole timeout from now on."""
+        """Give an open tree a whole timeout from now on.
+
+        Storm's acker also tells the spout's task, for its own timeout. Here a driver whose `SpoutPending` has one resets it too.
+        """
         self._now_ms = max(self._now_ms, now_ms)
         cell = self._held.get(root) or 0
         state, row = self._row(root, Cause.RESET)
@@ -176,7 +183,7 @@ class Acker:
         effects: list[Acked | Failed] = []
         for root, cell in self._held.expire(self._now_ms):
             state = state_of(cell)
-            effects.extend(self._follow(root, cell, state, TRANSITIONS[state, Cause.DEADLINE]))
+            effects.extend(self._follow(root, cell, state, self._transitions[state, Cause.DEADLINE]))
         return iter(effects)
 
     def next_deadline_ms(self) -> int | None:
@@ -197,7 +204,7 @@ class Acker:
     def _row(self, root: int, cause: Cause) -> tuple[State, Row]:
         cell = self._held.get(root)
         state = State.UNKNOWN if cell is None else state_of(cell)
-        row = TRANSITIONS.get((state, cause))
+        row = self._transitions.get((state, cause))
         if row is None:
             raise AckError(
                 f"init of root {shown(root)}, which is {state.value} already; every emission of a spout needs a root id "

@@ -23,6 +23,7 @@ __all__ = [
     "MAX_COMPONENTS",
     "MAX_TASK",
     "TRANSITIONS",
+    "WITH_ROTATION",
     "Acked",
     "Cause",
     "Cell",
@@ -97,7 +98,7 @@ TRANSITIONS: dict[tuple[State, Cause], Row] = {
     (_U, Cause.ACK): Row(_E, renews=True),
     (_U, Cause.ACK_ZERO): Row(_E, renews=True),
     (_U, Cause.FAIL): Row(_D, renews=True),
-    (_U, Cause.RESET): Row(_U),  # Storm makes an entry of it; the init that may follow has a whole timeout anyway
+    (_U, Cause.RESET): Row(_U),  # nothing to reset yet; the init that may follow has a whole timeout anyway
     (_O, Cause.ACK): Row(_O),
     (_O, Cause.ACK_ZERO): Row(_U, Acked),
     (_O, Cause.FAIL): Row(_C, Reason.FAILED, renews=True),
@@ -107,15 +108,15 @@ TRANSITIONS: dict[tuple[State, Cause], Row] = {
     (_E, Cause.INIT_ZERO): Row(_U, Acked),
     (_E, Cause.ACK): Row(_E),
     (_E, Cause.ACK_ZERO): Row(_E),
-    (_E, Cause.FAIL): Row(_D),
+    (_E, Cause.FAIL): Row(_D, renews=True),  # remembered for T since the fail, as in Storm, not since the first ack
     (_E, Cause.RESET): Row(_E, renews=True),
     (_E, Cause.DEADLINE): Row(_U),  # its init was lost: who sent it knows no ack, and times out on its own
     (_D, Cause.INIT): Row(_C, Reason.FAILED, renews=True),  # a fail wins over a zero; in Storm the zero wins
     (_D, Cause.INIT_ZERO): Row(_C, Reason.FAILED, renews=True),
     (_D, Cause.ACK): Row(_D),
     (_D, Cause.ACK_ZERO): Row(_D),
-    (_D, Cause.FAIL): Row(_D),
-    (_D, Cause.RESET): Row(_D),
+    (_D, Cause.FAIL): Row(_D, renews=True),
+    (_D, Cause.RESET): Row(_D, renews=True),
     (_D, Cause.DEADLINE): Row(_U),
     (_C, Cause.ACK): Row(_C),
     (_C, Cause.ACK_ZERO): Row(_C),
@@ -123,6 +124,9 @@ TRANSITIONS: dict[tuple[State, Cause], Row] = {
     (_C, Cause.RESET): Row(_C),
     (_C, Cause.DEADLINE): Row(_U),
 }
+
+WITH_ROTATION: dict[tuple[State, Cause], Row] = {**TRANSITIONS, (_E, Cause.INIT): Row(_O)}
+"""The transitions of an acker with rotation: as in Storm an entry keeps the age that it had before its init."""
 
 VALUE_MASK = (1 << 64) - 1
 STATE_SHIFT, SEEN_SHIFT, TASK_SHIFT, DEADLINE_SHIFT = 64, 66, 82, 106

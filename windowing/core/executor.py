@@ -57,6 +57,9 @@ class WindowedBoltExecutor:
     ...     print(effect.window.get() if hasattr(effect, "window") else effect)
     ['t1', 't2']
     Expired(count=2, key=None)
+    >>> for position, effect in executor.add_batch(["t4", "t5"], [9, 2]):  # t5 is late
+    ...     print(position, effect.payloads)
+    1 ['t5']
     """
 
     def __init__(

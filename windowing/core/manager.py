@@ -48,6 +48,14 @@ class WindowManager(KeyedMachine[WindowTrack]):
     []
     >>> [effect.window.get() for effect in manager.advance(3) if isinstance(effect, Activation)]
     [['a', 'b']]
+
+    `add_batch` yields each effect with the position of the tuple that caused it, the other entries effects alone:
+
+    >>> by_arrival = WindowManager(WindowConfig(length=count(2), slide=count(2)))
+    >>> for position, effect in by_arrival.add_batch(["a", "b", "c"], [0, 0, 0]):
+    ...     print(position, effect.window.get() if isinstance(effect, Activation) else effect)
+    1 ['a', 'b']
+    1 Expired(count=2, key=None)
     """
 
     kind = "WindowManager"

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from windowing.core.fields import column_of
+from windowing.core.storm_names import StormNames
 from windowing.errors import StaleWindowError, represented
 
 __all__ = ["ListContent", "TupleWindow", "WindowContent"]
@@ -53,7 +54,7 @@ class ListContent:
         raise TypeError("this window keeps tuples, not an aggregate; declare the bolt with aggregate=...")
 
 
-class TupleWindow:
+class TupleWindow(StormNames):
     """The tuples of one firing, in (timestamp, arrival) order, with the new and the expired ones at hand.
 
     Valid until the bolt's `execute` returns; asked later it raises StaleWindowError, so copy what must live longer:
@@ -64,6 +65,8 @@ class TupleWindow:
     """
 
     __slots__ = ("_content", "_valid", "end_timestamp", "key", "start_timestamp")
+
+    _elsewhere = {"getIter": "iter(window)"}  # noqa: RUF012 - nobody changes it
 
     def __init__(
         self, content: WindowContent, start_timestamp: int | None, end_timestamp: int, key: Any = None

@@ -33,7 +33,7 @@ from windowing.runtime.states_in_use import StatesInUse
 from windowing.runtime.tasks import BoltTask, Task
 from windowing.runtime.windowed import WindowedBoltTask
 from windowing.topology.marking import ComponentKind
-from windowing.topology.plan import Topology
+from windowing.topology.plan import Topology, required
 from windowing.transactions.state import StateProvider
 
 __all__ = ["LocalCluster", "run_topology"]
@@ -72,7 +72,7 @@ class LocalCluster(LoopedCluster):
 
     def __init__(
         self,
-        topology: Topology,
+        topology: Topology | None = None,
         *,
         batches: Batches | None = None,
         clock: Clock | None = None,
@@ -81,7 +81,7 @@ class LocalCluster(LoopedCluster):
         states: StateProvider | None = None,
         state_path: str | Path | None = None,
     ) -> None:
-        self.topology = topology
+        topology = self.topology = required(topology, "LocalCluster")
         self._batches = _checked_batches(topology, batches)
         self._hub = Hub(seed or 0, topology.config.acker_executors)
         super().__init__(topology.name, clock, self._hub, seed)

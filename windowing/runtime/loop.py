@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from windowing.core.measures import Duration, as_duration_ms
+from windowing.core.storm_names import StormNames
 from windowing.errors import WindowingError
 from windowing.runtime.clock import Clock, SystemClock, VirtualClock
 from windowing.runtime.hub import Hub
@@ -64,8 +65,22 @@ class Loop:
         return True
 
 
-class LoopedCluster(ABC):
+_RUN = "with LocalCluster(topology) as cluster: cluster.run(). Name and settings are TopologyBuilder(name).configure({...})"
+_END = "close(), or leave the with block"
+
+
+class LoopedCluster(StormNames, ABC):
     """A cluster on a Loop; a context manager. clock: the system's if left out. seed: None does every step in its order."""
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("submit_topology", "submitTopology", "submit_topology_with_opts", "submitTopologyWithOpts"), _RUN
+        ),
+        **dict.fromkeys(
+            ("kill_topology", "killTopology", "kill_topology_with_opts", "killTopologyWithOpts", "shutdown"), _END
+        ),
+        "rebalance": "max_task_parallelism= of the settings, and begin again",
+    }
 
     def __init__(self, name: str, clock: Clock | None, hub: Hub, seed: int | None) -> None:
         self.clock: Clock = clock or SystemClock()

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from windowing.acking.ledger import Acked, Failed
 from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.core.checks import DEFAULT_STREAM
+from windowing.core.storm_names import StormNames
 from windowing.errors import BoltError, ConfigError, shown
 from windowing.runtime.hub import INIT, Hub, Outbox
 from windowing.runtime.tasks import Task
@@ -267,6 +268,10 @@ class SpoutTask(Task):
         self.emissions += 1
         return self._send(checked, stream, message_id, task)
 
+    def refuse(self, given: tuple[Any, ...], method: str) -> Exception:
+        """Return the error of an emit whose arguments have no names."""
+        return self._outlet.refuse(given, "message_id", method)
+
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
         self.hub.report(self.context.component, self.context.task, error)
@@ -360,7 +365,7 @@ class SpoutTask(Task):
         return blame(self.context.called("spout"), problem, where, self._file, (__file__,))
 
 
-class SpoutCollector:
+class SpoutCollector(StormNames):
     """What a spout emits to. Source: Storm's `SpoutOutputCollector`."""
 
     __slots__ = ("_task",)
@@ -368,12 +373,18 @@ class SpoutCollector:
     def __init__(self, task: SpoutTask) -> None:
         self._task = task
 
-    def emit(self, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> Sequence[int]:
+    def emit(self, values: Any, *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> Sequence[int]:
         """Emit one row; with a message id it is tracked. Returns the ids of the tasks that it goes to."""
+        if stray:
+            raise self._task.refuse((values, *stray), "emit")
         return self._task.emit(values, stream, message_id, None)
 
-    def emit_direct(self, task: int, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
+    def emit_direct(
+        self, task: int, values: Any, *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM
+    ) -> None:
         """Emit one row to the task of this index, on a stream that is declared direct."""
+        if stray:
+            raise self._task.refuse((values, *stray), "emit_direct")
         self._task.emit(values, stream, message_id, task)
 
     def report_error(self, error: BaseException) -> None:

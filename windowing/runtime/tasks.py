@@ -22,6 +22,7 @@ from windowing.acking.acker import Acker
 from windowing.acking.anchors import Anchors
 from windowing.acking.ledger import Acked, Failed
 from windowing.core.checks import DEFAULT_STREAM
+from windowing.core.storm_names import StormNames
 from windowing.errors import ConfigError, FailedException, ReportedFailedException, shown
 from windowing.runtime.hub import ACK, FAIL, INIT, Delivery, Hub, Outbox
 from windowing.topology.calls import BoltCaller
@@ -229,7 +230,7 @@ class RichBoltTask(BoltTask):
         """Nothing: as long as it holds tuples, time goes on and ticks come."""
 
 
-class BoltCollector:
+class BoltCollector(StormNames):
     """What a Bolt emits to and acks by. Source: Storm's `OutputCollector`."""
 
     __slots__ = ("_task",)
@@ -238,16 +239,20 @@ class BoltCollector:
         self._task = task
 
     def emit(
-        self, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
+        self, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> Sequence[int]:
         """Emit one row anchored to these tuples; returns the ids of the tasks that it goes to."""
+        if stray:
+            raise self._task.caller.outlet.refuse((values, *stray), "anchors")
         checked = self._task.caller.outlet.checked(values, stream, False)
         return self._task.outbox.send(stream, checked, _anchors_of(anchors))
 
     def emit_direct(
-        self, task: int, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
+        self, task: int, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> None:
         """Emit one row to the task of this index, on a stream that is declared direct."""
+        if stray:
+            raise self._task.caller.outlet.refuse((values, *stray), "anchors", "emit_direct")
         checked = self._task.caller.outlet.checked(values, stream, True)
         self._task.outbox.send(stream, checked, _anchors_of(anchors), task)
 

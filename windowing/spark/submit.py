@@ -37,7 +37,7 @@ from windowing.spark.topology_definition import described
 from windowing.spark.wire import stream_name
 from windowing.spark.wiring import Wiring, wired
 from windowing.topology.marking import ComponentKind
-from windowing.topology.plan import Component, Topology
+from windowing.topology.plan import Component, Topology, required
 from windowing.topology.stages import stages_of
 
 __all__ = ["Sources", "submit"]
@@ -73,6 +73,7 @@ def submit(
     Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first
     batch.
     """
+    required(topology, "submit")
     require_session(spark)
     require_start(checkpoint, query_name)
     require_mapping("sources", sources)

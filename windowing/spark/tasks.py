@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import DEFAULT_STREAM
+from windowing.core.storm_names import StormNames
 from windowing.errors import BoltError, FailedException, ReportedFailedException, shown, told
 from windowing.spark.edges import NO_ROOTS, Roots, merged
 from windowing.spark.unreadable import asked_unreadable, held
@@ -223,7 +224,7 @@ class _Call(NamedTuple):
         return cls([], [], [])
 
 
-class _Collector:
+class _Collector(StormNames):
     """What a Bolt that acks by itself emits to. Of the anchors only the roots are kept: within the batch the batch is the tree."""
 
     def __init__(self, caller: BoltCaller, component: str) -> None:
@@ -232,17 +233,21 @@ class _Collector:
         self._call = _Call.empty()
 
     def emit(
-        self, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
+        self, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> Sequence[int]:
         """Emit a row; it has no tasks to tell of yet, so the answer is empty."""
+        if stray:
+            raise self._caller.outlet.refuse((values, *stray), "anchors")
         row = Emitted(stream, self._caller.outlet.checked(values, stream, False))
         self._call.rows.append((row, _anchored_to(anchors)))
         return ()
 
     def emit_direct(
-        self, task: int, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
+        self, task: int, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> None:
         """Emit a row to the task of this index."""
+        if stray:
+            raise self._caller.outlet.refuse((values, *stray), "anchors", "emit_direct")
         row = Emitted(stream, self._caller.outlet.checked(values, stream, True), task)
         self._call.rows.append((row, _anchored_to(anchors)))
 

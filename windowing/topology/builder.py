@@ -12,13 +12,15 @@ may be called again. Source: Storm's `TopologyBuilder`, `BoltDeclarer`, `SpoutDe
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from windowing.core.checks import DEFAULT_STREAM
+from windowing.core.storm_names import StormNames
 from windowing.errors import shown
-from windowing.topology.config_keys import Setting
+from windowing.topology.config_keys import Setting, without_effect
 from windowing.topology.drafts import Draft, Facts, facts_of
 from windowing.topology.groupings import (
     AllGrouping,
@@ -41,7 +43,7 @@ __all__ = ["Declarer", "TopologyBuilder"]
 _Names = Fields | str | Iterable[str]
 
 
-class Declarer:
+class Declarer(StormNames):
     """What `set_spout` and `set_bolt` return: says what a component reads and how it is set, and returns itself.
 
     The grouping methods name a component and one of its streams; docs/topology.md says what each does.
@@ -111,7 +113,7 @@ class Declarer:
         return f"Declarer({self._draft.id!r})"
 
 
-class TopologyBuilder:
+class TopologyBuilder(StormNames):
     """Collects a topology. `name` is what it is called in messages, drawings and checkpoints.
 
     >>> from windowing.topology.marking import bolt, spout
@@ -132,6 +134,8 @@ class TopologyBuilder:
         c_split["split ×2"]
         c_sentences -- "shuffle" --> c_split
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(("createTopology", "create_topology"), "build()")
 
     def __init__(self, name: str = "topology") -> None:
         self.name = name
@@ -162,7 +166,11 @@ class TopologyBuilder:
             problems += rule(facts)
         if problems:
             raise TopologyError(self.name if isinstance(self.name, str) else shown(self.name), tuple(problems))
-        return _topology(self.name, facts)
+        topology = _topology(self.name, facts)
+        idle = without_effect([*topology.config.own, *(key for each in facts.configs.values() for key in each.own)])
+        if idle is not None:
+            warnings.warn(f"topology {self.name!r}: settings {idle}", stacklevel=2)
+        return topology
 
     def _add(self, draft: Draft) -> Declarer:
         self._drafts.append(draft)

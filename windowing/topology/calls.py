@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from windowing.core.checks import DEFAULT_STREAM
+from windowing.core.storm_names import StormNames, emit_advice, stream_or_value
 from windowing.errors import BoltError, FailedException, shown
 from windowing.topology.blame import blame, file_of
 from windowing.topology.bolts import CallStyle
@@ -47,7 +48,7 @@ class Outlet:
         """Return `values` (a tuple, a list, a dict by name, a scalar for one field) in the order of the stream's fields."""
         found = self._streams.get(stream)
         if found is None:
-            raise RowError(self._unknown(stream))
+            raise RowError(self._unknown(stream) + stream_or_value(values, stream, self._streams))
         schema, is_direct = found
         if direct is not is_direct:
             raise RowError(
@@ -57,6 +58,10 @@ class Outlet:
             )
         return row_of(values, schema, stream)
 
+    def refuse(self, given: tuple[Any, ...], tracked: str = "", method: str = "emit") -> RowError:
+        """Return the error of an emit whose arguments have no names."""
+        return RowError(emit_advice(given, self._streams, tracked, method))
+
     def _unknown(self, stream: Any) -> str:
         if stream in self._others:
             return f"stream {stream!r} takes {self._others[stream]} only; emit on another one"
@@ -64,7 +69,7 @@ class Outlet:
         return f"stream {shown(stream)} is not declared, there are {declared}; add it to output={{...}}"
 
 
-class CollectedRows:
+class CollectedRows(StormNames):
     """What a bolt of (tuple, collector) emits to, valid until its call returns. Source: `BasicOutputCollector`."""
 
     __slots__ = ("_open", "_outlet", "rows")
@@ -74,14 +79,18 @@ class CollectedRows:
         self._open = True
         self.rows: list[Emitted] = []
 
-    def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> None:
+    def emit(self, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
         """Emit one row, anchored to the tuple that is being executed."""
         self._check_open(values)
+        if stray or type(stream) is not str:
+            raise self._outlet.refuse((values, stream, *stray))
         self.rows.append(Emitted(stream, self._outlet.checked(values, stream, False)))
 
-    def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM) -> None:
+    def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
         """Emit one row to the task of this index, on a stream that is declared direct."""
         self._check_open(values)
+        if stray or type(stream) is not str:
+            raise self._outlet.refuse((values, stream, *stray), method="emit_direct")
         self.rows.append(Emitted(stream, self._outlet.checked(values, stream, True), task))
 
     def take(self) -> list[Emitted]:

@@ -18,7 +18,7 @@ from windowing.core.checks import did_you_mean
 from windowing.core.measures import as_duration_ms
 from windowing.errors import ConfigError, shown
 
-__all__ = ["KEYS", "ComponentConfig", "Key", "Setting", "TopologyConfig", "read_settings"]
+__all__ = ["KEYS", "ComponentConfig", "Key", "Setting", "TopologyConfig", "read_settings", "without_effect"]
 
 Setting = tuple[str, Any]
 """A key as it was written, and its value."""
@@ -243,19 +243,62 @@ KEYS = (
 
 POINTLESS = {
     "topology.tasks": "the number of tasks is the parallelism= of set_spout and set_bolt, or set_num_tasks",
-    "topology.workers": "the driver decides how many processes there are: one locally, Spark's cores on Spark",
     "topology.name": "the name is given to TopologyBuilder",
-    "topology.worker.": "there are no worker processes of Storm's; on Spark configure the session",
     "topology.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
     "topology.skip.missing.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
     "topology.bolts.": "windows are declared by @windowed_bolt(length=..., slide=..., timestamp=..., lag=...)",
     "topology.trident.": "a batch is what the driver cuts: batches= locally, the trigger on Spark",
-    "topology.component.": "memory and cores are the driver's; on Spark configure the session",
-    "topology.executor.": "there are no executor threads of Storm's",
-    "topology.transfer.": "there are no transfer queues",
-    "topology.backpressure.": "a spout stops at topology.max.spout.pending",
 }
-"""Beginnings of Storm's keys that mean nothing here, and what to do instead."""
+"""Beginnings of Storm's keys that mean nothing here but would change results or the topology there, and what to do instead."""
+
+_WORKERS = "there are no worker processes of Storm's: LocalCluster is one process, on Spark configure the session"
+_QUEUES = "there are no queues between threads; a spout stops at topology.max.spout.pending"
+_IDLE = "a spout that has nothing is asked again after topology.sleep.spout.wait.strategy.time.ms"
+
+WITHOUT_EFFECT = {
+    "topology.workers": "LocalCluster is one process; on Spark the session's executors and cores decide",
+    "topology.stats.": "every tuple is counted: see the run's result, and the metrics on Spark",
+    "topology.worker.": _WORKERS,
+    "topology.component.": "memory and cores are the session's on Spark",
+    "topology.executor.": _QUEUES,
+    "topology.transfer.": _QUEUES,
+    "topology.backpressure.": _QUEUES,
+    "topology.disruptor.": _QUEUES,
+    "topology.producer.": _QUEUES,
+    "topology.batch.flush.": _QUEUES,
+    "topology.bolt.wait.": "the loop waits for the next deadline",
+    "topology.sleep.spout.wait.strategy": _IDLE,
+    "topology.spout.wait.": _IDLE,
+    "topology.fall.back.on.java.": "values are of declared types, nothing is serialized by Java",
+    "topology.testing.": "tuples are checked against the declared types",
+    "topology.eventlogger.": "there is no event logger",
+    "topology.metrics.": "see the run's result, and the metrics on Spark",
+    "topology.priority": "there is no scheduler of Storm's",
+    "topology.scheduler.": "there is no scheduler of Storm's",
+    "topology.spread.": "there is no scheduler of Storm's",
+    "topology.submitter.": "the process and the session have a user of their own",
+    "topology.users": "there is no Nimbus",
+    "topology.groups": "there is no Nimbus",
+    "topology.auto-credentials": "there is no Nimbus",
+    "topology.classpath": _WORKERS,
+    "topology.environment": _WORKERS,
+}
+"""Beginnings of Storm's keys that change no result there and nothing here, and why: they are taken, and said once."""
+
+
+def without_effect(names: Iterable[str]) -> str | None:
+    """Return the sentence about those of the keys that have no effect here, None if there are none of them.
+
+    >>> without_effect(["topology.workers", "app.host"])
+    "without effect: topology.workers (LocalCluster is one process; on Spark the session's executors and cores decide)"
+    """
+    found = {name: reason for name in names if (reason := _idle(name)) is not None}
+    told = "; ".join(f"{name} ({reason})" for name, reason in sorted(found.items()))
+    return f"without effect: {told}" if told else None
+
+
+def _idle(name: str) -> str | None:
+    return next((reason for beginning, reason in WITHOUT_EFFECT.items() if name.startswith(beginning)), None)
 
 
 def read_settings(settings: Iterable[Setting], place: str) -> tuple[dict[str, Any], list[str]]:
@@ -305,6 +348,8 @@ def _foreign(name: Any, value: Any) -> str | None:
     for beginning, reason in POINTLESS.items():
         if name.startswith(beginning):
             return f"{name} has no meaning here: {reason}"
+    if _idle(name) is not None:
+        return None if _is_plain(value) else f"{name} is plain data (text, numbers, lists, dicts), got {shown(value)}"
     ours = name.startswith(("topology.", "storm.", "windowing."))
     if ours or "." not in name:
         known = [key.storm if ours else key.typed for key in KEYS]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from windowing.core.storm_names import missing
 from windowing.topology.config_keys import TopologyConfig
 
 __all__ = ["TaskContext"]
@@ -31,3 +32,21 @@ class TaskContext(NamedTuple):
         ("bolt 'count'", "task 1 of bolt 'count'")
         """
         return f"task {self.task} of {kind} {self.component!r}" if self.tasks > 1 else f"{kind} {self.component!r}"
+
+
+_IN_STORM = {
+    "getThisTaskId": "context.task, which counts from 0 within the component",
+    "getThisTaskIndex": "context.task",
+    "getThisComponentId": "context.component",
+    "getComponentId": "context.component",
+    "getComponentTasks": "range(context.tasks)",
+    "getConf": "context.config",
+    "get": 'context.config.own["app.key"], or context.config by typed names',
+}
+
+
+def _no_such(context: TaskContext, name: str) -> Any:
+    raise missing(type(context), name, _IN_STORM)
+
+
+TaskContext.__getattr__ = _no_such  # type: ignore[attr-defined]  # the body of a NamedTuple would type it

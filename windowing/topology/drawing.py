@@ -43,11 +43,16 @@ def mermaid(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
     lines = ["flowchart LR"]
     for box in boxes:
         opening, closing = _SHAPES[box.shape]
-        lines.append(f'    c_{box.name}{opening}"{"<br/>".join(map(_escaped, box.lines))}"{closing}')
+        lines.append(f'    {_id(box.name)}{opening}"{"<br/>".join(map(_escaped, box.lines))}"{closing}')
     for arrow in arrows:
         head, tail = ("-.", ".->") if arrow.dotted else ("--", "-->")
-        lines.append(f'    c_{arrow.source} {head} "{_escaped(arrow.label)}" {tail} c_{arrow.target}')
+        lines.append(f'    {_id(arrow.source)} {head} "{_escaped(arrow.label)}" {tail} {_id(arrow.target)}')
     return "\n".join(lines) + "\n"
+
+
+def _id(name: str) -> str:
+    """Return the id of a box: `-` and `.` of a name are written by their codes, for a dash may be part of an arrow."""
+    return f"c_{name}".replace("-", "_2d_").replace(".", "_2e_")
 
 
 def _escaped(text: str) -> str:

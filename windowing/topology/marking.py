@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from windowing.core.checks import DEFAULT_STREAM, did_you_mean
 from windowing.errors import ConfigError, shown
@@ -80,7 +80,9 @@ class Declaration:
         return self.kind in (ComponentKind.SPOUT, ComponentKind.INPUT)
 
 
-def spout(*, output: _Output, direct: str | tuple[str, ...] | list[str] = ()) -> Callable[[_Target], _Target]:
+def spout(
+    bare: Any = None, /, *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()
+) -> Callable[[_Target], _Target]:
     """Declare a spout, on a class with `next_tuple`, or on a function of () or (collector).
 
     `output` are the fields of the rows, or a mapping of streams to fields; `direct` the streams on which the emitter names the
@@ -92,18 +94,25 @@ def spout(*, output: _Output, direct: str | tuple[str, ...] | list[str] = ()) ->
     >>> list(numbers()), declaration_of(numbers).kind.value
     ([0, 1, 2], 'spout')
     """
+    if bare is not None or output is None:
+        on = "" if bare is None else f" on {title_of(bare)!r}" if callable(bare) else f" of {shown(bare)}"
+        raise ConfigError(f"@spout{on} does not name the fields of its rows; write @spout(output='sentence string')")
     outputs = declare_streams(output)
     marked = _direct(direct, outputs)
     return _marker(lambda target, title: _spout_of(target, title, outputs, marked))
 
 
+@overload
+def bolt(bare: _Target, /) -> _Target: ...
+@overload
 def bolt(
     *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()
-) -> Callable[[_Target], _Target]:
+) -> Callable[[_Target], _Target]: ...
+def bolt(bare: Any = None, /, *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()) -> Any:
     """Declare a bolt, on a class with `execute`, or on a function of (tuple) or (tuple, collector).
 
-    Without `output` it emits nothing. A subclass of Bolt acks by itself, what any other one is handed is acked when it returns.
-    A class with `init_state` is stateful. Raises ConfigError where the declaration cannot work.
+    Without `output`, and as a bare `@bolt`, it emits nothing. A subclass of Bolt acks by itself, what any other one is handed is
+    acked when it returns. A class with `init_state` is stateful. Raises ConfigError where the declaration cannot work.
 
     >>> @bolt(output="word string")
     ... def split(tuple):
@@ -113,7 +122,12 @@ def bolt(
     """
     outputs = {} if output is None else declare_streams(output)
     marked = _direct(direct, outputs)
-    return _marker(lambda target, title: _bolt_of(target, title, outputs, marked))
+    mark: Callable[[Any], Any] = _marker(lambda target, title: _bolt_of(target, title, outputs, marked))
+    if bare is None:
+        return mark
+    if isinstance(bare, str | Schema | Mapping) or output is not None:
+        raise ConfigError(f"@bolt got {shown(bare)} without a name; write @bolt(output='word string')")
+    return mark(bare)
 
 
 def declaration_of(target: Any) -> Declaration:

@@ -26,7 +26,7 @@ from windowing.topology.groupings import Grouping
 from windowing.topology.marking import ComponentKind, Declaration
 from windowing.topology.schema import Schema
 
-__all__ = ["Component", "OutputStream", "Subscription", "Topology", "TopologyError"]
+__all__ = ["Component", "OutputStream", "Subscription", "Topology", "TopologyError", "required"]
 
 
 class TopologyError(ConfigError):
@@ -208,6 +208,17 @@ class Topology:
             for found in self.components[name].inputs:
                 stream = "" if found.stream == DEFAULT_STREAM else f"{found.stream}: "
                 yield Arrow(found.component, name, f"{stream}{found.grouping}", not self.stream(found).own)
+
+
+def required(given: Any, runner: str) -> Topology:
+    """Return a Topology, or raise ConfigError that says what the runner is given here; in Storm it is (name, conf, topology)."""
+    if isinstance(given, Topology):
+        return given
+    built = " its build()" if hasattr(given, "set_bolt") else " builder.build()"
+    raise ConfigError(
+        f"{runner} runs a Topology, got {shown(given)}; give{built} (its name is TopologyBuilder's, its settings are "
+        "builder.configure({...}))"
+    )
 
 
 def _definition(component: Component) -> dict[str, Any]:

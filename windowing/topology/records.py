@@ -14,11 +14,12 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from windowing.core.checks import did_you_mean
+from windowing.core.storm_names import StormNames, getters
 
 __all__ = ["Record", "record_of", "record_type"]
 
 
-class Record:
+class Record(StormNames):
     """What every record can do; `record_type` makes the class for the fields of a stream.
 
     >>> row = record_type(("origin", "flight no"))("JFK", 7)
@@ -34,6 +35,14 @@ class Record:
     _by_name = True
     """Tells `aggregate=` to read fields by item (windowing/core/partials.py); an attribute may be called otherwise."""
     _positions: ClassVar[Mapping[str, int]]
+    _elsewhere = getters("row") | {
+        "getValues": "tuple(row)",
+        "getFields": "row._fields",
+        "get_values": "tuple(row)",
+        "get_fields": "row._fields",
+        "as_dict": "row._asdict()",
+        "contains": '"word" in row._fields',
+    }
 
     def __getitem__(self, key: Any) -> Any:
         if type(key) is not str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from windowing.core.checks import checked_name, did_you_mean
-from windowing.errors import ConfigError, shown
+from windowing.core.checks import did_you_mean
+from windowing.errors import shown
 from windowing.topology.drafts import REASON, Draft, Facts, stream_called
 from windowing.topology.groupings import CustomGrouping, DirectGrouping, FieldsGrouping
 from windowing.topology.hashing import hashable
@@ -22,28 +22,35 @@ from windowing.topology.window_rules import WINDOW_RULES
 __all__ = ["RULES", "name_problem"]
 
 
+_CALLED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
+
+
 def name_problem(name: object, what: str) -> str | None:
-    """Return why something may not be called `name`, None for a good name."""
-    try:
-        checked_name(name, what)
-    except ConfigError:
-        better = re.sub(r"\W", "_", name, flags=re.ASCII)[:62] if isinstance(name, str) else ""
-        better = better if better[:1].isalpha() else f"c{better}" if better else "word_count"
-        return (
-            f"{what} is a name of letters, digits and underscores that begins with no digit, at most 63 long, "
-            f"got {shown(name)}; write for example {better!r}"
-        )
-    return None
+    """Return why something may not be called `name`, None for a good name.
+
+    Topologies, components and streams of batches have names as in Storm's examples, with `-` and `.`: no driver makes columns or
+    tables of them. What does become one (fields, streams, states, windowed bolts alone) is an identifier: `checked_name`.
+    """
+    if isinstance(name, str) and _CALLED.fullmatch(name):
+        return None
+    better = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:62] if isinstance(name, str) else ""
+    better = better if better[:1].isalpha() else f"c{better}" if better else "word_count"
+    return (
+        f"{what} is a name of letters, digits, '_', '-' and '.' that begins with a letter or '_', at most 63 long, "
+        f"got {shown(name)}; write for example {better!r}"
+    )
 
 
 def good_names(facts: Facts) -> Iterator[str]:
-    """An id is a name: letters, digits and underscores, no digit first, at most 63; two underscores first are ours."""
+    """An id is a name: letters, digits, `_`, `-` and `.`, a letter or `_` first, at most 63; two underscores first are ours."""
     for name, draft in facts.drafts.items():
         problem = name_problem(name, f"the id of a {'spout' if draft.is_spout else 'bolt'}")
         if problem is not None:
             yield problem
         elif name.startswith("__"):
             yield f"{draft.called} begins with two underscores, as only the driver's own components do; rename it"
+        elif (owner := name.rpartition(".")[0]) in facts.drafts:
+            yield f"{draft.called} is called like a stream of {owner!r}, whose rows a run gives as {name!r}; rename one of them"
 
 
 def distinct_names(facts: Facts) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from windowing.core.checks import DEFAULT_STREAM
 from windowing.core.config import OnError
+from windowing.core.storm_names import StormNames, emit_advice, stream_or_value
 from windowing.core.windows import TupleWindow
 from windowing.errors import BoltError, printable, shown
 from windowing.topology.blame import blame, file_of, home_of
@@ -38,7 +39,7 @@ class Outcome:
     error: BoltError | None = None
 
 
-class Collector:
+class Collector(StormNames):
     """What a bolt of (window, collector) emits to, valid until its call returns. Source: Storm's `OutputCollector`."""
 
     __slots__ = ("_bolt", "_emissions", "_open")
@@ -48,7 +49,7 @@ class Collector:
         self._emissions: list[Emission] = []
         self._open = True
 
-    def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> None:
+    def emit(self, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
         """Emit one row: a tuple, a list, a dict by field name, or a scalar where the stream has one field; or a table of rows.
 
         Raises BoltError for a stream that is not declared, a row that does not fit it, or a call that came too late.
@@ -57,9 +58,11 @@ class Collector:
             raise BoltError(
                 f"bolt {self._bolt.name!r} emitted {shown(values)} after its execute had returned; emit while it runs"
             )
+        if stray or type(stream) is not str:
+            raise RowError(emit_advice((values, stream, *stray), self._bolt.outputs))
         schema = self._bolt.outputs.get(stream)
         if schema is None:
-            raise RowError(_unknown_stream(self._bolt, stream))
+            raise RowError(_unknown_stream(self._bolt, stream) + stream_or_value(values, stream, self._bolt.outputs))
         if is_table(values):
             self._emissions += [(stream, row) for row in rows_of(values, schema, stream)]
         else:

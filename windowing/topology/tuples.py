@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from windowing.core.checks import DEFAULT_STREAM, checked_name, did_you_mean
+from windowing.core.storm_names import getters, missing
 from windowing.errors import ConfigError, shown
 
 __all__ = ["SYSTEM", "TICK", "Fields", "Origin", "Tuple", "Values", "is_tick", "late_values"]
@@ -22,6 +23,12 @@ SYSTEM, TICK = "__system", "__tick"
 """The component and the stream that tick tuples come from."""
 
 _NO_IDS: Mapping[int, int] = {}
+_IN_STORM = getters("tuple") | {
+    "contains": '"word" in tuple.get_fields()',
+    "fieldIndex": 'tuple.get_fields().index("word")',
+    "getSourceStreamId": "source_stream",
+    "getSourceGlobalStreamId": "source_component and source_stream",
+}
 
 
 class Fields:
@@ -161,7 +168,8 @@ class Tuple:
         if name.startswith("__") or name in Tuple.__slots__:
             raise AttributeError(name)
         if name not in self._origin.fields:
-            raise AttributeError(f"a tuple of {self._origin!r} has no field {name!r}")
+            said = f"a tuple of {self._origin!r} has no field {name!r}"
+            raise missing(Tuple, name, _IN_STORM, said) if _is_method(name) else AttributeError(said)
         return self._values[self._origin.fields.index(name)]
 
     def __len__(self) -> int:
@@ -180,6 +188,11 @@ def late_values(late: Tuple, fields: tuple[str, ...]) -> tuple[Any, ...]:
     if late._origin.fields.names == fields:
         return late._values
     return tuple(map(late.as_dict().get, fields))
+
+
+def _is_method(name: str) -> bool:
+    """Whether a name that is no field is one of Storm's methods."""
+    return name in _IN_STORM or (name.startswith("get") and name[3:4].isupper())
 
 
 def is_tick(tuple: Tuple) -> bool:

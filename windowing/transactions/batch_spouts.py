@@ -20,6 +20,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from windowing.core.storm_names import StormNames, emit_advice
 from windowing.errors import ConfigError, shown
 from windowing.transactions.aggregators import TridentCollector
 from windowing.transactions.attempt import FIRST_TXID, TransactionAttempt
@@ -160,7 +161,7 @@ Pending = tuple[Any, Sequence[Any]]
 """A message id and its values."""
 
 
-class _Cutter:
+class _Cutter(StormNames):
     """The collector of a rich spout: passes rows on to that of the batch, and writes down message ids."""
 
     def __init__(self, report: Callable[[BaseException], None]) -> None:
@@ -169,7 +170,11 @@ class _Cutter:
         self.pending: list[Pending] = []
         self.emitted = 0
 
-    def emit(self, values: Sequence[Any], *, message_id: Any = None, stream: str = "default") -> Sequence[int]:
+    def emit(
+        self, values: Sequence[Any], *stray: Any, message_id: Any = None, stream: str = "default"
+    ) -> Sequence[int]:
+        if stray:
+            raise ConfigError(emit_advice((values, *stray), ("default",), "message_id"))
         if self.target is None:
             raise ConfigError(f"a spout of batches emitted {shown(values)} outside of next_tuple(); emit there")
         self.target.emit(values)

@@ -35,7 +35,7 @@ from windowing.runtime.trident.kept import owners_of
 from windowing.runtime.trident.master import SinkWriter
 from windowing.topology.trident.fields import Row
 from windowing.topology.trident.plan import TridentPlan
-from windowing.topology.trident.topology import TridentTopology
+from windowing.topology.trident.topology import TridentTopology, planned
 from windowing.transactions.coordinator_rules import CoordinatorConfig
 from windowing.transactions.transactional_state import MemoryRecordStore, RecordStore
 
@@ -71,7 +71,7 @@ class TridentCluster(LoopedCluster):
 
     def __init__(
         self,
-        topology: TridentTopology | TridentPlan,
+        topology: TridentTopology | TridentPlan | None = None,
         *,
         batches: Batches | None = None,
         clock: Clock | None = None,
@@ -81,7 +81,7 @@ class TridentCluster(LoopedCluster):
         state_path: str | Path | None = None,
         sinks: Mapping[str, SinkWriter] | None = None,
     ) -> None:
-        self.plan = topology.build() if isinstance(topology, TridentTopology) else topology
+        self.plan = planned(topology, "TridentCluster")
         if records is not None and state_path is not None:
             raise ConfigError(
                 f"topology {self.plan.name!r} was given both records= and state_path={shown(str(state_path))}; leave one out"

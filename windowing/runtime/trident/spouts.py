@@ -132,9 +132,9 @@ class _Counting:
         self._collector = collector
         self.emitted = 0
 
-    def emit(self, values: Any, **how: Any) -> Any:
+    def emit(self, *values: Any, **how: Any) -> Any:
         self.emitted += 1
-        return self._collector.emit(values, **how)
+        return self._collector.emit(*values, **how)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._collector, name)

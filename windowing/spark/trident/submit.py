@@ -43,7 +43,7 @@ from windowing.spark.trident_definition import described
 from windowing.topology.schema import Schema
 from windowing.topology.trident.graph import SpoutNode
 from windowing.topology.trident.plan import TridentPlan
-from windowing.topology.trident.topology import TridentTopology
+from windowing.topology.trident.topology import TridentTopology, planned
 from windowing.topology.trident.units import Section, TridentUnits
 from windowing.topology.trident.windowed import LateTuples, Window
 from windowing.transactions.coordinator_rules import OnFailure
@@ -88,7 +88,7 @@ def submit_trident(
     first batch.
     """
     require_session(spark)
-    plan = topology.build() if isinstance(topology, TridentTopology) else topology
+    plan = planned(topology, "submit_trident")
     units = TridentUnits(plan)
     _require_runnable(plan)
     Attempts(plan)

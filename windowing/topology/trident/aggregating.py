@@ -6,6 +6,7 @@
     reducer       in one place                        reduce(reduce(init(), a), b)
     aggregator    in one place                        init -> aggregate, aggregate, ... -> complete: any rows
     chained       several at once                     the cross product of what each of them emits
+                  combiners with others: init, in each partition ==== exchange ==== combine, reduce, aggregate
 
 A key that has no tuple in a batch has no row. Without keys each partition emits (`partition_aggregate`), or the one partition
 to which an exchange has brought everything (`aggregate`), also if the batch is empty: the count of an empty batch is 0.
@@ -26,7 +27,7 @@ from windowing.topology.trident.code import Report, RowMaker, TridentOutput, rai
 from windowing.topology.trident.fields import Row, key_picker, picker, recorder
 from windowing.topology.trident.processors import Batch, TridentProcessor
 
-__all__ = ["AggregateProcessor", "AggregatorKind", "Emits", "Fold", "Part", "fold_of", "kind_of"]
+__all__ = ["AggregateProcessor", "AggregatorKind", "Emits", "Fold", "InitProcessor", "Part", "fold_of", "kind_of"]
 
 
 class AggregatorKind(Enum):
@@ -171,6 +172,30 @@ class _Slot:
         self.batch = batch
         self.value = value
         self.keys: dict[Any, list[Any]] = {}
+
+
+class InitProcessor(TridentProcessor):
+    """Makes of each row the fields that are kept, and the first value of each combiner. Cost: O(combiners) a row."""
+
+    def __init__(self, who: str, schema: Schema, kept: tuple[str, ...], combiners: tuple[Part, ...]) -> None:
+        self._who = who
+        self._pick = picker(schema, kept)
+        self._inits = [
+            (part.aggregator.init, recorder(schema, part.inputs), RowMaker(part.output).one) for part in combiners
+        ]
+
+    def execute(self, slot: Any, rows: list[Row], source: int = 0) -> list[Row]:
+        made: list[Row] = []
+        row: Row = ()
+        try:
+            for row in rows:
+                begun = self._pick(row)
+                for init, record, make in self._inits:
+                    begun += make((init(record(row)),))
+                made.append(begun)
+        except (Exception, SystemExit) as problem:
+            raise raised(self._who, problem, f"on {shown(row)}") from problem
+        return made
 
 
 class AggregateProcessor(TridentProcessor):

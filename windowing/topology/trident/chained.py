@@ -6,7 +6,8 @@
         .chain_end()
 
     combiners only      partial --exchange--> combine           what travels is a row for each partition (and key)
-    any other           --exchange--> aggregate                 all tuples travel
+    some combiners      init --exchange--> fold                 all tuples travel: the fields that are read, and first values
+    no combiner         --exchange--> aggregate                 all tuples travel
     partition_aggregate aggregate                               nothing travels
 
 The rows of a batch (of a group) are the cross product of what each aggregator emits.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windowing.core.storm_names import StormNames
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.trident.aggregating import AggregatorKind, Emits, kind_of
 from windowing.topology.trident.fields import Names, names_of
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ChainedAggregatorDeclarer"]
 
 
-class ChainedAggregatorDeclarer:
+class ChainedAggregatorDeclarer(StormNames):
     """Collects aggregators; `chain_end` makes the steps. group: the key, None for all tuples together.
 
     to: the exchange that brings all tuples of a batch together, where there is no key.
@@ -72,9 +74,11 @@ class ChainedAggregatorDeclarer:
             )
         if not all(self._full):
             return stream._then(Aggregate(specs, self._group, Emits.EACH))
-        if specs and all(kind_of(spec.aggregator) is AggregatorKind.COMBINER for spec in specs):
-            partial = stream._then(Aggregate(specs, self._group, Emits.EACH, Stage.PARTIAL))
-            return self._together(partial)._then(Aggregate(specs, self._group, self._emits, Stage.COMBINE))
+        combiners = [kind_of(spec.aggregator) is AggregatorKind.COMBINER for spec in specs]
+        if any(combiners):
+            before, after = (Stage.PARTIAL, Stage.COMBINE) if all(combiners) else (Stage.INIT, Stage.FOLD)
+            partial = stream._then(Aggregate(specs, self._group, Emits.EACH, before))
+            return self._together(partial)._then(Aggregate(specs, self._group, self._emits, after))
         return self._together(stream)._then(Aggregate(specs, self._group, self._emits))
 
     def _add(self, inputs: Names | None, aggregator: Any, output: Any, full: bool) -> ChainedAggregatorDeclarer:

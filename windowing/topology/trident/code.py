@@ -17,6 +17,7 @@ from operator import call
 from typing import Any
 
 from windowing.core.checks import DEFAULT_STREAM
+from windowing.core.storm_names import StormNames, emit_advice
 from windowing.errors import BoltError, ConfigError, FailedException, shown
 from windowing.topology.blame import blame, file_of
 from windowing.topology.bolts import CallStyle, title_of
@@ -76,7 +77,7 @@ class RowMaker:
         return list(rows_of(returned, self._schema, DEFAULT_STREAM))
 
 
-class TridentOutput:
+class TridentOutput(StormNames):
     """The collector of one stream: checks what is emitted, and keeps it. Source: Storm's `TridentCollector`."""
 
     __slots__ = ("_maker", "_report", "rows")
@@ -86,8 +87,10 @@ class TridentOutput:
         self._report = report
         self.rows: list[Row] = []
 
-    def emit(self, values: Any) -> None:
+    def emit(self, values: Any, *stray: Any) -> None:
         """Emit one row: a tuple, a list, a dict by name, or a scalar where the stream has one field."""
+        if stray:
+            raise RowError(emit_advice((values, *stray), ()))
         self.rows.append(self._maker.one(values))
 
     def report_error(self, error: BaseException) -> None:

@@ -10,20 +10,34 @@ from windowing.core.checks import did_you_mean
 from windowing.errors import shown
 from windowing.topology.hashing import hashable
 from windowing.topology.schema import Schema
-from windowing.topology.trident.aggregating import AggregateProcessor, AggregatorKind, Emits, Part, kind_of
+from windowing.topology.trident.aggregating import (
+    AggregateProcessor,
+    AggregatorKind,
+    Emits,
+    InitProcessor,
+    Part,
+    kind_of,
+)
 from windowing.topology.trident.fields import chosen, extended, short_title
 from windowing.topology.trident.joining import JoinProcessor, JoinType
 from windowing.topology.trident.operations import NO_FIELDS, Check, Operation, Place
+from windowing.topology.trident.processors import TridentProcessor
 
 __all__ = ["AggSpec", "Aggregate", "Join", "Stage", "resolve_spec"]
 
 
 class Stage(Enum):
-    """Which part of an aggregation a node does: all of it, or, with combiners, what comes before or after the exchange."""
+    """Which part of an aggregation a node does: all of it, or what comes before or after the exchange.
+
+    PARTIAL and COMBINE: of combiners only. INIT and FOLD: of combiners in a chain with other aggregators, which need every tuple:
+    before the exchange each tuple is reduced to the fields that the chain reads and the combiners' first values.
+    """
 
     WHOLE = "aggregate"
     PARTIAL = "partial"
     COMBINE = "combine"
+    INIT = "init"
+    FOLD = "fold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,11 @@ class Aggregate(Operation):
         by = "" if self.group is None else f" by {', '.join(map(str, self.group))}"
         return f"{self.stage.value} {', '.join(spec.title for spec in self.specs)}{by}"
 
+    @property
+    def by_itself(self) -> bool:
+        """Whether it may work wherever its tuples are: others bring together what it makes of them."""
+        return self.stage in (Stage.PARTIAL, Stage.INIT)
+
     def resolve(self, check: Check) -> Schema | None:
         if not self.specs:
             check.note("the chain names no aggregator; add .aggregate(...) before .chain_end()")
@@ -88,23 +107,67 @@ class Aggregate(Operation):
         whole: Schema | None = group
         for part in parts:
             whole = None if whole is None else check.attempt(extended, whole, part.output)
-        return whole
+        if whole is None or self.stage is not Stage.INIT:
+            return whole
+        return self._begun(check.inputs[0], group, parts)
 
-    def processor(self, node: Place) -> AggregateProcessor:
+    def processor(self, node: Place) -> TridentProcessor:
         parts = self._parts(Check(node.called, node.inputs, []))
         assert parts is not None
+        if self.stage is Stage.INIT:
+            combiners = tuple(part for part in parts if _combines(part.aggregator))
+            kept = node.schema.names[: len(node.schema) - len(combiners)]
+            return InitProcessor(node.called, node.inputs[0], kept, combiners)
         partial = self.stage is Stage.PARTIAL
         return AggregateProcessor(node.called, node.inputs[0], parts, self.group, self.emits, partial)
 
-    def _parts(self, check: Check) -> tuple[Part, ...] | None:
-        parts: list[Part] = []
+    def _begun(self, schema: Schema, group: Schema, parts: tuple[Part, ...]) -> Schema:
+        """Return what goes over the exchange: the fields that are read there, in their order, then a value for each combiner."""
+        told = zip(self.specs, parts, strict=True)
+        read = {
+            name for spec, part in told if not _combines(part.aggregator) or spec.output is None for name in part.inputs
+        }
+        kept = chosen(schema, [name for name in schema.names if name in read or name in group.names])
+        taken = {name.lower() for name in kept.names}
+        for number, part in enumerate(part for part in parts if _combines(part.aggregator)):
+            name = f"init_{number}"
+            while name in taken:
+                name = f"{name}_"
+            taken.add(name)
+            kept = extended(kept, Schema((name,), part.output.types))
+        return kept
+
+    def _folded(self, check: Check) -> tuple[Part, ...]:
+        """Return the parts of FOLD; INIT, which made its input, has found every mistake."""
+        schema = check.inputs[0]
+        begun = len(schema) - sum(_combines(spec.aggregator) for spec in self.specs)
+        values, given = iter(schema.names[begun:]), Schema(schema.names[:begun], schema.types[:begun])
+        parts = []
         for spec in self.specs:
-            if self.stage is Stage.COMBINE:  # its partial stage has been resolved, so this finds no mistake
-                output = check.output(spec.output)
-                assert output is not None
-                parts.append(Part(spec.aggregator, output.names, output, combines=True))
-            elif (part := resolve_spec(check, spec, check.inputs[0])) is not None:
-                parts.append(part)
+            if _combines(spec.aggregator):
+                output = chosen(given, spec.inputs or given.names) if spec.output is None else check.output(spec.output)
+                part = None if output is None else Part(spec.aggregator, (next(values),), output, combines=True)
+            else:
+                part = resolve_spec(check, spec, given)
+            assert part is not None
+            parts.append(part)
+        return tuple(parts)
+
+    def _parts(self, check: Check) -> tuple[Part, ...] | None:
+        if self.stage is Stage.FOLD:
+            return self._folded(check)
+        parts: list[Part] = []
+        if (
+            self.stage is Stage.COMBINE
+        ):  # behind the key its partial stage, which has found every mistake, gives a field for each
+            schema = check.inputs[0]
+            fields = list(zip(schema.names, schema.types, strict=True))[len(self.group or ()) :]
+            for spec, (name, kind) in zip(self.specs, fields, strict=True):
+                parts.append(Part(spec.aggregator, (name,), Schema((name,), (kind,)), combines=True))
+            return tuple(parts)
+        for spec in self.specs:
+            part = resolve_spec(check, spec, check.inputs[0])
+            parts += [] if part is None else [part]
         return tuple(parts) if len(parts) == len(self.specs) else None
 
 
@@ -161,6 +224,10 @@ class Join(Operation):
             )
             return None
         return check.output(", ".join(f"{name} {kind}" for name, kind in zip(self.names, types, strict=True)))
+
+
+def _combines(aggregator: Any) -> bool:
+    return kind_of(aggregator) is AggregatorKind.COMBINER
 
 
 def _key(schema: Schema, names: tuple[Any, ...], check: Check) -> Schema | None:

@@ -28,7 +28,7 @@ def has_source(facts: Facts) -> Iterator[str]:
 
 
 def good_names(facts: Facts) -> Iterator[str]:
-    """Streams, functions of DRPC and steps are called by names: letters, digits and underscores, no digit first, at most 63."""
+    """Streams, functions of DRPC and steps have names of letters, digits, `_`, `-`, `.`, a letter or `_` first, at most 63 long."""
     for draft in facts.drafts:
         if isinstance(draft.what, Source):
             what = "the name of a function of DRPC" if draft.what.is_drpc else "the name of a stream"

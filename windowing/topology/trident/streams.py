@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Unpack
 
 from windowing.core.config import WindowOptions
 from windowing.core.measures import Count, Duration
+from windowing.core.storm_names import StormNames
 from windowing.errors import shown
 from windowing.topology.groupings import (
     AllGrouping,
@@ -44,7 +45,7 @@ _Length = Count | Duration | Any
 _Built = TypeVar("_Built")
 
 
-class Stream:
+class Stream(StormNames):
     """A stream of tuples in batches. Made by `TridentTopology`; every method returns a new one."""
 
     __slots__ = ("_draft", "_name", "_sketch")
@@ -274,7 +275,7 @@ class WindowedStream(Stream):
         return self._then(LateTuples(window.options.get("timestamp") is not None))
 
 
-class GroupedStream:
+class GroupedStream(StormNames):
     """A stream in groups of equal values of some fields."""
 
     __slots__ = ("_group", "_stream")
@@ -352,7 +353,7 @@ class GroupedStream:
         return self._stream
 
 
-class TridentState:
+class TridentState(StormNames):
     """A state of a topology, for queries, and the stream of its new values."""
 
     __slots__ = ("_draft", "_name", "_sketch", "id", "spec")

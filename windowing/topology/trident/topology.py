@@ -16,11 +16,13 @@ called again. Source: Storm's `TridentTopology`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from windowing.errors import shown
-from windowing.topology.config_keys import Setting
+from windowing.core.storm_names import StormNames
+from windowing.errors import ConfigError, shown
+from windowing.topology.config_keys import Setting, without_effect
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.schema import Schema
 from windowing.topology.trident.fields import Names, names_of
@@ -32,10 +34,10 @@ from windowing.topology.trident.plan import TridentPlan
 from windowing.topology.trident.planner import built
 from windowing.topology.trident.streams import Stream, TridentState, _spec
 
-__all__ = ["TridentTopology"]
+__all__ = ["TridentTopology", "planned"]
 
 
-class TridentTopology:
+class TridentTopology(StormNames):
     """Collects a topology. `name` is what it is called in messages, drawings and checkpoints."""
 
     def __init__(self, name: str = "trident") -> None:
@@ -95,7 +97,11 @@ class TridentTopology:
 
     def build(self) -> TridentPlan:
         """Return the plan, or raise TopologyError with a sentence for every mistake. Cost: O(steps)."""
-        return built(self.name, self._sketch, self._settings)
+        plan = built(self.name, self._sketch, self._settings)
+        idle = without_effect(plan.config.own)
+        if idle is not None:
+            warnings.warn(f"topology {self.name!r}: settings {idle}", stacklevel=2)
+        return plan
 
     def _of(self, operation: Operation, streams: Sequence[Any], what: str) -> Stream:
         good = [stream for stream in streams if isinstance(stream, Stream)]
@@ -110,6 +116,18 @@ class TridentTopology:
         return Stream(
             self._sketch, self._sketch.add(operation, tuple(stream._draft for stream in good) if complete else ())
         )
+
+
+def planned(given: Any, runner: str) -> TridentPlan:
+    """Return the plan of a TridentTopology, or one that is made already; ConfigError says what the runner is given here."""
+    if isinstance(given, TridentTopology):
+        return given.build()
+    if isinstance(given, TridentPlan):
+        return given
+    raise ConfigError(
+        f"{runner} runs a TridentTopology or its plan, got {shown(given)}; its name and settings are "
+        "TridentTopology(name).configure({...})"
+    )
 
 
 def _flat(streams: Iterable[Any]) -> list[Any]:

@@ -24,7 +24,7 @@ from enum import IntEnum
 from functools import cached_property
 
 from windowing.topology.trident.graph import IndexedEdge, ProcessorNode
-from windowing.topology.trident.grouping import Aggregate, Stage
+from windowing.topology.trident.grouping import Aggregate
 from windowing.topology.trident.operations import Each, Filter, FlatMap, Map, Merge, Peek, Project, Sink
 from windowing.topology.trident.partitions import IdentityGrouping
 from windowing.topology.trident.plan import Exchange, GroupPlan, Phase, TridentPlan
@@ -241,7 +241,7 @@ class TridentUnits:
 
     def _by_itself(self, number: int) -> bool:
         operation = self.plan.processor(number).operation
-        partial = isinstance(operation, Aggregate) and operation.stage is Stage.PARTIAL
+        partial = isinstance(operation, Aggregate) and operation.by_itself
         return partial or isinstance(operation, _BY_ITSELF)
 
     def _keeps_window(self, number: int) -> bool:
