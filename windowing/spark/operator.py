@@ -36,16 +36,18 @@ class TaskProcessor(StatefulProcessor):
     """What transformWithState runs for each task; `task_of` is the task of each label. It holds no state of its own."""
 
     def __init__(self, stage: Shipped[TaskStage], task_of: Mapping[int, int], layout: Layout) -> None:
+        bolt = stage.value.bolt  # `init` must not ask for the value: the driver's own worker cannot load a large one
         self._stage = stage
+        self._bolt, self._stateful = bolt.name, bolt.stateful
         self._task_of = dict(task_of)
-        self._encoder = Encoder(stage.value.bolt.name, layout)
+        self._encoder = Encoder(bolt.name, layout)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Name the state variables; called on the driver too, once, so nothing else happens here."""
         self._metadata = handle.getValueState("metadata", _VALUE_DDL)
         self._chunks = handle.getMapState("chunks", _KEY_DDL, _VALUE_DDL)
         # No variable for those that have no state: a checkpoint's variables stay as they began.
-        self._values = handle.getMapState("values", _KEY_DDL, _VALUE_DDL) if self._stage.bolt.stateful else None
+        self._values = handle.getMapState("values", _KEY_DDL, _VALUE_DDL) if self._stateful else None
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Make the turn of one task. Spark may hand its rows over in several frames: all are taken first."""
@@ -88,7 +90,7 @@ class TaskProcessor(StatefulProcessor):
         return TaskValues(
             lambda key: value_of(state, key),
             lambda: ((bytes(key[0]), bytes(data[0])) for key, data in state.iterator()),
-            f"state of bolt {self._stage.bolt.name!r}, task {task}",
+            f"state of bolt {self._bolt!r}, task {task}",
         )
 
     def _write(self, result: TurnResult, values: TaskValues | None) -> None:
