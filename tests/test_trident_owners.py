@@ -14,7 +14,7 @@ import pytest
 
 from tests.state_world import Add
 from windowing.acking.retry import RetryPolicy
-from windowing.errors import ConfigError, CorruptStateError, FailedException, SupersededError
+from windowing.errors import ConfigError, CorruptStateError, DefinitionChangedError, FailedException, SupersededError
 from windowing.runtime import TridentCluster, VirtualClock, run_trident
 from windowing.runtime.stores import MemoryStore, SqliteStore, map_state, snapshot_state
 from windowing.runtime.stores.records import SqliteRecordStore
@@ -410,3 +410,15 @@ def test_records_in_a_file_keep_the_owner(tmp_path: Path) -> None:
     run(counting(MemoryStore()), state_path=path)
     with closing(SqliteRecordStore(path)) as records:
         assert "words/master/life" in records.paths("words/")
+
+
+def test_rows_of_a_non_transactional_state_of_an_older_version_are_not_missed_when_it_becomes_opaque(
+    tmp_path: Path,
+) -> None:
+    store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "opaque.db"
+    run(counting(store, kind=StateType.NON_TRANSACTIONAL))
+    with pytest.raises(DefinitionChangedError, match="the kind of the state counts/-1 is 'non-transactional', now"):
+        run(counting(store), state_path=records)
+    sql(tmp_path / "s.db", "DELETE FROM counts_fences")  # older versions left no mark
+    for _ in range(2):
+        assert run(counting(store), state_path=records)["state1"] == {("a",): 6, ("b",): 4, ("c",): 2}
