@@ -14,11 +14,11 @@ import pytest
 
 from tests.state_world import Add
 from windowing.acking.retry import RetryPolicy
-from windowing.errors import ConfigError, CorruptStateError, FailedException, SupersededError
+from windowing.errors import ConfigError, CorruptStateError, DefinitionChangedError, FailedException, SupersededError
 from windowing.runtime import TridentCluster, VirtualClock, run_trident
 from windowing.runtime.stores import MemoryStore, SqliteStore, map_state, snapshot_state
 from windowing.runtime.stores.records import SqliteRecordStore
-from windowing.topology.trident import Count, Sum, TridentTopology
+from windowing.topology.trident import Count, Sum, TridentRun, TridentTopology
 from windowing.topology.trident.stateful import StateSpec
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.attempt_ledger import LEDGER, AttemptLedger
@@ -410,3 +410,29 @@ def test_records_in_a_file_keep_the_owner(tmp_path: Path) -> None:
     run(counting(MemoryStore()), state_path=path)
     with closing(SqliteRecordStore(path)) as records:
         assert "words/master/life" in records.paths("words/")
+
+
+def test_rows_of_a_non_transactional_state_of_an_older_version_are_not_missed_when_it_becomes_opaque(
+    tmp_path: Path,
+) -> None:
+    store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "opaque.db"
+    run(counting(store, kind=StateType.NON_TRANSACTIONAL))
+    with pytest.raises(DefinitionChangedError, match="the kind of the state counts/-1 is 'non-transactional', now"):
+        run(counting(store), state_path=records)
+    sql(tmp_path / "s.db", "DELETE FROM counts_fences")  # older versions left no mark
+    for _ in range(2):
+        assert run(counting(store), state_path=records)["state1"] == {("a",): 6, ("b",): 4, ("c",): 2}
+
+
+def test_a_second_trident_run_over_a_state_is_refused_unless_it_says_where_it_goes_on(tmp_path: Path) -> None:
+    plan = counting(SqliteStore(tmp_path / "s.db"), hint=1).build()
+    with closing(TridentRun(plan)) as first:
+        first.batch({"in": ROWS[:2]})
+        first.batch({"in": ROWS[2:]})
+    with closing(TridentRun(plan)) as second:
+        with pytest.raises(
+            SupersededError, match=r"a TridentRun of topology 'words' is new, but state1 .* by attempt 2:0"
+        ):
+            second.batch({"in": ROWS})
+        second.begin({"in": ROWS[:1]}, txid=3).commit()
+        assert dict(second.states["state1"][0].items()) == {("a",): 4, ("b",): 2, ("c",): 1}

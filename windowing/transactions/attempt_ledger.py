@@ -35,7 +35,7 @@ class AttemptLedger:
         Raises SupersededError if a later batch was begun or the state is another owner's, CorruptStateError if claims before it
         were lost, DefinitionChangedError if the state was of another kind or has another number of partitions.
         """
-        name, since = ("", None) if self._owner is None else self._owner
+        name, since = ("", None) if self._owner is None else self._owner[:2]
         while True:
             found = self._backing.multi_get([]).fence
             mine = Fence(TransactionAttempt(txid, at_least), self._kind, self._codec, self._backing.place, name)

@@ -130,9 +130,10 @@ class NonTransactionalMap(_Map):
 class _Batch:
     """One attempt at one partition. What it may do follows from its first reading, always anew: who is refused stays refused."""
 
-    def __init__(self, mine: Fence, backing: BackingMap, since: int | None) -> None:
+    def __init__(self, mine: Fence, backing: BackingMap, owner: Owner | None) -> None:
         self.mine = mine
-        self._since = since
+        self._since = None if owner is None else owner.since
+        self._counts = owner is not None and owner.counts
         self.txid = mine.attempt.txid
         self.rows = CachedBatchReadsMap(backing, mine.attempt if mine.kind is StateType.OPAQUE else None)
         self.again: set[bytes] = set()
@@ -176,7 +177,7 @@ class _Batch:
 
     def _counted(self, reading: Reading, changes: Mapping[bytes, Row | None]) -> int | None:
         """Return how many rows there are after the changes, None if nobody has counted those before."""
-        before = 0 if reading.fence is None else reading.fence.rows
+        before = reading.fence.rows if reading.fence is not None else 0 if self._counts else None
         if before is None:
             return None
         was = sum(key in reading.left or self.rows.stored(key) is not None for key in changes)
@@ -203,9 +204,9 @@ class _FencedMap(_Map):
                 f"the state {self.backing.place} was to commit {shown(attempt)}, wanted a TransactionAttempt: txids begin at 1, "
                 "attempts at 0; updates that belong to no batch (of DRPC requests, say) need a non-transactional state"
             )
-        name, since = ("", None) if self._owner is None else self._owner
+        name = "" if self._owner is None else self._owner.id
         mine = Fence(TransactionAttempt(*attempt), self.kind, self.codec.name, self.backing.place, name)
-        self._batch = _Batch(mine, self.backing, since)
+        self._batch = _Batch(mine, self.backing, self._owner)
 
     def commit(self, attempt: TransactionAttempt) -> None:
         batch = self._begun()

@@ -108,9 +108,10 @@ def owned(
         key = name if names[name] == 1 else f"{name}.{names[name]}"
         is_older = life.since is None and progress.begun.txid >= FIRST_TXID
         known = FIRST_TXID if is_older else (life.since or {}).get(key)
-        owner = Owner(f"{life.id}/{key}", progress.committed + 1 if known is None else known)
+        owner = Owner(f"{life.id}/{key}", progress.committed + 1 if known is None else known, counts=False)
         if callable(getattr(state.factory, "stored", None)):
-            _compare(state, owner, progress, is_known=known is not None, is_older=is_older, claims=claims)
+            is_counted = _compare(state, owner, progress, is_known=known is not None, is_older=is_older, claims=claims)
+            owner = owner._replace(counts=is_counted)
         since[key] = owner.since
         owners[state.id] = owner
     return Life(life.id, since), owners
@@ -118,9 +119,11 @@ def owned(
 
 def _compare(
     state: WrittenState, owner: Owner, progress: Progress, *, is_known: bool, is_older: bool, claims: bool
-) -> None:
-    is_fenced = state.factory.kind is not StateType.NON_TRANSACTIONAL
+) -> bool:
+    """Return whether partitions without a fence have no rows."""
+    is_counted, is_fenced = True, state.factory.kind is not StateType.NON_TRANSACTIONAL
     for place, fence, rows in state.factory.stored(state.partitions):
+        is_counted = is_counted and (fence is not None or not rows)
         if fence is not None:
             fence.require(state.factory.kind, fence.codec, place)
             if not is_fenced and (not claims or fence.attempt.txid == NO_TXID):
@@ -133,6 +136,7 @@ def _compare(
             check_unbroken(fence, progress.committed if is_fenced or claims else 0, place)
             if fence is None:
                 raise lost(place, f"has no sign that it was begun, but txid {progress.committed} is committed")
+    return is_counted
 
 
 def _is_expected(place: Place, is_fenced: bool, claims: bool, is_older: bool) -> bool:

@@ -102,10 +102,15 @@ class Row(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Who writes a state: the life of a topology and its step, as a text of its own, and the first txid that is committed there."""
+    """Who writes a state: the life of a topology and its step, as a text of its own, and the first txid that is committed there.
+
+    counts: whether a partition without a fence has no rows, so that they can be counted from there; a state that was
+    non-transactional before has some.
+    """
 
     id: str
     since: int = FIRST_TXID
+    counts: bool = True
 
 
 class Fence(NamedTuple):

@@ -23,6 +23,7 @@ from windowing.topology.trident.plan import Exchange, Phase, TridentPlan
 from windowing.topology.trident.processors import Batch
 from windowing.topology.trident.subtopology import Emitted, GroupBatch, Subtopology
 from windowing.transactions.attempt import FIRST_TXID, TransactionAttempt
+from windowing.transactions.ownership import Life, Progress, owned
 
 __all__ = ["BatchInFlight", "TridentRun"]
 
@@ -49,6 +50,7 @@ class TridentRun:
         self.next_txid = FIRST_TXID
         self.errors: list[BaseException] = []
         """What users' code has reported."""
+        self._begun = False
         self.states: dict[str, list[Any]] = {
             id: [state.spec.factory.make_state(partition, state.partitions) for partition in range(state.partitions)]
             for id, state in plan.states.items()
@@ -76,7 +78,12 @@ class TridentRun:
     def begin(
         self, rows: Rows, attempt: int = 0, txid: int | None = None, now_ms: int | None = None, drain: bool = False
     ) -> BatchInFlight:
-        """Process a batch without committing it; to drop it is to forget it."""
+        """Process a batch without committing it; to drop it is to forget it. Raises SupersededError, at the first, for states that
+        hold batches of another run, whose txids would come again; a txid that is given says that they are meant."""
+        if not self._begun and txid is None:
+            progress = Progress.of(f"a TridentRun of topology {self.plan.name!r}", 0, None)
+            owned(Life(self.plan.name), self.plan.written, progress, claims=False)
+        self._begun = True
         for name in rows:
             known = [str(spout.source.name) for spout in self.plan.spouts if spout.kind is not None]
             if name not in known:
