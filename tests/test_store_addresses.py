@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from windowing import TopologyBuilder, bolt
 from windowing.errors import ConfigError, StoreUnavailableError
+from windowing.runtime import LocalCluster
 from windowing.runtime.pages import SqlitePages
 from windowing.runtime.states import SqliteStateProvider
 from windowing.runtime.stores import SqliteStore, map_state, store_of
@@ -17,6 +19,14 @@ from windowing.runtime.stores.postgres import PostgresStore
 from windowing.runtime.stores.records import SqliteRecordStore
 from windowing.runtime.stores.redis import RedisStore
 from windowing.runtime.stores.remote import masked
+from windowing.runtime.trident.cluster import TridentCluster
+from windowing.spark.query import WindowedStream
+from windowing.spark.sinks import FileSink, ParquetSink
+from windowing.spark.submit import submit
+from windowing.spark.trident.submit import submit_trident
+from windowing.topology.components import InputSpout
+from windowing.topology.trident import TridentTopology
+from windowing.transactions.batch_spouts import FixedBatchSpout
 from windowing.transactions.rows import Place
 
 SECRET = "s3cr3t"
@@ -109,6 +119,38 @@ def test_an_address_that_is_none_is_refused_when_it_is_given(make: Callable[[Any
 def test_a_path_that_names_no_file_is_refused(make: Callable[[Any], Any], address: str) -> None:
     with pytest.raises(ConfigError, match=r"the path of .* is text or a Path, got"):
         make(address)
+
+
+@pytest.mark.parametrize("path", [None, 7, "", b"x"], ids=repr)
+def test_a_folder_on_spark_that_is_none_is_refused_before_the_session_is_asked(path: Any) -> None:
+    nothing: Any = None
+    for use in (
+        lambda: ParquetSink(path),
+        lambda: FileSink(path, "json"),
+        lambda: submit(nothing, nothing, sources={}, sinks={}, checkpoint=path),
+        lambda: submit_trident(nothing, nothing, checkpoint=path),
+        lambda: WindowedStream.start(nothing, nothing, path),
+    ):
+        with pytest.raises(ConfigError, match=r"is a folder: text or a Path, got (None|7|''|b'x')"):
+            use()
+
+
+@pytest.mark.parametrize("path", [7, "", b"x"], ids=repr)
+def test_a_state_path_that_is_none_is_refused(path: Any) -> None:
+    @bolt(output="n long")
+    class Counts:
+        def init_state(self, state: Any) -> None: ...
+        def execute(self, tuple: Any) -> Any: ...
+
+    builder = TopologyBuilder("words")
+    builder.set_spout("in", InputSpout("n long"))
+    builder.set_bolt("counts", Counts).global_grouping("in")
+    with pytest.raises(ConfigError, match="the path of the states of topology 'words' is text or a Path, got"):
+        LocalCluster(builder.build(), state_path=path)
+    trident = TridentTopology("sums")
+    trident.new_stream("in", FixedBatchSpout("n long", 1, [(1,)])).sink("out")
+    with pytest.raises(ConfigError, match="the path of records is text or a Path, got"):
+        TridentCluster(trident.build(), state_path=path)
 
 
 @pytest.mark.parametrize("address", ["counts.db", Path("counts.db")])

@@ -7,17 +7,27 @@ Small text files only. A write is atomic: a hidden temporary file first (Spark's
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, cast
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from windowing.errors import CorruptStateError
+from windowing.errors import ConfigError, CorruptStateError, shown
 
-__all__ = ["Folder", "literal_path"]
+__all__ = ["Folder", "checked_folder", "literal_path"]
 
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
+
+
+def checked_folder(path: Any, what: str) -> str:
+    """Return a path that was given for a folder. Raises ConfigError for what is none: None, a number, empty text."""
+    if isinstance(path, str | os.PathLike) and isinstance(text := os.fspath(path), str) and text.strip():
+        return text
+    raise ConfigError(
+        f"{what} is a folder: text or a Path, got {shown(path)}; give one on a file system that Spark reaches"
+    )
 
 
 class Folder:

@@ -26,7 +26,7 @@ from windowing.core.config import OnError, WindowConfig
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics, operator, pack
-from windowing.spark.hadoop import literal_path
+from windowing.spark.hadoop import checked_folder, literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.output import Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
@@ -143,6 +143,7 @@ class WindowedStream:
         Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the
         first batch.
         """
+        checkpoint = checked_folder(checkpoint, "the checkpoint of a query")
         require_session(self._spark)
         left_out = (discard,) if isinstance(discard, str) else tuple(discard)
         known = self._sinks(sinks, left_out)

@@ -21,7 +21,7 @@ from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics
 from windowing.spark.acks import Acks
-from windowing.spark.hadoop import literal_path
+from windowing.spark.hadoop import checked_folder, literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.level import SpoutStage, emitted, processed
 from windowing.spark.outlets import Outlets, outlet_names, sinks_of, unread_late
@@ -71,6 +71,7 @@ def submit(
     Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first
     batch.
     """
+    checkpoint = checked_folder(checkpoint, "the checkpoint of a query")
     require_session(spark)
     discarded = tuple(discard)
     known = sinks_of(topology, sinks, discarded)

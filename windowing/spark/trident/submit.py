@@ -22,7 +22,7 @@ from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics
 from windowing.spark.acks import Acks
-from windowing.spark.hadoop import Folder, literal_path
+from windowing.spark.hadoop import Folder, checked_folder, literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.level import emitted
 from windowing.spark.outlets import Outlets
@@ -81,6 +81,7 @@ def submit_trident(
     Raises ConfigError, TopologyError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the
     first batch.
     """
+    checkpoint = checked_folder(checkpoint, "the checkpoint of a query")
     require_session(spark)
     plan = topology.build() if isinstance(topology, TridentTopology) else topology
     units = TridentUnits(plan)
