@@ -24,7 +24,8 @@ from windowing.core.codec import decode_value, encode_value
 from windowing.errors import BoltError, ConfigError, WindowingError, shown
 from windowing.runtime import LocalRun, run_local
 from windowing.runtime.cluster import run_topology
-from windowing.spark.arguments import names_of, require_carried, require_mapping, require_start, require_text, sendable
+from windowing.spark.arguments import names_of, require_carried, require_mapping, require_start, sendable
+from windowing.spark.hadoop import checked_folder
 from windowing.spark.sinks import MemorySink, ParquetSink, require_sink
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -185,7 +186,7 @@ def test_texts_and_mappings_are_what_they_say() -> None:
         lambda: require_start("", None),
         lambda: require_start("c", 5),
         lambda: require_start("c", ""),
-        lambda: require_text("control", 5, path=True),
+        lambda: checked_folder("control", 5),
         lambda: require_mapping("sources", [1]),
     ):
         with pytest.raises(ConfigError, match=r"(checkpoint|query_name|control|sources) is a .*, got .*; write "):

@@ -330,6 +330,13 @@ def test_a_file_in_use_is_refused(filled: Path) -> None:
         StateFile(filled, "words")
 
 
+def test_who_only_reads_a_file_in_use_does_not_hold_up_a_commit(filled: Path) -> None:
+    with SqliteStateProvider(filled, "words") as provider, closing(sqlite3.connect(filled, timeout=0)) as other:
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("SELECT * FROM committed")
+        provider.state("count", 0).commit(1)
+
+
 @pytest.mark.parametrize("found", [b"", b"gASVCAAAAAAAAACMBG1haW6ULg==", b"SQLite format 3\0" + b"\0" * 100])
 def test_a_file_that_is_not_ours_is_an_error_and_stays_as_it_is(tmp_path: Path, found: bytes) -> None:
     path = tmp_path / "state.db"

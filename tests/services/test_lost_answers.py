@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 import traceback
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,8 +26,10 @@ from tests.state_world import Add
 from tests.store_contract import commit
 from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError
 from windowing.runtime.stores import map_state
+from windowing.runtime.stores.postgres import PostgresStore
 from windowing.runtime.stores.remote import masked
 from windowing.transactions.kinds import StateType
+from windowing.transactions.rows import Place
 
 ROUND_TRIPS_OF_A_BATCH = 2
 SERVICES = ROOT / ".services"
@@ -113,6 +116,78 @@ def test_a_non_transactional_put_is_sent_again(server: str, proxy: Proxy) -> Non
         assert commit(state, 2, 0, {"a": Add(1)}) == [2]
         assert proxy.cuts == 1
         assert state.multi_get(["a"]) == [2]
+
+
+# -- patience ----------------------------------------------------------------------------------------------------------
+
+
+PATIENCE_S = 1.0
+
+
+def given_up(server: str, use: Any, what: str) -> None:
+    """Check that a call ends within its patience, by an error that names the state and hides the password."""
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailableError, match=rf"the state counts/0 at .* did not answer for 1 s: .*{what}"):
+        use()
+    assert time.monotonic() - started < PATIENCE_S + 1.5, "two seconds is the least for a connection"
+
+
+def test_a_lock_of_somebody_else_is_waited_for_no_longer_than_the_patience() -> None:
+    empty("postgres")
+    with (
+        closing(map_state(store_on("postgres", patience_s=PATIENCE_S), "counts").make_state(0, 1)) as state,
+        psycopg.connect(address("postgres")) as other,
+    ):
+        commit(state, 1, 0, {"a": Add(1)})
+        other.execute("SELECT * FROM counts_fences FOR UPDATE")
+        given_up("postgres", lambda: commit(state, 2, 0, {"a": Add(10)}), "(lock|statement) timeout")
+        other.rollback()
+        other.execute("LOCK TABLE counts")
+        given_up("postgres", lambda: state.multi_get(["a"]), "(lock|statement) timeout")
+        other.rollback()
+        assert commit(state, 2, 1, {"a": Add(100)}) == [101]
+        other.execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(b"others"),))
+        given_up_at = time.monotonic()
+        with pytest.raises(StoreUnavailableError, match="timeout"):
+            map_state(store_on("postgres", patience_s=PATIENCE_S), "others").make_state(0, 1).multi_get(["a"])
+        assert time.monotonic() - given_up_at < PATIENCE_S + 1.5
+    assert stored("postgres") == {"a": 101}
+
+
+def test_timeouts_that_the_address_asks_for_are_kept_if_they_are_shorter() -> None:
+    url = f"{address('postgres')}?options=-c%20statement_timeout%3D200%20-c%20lock_timeout%3D90min"
+    with closing(PostgresStore(url, PATIENCE_S).open(Place("counts", 0, 1))) as rows:
+        rows.multi_get([])
+        db: Any = rows._db
+        assert db.execute("SHOW statement_timeout").fetchone() == ("200ms",)
+        assert db.execute("SHOW lock_timeout").fetchone() == ("1s",)
+        assert db.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("1s",)
+
+
+def test_a_server_that_was_stopped_is_given_up_in_time(server: str) -> None:
+    with closing(map_state(store_on(server, patience_s=PATIENCE_S), "counts").make_state(0, 1)) as state:
+        commit(state, 1, 0, {"a": Add(1)})
+        if server == "redis":
+            pid = int((SERVICES / "redis" / "pid").read_text())
+        else:
+            pid = state.backing._db.info.backend_pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            given_up(server, lambda: commit(state, 2, 0, {"a": Add(10)}), "")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert commit(state, 2, 1, {"a": Add(100)}) == [101], "whatever became of the other attempt"
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_network_that_is_silent_is_given_up_in_time(server: str, proxy: Proxy, connected: bool) -> None:
+    with closing(state_through(server, proxy, patience_s=PATIENCE_S)) as state:
+        if connected:
+            commit(state, 1, 0, {"a": Add(1)})
+        proxy.silent = True
+        given_up(server, lambda: commit(state, 2, 0, {"a": Add(10)}), "")
+        proxy.silent = False
+        assert commit(state, 2, 1, {"a": Add(100)}) == [101 if connected else 100]
 
 
 # -- passwords and wrong addresses -------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class SqlitePages:
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
                 make_durable(self._db)
                 self._db.executescript(_SCHEMA)
-                self._db.execute("BEGIN IMMEDIATE")
+                self._db.execute("BEGIN EXCLUSIVE")  # who only reads would hold up a commit
         except BaseException:
             self._db.close()
             raise

@@ -69,8 +69,8 @@ class StateFile:
                 self._check_header()
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
                 make_durable(self._db)
-                self._db.execute("BEGIN IMMEDIATE")
-                self._db.execute("COMMIT")  # the lock of EXCLUSIVE stays
+                self._db.execute("BEGIN EXCLUSIVE")  # who only reads would hold up a commit
+                self._db.execute("COMMIT")  # the lock stays
             self._check_tables()
             self._check_topology()
             self._stores = self._found()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,8 +12,9 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
 from windowing.errors import ConfigError, shown, told
+from windowing.spark.hadoop import checked_folder
 
-__all__ = ["names_of", "require_carried", "require_mapping", "require_start", "require_text", "sendable"]
+__all__ = ["names_of", "require_carried", "require_mapping", "require_start", "sendable"]
 
 _REFUSED = ("TimeType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "VariantType")
 
@@ -38,18 +38,11 @@ def names_of(option: str, given: Any, what: str) -> tuple[str, ...]:
     )
 
 
-def require_text(option: str, given: Any, path: bool = False) -> None:
-    """Raise ConfigError unless `given` is a text that is not empty, or, of a path, a Path."""
-    if not isinstance(given, (str, os.PathLike) if path else str) or not str(given):
-        example = "/data/checkpoints/delays" if path else "delays"
-        raise ConfigError(f'{option} is a {"path" if path else "text"}, got {shown(given)}; write {option}="{example}"')
-
-
 def require_start(checkpoint: Any, query_name: Any) -> None:
     """Raise ConfigError for a checkpoint that is no path, or a name that Spark cannot give a query."""
-    require_text("checkpoint", checkpoint, path=True)
-    if query_name is not None:
-        require_text("query_name", query_name)
+    checked_folder("checkpoint", checkpoint)
+    if query_name is not None and (not isinstance(query_name, str) or not query_name):
+        raise ConfigError(f'query_name is a text, got {shown(query_name)}; write query_name="delays"')
 
 
 def require_mapping(option: str, given: Any) -> None:

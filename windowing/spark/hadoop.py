@@ -8,6 +8,7 @@ error of this library that names the folder.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +17,9 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from windowing.errors import CheckpointError, CorruptStateError, WindowingError, printable
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, WindowingError, printable, shown
 
-__all__ = ["Folder", "literal_path", "refused_by_files", "unreachable"]
+__all__ = ["Folder", "checked_folder", "literal_path", "refused_by_files", "unreachable"]
 
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 _FROM_FILES = re.compile(
@@ -43,6 +44,16 @@ _WAYS_OUT = (
     (re.compile(r"No space left|quota", re.IGNORECASE), "make room there"),
 )
 _OTHER_WAY_OUT = "see that the bucket or folder above it is there, and that the user of the session may write to it"
+
+
+def checked_folder(option: str, path: Any) -> str:
+    """Return the path of a folder that was given as an option. Raises ConfigError for what is none: None, a number, empty text."""
+    if isinstance(path, str | os.PathLike) and isinstance(text := os.fspath(path), str) and text.strip():
+        return text
+    raise ConfigError(
+        f'{option} is a folder: text or a Path, got {shown(path)}; write {option}="/data/delays", on a file system that Spark '
+        "reaches"
+    )
 
 
 class Folder:

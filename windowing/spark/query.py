@@ -26,8 +26,8 @@ from windowing.core.config import OnError, WindowConfig
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics, operator, pack
-from windowing.spark.arguments import names_of, require_carried, require_start, require_text, sendable
-from windowing.spark.hadoop import literal_path
+from windowing.spark.arguments import names_of, require_carried, require_start, sendable
+from windowing.spark.hadoop import checked_folder, literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.output import Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
@@ -79,7 +79,7 @@ def windowed(
     columns = next(iter(inputs.values())).columns
     order = names_of("order_by", () if order_by is None else order_by, "columns")
     if control is not None:
-        require_text("control", control, path=True)
+        checked_folder("control", control)
     _require_columns(declared, columns, chosen, order)
     _require_plain(declared, next(iter(inputs.values())).schema, order)
     _require_times(declared, next(iter(inputs.values())).schema)
@@ -151,8 +151,8 @@ class WindowedStream:
         Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the
         first batch.
         """
-        require_session(self._spark)
         require_start(checkpoint, query_name)
+        require_session(self._spark)
         left_out = names_of("discard", discard, "streams")
         known = self._sinks(sinks, left_out)
         tasks = self._asked_tasks or definition.stored_tasks(self._spark, str(checkpoint)) or self.tasks

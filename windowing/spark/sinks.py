@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StructType
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, shown
-from windowing.spark.hadoop import Folder, literal_path, refused_by_files, unreachable
+from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
 from windowing.spark.owners import BATCH, Owner, batch_of, claim_folder, owner_of, refuse_shared
 
 __all__ = ["FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "Sink", "claim", "require_sink"]
@@ -61,7 +61,7 @@ class FileSink:
             raise ConfigError(
                 f"a file sink writes {', '.join(_FORMATS)}, got {shown(format)}; use FunctionSink for others"
             )
-        self.path = str(path)
+        self.path = checked_folder("path", path)
         self.format = format
         self._known_schema: str | None = None
 

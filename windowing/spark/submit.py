@@ -73,9 +73,9 @@ def submit(
     Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first
     batch.
     """
+    require_start(checkpoint, query_name)
     required(topology, "submit")
     require_session(spark)
-    require_start(checkpoint, query_name)
     require_mapping("sources", sources)
     require_mapping("sinks", sinks)
     discarded = names_of("discard", discard, "streams")

@@ -8,6 +8,7 @@ redis://:password@host:6379/0          extra `redis`; rediss:// and unix:// too
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 
@@ -28,17 +29,22 @@ _REMOTE = {
 }
 
 
-def store_of(address: str) -> Store:
+def store_of(address: str | os.PathLike[str]) -> Store:
     """Return the store at an address. Raises ConfigError for one that is none, or whose extra is not installed.
 
     >>> store_of("postgresql://me:secret@127.0.0.1/db")
     PostgresStore('postgresql://me:***@127.0.0.1/db')
     """
+    if not isinstance(address, str | os.PathLike):
+        raise ConfigError(
+            f"the address of a store is text, got {shown(address)}; give the path of a SQLite file, postgresql://..., redis://... "
+            "or memory:"
+        )
     scheme, colon, rest = str(address).partition(":")
     if scheme == "memory" and colon and not rest:
         return MemoryStore()
     if rest.startswith("//") and scheme in _REMOTE:
-        return _remote(address, *_REMOTE[scheme])
+        return _remote(str(address), *_REMOTE[scheme])
     path = rest if scheme == "sqlite" and colon else str(address)
     if not path or "://" in path or path.startswith("//"):
         raise ConfigError(

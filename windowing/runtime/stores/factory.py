@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, Protocol
 
 from windowing.errors import ConfigError, shown
@@ -46,6 +47,11 @@ class MapStateFactory:
 
     def __post_init__(self) -> None:
         checked_state_name(self.name)
+        if isinstance(self.store, str | PurePath) or not callable(getattr(self.store, "open", None)):
+            raise ConfigError(
+                f"the store of the state {self.name} is a MemoryStore, a SqliteStore, ..., got {shown(self.store)}; give one, or "
+                "store_of(address)"
+            )
         if not isinstance(self.kind, StateType):
             raise ConfigError(
                 f"the kind of the state {self.name} must be a StateType, got {shown(self.kind)}; give StateType.OPAQUE, for one"

@@ -7,13 +7,19 @@ A read is one statement, so it sees one moment. A commit is one statement too: t
 are written only if it was the expected one; it is its own transaction, durable when it answers (`synchronous_commit` is switched on
 where it is off). Names of tables are checked identifiers, everything else is bound.
 
+No call waits longer than the patience: lock, statement and idle timeouts are set in the server, and an answer that does not come,
+from a server that was stopped or through a network that is silent, is given up here.
+
 Cost: one round trip a read, one a commit, whatever the number of keys. Undoing an attempt scans the partition, in retries only.
 """
 
 from __future__ import annotations
 
+import math
+import selectors
+import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -21,8 +27,8 @@ from typing import Any, ClassVar
 import psycopg
 from psycopg import sql
 
-from windowing.errors import ConfigError, CorruptStateError, WindowingError
-from windowing.runtime.stores.remote import Remote, masked
+from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError
+from windowing.runtime.stores.remote import Remote, checked_address, masked
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.rows import Claim, Fence, Place, Reading, Row
 
@@ -31,6 +37,15 @@ __all__ = ["PostgresMap", "PostgresStore"]
 _PAGE = 1000
 _FENCE, _ROW, _LEFT = range(3)
 
+_Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)  # the cheapest to make
+_GRACE_S = 0.25
+"""The server's own timeouts come first: their errors say what was waited for."""
+_SET = """
+    SELECT set_config(name, CASE WHEN name = 'synchronous_commit' THEN 'on' ELSE %(patience_ms)s::text END, false) FROM pg_settings
+    WHERE name = 'synchronous_commit' AND setting = 'off'
+    OR name IN ('lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout')
+    AND (setting = '0' OR setting::bigint > %(patience_ms)s::bigint)
+"""
 _CREATE = """
     CREATE TABLE IF NOT EXISTS {fences} (
         partition integer PRIMARY KEY, txid bigint NOT NULL, attempt bigint NOT NULL, record bytea NOT NULL
@@ -89,6 +104,9 @@ class PostgresStore:
     url: str
     patience_s: float = 30.0
 
+    def __post_init__(self) -> None:
+        checked_address(self.url, self.patience_s, "postgresql://user:password@host:5432/database")
+
     def open(self, place: Place) -> PostgresMap:
         """Return the rows of one partition, over a connection of its own."""
         return PostgresMap(self.url, place, self.patience_s)
@@ -108,6 +126,29 @@ class PostgresStore:
         return f"PostgresStore({masked(self.url)!r})"
 
 
+class _Bounded(psycopg.Connection[Any]):
+    """A connection whose answers are waited for until `deadline`, by the monotonic clock; psycopg's own would wait for ever."""
+
+    deadline = math.inf
+
+    def wait(self, gen: Generator[Any, Any, Any], *_: Any, **__: Any) -> Any:
+        """Do what psycopg wants done: its generators say what they wait for, and are told what is ready."""
+        try:
+            wanted = next(gen)
+            with _Selector() as selector:
+                selector.register(self.pgconn.socket, wanted)  # the numbers for reading and writing are the same
+                while True:
+                    left_s = None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic())
+                    ready = selector.select(left_s)
+                    if not ready:
+                        raise psycopg.OperationalError("no answer came from the server")
+                    if (next_wanted := gen.send(ready[0][1])) != wanted:
+                        wanted = next_wanted
+                        selector.modify(self.pgconn.socket, wanted)
+        except StopIteration as end:
+            return end.value
+
+
 class PostgresMap(Remote):
     """One partition (BackingMap)."""
 
@@ -115,7 +156,7 @@ class PostgresMap(Remote):
 
     def __init__(self, url: str, place: Place, patience_s: float) -> None:
         super().__init__(url, place, patience_s)
-        self._db: psycopg.Connection[Any] | None = None
+        self._db: _Bounded | None = None
         self._names = {"rows": sql.Identifier(place.state), "fences": sql.Identifier(f"{place.state}_fences")}
         try:
             psycopg.conninfo.conninfo_to_dict(url)
@@ -127,27 +168,30 @@ class PostgresMap(Remote):
 
     def _connect(self) -> None:
         if self._db is None:
-            wait_s = max(2, int(self._patience_s))
+            given = psycopg.conninfo.conninfo_to_dict(self._url)
+            wait_s = max(2, math.ceil(self._left_s()))
+            asked_s = str(given.pop("connect_timeout", ""))
             wanted: dict[str, Any] = {  # without these a connection that died in silence is waited for for hours
-                "connect_timeout": wait_s,
+                "connect_timeout": min(wait_s, int(asked_s)) if asked_s.isdigit() and int(asked_s) else wait_s,
                 "keepalives_idle": 10,
                 "keepalives_interval": 5,
                 "keepalives_count": 3,
                 "tcp_user_timeout": 1000 * wait_s,
-                **psycopg.conninfo.conninfo_to_dict(self._url),
+                **given,
             }
-            db = psycopg.connect(psycopg.conninfo.make_conninfo(**wanted), autocommit=True)
+            db = _Bounded.connect(psycopg.conninfo.make_conninfo(**wanted), autocommit=True)
             try:
+                db.deadline = self._deadline + _GRACE_S
                 self._prepare(db)
             except BaseException:
                 db.close()
                 raise
             self._db = db
 
+        self._db.deadline = self._deadline + _GRACE_S
+
     def _prepare(self, db: psycopg.Connection[Any]) -> None:
-        db.execute(
-            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-        )
+        db.execute(_SET, {"patience_ms": max(1, int(1000 * self._patience_s))})
         name = sql.SQL("SELECT to_regclass({})").format(self._names["fences"].as_string(db))
         if db.execute(name).fetchone() == (None,):
             with db.transaction():  # one at a time: two that create a table at once would collide
@@ -211,6 +255,10 @@ class PostgresMap(Remote):
         if "authentication failed" in told or "no password supplied" in told:
             return ConfigError(
                 f"PostgreSQL at {where} refuses the user: {told}; give the user and password of the database"
+            )
+        if isinstance(problem, psycopg.errors.IdleInTransactionSessionTimeout):
+            return StoreUnavailableError(
+                f"PostgreSQL at {where} ended the connection of the state {self.place}: {told}"
             )
         if isinstance(problem, psycopg.errors.InsufficientPrivilege | psycopg.errors.ReadOnlySqlTransaction):
             return ConfigError(

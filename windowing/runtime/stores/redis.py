@@ -27,7 +27,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError
-from windowing.runtime.stores.remote import Remote, masked
+from windowing.runtime.stores.remote import Remote, checked_address, masked
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.rows import Claim, Fence, Place, Reading, Row
 
@@ -36,6 +36,7 @@ __all__ = ["RedisMap", "RedisStore"]
 _HEADER = struct.Struct(">IqBI")  # crc, txid, which of value and previous there are, length of the value
 _HAS_VALUE, _HAS_PREVIOUS = 1, 2
 _PAGE = 1000
+_CANNOT_NOW = ("BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS")
 
 _READ = """
 local fence, rows, touched = KEYS[1], KEYS[2], KEYS[3]
@@ -85,6 +86,9 @@ class RedisStore:
     url: str
     patience_s: float = 30.0
 
+    def __post_init__(self) -> None:
+        checked_address(self.url, self.patience_s, "redis://user:password@host:6379/0")
+
     def open(self, place: Place) -> RedisMap:
         """Return the rows of one partition, over a connection of its own."""
         return RedisMap(self.url, place, self.patience_s)
@@ -115,10 +119,8 @@ class RedisMap(Remote):
         self._keys = [f"windowing:{{{place}}}:{part}" for part in ("fence", "rows", "touched")]
         try:
             # Asking again is Remote's: it reads the fence first.
-            self._client = redis.Redis.from_url(
-                url, retry=Retry(NoBackoff(), 0), socket_timeout=patience_s, socket_connect_timeout=patience_s
-            )
-        except ValueError:
+            self._client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
+        except (ValueError, TypeError):
             raise ConfigError(
                 f"the address of the store of {place} is none of a Redis server (not shown, for it may hold a password); "
                 "write redis://user:password@host:6379/0"
@@ -127,7 +129,12 @@ class RedisMap(Remote):
         self._write_script = self._client.register_script(_WRITE)
 
     def _connect(self) -> None:
-        """Nothing: the client connects by itself."""
+        """Say for how long the next connection waits; the client connects by itself, in the first command."""
+        left_s = self._left_s()
+        waits = {"socket_timeout": left_s, "socket_connect_timeout": left_s, "socket_keepalive": True}
+        if self._url.startswith("unix"):
+            waits.pop("socket_keepalive")
+        self._client.connection_pool.connection_kwargs.update(waits)
 
     def close(self) -> None:
         self._client.close()
@@ -190,6 +197,10 @@ class RedisMap(Remote):
         if isinstance(problem, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
             return StoreUnavailableError(
                 f"Redis at {where} cannot write the state {self.place}: {told}; nothing was written"
+            )
+        if isinstance(problem, redis.ResponseError) and str(problem).startswith(_CANNOT_NOW):
+            return StoreUnavailableError(
+                f"Redis at {where} cannot serve the state {self.place} now: {told}; see to the server"
             )
         if isinstance(problem, redis.ResponseError):
             return CorruptStateError(

@@ -87,6 +87,7 @@ def submit_trident(
     Raises ConfigError, TopologyError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the
     first batch.
     """
+    require_start(checkpoint, query_name)
     require_session(spark)
     plan = planned(topology, "submit_trident")
     units = TridentUnits(plan)
@@ -94,7 +95,6 @@ def submit_trident(
     Attempts(plan)
     if on_failure is OnFailure.SKIP:
         _require_skippable(units)
-    require_start(checkpoint, query_name)
     for option, each in (("sources", sources), ("sinks", sinks)):
         require_mapping(option, {} if each is None else each)
     given = _given(plan, sources or {}, records)

@@ -1,0 +1,166 @@
+"""Addresses of stores: what is none is refused by name, and no secret in one is ever shown."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windowing import TopologyBuilder, bolt
+from windowing.errors import ConfigError, StoreUnavailableError
+from windowing.runtime import LocalCluster
+from windowing.runtime.pages import SqlitePages
+from windowing.runtime.states import SqliteStateProvider
+from windowing.runtime.stores import SqliteStore, map_state, store_of
+from windowing.runtime.stores.postgres import PostgresStore
+from windowing.runtime.stores.records import SqliteRecordStore
+from windowing.runtime.stores.redis import RedisStore
+from windowing.runtime.stores.remote import masked
+from windowing.runtime.trident.cluster import TridentCluster
+from windowing.spark.query import WindowedStream
+from windowing.spark.sinks import FileSink, ParquetSink
+from windowing.spark.submit import submit
+from windowing.spark.trident.submit import submit_trident
+from windowing.topology.components import InputSpout
+from windowing.topology.trident import TridentTopology
+from windowing.transactions.batch_spouts import FixedBatchSpout
+from windowing.transactions.rows import Place
+
+SECRET = "s3cr3t"
+ADDRESSES = [
+    f"postgresql://me:{SECRET}@127.0.0.1:1/db",
+    f"postgresql://me:a{SECRET}\n{SECRET}b@127.0.0.1:1/db",
+    f"postgresql://me@corp:{SECRET}@127.0.0.1:1/db",
+    f"postgresql://me:{SECRET}%20x%2F@127.0.0.1:1/db?sslpassword={SECRET}%0A{SECRET}&sslmode=disable",
+    f"postgresql://127.0.0.1:1/db?user=me&password={SECRET}\n{SECRET}",
+    f"host=127.0.0.1 port=1 password={SECRET}\\ {SECRET}\\'{SECRET}",
+    f"host=127.0.0.1 port=1 password = '{SECRET} {SECRET}\\' {SECRET}'",
+    f"host=127.0.0.1 port=1 password='{SECRET}\n{SECRET}' sslpassword={SECRET}",
+    f"host=127.0.0.1 port=1 sslpassword={SECRET} PassWord='{SECRET} not closed",
+    f"host=127.0.0.1 port=1 scram_client_key={SECRET}",
+    f"redis://:{SECRET}@127.0.0.1:1/0",
+    f"redis://me:{SECRET}\n{SECRET}@127.0.0.1:1/0",
+    f"redis://127.0.0.1:1/0?password={SECRET}\n{SECRET}",
+    f"rediss://me:{SECRET}@127.0.0.1:1/0?ssl_password={SECRET}",
+    f"redis://me:{SECRET}@127.0.0.1:not-a-port/0",
+    f"unix://me:{SECRET}@/no/such/socket?db=0",
+]
+
+
+def shown(error: BaseException | None) -> str:
+    """Return all that is said of an error and of what it came of, whether a traceback prints that or not."""
+    text = "" if error is None else "".join(traceback.format_exception(error))
+    while error is not None:
+        text += f"{error!r} {error} {getattr(error, '__notes__', '')}"
+        error = error.__cause__ or error.__context__
+    return text
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_secret_of_an_address_is_in_no_repr_and_in_no_error(address: str) -> None:
+    kind: Any = RedisStore if address.startswith(("redis", "unix")) else PostgresStore
+    store = kind(address, 0.05)
+    assert SECRET not in repr(store) + repr(map_state(store, "counts")) + str(vars(map_state(store, "counts")))
+    with pytest.raises((StoreUnavailableError, ConfigError)) as caught:
+        store.open(Place("counts", 0, 1)).multi_get([b"a"])
+    assert SECRET not in shown(caught.value)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_secret_is_masked_in_what_a_driver_says_however_it_writes_it(address: str) -> None:
+    store = PostgresStore("host=127.0.0.1 port=1", 0.05).open(Place("counts", 0, 1))
+    store._url = address
+    for told in (
+        f"cannot use {address!r}",
+        f"cannot use {address}",
+        f"FATAL: {SECRET} {SECRET}",
+        f"'{SECRET}' refused",
+    ):
+        problem = OSError(told)
+        problem.__context__ = ValueError(told)
+        if SECRET in masked(told, address):
+            assert told.startswith(("FATAL", "'")), "a part of a longer secret, alone, is not known for one"
+            continue
+        assert SECRET not in store._told(problem)
+        assert store._cause(problem) is None
+
+
+def test_what_is_not_secret_is_still_told() -> None:
+    told = 'connection to server at "127.0.0.1", port 1 failed: Connection refused'
+    assert masked(told, ADDRESSES[0]) == told
+    assert masked("postgresql://me:x@h/db?sslmode=require&user=u") == "postgresql://me:***@h/db?sslmode=require&user=u"
+
+
+STORES: list[Callable[[Any], Any]] = [
+    SqliteStore,
+    PostgresStore,
+    RedisStore,
+    store_of,
+    SqliteRecordStore,
+    lambda path: map_state(path, "counts"),
+    lambda path: SqliteStateProvider(path, "words"),
+]
+
+
+@pytest.mark.parametrize("make", STORES)
+@pytest.mark.parametrize("address", [None, 7, b"x.db", 1.5, ["x.db"], object()], ids=lambda value: type(value).__name__)
+def test_an_address_that_is_none_is_refused_when_it_is_given(make: Callable[[Any], Any], address: Any) -> None:
+    with pytest.raises(ConfigError, match=r"got (None|7|b'x\.db'|1\.5|\['x\.db'\]|<object).*; (give|write) "):
+        make(address)
+
+
+@pytest.mark.parametrize("address", ["", "a\0b"])
+@pytest.mark.parametrize(
+    "make", [SqliteStore, SqliteRecordStore, SqlitePages, lambda path: SqliteStateProvider(path, "words")]
+)
+def test_a_path_that_names_no_file_is_refused(make: Callable[[Any], Any], address: str) -> None:
+    with pytest.raises(ConfigError, match=r"the path of .* is text or a Path, got"):
+        make(address)
+
+
+@pytest.mark.parametrize("path", [None, 7, "", b"x"], ids=repr)
+def test_a_folder_on_spark_that_is_none_is_refused_before_the_session_is_asked(path: Any) -> None:
+    nothing: Any = None
+    for use in (
+        lambda: ParquetSink(path),
+        lambda: FileSink(path, "json"),
+        lambda: submit(nothing, nothing, sources={}, sinks={}, checkpoint=path),
+        lambda: submit_trident(nothing, nothing, checkpoint=path),
+        lambda: WindowedStream.start(nothing, nothing, path),
+    ):
+        with pytest.raises(ConfigError, match=r"is a folder: text or a Path, got (None|7|''|b'x')"):
+            use()
+
+
+@pytest.mark.parametrize("path", [7, "", b"x"], ids=repr)
+def test_a_state_path_that_is_none_is_refused(path: Any) -> None:
+    @bolt(output="n long")
+    class Counts:
+        def init_state(self, state: Any) -> None: ...
+        def execute(self, tuple: Any) -> Any: ...
+
+    builder = TopologyBuilder("words")
+    builder.set_spout("in", InputSpout("n long"))
+    builder.set_bolt("counts", Counts).global_grouping("in")
+    with pytest.raises(ConfigError, match="the path of the states of topology 'words' is text or a Path, got"):
+        LocalCluster(builder.build(), state_path=path)
+    trident = TridentTopology("sums")
+    trident.new_stream("in", FixedBatchSpout("n long", 1, [(1,)])).sink("out")
+    with pytest.raises(ConfigError, match="the path of records is text or a Path, got"):
+        TridentCluster(trident.build(), state_path=path)
+
+
+@pytest.mark.parametrize("address", ["counts.db", Path("counts.db")])
+def test_an_address_in_the_place_of_a_store_is_refused_with_the_way_out(address: Any) -> None:
+    with pytest.raises(ConfigError, match=r"the store of the state counts is .*give one, or store_of\(address\)"):
+        map_state(address, "counts")
+
+
+@pytest.mark.parametrize("patience_s", [None, -1, 0, "2", True, float("nan"), float("inf")], ids=repr)
+@pytest.mark.parametrize("kind", [PostgresStore, RedisStore])
+def test_a_patience_that_is_no_time_is_refused(kind: Any, patience_s: Any) -> None:
+    with pytest.raises(ConfigError, match="patience of a store is a number of seconds above 0"):
+        kind("redis://127.0.0.1/0", patience_s)
