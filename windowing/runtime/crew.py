@@ -76,7 +76,7 @@ class _Hall:
     def task(self, component: Component, index: int) -> Task:
         """Return one task of a component."""
         topology, hub = self._topology, self._hub
-        context = TaskContext(component.id, index, component.parallelism, topology.config)
+        context = TaskContext(component.id, index, component.parallelism, topology.config_of(component.id))
         id, inbox = topology.task_ids[component.id][index], self._inboxes[component.id][index]
         place = (hub, context, id, inbox, Outbox(hub, topology, component.id, index, self._inboxes), component)
         if component.is_spout:

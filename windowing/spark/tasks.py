@@ -68,12 +68,17 @@ class BoltBatch:
         self._collector = _Collector(self._caller, component.id)
         self._again: list[Tuple] = []
         self._failures: dict[int, tuple[Tuple, int]] = {}  # by id, which is its own as long as the tuple is here
-        self.taken = self.failed = 0
+        self.taken = self.failed = self._reported = 0
         self._caller.open(context, self._collector)
         if values is not None:
             self._caller.hook("init_state", values)
             self._caller.prepare(context, self._collector)
         self._flush("prepare")
+
+    @property
+    def reported(self) -> int:
+        """How many errors the bolt has reported."""
+        return self._reported + self._collector.reported
 
     def take(self, tuples: Iterable[Tuple]) -> None:
         """Hand each tuple to the bolt, once. Raises BoltError."""
@@ -119,6 +124,7 @@ class BoltBatch:
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
                 _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task, problem)
+                self._reported += 1
             reason = told(problem)
         call = self._collector.end()
         if reason is None and any(each is tuple for each in call.failed):
@@ -208,6 +214,7 @@ class _Collector:
 
     def __init__(self, caller: BoltCaller, component: str) -> None:
         self._caller, self._who = caller, component
+        self.reported = 0
         self._open: dict[int, Tuple] = {}
         self._call = _Call.empty()
 
@@ -241,7 +248,8 @@ class _Collector:
 
     def report_error(self, error: BaseException) -> None:
         """Log the error; nothing stops."""
-        _log.warning("bolt %r reports %s: %s", self._who, type(error).__name__, error)
+        self.reported += 1
+        _log.warning("bolt %r reports %s", self._who, told(error))
 
     def begin(self, tuple: Tuple | None) -> None:
         if tuple is not None:

@@ -107,8 +107,7 @@ class TaskStage:
     """A windowed bolt as a stage of N tasks; built once by the driver, sent to the workers.
 
     `columns`: the input columns in order. `streams`: the declared input streams; their order is part of the order of arrival.
-    `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go; `late_fields`: their
-    fields, where not every input has all of them.
+    `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go, of `late_fields`.
     `format`: rows of another form than namedtuples of these columns. `settings`: what the bolt is told of its topology.
     `acks`: whether somebody waits for acks of its tuples.
     """
@@ -295,8 +294,7 @@ class _Turn:
                 self.watcher.fired(effect.window, len(self.rows))
         elif isinstance(effect, Late):
             for payload in effect.payloads:
-                fields, names = self.format.fields(payload), self.stage.late_fields
-                values = fields.values() if names is None else map(fields.get, names)
+                values = map((fields := self.format.fields(payload)).get, self.stage.late_fields or fields)
                 self.rows.append((self.stage.late_stream, (*values, effect.reason.value)))
                 self.late.append(payload)
             if self.watcher is not None:

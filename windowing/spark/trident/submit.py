@@ -26,7 +26,7 @@ from windowing.spark.hadoop import Folder, literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.level import emitted
 from windowing.spark.outlets import Outlets
-from windowing.spark.running import Plan, WindowedQuery, trigger_options
+from windowing.spark.running import Plan, WindowedQuery, say_pointless, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.sources import Source, selected, told
@@ -104,6 +104,7 @@ def submit_trident(
     unread = tuple(_unread_late(units))
     if definition.last_batch(spark, str(checkpoint)) is None:
         attempts.require_new(str(checkpoint))
+    say_pointless(plan.name, plan.config, _WITHOUT_EFFECT)
     writer = TridentWriter(
         units,
         Outlets(outlets, unread),
@@ -170,6 +171,13 @@ def _unread_late(units: TridentUnits) -> Iterator[str]:
             read = any(isinstance(getattr(reader, "operation", None), LateTuples) for reader in readers)
             if plan.processor(number).operation.keeps_window and not read:
                 yield unit.group.id
+
+
+_WITHOUT_EFFECT = {
+    "max_spout_pending": "one batch is under way at a time",
+    "batch_emit_interval_ms": "the trigger says when a batch begins",
+    "max_batch_size": "the source cuts batches",
+}
 
 
 def _require_runnable(plan: TridentPlan) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from windowing.errors import ConfigError, shown
-from windowing.topology.config_keys import Setting, TopologyConfig, read_settings
+from windowing.topology.config_keys import Setting, TopologyConfig, pointless, read_settings
 from windowing.topology.groupings import CustomGrouping, FieldsGrouping
 from windowing.topology.hashing import hashable
 from windowing.topology.marking import ComponentKind, declaration_of
@@ -80,10 +80,24 @@ class Facts:
         return [node for node in self.spouts if node.number in above]
 
 
+_NOT_HERE = {
+    "acker_executors": "batches have an acker of their own",
+    "acker_rotation": "the trees of batches have exact deadlines",
+    "tick_tuple_freq_ms": "operations are handed tuples of batches alone; a window over the clock fires with the next batch",
+    "state_checkpoint_interval_ms": "states are committed with each batch",
+    "state_provider": "a state is where its factory says, such as map_state(SqliteStore(path), 'counts')",
+    "sleep_spout_wait_ms": "topology.trident.batch.emit.interval.millis says how long a new batch waits",
+    "debug": "tuples travel in batches and are not logged; use .peek(print)",
+}
+"""Settings that stand for nothing here, and why."""
+
+
 def facts_of(sketch: Sketch, settings: Iterable[Setting]) -> Facts:
     """Read what the author wrote. Cost: O(steps + fields)."""
     values, problems = read_settings(settings, "topology")
-    facts = Facts(sketch, TopologyConfig(**values), Graph.of([], []), problems=[*problems, *sketch.problems])
+    config = TopologyConfig(**values)
+    problems += [f"{key} has no meaning in a Trident topology; leave it out" for key in pointless(config, _NOT_HERE)]
+    facts = Facts(sketch, config, Graph.of([], []), problems=[*problems, *sketch.problems])
     nodes: dict[int, Node] = {}
     edges: list[IndexedEdge] = []
     for draft in sketch.drafts:
