@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from windowing import BasicBolt, InputSpout, TopologyBuilder, TopologyError, bolt, count, is_tick, seconds, tumbling
-from windowing.runtime import VirtualClock, run_topology
+from windowing.errors import ConfigError
+from windowing.runtime import LocalCluster, VirtualClock, run_topology
 from windowing.topology.config_keys import KEYS
 from windowing.topology.plan import Topology
 from windowing.topology.trident.topology import TridentTopology
@@ -143,3 +144,17 @@ def test_what_means_nothing_in_trident_is_refused_by_name(key):
 def test_every_setting_has_a_meaning_in_trident_or_is_refused_there():
     assert {key.storm for key in KEYS} == {*OTHER, *IN_TRIDENT}
     trident_of(IN_TRIDENT).build()
+
+
+def test_a_limit_of_a_spout_whose_batches_come_whole_is_refused():
+    builder = TopologyBuilder("settings")
+    builder.set_spout("in", InputSpout("n long")).configure(max_spout_pending=1)
+    builder.set_bolt("bolt", Tells).shuffle_grouping("in")
+    topology = builder.build()
+    with pytest.raises(
+        ConfigError, match=r"InputSpout 'in' says max_spout_pending=1, .* a batch comes whole; leave it out"
+    ):
+        run_topology(topology, {"in": [[(1,), (2,)]]}, clock=VirtualClock())
+    with LocalCluster(topology, clock=VirtualClock()) as cluster:
+        cluster.run_batch({"in": [(1,), (2,)]})
+        assert cluster.run().acked == 2
