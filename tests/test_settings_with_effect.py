@@ -7,7 +7,9 @@ import pytest
 from windowing import BasicBolt, InputSpout, TopologyBuilder, TopologyError, bolt, count, is_tick, seconds, tumbling
 from windowing.errors import ConfigError
 from windowing.runtime import LocalCluster, VirtualClock, run_topology
+from windowing.topology.components import Spout
 from windowing.topology.config_keys import KEYS
+from windowing.topology.marking import spout
 from windowing.topology.plan import Topology
 from windowing.topology.trident.topology import TridentTopology
 from windowing.transactions.batch_spouts import FixedBatchSpout
@@ -158,3 +160,25 @@ def test_a_limit_of_a_spout_whose_batches_come_whole_is_refused():
     with LocalCluster(topology, clock=VirtualClock()) as cluster:
         cluster.run_batch({"in": [(1,), (2,)]})
         assert cluster.run().acked == 2
+
+
+def test_settings_of_a_spout_alone_are_refused_in_trident():
+    class Asking(FixedBatchSpout):
+        def get_component_configuration(self):
+            return {"app.host": "here"}
+
+    @spout(output="n long")
+    class AskingToo(Spout):
+        def get_component_configuration(self):
+            return {"app.host": "here"}
+
+        def next_tuple(self):
+            """Nothing."""
+
+    for asking in (Asking("n long", 1, [(1,)]), AskingToo):
+        topology = TridentTopology("settings")
+        topology.new_stream("in", asking).sink("out")
+        with pytest.raises(
+            TopologyError, match=r"its get_component_configuration says app\.host, but a stream of Trident"
+        ):
+            topology.build()

@@ -6,12 +6,13 @@ and the rest goes on, so that all mistakes are reported together, each once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from windowing.errors import ConfigError, shown
 from windowing.topology.config_keys import Setting, TopologyConfig, pointless, read_settings
+from windowing.topology.drafts import _own_settings
 from windowing.topology.groupings import CustomGrouping, FieldsGrouping
 from windowing.topology.hashing import hashable
 from windowing.topology.marking import ComponentKind, declaration_of
@@ -157,6 +158,8 @@ def _spout(source: Source) -> _Spout:
                 f"{shown(source.spout)} does not say its fields; write new_stream(name, spout, 'word string')"
             )
         schema = written if isinstance(written, Schema) else Schema.parse(written)
+        says = getattr(source.spout, "get_component_configuration", None)
+        _refuse_settings((says() if callable(says) else None) or {})
         return _Spout(schema, kind, isinstance(source.spout, IBatchSpout))
     if isinstance(source.spout, type) and isinstance(kind, SpoutKind):
         raise ConfigError(f"{source.spout.__name__} is a class; give an instance")
@@ -165,8 +168,17 @@ def _spout(source: Source) -> _Spout:
         raise ConfigError(
             f"{declared.title!r} is no spout with a stream 'default'; give a spout, of tuples or of batches"
         )
+    _refuse_settings(_own_settings(declared))
     fed = declared.kind is ComponentKind.INPUT  # its driver hands in the same batch again
     return _Spout(declared.outputs["default"], SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL, False)
+
+
+def _refuse_settings(settings: Mapping[str, Any]) -> None:
+    if settings:
+        raise ConfigError(
+            f"its get_component_configuration says {', '.join(map(str, settings))}, but a stream of Trident has no settings of its "
+            "own; give them to TridentTopology.configure, and let it return None"
+        )
 
 
 def _good_partition(check: Check, grouping: Any) -> bool:
