@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowing.core.measures import count, seconds
-from windowing.errors import ConfigError, CorruptStateError, FailedException, SupersededError
+from windowing.errors import ConfigError, CorruptStateError, FailedException, ReportedFailedException, SupersededError
 from windowing.runtime import VirtualClock
 from windowing.runtime.stores.factory import map_state, snapshot_state
 from windowing.runtime.stores.memory import MemoryStore
@@ -72,6 +72,7 @@ def on_spark(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> C
             topology, spark, sources=sources, sinks=sinks, checkpoint=checkpoint, discard=discard, **options
         )
         assert query.await_end(200)
+        run.reported = {each.batch_id: each.reported for each in query.progress}  # type: ignore[attr-defined]
         return {
             name: {batch: sorted(map(tuple, rows)) for batch, rows in sink.batches.items()}
             for name, sink in sinks.items()
@@ -258,6 +259,32 @@ def test_a_batch_that_fails_is_tried_again_and_counts_once(on_spark: Any, tmp_pa
     assert len(list(tmp_path.glob("failed*"))) == 2
     assert values_in(topology) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 39}
     assert found["new"][2] == [("ink", 14), ("nut", 9), ("pen", 16)]
+
+
+def test_what_steps_report_is_logged_and_counted_once_a_batch(on_spark: Any, tmp_path: Path, caplog: Any) -> None:
+    fails = Fails(tmp_path, 1)
+
+    def told(row: Any) -> bool:
+        try:
+            return fails(row)
+        except FailedException as problem:
+            raise ReportedFailedException("not this time") from problem
+
+    def telling(row: Any, collector: Any) -> None:
+        if row.n == 3:
+            collector.report_error(ValueError("a three"))
+        collector.emit(row.n)
+
+    topology = TridentTopology("telling").configure(retry_delay=seconds(0))
+    sales(topology).each("n", telling, "m long").partition_by("shop").filter(told).sink("out")
+    found = on_spark(topology, {"sales": DAYS})
+    assert len(found["out"][2]) == 3
+    assert on_spark.reported == {0: 1, 1: 0, 2: 1}
+    lines = [each.getMessage() for each in caplog.records if "reports" in each.getMessage()]
+    assert len(lines) == 2
+    assert "batch 1: " in lines[0]
+    assert lines[0].endswith("reports (1 times) ValueError: a three")
+    assert "not this time" in lines[1]
 
 
 def test_a_batch_that_fails_in_front_of_a_window_is_tried_again(on_spark: Any, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class PolicyWindowManager:
         self.guard.enter()
         if self.closed:
             return no_effects()
-        self.closed = True
+        self.closed, self._deadline = True, (None,)
         return self.guard.run(self._end())
 
     # -- turns ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from windowing.acking.acker import Acker
 from windowing.acking.pending import SpoutPending
 from windowing.acking.retry import RetryPolicy
 from windowing.core.executor import WindowedBoltExecutor
+from windowing.errors import ConfigError
 from windowing.runtime.checkpoints import COORDINATOR, CheckpointTask, Gate, Links, links_of
 from windowing.runtime.hub import Hub, Outbox
 from windowing.runtime.kept_windows import PagedWindowTask, RecoveredWindowTask
@@ -46,7 +47,8 @@ class Crew:
 def crew_of(topology: Topology, hub: Hub, by_hand: bool, states: StateProvider | None = None) -> Crew:
     """Return the tasks of a topology; `by_hand`: windows over event time make no turns of their own.
 
-    states: where the states are, for a topology with checkpoints. Raises ConfigError for a bolt that cannot be kept there.
+    states: where the states are, for a topology with checkpoints. Raises ConfigError for a bolt that cannot be kept there, and for
+    a setting of a spout that its batches leave without effect.
     """
     hall = _Hall(topology, hub, by_hand, states)
     tasks = [
@@ -76,11 +78,16 @@ class _Hall:
     def task(self, component: Component, index: int) -> Task:
         """Return one task of a component."""
         topology, hub = self._topology, self._hub
-        context = TaskContext(component.id, index, component.parallelism, topology.config)
+        context = TaskContext(component.id, index, component.parallelism, topology.config_of(component.id))
         id, inbox = topology.task_ids[component.id][index], self._inboxes[component.id][index]
         place = (hub, context, id, inbox, Outbox(hub, topology, component.id, index, self._inboxes), component)
         if component.is_spout:
             fed = self._by_hand and component.kind is ComponentKind.INPUT
+            if fed and component.config.max_spout_pending is not None:
+                raise ConfigError(
+                    f"InputSpout {component.id!r} says max_spout_pending={component.config.max_spout_pending}, but its rows are "
+                    "handed over in batches, and a batch comes whole; leave it out, or give rows by run_batch without batches="
+                )
             # A batch comes whole: tuples that wait in windows for its turn would keep the rest of it out.
             limit = None if fed else topology.setting(component.id, "max_spout_pending")
             return SpoutTask(*place, SpoutPending(limit, _retry(topology.config)))

@@ -160,7 +160,9 @@ class Flow:
                 for source in sorted(largest, key=lambda each: (each is not None, each or "")):
                     rows.append(self._row(place, "max", stream, largest[source], None, source))
         for (name, _), running in sorted(self._tasks.items()):
-            rows += self.metrics(name, {"failed": running.failed, INVALID: running.invalid})
+            rows += self.metrics(
+                name, {"failed": running.failed, INVALID: running.invalid, "reported": running.reported}
+            )
         for name, count in sorted(self._unreadable.items()):
             rows += self.metrics(name, {INVALID: count})
         partials = self.partials.table()
@@ -210,7 +212,8 @@ class Flow:
     def _task(self, name: str, task: int) -> BoltBatch:
         if (name, task) not in self._tasks:
             component = self._wiring.component(name)
-            context = TaskContext(name, task, component.parallelism, self._wiring.stages.topology.config)
+            settings = self._wiring.stages.topology.config_of(name)
+            context = TaskContext(name, task, component.parallelism, settings)
             self._tasks[name, task] = BoltBatch(
                 component,
                 context,

@@ -37,7 +37,8 @@ class BatchMetrics:
     tuples_in, windows_fired, late, skipped, expired, failed, duplicates (came again, by message_id): in
     this batch. pending: tuples in open windows after it.
     watermark_ms: the smallest of the tasks' watermarks, None while one of them has none. lag_ms: how far it is behind
-    the batch's clock. tasks: how many made a turn.
+    the batch's clock. tasks: how many made a turn. reported: errors that bolts, or steps of Trident, reported without stopping;
+    of steps inside foreachBatch only `query.progress` knows them, not a listener.
     """
 
     batch_id: int
@@ -52,6 +53,7 @@ class BatchMetrics:
     watermark_ms: int | None = None
     lag_ms: int | None = None
     tasks: int = 0
+    reported: int = 0
 
     @classmethod
     def of(cls, batch_id: int, values: Mapping[str, Any]) -> BatchMetrics:
@@ -67,6 +69,7 @@ class BatchMetrics:
             watermark_ms=watermark,
             lag_ms=None if watermark is None else values["now"] - watermark,
             tasks=values["turns"],
+            reported=values.get("reported") or 0,
         )
 
 
@@ -89,7 +92,7 @@ def wire_metric_columns() -> list[Column]:
 
     # A bolt without windows has no late tuples; what it left out as unreadable counts as what windows left out does.
     return [
-        *[F.sum(told(name, "invalid") if name == "late" else told(name)).alias(name) for name in _SUMS],
+        *[F.sum(told(name, "invalid") if name == "late" else told(name)).alias(name) for name in (*_SUMS, "reported")],
         F.min(told("watermark")).alias("watermark"),
         F.count(told("watermark")).alias("watermarks"),
         F.max(told("now")).alias("now"),

@@ -63,7 +63,7 @@ class PlaceTurn:
         self._component = wiring.component(place.component)
         self._format = TupleRows(wiring, place.component)
         self._what = f"state of bolt {place.component!r}, task {place.task}"
-        settings = wiring.stages.topology.config
+        settings = wiring.stages.topology.config_of(place.component)
         self._context = TaskContext(place.component, place.task, self._component.parallelism, settings)
         self._acked = place.component in wiring.rooted
         self._window = None if self._component.window is None else self._stage()
@@ -160,7 +160,13 @@ class PlaceTurn:
         flow.partials.done(arrived)
         running.take(arrived)
         running.close(batch + 1)
-        told = {"tuples": running.taken, "failed": running.failed, INVALID: running.invalid, "bytes": size_of(parts)}
+        told = {
+            "tuples": running.taken,
+            "failed": running.failed,
+            INVALID: running.invalid,
+            "reported": running.reported,
+            "bytes": size_of(parts),
+        }
         result = PlaceResult(flow.metrics(name, told))
         if values is not None:
             result.value_puts, result.value_drops = values.puts, values.drops

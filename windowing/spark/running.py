@@ -15,8 +15,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
@@ -52,8 +52,9 @@ from windowing.spark.metrics import BatchMetrics, metrics_of
 from windowing.spark.one_query import take
 from windowing.spark.sinks import Sink, claim
 from windowing.spark.starting import settings_of
+from windowing.topology.config_keys import TopologyConfig, pointless
 
-__all__ = ["BatchWriter", "Plan", "WindowedQuery", "trigger_options"]
+__all__ = ["BatchWriter", "Plan", "WindowedQuery", "say_pointless", "trigger_options"]
 
 DRAINED_FILE = "drained.json"
 _ONE_FILE_ROWS = 50_000
@@ -103,9 +104,10 @@ class BatchWriter:
         self._batch: int | None = None
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
-        self.last: int | None = (
-            None  # no batch is made after this one: rows that come behind a drain would fire no window
-        )
+        self.last: int | None = None
+        """No batch is made after this one: rows that come behind a drain would fire no window."""
+        self.reported: dict[int, int] = {}
+        """How many errors users' code has reported, by batch; of the stages that the writer evaluates."""
         self._handover = Handover()
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
@@ -126,9 +128,8 @@ class BatchWriter:
             self.failure, self._batch = error, batch_id
             if is_sendable(error):
                 raise
-            raise WorkerError(
-                told(error)
-            ) from None  # what Spark calls this from can carry nothing else, and would wait for ever
+            # What Spark calls this from can carry nothing else, and would wait for ever.
+            raise WorkerError(told(error)) from None
 
     @property
     def schemas(self) -> dict[str, StructType]:
@@ -215,6 +216,13 @@ class Plan:
         with settings_of(self.spark, self.checkpoint, self.partitions):
             started: StreamingQuery = stream.start()
         return started
+
+
+def say_pointless(topology: str, config: TopologyConfig, reasons: Mapping[str, str], asked: Iterable[str] = ()) -> None:
+    """Log, once a start, which settings of a topology have no effect in its query; `asked`: those of single components."""
+    keys = [*pointless(config, reasons), *asked]
+    if keys:
+        _log.warning("topology %r: settings without effect on Spark: %s", topology, "; ".join(keys))
 
 
 def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]:
@@ -412,7 +420,8 @@ class WindowedQuery:
         for progress in self._query.recentProgress:
             found = metrics_of(progress)
             if found is not None:
-                self._metrics[found.batch_id] = found
+                reported = self._plan.writer.reported.get(found.batch_id, 0)
+                self._metrics[found.batch_id] = replace(found, reported=found.reported + reported)
 
 
 def _open(plan: Plan) -> bool:

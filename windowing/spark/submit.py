@@ -9,7 +9,7 @@ control files, ticks -------------------------------------------+--> groupBy(pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import reduce
 from typing import Any
@@ -27,7 +27,7 @@ from windowing.spark.labels import task_labels
 from windowing.spark.level import SpoutStage, emitted, processed
 from windowing.spark.outlets import Outlets, outlet_names, sinks_of, unread_late
 from windowing.spark.place import PlaceTurn
-from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
+from windowing.spark.running import BatchWriter, Plan, WindowedQuery, say_pointless, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink
@@ -94,6 +94,7 @@ def submit(
     parts = {f"bolt {bolt.id!r}": bolt.declaration for bolt in topology.bolts}
     shipped = Shipped(spark, wiring, f"topology {topology.name!r}", parts)
     outlets = Outlets({name: names[name] for name in known}, unread)
+    say_pointless(topology.name, topology.config, _WITHOUT_EFFECT, _asked(topology))
     plan = Plan(
         spark=spark,
         checkpoint=str(checkpoint),
@@ -141,6 +142,24 @@ def _require_runnable(wiring: Wiring) -> None:
             )
     for place in wiring.stages.places:
         PlaceTurn(wiring, place)  # refuses what its windows cannot do here
+
+
+_WITHOUT_EFFECT = {
+    "max_spout_pending": "what a source hands over at once bounds a batch",
+    "acker_rotation": "a root that waits for windows does not time out",
+    "state_checkpoint_interval_ms": "states are committed with each batch",
+    "state_provider": "states lie in Spark's state store",
+    "sleep_spout_wait_ms": "the trigger says when a source is asked",
+    "debug": "tuples travel as Arrow and are not logged",
+}
+
+
+def _asked(topology: Topology) -> Iterator[str]:
+    """Yield what single components ask for that has no effect here."""
+    for component in topology.components.values():
+        for name in sorted(component.config.given & set(_WITHOUT_EFFECT)):
+            if getattr(component.config, name):
+                yield f"{name} of {component.id!r} ({_WITHOUT_EFFECT[name]})"
 
 
 def _takes_acks(source: Any) -> bool:

@@ -70,12 +70,17 @@ class BoltBatch:
         self._collector = _Collector(self._caller, component.id)
         self._again: list[Tuple] = []
         self._failures: dict[int, tuple[Tuple, int]] = {}  # by id, which is its own as long as the tuple is here
-        self.taken = self.failed = self.invalid = 0
+        self.taken = self.failed = self.invalid = self._reported = 0
         self._caller.open(context, self._collector)
         if values is not None:
             self._caller.hook("init_state", values)
             self._caller.prepare(context, self._collector)
         self._flush("prepare")
+
+    @property
+    def reported(self) -> int:
+        """How many errors the bolt has reported."""
+        return self._reported + self._collector.reported
 
     def take(self, tuples: Iterable[Tuple]) -> None:
         """Hand each tuple to the bolt, once. Raises BoltError."""
@@ -122,6 +127,7 @@ class BoltBatch:
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
                 _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task, problem)
+                self._reported += 1
             reason = told(problem)
         except BoltError as problem:
             if not (held(tuple) and asked_unreadable(problem)):
@@ -229,6 +235,7 @@ class _Collector(StormNames):
 
     def __init__(self, caller: BoltCaller, component: str) -> None:
         self._caller, self._who = caller, component
+        self.reported = 0
         self._open: dict[int, Tuple] = {}
         self._call = _Call.empty()
 
@@ -266,7 +273,8 @@ class _Collector(StormNames):
 
     def report_error(self, error: BaseException) -> None:
         """Log the error; nothing stops."""
-        _log.warning("bolt %r reports %s: %s", self._who, type(error).__name__, error)
+        self.reported += 1
+        _log.warning("bolt %r reports %s", self._who, told(error))
 
     def begin(self, tuple: Tuple | None) -> None:
         if tuple is not None:

@@ -117,8 +117,7 @@ class TaskStage:
     """A windowed bolt as a stage of N tasks; built once by the driver, sent to the workers.
 
     `columns`: the input columns in order. `streams`: the declared input streams; their order is part of the order of arrival.
-    `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go; `late_fields`: their
-    fields, where not every input has all of them.
+    `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go, of `late_fields`.
     `format`: rows of another form than namedtuples of these columns. `settings`: what the bolt is told of its topology.
     `acks`: whether somebody waits for acks of its tuples.
     """

@@ -10,7 +10,7 @@ that means nothing here is refused with the reason; a key of one's own (it has a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,16 @@ from windowing.core.checks import did_you_mean
 from windowing.core.measures import as_duration_ms
 from windowing.errors import ConfigError, shown
 
-__all__ = ["KEYS", "ComponentConfig", "Key", "Setting", "TopologyConfig", "read_settings", "without_effect"]
+__all__ = [
+    "KEYS",
+    "ComponentConfig",
+    "Key",
+    "Setting",
+    "TopologyConfig",
+    "pointless",
+    "read_settings",
+    "without_effect",
+]
 
 Setting = tuple[str, Any]
 """A key as it was written, and its value."""
@@ -87,12 +96,18 @@ class TopologyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentConfig:
-    """What holds for one component; None: as the topology says."""
+    """What holds for one component: what is in `given`, None too, and the keys of one's own; all else is as the topology says."""
 
     max_spout_pending: int | None = None
     tick_tuple_freq_ms: int | None = None
     debug: bool | None = None
     own: Mapping[str, Any] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ComponentConfig:
+        """Return the config of what `read_settings` has read."""
+        return cls(**values, given=frozenset(values) - {"own"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +314,14 @@ def without_effect(names: Iterable[str]) -> str | None:
 
 def _idle(name: str) -> str | None:
     return next((reason for beginning, reason in WITHOUT_EFFECT.items() if name.startswith(beginning)), None)
+
+
+def pointless(config: TopologyConfig, reasons: Mapping[str, str]) -> Iterator[str]:
+    """Yield each key that says something else than its default and means nothing where `reasons` tells why, with the reason."""
+    defaults = TopologyConfig()
+    for key in KEYS:
+        if key.attribute in reasons and getattr(config, key.attribute) != getattr(defaults, key.attribute):
+            yield f"{key.storm} ({reasons[key.attribute]})"
 
 
 def read_settings(settings: Iterable[Setting], place: str) -> tuple[dict[str, Any], list[str]]:

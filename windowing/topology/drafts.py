@@ -117,7 +117,7 @@ def _declare(facts: Facts, name: str, draft: Draft) -> None:
         return
     values, problems = read_settings([*written.items(), *draft.settings], "spout" if draft.is_spout else "bolt")
     facts.declarations[name] = declared
-    facts.configs[name] = ComponentConfig(**values)
+    facts.configs[name] = ComponentConfig.of(values)
     facts.problems += [f"{draft.called}: {problem}" for problem in problems]
 
 

@@ -13,7 +13,7 @@ Law: a Topology is made by `TopologyBuilder.build`, which has found every mistak
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from windowing.core.checks import DEFAULT_STREAM, did_you_mean
@@ -172,8 +172,14 @@ class Topology:
 
     def setting(self, component: str, name: str) -> Any:
         """Return a setting as it holds for a component: its own where it has one, else the topology's."""
-        own = getattr(self.components[component].config, name, None)
-        return getattr(self.config, name) if own is None else own
+        own = self.components[component].config
+        return getattr(own if name in own.given else self.config, name)
+
+    def config_of(self, component: str) -> TopologyConfig:
+        """Return what a component is told of the settings: the topology's, and over them its own."""
+        own = self.components[component].config
+        values = {name: getattr(own, name) for name in own.given}
+        return replace(self.config, own={**self.config.own, **own.own}, **values)
 
     def definition(self) -> dict[str, Any]:
         """Return the plan as plain JSON data, to be kept with a checkpoint; functions are known by their names only."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from windowing.core.checks import did_you_mean
 from windowing.errors import shown
+from windowing.topology.config_keys import pointless
 from windowing.topology.drafts import REASON, Draft, Facts, stream_called
 from windowing.topology.groupings import CustomGrouping, DirectGrouping, FieldsGrouping
 from windowing.topology.hashing import hashable
@@ -278,6 +279,18 @@ def ordered_delays(facts: Facts) -> Iterator[str]:
         )
 
 
+_OF_TRIDENT = {
+    "batch_emit_interval_ms": "nothing makes batches but Trident",
+    "max_batch_size": "nothing makes batches but Trident",
+}
+
+
+def settings_of_batches(facts: Facts) -> Iterator[str]:
+    """The two settings of batches are for Trident topologies."""
+    for key in pointless(facts.config, _OF_TRIDENT):
+        yield f"{key} is for a TridentTopology; leave it out"
+
+
 RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     good_names,
     distinct_names,
@@ -298,6 +311,7 @@ RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     late_streams,
     *WINDOW_RULES,
     ordered_delays,
+    settings_of_batches,
     checkpoints_within_timeout,
     *KEPT_RULES,
 )

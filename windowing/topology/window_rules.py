@@ -140,14 +140,31 @@ def windows_within_pending(facts: Facts) -> Iterator[str]:
         each = f" in each of {tasks} tasks" if tasks > 1 else ""
         for spout in facts.spouts_above(str(draft.id)):
             own = facts.configs.get(spout)
-            pending = facts.config.max_spout_pending if own is None else own.max_spout_pending
-            pending = facts.config.max_spout_pending if pending is None else pending
+            said = own is not None and "max_spout_pending" in own.given
+            pending = own.max_spout_pending if own is not None and said else facts.config.max_spout_pending
             if pending is not None and held > pending:
                 yield (
                     f"{draft.called} holds up to {held} tuples without an ack "
                     f"({' + '.join(f'{what} {value}' for what, value in counts)}{each}), but spout {spout!r} stops at "
                     f"{pending} in flight, so no window might ever be full; set topology.max.spout.pending to {held} or more"
                 )
+
+
+def ticks_of_bolts(facts: Facts) -> Iterator[str]:
+    """A windowed bolt asks for no ticks, and a topology that asks for them has a bolt of another kind."""
+    windowed = {str(draft.id) for draft, _ in facts.windowed()}
+    for name in windowed:
+        if facts.configs[name].tick_tuple_freq_ms is not None:
+            yield (
+                f"{facts.drafts[name].called} asks for ticks (topology.tick.tuple.freq.secs), but it is handed windows, and a tick "
+                "is a tuple; leave it out: a window over the clock fires in time by itself, or give ticks to a bolt behind it"
+            )
+    bolts = [draft for draft in facts.bolts() if isinstance(draft.id, str)]
+    if facts.config.tick_tuple_freq_ms is not None and bolts and all(str(draft.id) in windowed for draft in bolts):
+        yield (
+            "topology.tick.tuple.freq.secs asks for ticks, but every bolt is a windowed one, and those are handed windows; "
+            "leave it out: a window over the clock fires in time by itself"
+        )
 
 
 WINDOW_RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
@@ -157,6 +174,7 @@ WINDOW_RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
     times_of_windows,
     windows_within_timeout,
     windows_within_pending,
+    ticks_of_bolts,
 )
 """All of them, in the order in which their sentences are reported."""
 

@@ -20,14 +20,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from windowing.errors import FailedException, cause_of
+from windowing.errors import FailedException, ReportedFailedException, cause_of
+from windowing.errors import told as describe
 from windowing.spark import failpoints
 from windowing.spark.failures import marked
 from windowing.spark.garbage import seldom_collected
 from windowing.spark.labels import label_of_row
 from windowing.spark.operator import batch_id
 from windowing.spark.shipping import Shipped
-from windowing.spark.trident.packets import Packets, told
+from windowing.spark.trident.packets import Packets, reports, told
 from windowing.spark.trident.turn import opened, turn
 from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values
 from windowing.spark.wire import NOW, PLACES, WIRE, Row, frames_of, handed_on, record_batch, rows_of
@@ -43,6 +44,12 @@ DEAD_LETTERS = "dead_letters"
 
 _log = logging.getLogger("windowing.spark")
 _COLUMNS = [part.split()[0] for part in WIRE.split(", ")]
+
+
+def _say(who: str, reported: Sequence[BaseException]) -> None:
+    """Log reported errors here: Spark tries this task again, so no row of it comes to the driver."""
+    for error in reported:
+        _log.warning("%s reports %s", who, describe(error))
 
 
 class SpoutStage:
@@ -92,8 +99,11 @@ class SpoutStage:
                     failed = problem
             if failed is not None:
                 if self._units.value.levels(Section.STREAM):
+                    _say(self._units.value.plan.graph.nodes[self._spout].title, work.errors(failed) if work else [])
                     raise failed
                 yield [told("failed", self._units.value.plan.graph.nodes[self._spout].title, text=cause_of(failed))]
+            if work is not None:
+                yield reports(self._units.value.plan.graph.nodes[self._spout].title, work.errors(failed))
 
 
 class _SpoutWork:
@@ -113,10 +123,12 @@ class _SpoutWork:
         self._units = units
         self._links = units.out_of(spout)
         self._here: dict[int, GroupBatch] = {}
+        self._made: list[Subtopology] = []
         for unit in units.units:
             if unit.level == 0 and any(units.unit_of[link.id] is unit for link in self._links):
                 made = Subtopology(plan, unit.group.id, task, nodes=unit.nodes, out=unit.out)
                 made.prepare()
+                self._made.append(made)
                 closing.callback(made.cleanup)
                 self._here[id(unit)] = made.start_batch(plan.batch_groups[spout], batch)
         self._tuples = 0
@@ -161,6 +173,11 @@ class _SpoutWork:
                 self._packets.emit(here.take())
         return list(self._packets.take())
 
+    def errors(self, failed: FailedException | None) -> list[BaseException]:
+        """Return what users' code has reported, and how the attempt failed, if that is to be reported."""
+        errors = [error for made in self._made for error in made.take_reports()]
+        return [*errors, failed] if isinstance(failed, ReportedFailedException) else errors
+
     def finish(self) -> list[Row]:
         """Return what comes at the end of the partition."""
         for batch in self._here.values():
@@ -203,14 +220,20 @@ class StreamLevel(StatefulProcessor):
         now = max(row.now for row in rows)
         batch = Batch(TransactionAttempt(number + 1, 0), now, as_of=number, drain=drains)
         stored = self._windows.get()
-        with opened(self._units.value, place) as states:
-            result = turn(self._units.value, place, rows, batch, states, None if stored is None else bytes(stored[0]))
+        reported: list[BaseException] = []
+        try:
+            with opened(self._units.value, place) as states:
+                kept = None if stored is None else bytes(stored[0])
+                result = turn(self._units.value, place, rows, batch, states, kept, reported)
+        except FailedException:
+            _say(place.unit.group.id, reported)
+            raise
         failpoints.hit("before_state_write", number)
         if result.windows is not None:
             self._windows.update((result.windows,))
         failpoints.hit("after_state_write", number)
         failpoints.hit("kill_worker", number)
-        return result.rows
+        return [*result.rows, *reports(place.unit.group.id, reported)]
 
 
 class BatchLevel:
@@ -238,18 +261,19 @@ class BatchLevel:
         txid = self._attempt.txid
         commits = bool(place.unit.states) and place.unit.section is Section.COMMIT
         done = told("done", "", place.number)
+        group, reported = place.unit.group.id, list[BaseException]()
         try:
             if commits:
                 failpoints.hit("before_state_commit", txid - 1)
-            units = self._units.value
-            with opened(units, place) as states:
-                found = turn(units, place, rows, Batch(self._attempt, as_of=txid - 1), states, None).rows
+            with opened(self._units.value, place) as states:
+                batch = Batch(self._attempt, as_of=txid - 1)
+                found = turn(self._units.value, place, rows, batch, states, None, reported).rows
             if commits:
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
-            cause = f"{place.unit.group.id}, task {place.task}: {cause_of(problem)}"
-            return [done, told("failed", place.unit.group.id, text=cause)]
-        return [done, *found]
+            cause = f"{group}, task {place.task}: {cause_of(problem)}"
+            found = [told("failed", group, text=cause)]
+        return [done, *found, *reports(group, reported, self._attempt.attempt)]
 
 
 def stream_level(rows: DataFrame, units: Shipped[TridentUnits], level: int, labels: Sequence[int]) -> DataFrame:

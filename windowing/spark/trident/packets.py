@@ -7,6 +7,7 @@
     -1       out      sink        how many            tuples of a sink
     -1       input    sink        how many            tuples of a source, kept where a batch may be skipped
     -1       failed   component   -                   why the attempt fails
+    -1       reported component   how many            what users' code reported, stopping nothing (sequence: in which attempt)
     -1       done     -           place               the place has worked
     -1       metric   component   a number            -          (source: its name)
 
@@ -21,6 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from windowing.errors import told as describe
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.output import arrow_column
 from windowing.spark.state import decode_table, encode_table
@@ -32,10 +34,12 @@ from windowing.topology.trident.processors import Batch
 from windowing.topology.trident.subtopology import Emitted
 from windowing.topology.trident.units import TridentUnits
 
-__all__ = ["Packets", "packed", "told", "unpacked"]
+__all__ = ["Packets", "packed", "reports", "told", "unpacked"]
 
 Values = tuple[Any, ...]
 _PACKET_ROWS = 50_000
+_TOLD = 20
+"""So many reported errors of a place travel with their text."""
 
 
 def packed(who: str, schema: Schema, rows: Sequence[Values]) -> bytes:
@@ -60,6 +64,14 @@ def unpacked(row: Row) -> list[Values]:
 def told(kind: str, stream: str, value: int = 0, text: str | None = None, source: str | None = None) -> Row:
     """Return a row that is meant for the driver."""
     return Row(-1, kind, stream, 0, 0, 0, source, value, None if text is None else text.encode())
+
+
+def reports(stream: str, errors: Sequence[BaseException], attempt: int = 0) -> list[Row]:
+    """Return the rows that tell the driver of errors which users' code has reported: how many, and what the first ones say."""
+    rows = [told("reported", stream, 1, text=describe(error)) for error in errors[:_TOLD]]
+    if len(errors) > _TOLD:
+        rows.append(told("reported", stream, len(errors) - _TOLD, text="more of them"))
+    return [row._replace(sequence=attempt) for row in rows]
 
 
 class Packets:

@@ -15,9 +15,11 @@ All rows of such a spout go through that one process: for large inputs give a Da
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -27,7 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from windowing.acking.retry import RetryPolicy
-from windowing.errors import CheckpointError, FailedException, cause_of
+from windowing.errors import CheckpointError, FailedException, ReportedFailedException, cause_of, told
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.failures import Seal, marked
 from windowing.spark.state import decode_table
@@ -54,6 +56,8 @@ from windowing.transactions.spouts import (
 from windowing.transactions.transactional_state import RecordStore, TransactionalState, part_of
 
 __all__ = ["TridentSpoutReader", "as_batches", "spout_rows"]
+
+_log = logging.getLogger("windowing.spark")
 
 
 def as_batches(spout: Any) -> ITridentSpout | None:
@@ -102,8 +106,11 @@ class _Opened:
         tasks = plan.group_of(node.number).parallelism
         self.retry = RetryPolicy.of(plan.config)
         self.state = TransactionalState(records, part_of(plan.name)).at(f"spouts/{part_of(name)}")
+        self.report = partial(_report, name)
         contexts = [
-            SpoutContext(self.state.at("emitter"), task, tasks, TaskContext(name, task, tasks, plan.config))
+            SpoutContext(
+                self.state.at("emitter"), task, tasks, TaskContext(name, task, tasks, plan.config), self.report
+            )
             for task in range(tasks)
         ]
         self.coordinator = TridentSpoutCoordinator(spout.get_coordinator(contexts[0]), self.state.at("coordinator"))
@@ -196,6 +203,8 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 return attempt, self._emitted(attempt)
             except FailedException as problem:
+                if isinstance(problem, ReportedFailedException):
+                    self._spout.report(problem)
                 failures += 1
                 if self._spout.retry.is_last(failures):
                     raise FailedException(
@@ -225,7 +234,7 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batch = self._batch(attempt)
         made = []
         for emitter in self._spout.emitters:
-            output = TridentOutput(self._schema)
+            output = TridentOutput(self._schema, self._spout.report)
             emitter.emit_batch(batch, output)
             rows = output.take()
             made.append(_Rows(packed(self._who, self._schema, rows) if rows else b"", len(rows)))
@@ -240,9 +249,17 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what the coordinator says of a batch; it is refused where the metadata of a later one is stored."""
         found = list(self._spout.coordinator.batch(attempt, None, None, None))
         sent = [effect.batch for effect in found if isinstance(effect, SendBatch)]
+        for effect in found:
+            if isinstance(effect, Fail) and effect.reported is not None:
+                self._spout.report(effect.reported)
         if not sent:
             raise FailedException(f"{self._who}: {', '.join(each.cause for each in found if isinstance(each, Fail))}")
         return sent[0]
 
     def _offset(self, number: int) -> dict[str, Any]:
         return {"spout": self._name, "batch": number}
+
+
+def _report(name: str, error: BaseException) -> None:
+    """Log what a spout reports; its process has no other way to the driver."""
+    _log.warning("spout %r reports %s", name, told(error))

@@ -29,7 +29,7 @@ from windowing.spark.labels import task_labels
 from windowing.spark.level import emitted
 from windowing.spark.one_query import take
 from windowing.spark.outlets import Outlets
-from windowing.spark.running import Plan, WindowedQuery, trigger_options
+from windowing.spark.running import Plan, WindowedQuery, say_pointless, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, require_sink
@@ -115,6 +115,7 @@ def submit_trident(
     units = TridentUnits(plan)
     parts = {node.title: node for node in plan.graph.nodes.values()}
     shipped = Shipped(spark, units, f"topology {plan.name!r}", parts)
+    say_pointless(plan.name, plan.config, _WITHOUT_EFFECT)
     writer = TridentWriter(
         shipped,
         Outlets(outlets, unread),
@@ -203,6 +204,13 @@ def _unread_late(units: TridentUnits) -> Iterator[str]:
             read = any(isinstance(getattr(reader, "operation", None), LateTuples) for reader in readers)
             if plan.processor(number).operation.keeps_window and not read:
                 yield unit.group.id
+
+
+_WITHOUT_EFFECT = {
+    "max_spout_pending": "one batch is under way at a time",
+    "batch_emit_interval_ms": "the trigger says when a batch begins",
+    "max_batch_size": "the source cuts batches",
+}
 
 
 def _require_runnable(plan: TridentPlan) -> None:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from windowing.core.codec import dumps, frame, loads, unframe
-from windowing.errors import CorruptStateError
+from windowing.errors import CorruptStateError, ReportedFailedException
 from windowing.spark.trident.packets import Packets, told, unpacked
 from windowing.spark.wire import PLACES, Row
 from windowing.topology.trident.processors import Batch
@@ -40,10 +40,12 @@ def turn(
     batch: Batch,
     states: Mapping[str, Any],
     windows: bytes | None,
+    reported: list[BaseException],
 ) -> TurnResult:
     """Work on the rows of one place. Raises FailedException where the attempt fails, BoltError for other errors of users' code.
 
-    states: the partitions that the place holds; windows: what the turn before has stored.
+    states: the partitions that the place holds; windows: what the turn before has stored. reported: takes what users' code
+    reports, in an attempt that fails too.
     """
     unit = place.unit
     subtopology = Subtopology(units.plan, unit.group.id, place.task, states, nodes=unit.nodes, out=unit.out)
@@ -66,7 +68,11 @@ def turn(
         numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
         made += [told("metric", unit.group.id, number, source=name) for name, number in numbers.items()]
         return TurnResult(made, _snapshot(subtopology))
+    except ReportedFailedException as problem:
+        reported.append(problem)
+        raise
     finally:
+        reported[:0] = subtopology.take_reports()
         subtopology.cleanup()
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,6 +67,7 @@ class TridentWriter(BatchWriter):
         self._labels, self._partitions = labels, partitions
         self._retry, self._on_failure = retry, on_failure
         self._attempts, self._commits = attempts, commits
+        self._hearing, self._heard = -1, Counter[tuple[str, int, int, str]]()
         self._letters = any(name.endswith(f".{DEAD_LETTERS}") for name in sinks)
 
     def _write(self, output: DataFrame, batch_id: int) -> None:
@@ -143,10 +145,28 @@ class TridentWriter(BatchWriter):
             rows = batch_level(rows, self._shipped, level, self._labels[level], self._partitions, attempt)
         return rows
 
+    def _hear(self, reports: Sequence[Any], batch_id: int) -> None:
+        """Log and count the errors that were reported; those of the stream, and of levels before, come in each evaluation."""
+        if batch_id != self._hearing:
+            self._hearing, self._heard = batch_id, Counter()
+        found = Counter((row["stream"], row["sequence"], row["value"], row["text"]) for row in reports)
+        for (stream, _, number, text), times in sorted((found - self._heard).items()):
+            self.reported[batch_id] = self.reported.get(batch_id, 0) + number * times
+            _log.warning(
+                "topology %r, batch %d: %s reports (%d times) %s",
+                self._bolt,
+                batch_id + 1,
+                stream,
+                number * times,
+                text,
+            )
+        self._heard |= found
+
     def _check(self, rows: DataFrame, levels: Sequence[int], attempt: TransactionAttempt) -> Any:
         """Evaluate the rows and return what the aggregates have found. Raises FailedException if a place says so."""
         counts = rows.agg(*self._aggregates(), *_verdict()).first()
         assert counts is not None
+        self._hear(counts["_reported"], attempt.txid - 1)
         if counts["_failed"] is not None:
             raise FailedException(str(counts["_failed"]))
         places = sum(place.unit.level in levels for place in self._units.places)
@@ -171,4 +191,10 @@ def _between_commits(units: TridentUnits) -> list[list[int]]:
 def _verdict() -> list[Column]:
     cause = F.when(F.col("kind") == "failed", F.substring(F.decode(F.col("data"), "UTF-8"), 1, _MAX_CAUSE))
     done = F.when(F.col("kind") == "done", F.col("value"))
-    return [F.min(cause).alias("_failed"), F.count_distinct(done).alias("_done")]
+    text = F.substring(F.decode(F.col("data"), "UTF-8"), 1, _MAX_CAUSE).alias("text")
+    reported = F.when(F.col("kind") == "reported", F.struct("stream", "sequence", "value", text))
+    return [
+        F.min(cause).alias("_failed"),
+        F.count_distinct(done).alias("_done"),
+        F.collect_list(reported).alias("_reported"),
+    ]

@@ -6,12 +6,13 @@ and the rest goes on, so that all mistakes are reported together, each once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from windowing.errors import ConfigError, shown
-from windowing.topology.config_keys import Setting, TopologyConfig, read_settings
+from windowing.topology.config_keys import Setting, TopologyConfig, pointless, read_settings
+from windowing.topology.drafts import _own_settings
 from windowing.topology.groupings import CustomGrouping, FieldsGrouping
 from windowing.topology.hashing import hashable
 from windowing.topology.marking import ComponentKind, declaration_of
@@ -80,10 +81,24 @@ class Facts:
         return [node for node in self.spouts if node.number in above]
 
 
+_NOT_HERE = {
+    "acker_executors": "batches have an acker of their own",
+    "acker_rotation": "the trees of batches have exact deadlines",
+    "tick_tuple_freq_ms": "operations are handed tuples of batches alone; a window over the clock fires with the next batch",
+    "state_checkpoint_interval_ms": "states are committed with each batch",
+    "state_provider": "a state is where its factory says, such as map_state(SqliteStore(path), 'counts')",
+    "sleep_spout_wait_ms": "topology.trident.batch.emit.interval.millis says how long a new batch waits",
+    "debug": "tuples travel in batches and are not logged; use .peek(print)",
+}
+"""Settings that stand for nothing here, and why."""
+
+
 def facts_of(sketch: Sketch, settings: Iterable[Setting]) -> Facts:
     """Read what the author wrote. Cost: O(steps + fields)."""
     values, problems = read_settings(settings, "topology")
-    facts = Facts(sketch, TopologyConfig(**values), Graph.of([], []), problems=[*problems, *sketch.problems])
+    config = TopologyConfig(**values)
+    problems += [f"{key} has no meaning in a Trident topology; leave it out" for key in pointless(config, _NOT_HERE)]
+    facts = Facts(sketch, config, Graph.of([], []), problems=[*problems, *sketch.problems])
     nodes: dict[int, Node] = {}
     edges: list[IndexedEdge] = []
     for draft in sketch.drafts:
@@ -143,6 +158,8 @@ def _spout(source: Source) -> _Spout:
                 f"{shown(source.spout)} does not say its fields; write new_stream(name, spout, 'word string')"
             )
         schema = written if isinstance(written, Schema) else Schema.parse(written)
+        says = getattr(source.spout, "get_component_configuration", None)
+        _refuse_settings((says() if callable(says) else None) or {})
         return _Spout(schema, kind, isinstance(source.spout, IBatchSpout))
     if isinstance(source.spout, type) and isinstance(kind, SpoutKind):
         raise ConfigError(f"{source.spout.__name__} is a class; give an instance")
@@ -151,8 +168,17 @@ def _spout(source: Source) -> _Spout:
         raise ConfigError(
             f"{declared.title!r} is no spout with a stream 'default'; give a spout, of tuples or of batches"
         )
+    _refuse_settings(_own_settings(declared))
     fed = declared.kind is ComponentKind.INPUT  # its driver hands in the same batch again
     return _Spout(declared.outputs["default"], SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL, False)
+
+
+def _refuse_settings(settings: Mapping[str, Any]) -> None:
+    if settings:
+        raise ConfigError(
+            f"its get_component_configuration says {', '.join(map(str, settings))}, but a stream of Trident has no settings of its "
+            "own; give them to TridentTopology.configure, and let it return None"
+        )
 
 
 def _good_partition(check: Check, grouping: Any) -> bool:
