@@ -36,7 +36,7 @@ _TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
 
 
 class Task:
-    """One task of one component. `id` is unique in the topology, `context.task` counts within the component.
+    """One task of one component. `id` is unique in the topology, `context.task_index` counts within the component.
 
     `gate` stands before the bolts of a topology with state (checkpoints.py), None in others.
     """
@@ -247,7 +247,7 @@ class BoltCollector:
     def emit_direct(
         self, task: int, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit one row to the task of this index, on a stream that is declared direct."""
+        """Emit one row to the task of this id, on a stream that is declared direct."""
         checked = self._task.caller.outlet.checked(values, stream, True)
         self._task.outbox.send(stream, checked, _anchors_of(anchors), task)
 

@@ -26,25 +26,40 @@ from windowing.spark.tasks import BoltBatch
 from windowing.spark.wire import PHASE, PLACES, POSITION, TASK, Row, stream_name
 from windowing.spark.wiring import Arrival, Origins, Wiring
 from windowing.topology.calls import Emitted
-from windowing.topology.context import TaskContext
-from windowing.topology.groupings import Chooser, direct_task
+from windowing.topology.groupings import Chooser, direct_targets
 from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.stamps import TimestampFunction
 from windowing.topology.tuples import Tuple
 
-__all__ = ["Flow"]
+__all__ = ["Chosen", "Flow"]
 
 _PACKET_ROWS = 50_000
 
 
 class _Route(NamedTuple):
-    """One reader of a stream of a task: `first` is its first place, None if it is fused."""
+    """One reader of a stream of a task: `first` is its first place, None if it is fused; `ids` are those of its tasks."""
 
     reader: str
     first: int | None
-    tasks: int
+    ids: range
     choose: Chooser | None
     state: list[int]
+
+
+class Chosen(NamedTuple):
+    """The tasks that a row goes to, by route, chosen before it is sent."""
+
+    targets: list[tuple[_Route, Sequence[int]]]
+    before: list[list[int]]
+
+    def ids(self) -> list[int]:
+        """Return the ids of the tasks."""
+        return [route.ids[index] for route, indexes in self.targets for index in indexes]
+
+    def undo(self) -> None:
+        """Make the groupings what they were before; undo the last choice first."""
+        for (route, _), state in zip(self.targets, self.before, strict=True):
+            route.state[:] = state
 
 
 class _Packet(NamedTuple):
@@ -78,16 +93,24 @@ class Flow:
         self._position = self._sequence = 0
         self.phase = 0
 
-    def emit(self, component: str, task: int, row: Emitted, roots: Roots = NO_ROOTS) -> None:
-        """Send one row of a task, anchored to `roots`, to all who read it. Raises GroupingError where a grouping cannot choose."""
+    def choose(self, component: str, task: int, row: Emitted) -> Chosen:
+        """Choose the tasks of a row that is sent later, or not at all. Raises GroupingError."""
+        routes = self._routes_to(component, task, row.stream)
+        before = [list(route.state) for route in routes]
+        return Chosen(list(self._targets(routes, row)), before)
+
+    def emit(
+        self, component: str, task: int, row: Emitted, roots: Roots = NO_ROOTS, chosen: Chosen | None = None
+    ) -> None:
+        """Send one row of a task, anchored to `roots`, to all who read it, which `chosen` may say. Raises GroupingError where a
+        grouping cannot choose.
+        """
         stream, values, _ = row
         if stream_name(component, stream) in self._wiring.sinks:
             self._out.setdefault((component, stream), []).append(values)
-        routes = self._routes.get((component, task, stream))
-        if routes is None:
-            routes = self._routes[component, task, stream] = self._routes_of(component, task, stream)
-        for route in routes:
-            for target in self._chosen(route, row):
+        targets = self._targets(self._routes_to(component, task, stream), row) if chosen is None else chosen.targets
+        for route, indexes in targets:
+            for target in indexes:
                 if route.first is None:
                     arrival = Arrival(values, self._origins(component, task, stream), self.phase, roots)
                     self._queues[route.reader][target].append(arrival)
@@ -163,6 +186,12 @@ class Flow:
 
     # -- how a row finds its way ---------------------------------------------------------------------------------------
 
+    def _routes_to(self, component: str, task: int, stream: str) -> list[_Route]:
+        routes = self._routes.get((component, task, stream))
+        if routes is None:
+            routes = self._routes[component, task, stream] = self._routes_of(component, task, stream)
+        return routes
+
     def _routes_of(self, component: str, task: int, stream: str) -> list[_Route]:
         stages = self._wiring.stages
         output = stages.topology.components[component].outputs.get(stream)
@@ -172,13 +201,14 @@ class Flow:
             first = stages.first_place(reader.id) if stages.placed(reader.id) else None
             choose = None if output.direct else grouping.targets(reader.parallelism, output.schema)
             state = [] if choose is None else choose.start(task + self._seed)
-            routes.append(_Route(reader.id, first, reader.parallelism, choose, state))
+            routes.append(_Route(reader.id, first, self._wiring.task_ids[reader.id], choose, state))
         return routes
 
-    def _chosen(self, route: _Route, row: Emitted) -> Sequence[int]:
-        if route.choose is None:
-            return (direct_task(row.task, route.tasks),)
-        return route.choose(row.values, route.state)
+    def _targets(self, routes: list[_Route], row: Emitted) -> Iterable[tuple[_Route, Sequence[int]]]:
+        if routes and routes[0].choose is None:  # a direct stream has direct readers only
+            reader, index = direct_targets(row.task, {route.reader: route.ids for route in routes}, row.stream)
+            return [(route, (index,)) for route in routes if route.reader == reader]
+        return [(route, route.choose(row.values, route.state)) for route in routes if route.choose is not None]
 
     def _run(self, name: str) -> None:
         queues = self._queues.pop(name, {})
@@ -187,13 +217,12 @@ class Flow:
 
     def _task(self, name: str, task: int) -> BoltBatch:
         if (name, task) not in self._tasks:
-            component = self._wiring.component(name)
-            context = TaskContext(name, task, component.parallelism, self._wiring.stages.topology.config)
             self._tasks[name, task] = BoltBatch(
-                component,
-                context,
+                self._wiring.component(name),
+                self._wiring.context(name, task),
                 self._wiring.retry,
-                lambda row, roots: self.emit(name, task, row, roots),
+                lambda row, roots, chosen: self.emit(name, task, row, roots, chosen),
+                lambda row: self.choose(name, task, row),
                 (lambda letter, roots: self.letter(name, task, letter, roots)) if self._wiring.letters(name) else None,
                 order=self.in_phases,
             )

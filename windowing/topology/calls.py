@@ -27,7 +27,7 @@ __all__ = ["BoltCaller", "CollectedRows", "Emitted", "Outlet"]
 
 
 class Emitted(NamedTuple):
-    """One row that a component emitted: its stream, its values in the stream's order, and the task of a direct emit."""
+    """One row that a component emitted: its stream, its values in the stream's order, and the id of the task of a direct emit."""
 
     stream: str
     values: tuple[Any, ...]
@@ -80,7 +80,7 @@ class CollectedRows:
         self.rows.append(Emitted(stream, self._outlet.checked(values, stream, False)))
 
     def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM) -> None:
-        """Emit one row to the task of this index, on a stream that is declared direct."""
+        """Emit one row to the task of this id, on a stream that is declared direct."""
         self._check_open(values)
         self.rows.append(Emitted(stream, self._outlet.checked(values, stream, True), task))
 
