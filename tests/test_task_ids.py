@@ -1,7 +1,8 @@
-"""One numbering of tasks: what emit returns, emit_direct takes, a context and a tuple tell, is the id of a task, in both runtimes."""
+"""What emit returns, emit_direct takes, a context and a tuple tell, is the id of a task, in both runtimes."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -162,7 +163,7 @@ def test_the_source_task_of_a_tuple_in_a_window_and_of_one_on_disk_is_an_id(tmp_
         builder.configure({"topology.enable.message.timeouts": False})
         builder.set_spout("numbers", InputSpout("n long"))
         builder.set_bolt("same", same, 2).fields_grouping("numbers", "n")
-        told = tumbling(Count(3_000), name="told", output="sources array<long>", **options)(sources)
+        told = tumbling(Count(3_000), name="told", output="sources array<long>", **options)(partial(sources))
         builder.set_bolt("told", told).global_grouping("same")
         rows = [(n,) for n in range(3_000)]
         with LocalCluster(builder.build(), batches={"numbers": [rows]}, clock=VirtualClock()) as cluster:

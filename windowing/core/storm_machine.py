@@ -91,8 +91,8 @@ class StormMachine:
     ) -> None:
         if config.semantics is not Semantics.STORM:
             raise ConfigError(
-                "a StormMachine loses what Storm loses, and the definition says semantics='lossless'; say semantics=\"storm\", or make "
-                "the machine by machine_for(config) (windowing.core.machines), which chooses it"
+                "a StormMachine loses what Storm loses, and the definition says semantics='lossless'; say 'storm', or make the "
+                "machine by machine_for(config) (windowing.core.machines), which chooses it"
             )
         self.tally = Tally()
         self._component = component

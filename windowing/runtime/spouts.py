@@ -269,7 +269,7 @@ class SpoutTask(Task):
 
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
-        self.hub.result.errors.append(ReportedError(self.context.component, self.context.task, error))
+        self.hub.result.errors.append(ReportedError(self.context.component, self.context.task_index, error))
 
     # -- what becomes of messages ----------------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ class BoltTask(Task):
         if message._origin.component == SYSTEM:
             self.report_error(error if isinstance(error, BaseException) else FailedException(f"a tick: {error}"))
             return
-        letter = DeadLetter(component=context.component, task=context.task, error=error, tuples=[message])
+        letter = DeadLetter(component=context.component, task=context.task_index, error=error, tuples=[message])
         self.hub.result.dead_letters.append(letter)
         if self.outbox.is_read(DEAD_LETTERS):
             self.outbox.send(DEAD_LETTERS, letter.row())
@@ -190,7 +190,7 @@ class BoltTask(Task):
 
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
-        self.hub.result.errors.append(ReportedError(self.context.component, self.context.task, error))
+        self.hub.result.errors.append(ReportedError(self.context.component, self.context.task_index, error))
 
     def tick(self) -> None:
         """Put a tick into the inbox if one is due; several that are overdue are one."""

@@ -9,6 +9,8 @@ control files, ticks -------------------------------------------+--> groupBy(pla
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import reduce
@@ -37,9 +39,17 @@ from windowing.spark.wiring import Wiring, wired
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Component, Topology
 from windowing.topology.stages import stages_of
+from windowing.topology.support import (
+    LostFieldsWarning,
+    Runtime,
+    lost_fields,
+    settings_without_effect,
+    windows_without_effect,
+)
 
 __all__ = ["Sources", "submit"]
 
+_log = logging.getLogger("windowing.spark")
 Sources = Mapping[str, Source | Mapping[str, Source]]
 
 
@@ -81,6 +91,7 @@ def submit(
     at_once = topology.config.acker_executors == 0
     wiring = wired(stages, frozenset(names[name][0] for name in known), {} if at_once else acking)
     _require_runnable(wiring)
+    _tell(topology)
     inputs = {key: _selected(topology.components[key[0]], key[1], source, spark) for key, source in given.items()}
     widest = max((len(stages.on_level(level)) for level in range(1, stages.last + 1)), default=1)
     width = definition.shuffle_partitions(spark, str(checkpoint), partitions, widest)
@@ -128,6 +139,19 @@ def _require_runnable(wiring: Wiring) -> None:
             )
     for place in wiring.stages.places:
         PlaceTurn(wiring, place)  # refuses what its windows cannot do here
+
+
+def _tell(topology: Topology) -> None:
+    """Say what of the topology has no effect here, or is lost."""
+    sentences = list(settings_without_effect(Runtime.SUBMIT, topology.config))
+    for component in topology.bolts:
+        window, declared = component.window, component.declaration
+        sentences += [] if window is None else windows_without_effect(Runtime.SUBMIT, window)
+        lost = lost_fields(component.id, declared.target if declared.is_class else None, component.stateful)
+        if lost is not None:
+            warnings.warn(lost, LostFieldsWarning, stacklevel=3)
+    for sentence in sentences:
+        _log.warning("topology %r: %s", topology.name, sentence)
 
 
 def _takes_acks(source: Any) -> bool:

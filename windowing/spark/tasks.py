@@ -131,7 +131,7 @@ class BoltBatch:
             rows = self._caller.execute(tuple)
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
-                _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task, problem)
+                _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
             reason = told(problem)
         call = self._collector.end()
         if reason is None and any(each is tuple for each in call.failed):
@@ -191,7 +191,7 @@ class BoltBatch:
                 f"not committed. To go on without such tuples give them a sink: "
                 f"sinks={{'{self._component.id}.dead_letters': ...}}, or a bolt that reads that stream"
             )
-        who, task = self._component.id, self._context.task
+        who, task = self._component.id, self._context.task_index
         letter = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
         self._letter(letter, _roots_of(tuple))
 

@@ -178,7 +178,7 @@ class _Turn:
     ) -> None:
         self.stage = stage
         self.context = stage.context(task)
-        self.task = self.context.task
+        self.task = task
         self.load = load
         self.config = stage.bolt.config
         self.what = f"state of bolt {stage.bolt.name!r}, task {task}"

@@ -51,4 +51,6 @@ class TaskContext(NamedTuple):
         >>> TaskContext("count").called("bolt"), TaskContext("count", 1, 4).called("bolt")
         ("bolt 'count'", "task 1 of bolt 'count'")
         """
-        return f"task {self.task} of {kind} {self.component!r}" if self.tasks > 1 else f"{kind} {self.component!r}"
+        return (
+            f"task {self.task_index} of {kind} {self.component!r}" if self.tasks > 1 else f"{kind} {self.component!r}"
+        )

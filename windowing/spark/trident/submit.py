@@ -8,6 +8,7 @@ control files, ticks (with windows only) -------------------------------------+-
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -36,6 +37,7 @@ from windowing.spark.trident.levels import DEAD_LETTERS, SpoutStage, stream_leve
 from windowing.spark.trident.spouts import as_batches, spout_rows
 from windowing.spark.trident.writer import TridentWriter
 from windowing.spark.trident_definition import described
+from windowing.topology.support import Runtime, settings_without_effect
 from windowing.topology.trident.graph import SpoutNode
 from windowing.topology.trident.plan import TridentPlan
 from windowing.topology.trident.topology import TridentTopology
@@ -85,6 +87,8 @@ def submit_trident(
     plan = topology.build() if isinstance(topology, TridentTopology) else topology
     units = TridentUnits(plan)
     _require_runnable(plan)
+    for sentence in settings_without_effect(Runtime.SUBMIT_TRIDENT, plan.config):
+        logging.getLogger("windowing.spark").warning("topology %r: %s", plan.name, sentence)
     attempts = Attempts(plan)
     if on_failure is OnFailure.SKIP:
         _require_skippable(units)
