@@ -310,7 +310,7 @@ def test_a_spout_of_several_tasks_is_several_upstream_partitions() -> None:
     builder.set_spout("in", InputSpout("n long"), 2)
     builder.set_bolt("whence", whence).shuffle_grouping("in")
     chain = Chain(builder.build(), partitions=2)
-    assert sorted(chain.run({"in": [(1,), (2,), (3,)]})["whence"]) == [(1, 0), (2, 0), (3, 1)]
+    assert sorted(chain.run({"in": [(1,), (2,), (3,)]})["whence"]) == [(1, 1), (2, 1), (3, 2)]
 
 
 # -- message_id --------------------------------------------------------------------------------------------------------

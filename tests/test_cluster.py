@@ -163,7 +163,7 @@ def test_all_tasks_of_an_all_grouping_get_a_tuple_and_it_is_acked_when_all_have_
     builder.set_spout("source", three)
     builder.set_bolt("all", Seeing, 3).all_grouping("source")
     result = run_topology(builder.build(), clock=VirtualClock())
-    assert sorted(seen) == [(task, n) for task in range(3) for n in (1, 2, 3)]
+    assert sorted(seen) == [(task, n) for task in (1, 2, 3) for n in (1, 2, 3)]
     assert result.acked == 3
 
 
@@ -172,7 +172,7 @@ def test_a_direct_stream_goes_where_its_emitter_says():
 
     @bolt(output={"default": "n long", "to": "n long"}, direct="to")
     def route(tuple, collector):
-        collector.emit_direct(tuple["n"] % 2, tuple["n"], stream="to")
+        collector.emit_direct(2 + tuple["n"] % 2, tuple["n"], stream="to")
 
     @bolt()
     class Seeing(BasicBolt):
@@ -187,7 +187,7 @@ def test_a_direct_stream_goes_where_its_emitter_says():
     builder.set_bolt("route", route).shuffle_grouping("source")
     builder.set_bolt("see", Seeing, 2).direct_grouping("route", "to")
     assert run_topology(builder.build(), clock=VirtualClock()).acked == 3
-    assert sorted(seen) == [(0, 2), (1, 1), (1, 3)]
+    assert sorted(seen) == [(2, 2), (3, 1), (3, 3)]
 
 
 def test_a_bolt_of_its_own_acks_may_anchor_to_several_tuples_and_hold_them():

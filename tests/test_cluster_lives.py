@@ -240,7 +240,7 @@ class LivesMachine(RuleBasedStateMachine):
             counted = [n for task in range(self.tasks) for n, _ in states.state("count", task).items()]
             check_ids(everything, counted)
             emitted = sorted(states.state("sink", 0).items())
-            disk = [[value for (_, of, _), value in emitted if of == task] for task in range(self.tasks)]
+            disk = [[value for (_, of, _), value in emitted if of == id] for id in self.topology().task_ids["disk"]]
             states_of = [dict(states.state("recent", task).items()) for task in range(self.tasks)]
             recent = [[state[n] for n in range(state.get("windows", 0))] for state in states_of]
         assert sorted(n for found in recent for n in self.check_windows(found)) == list(everything)

@@ -267,10 +267,10 @@ def test_a_stateful_window_in_memory_without_message_ids_is_refused_before_it_st
 def test_a_message_id_is_a_whole_number():
     declared = summing(count(2), count(2), message_id="id")
     builder = TopologyBuilder("text").configure(state_checkpoint_interval=millis(100))
-    builder.set_spout("source", InputSpout("id string"))
+    builder.set_spout("source", InputSpout("id long"))
     builder.set_bolt("window", declared).global_grouping("source")
-    with pytest.raises(ConfigError, match="message_id 'id' is 'x', wanted a whole number"):
-        run_topology(builder.build(), {"source": [[("x",)]]}, clock=VirtualClock())
+    with pytest.raises(ConfigError, match="message_id 'id' is None, wanted a whole number"):
+        run_topology(builder.build(), {"source": [[(None,)]]}, clock=VirtualClock())
 
 
 def test_a_window_on_disk_cannot_fail_its_tuples():

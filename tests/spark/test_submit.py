@@ -128,9 +128,12 @@ def test_several_spouts_hold_back_one_watermark(same: Both) -> None:
 
 @bolt(output={"default": "n long, taker string", "by_hand": "n long"}, direct="by_hand")
 class Dealer:
+    def prepare(self, context: Any) -> None:
+        self.takers = context.component_tasks("by_hand")
+
     def execute(self, tuple: Any, collector: Any) -> None:
         collector.emit((tuple.n, "dealer"))
-        collector.emit_direct(2 - tuple.n % 3, (tuple.n,), "by_hand")
+        collector.emit_direct(self.takers[2 - tuple.n % 3], (tuple.n,), "by_hand")
 
 
 @bolt(output="n long, taker string")

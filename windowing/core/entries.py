@@ -11,20 +11,45 @@ or is entered before its effects are taken, is what the guard is for (guard.py).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
-from windowing.core.config import WindowConfig
+from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Effect
 from windowing.core.guard import Guard, no_effects
 from windowing.core.mixes import Mix, mix_of
 from windowing.core.track import Tally
-from windowing.errors import WindowingError
+from windowing.errors import ConfigError, WindowingError, shown
 
-__all__ = ["Entries"]
+__all__ = ["Entries", "refuse_options"]
+
+
+_MACHINES = {
+    "semantics": "StormMachine",
+    "eviction": "PolicyWindowManager",
+    "trigger": "PolicyWindowManager",
+    "max_events_in_memory": "PagedWindowManager",
+}
+"""The machine that does what an option says."""
+
+
+def refuse_options(config: WindowConfig, machine: str, options: Iterable[str]) -> None:
+    """Raise ConfigError for an option of these that the definition has and that `machine` would not do."""
+    for option in options:
+        value = getattr(config, option)
+        if value is not None and value is not Semantics.LOSSLESS:
+            name = value.value if isinstance(value, Semantics) else value
+            raise ConfigError(
+                f"a {machine} does not do {option}={shown(name)}, a {_MACHINES[option]} does; make the machine by "
+                "machine_for(config) (windowing.core.machines), which chooses it"
+            )
 
 
 class Entries(ABC):
-    """What all machines of built-in lengths and slides have in common."""
+    """What all machines of built-in lengths and slides have in common. Raises ConfigError for what another machine does."""
+
+    not_done: ClassVar[tuple[str, ...]] = tuple(_MACHINES)
+    """Options that are those of other machines."""
 
     def __init__(self, config: WindowConfig) -> None:
         self.config = config
@@ -33,6 +58,7 @@ class Entries(ABC):
         self.closed = False
         self.guard = Guard()
         self._mix: Mix = mix_of(config)
+        refuse_options(config, type(self).__name__, self.not_done)
 
     @abstractmethod
     def _turn(self, since: int | None, until: int) -> Iterator[Effect]:

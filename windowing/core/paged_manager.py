@@ -63,6 +63,8 @@ class PagedWindowManager(WindowManager):
 
     kind = "PagedWindowManager"
 
+    not_done = ("semantics", "eviction", "trigger")
+
     def __init__(
         self, config: WindowConfig, store: PageStore, *, max_events: int | None = None, page_tuples: int | None = None
     ) -> None:

@@ -15,7 +15,7 @@ Source: Storm's `WindowState` and `SimpleWindowPartitionCache`, which evicts the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -54,9 +54,13 @@ class PageStore(Protocol):
 
 
 class CheckpointedPages(PageStore, Protocol):
-    """A PageStore that keeps the manifests of its task's checkpoints too: one that is committed, one that is prepared."""
+    """A PageStore that keeps the manifests of its task's checkpoints too: one that is committed, one that is prepared.
+
+    task_ids: by component, the ids of the tasks that a topology's tuples come from; not stored, for they are those of now.
+    """
 
     name: str
+    task_ids: Mapping[str, range]
 
     def prepare(self, txid: int, manifest: Any) -> None:
         """Keep a manifest beside the committed one; durable on return."""

@@ -23,6 +23,7 @@ from itertools import chain
 from typing import Any
 
 from windowing.core.config import WindowConfig
+from windowing.core.entries import refuse_options
 from windowing.core.events import Activation, Effect, Expired
 from windowing.core.guard import Guard, no_effects, one_for_each
 from windowing.core.measures import Duration
@@ -61,6 +62,7 @@ class PolicyWindowManager:
     kind = "PolicyWindowManager"
 
     def __init__(self, config: WindowConfig, *, fold: Fold | None = None, component: str = "bolt") -> None:
+        refuse_options(config, "PolicyWindowManager", ("semantics", "max_events_in_memory"))
         self.config = config
         self._component = component
         self.tally = Tally()

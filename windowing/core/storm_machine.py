@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from windowing.core.config import WindowConfig
+from windowing.core.config import Semantics, WindowConfig
 from windowing.core.events import Activation, Effect, Event, Expired
 from windowing.core.eviction import (
     CountEvictionPolicy,
@@ -38,7 +38,7 @@ from windowing.core.trigger import (
     next_tick_ms,
     tick_interval_ms,
 )
-from windowing.errors import RepeatLimitError, SnapshotError, WindowingError, shown
+from windowing.errors import ConfigError, RepeatLimitError, SnapshotError, WindowingError, shown
 
 __all__ = ["StormMachine", "storm_policies"]
 
@@ -91,6 +91,11 @@ class StormMachine:
         manager: type[StormWindowManager] = StormWindowManager,
         component: str = "bolt",
     ) -> None:
+        if config.semantics is not Semantics.STORM:
+            raise ConfigError(
+                "a StormMachine loses what Storm loses, and the definition says semantics='lossless'; say 'storm', or make the "
+                "machine by machine_for(config) (windowing.core.machines), which chooses it"
+            )
         self.tally = Tally()
         self._component = component
         self._watermark = 0

@@ -106,7 +106,7 @@ class Gate:
         """Send the checkpoint on, and report it as done."""
         context = self._task.context
         for inbox in self._links.downstream:
-            inbox.append(Barrier((context.component, context.task), checkpoint))
+            inbox.append(Barrier((context.component, context.task_index), checkpoint))
         self._links.reports.append(Report(self._task.id, checkpoint, True))
 
     def refuse(self, checkpoint: Checkpoint) -> None:

@@ -15,6 +15,7 @@ Source: Storm's `LocalCluster`; the loop is ours.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +35,7 @@ from windowing.runtime.tasks import BoltTask, Task
 from windowing.runtime.windowed import WindowedBoltTask
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Topology, required
+from windowing.topology.support import Runtime, settings_without_effect
 from windowing.transactions.state import StateProvider
 
 __all__ = ["LocalCluster", "run_topology"]
@@ -82,6 +84,8 @@ class LocalCluster(LoopedCluster):
         state_path: str | Path | None = None,
     ) -> None:
         topology = self.topology = required(topology, "LocalCluster")
+        for sentence in settings_without_effect(Runtime.CLUSTER, topology.config, topology.components.values()):
+            logging.getLogger("windowing").warning("topology %r: %s", topology.name, sentence)
         self._batches = _checked_batches(topology, batches)
         self._hub = Hub(seed or 0, topology.config.acker_executors)
         super().__init__(topology.name, clock, self._hub, seed)

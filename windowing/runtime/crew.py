@@ -78,7 +78,8 @@ class _Hall:
     def task(self, component: Component, index: int) -> Task:
         """Return one task of a component."""
         topology, hub = self._topology, self._hub
-        context = TaskContext(component.id, index, component.parallelism, topology.config_of(component.id))
+        config = topology.config_of(component.id)
+        context = TaskContext(component.id, index, component.parallelism, config, topology.task_ids)
         id, inbox = topology.task_ids[component.id][index], self._inboxes[component.id][index]
         place = (hub, context, id, inbox, Outbox(hub, topology, component.id, index, self._inboxes), component)
         if component.is_spout:
@@ -123,6 +124,7 @@ class _Hall:
         streams = tuple(streams_of(component).values())
         if window.config.max_events_in_memory is not None:
             pages = states.pages(component.id, index)
+            pages.task_ids = self._topology.task_ids
             kept = PersistentWindow(window.config, None, streams, component.id, pages=pages)
             return PagedWindowTask(*place, self._by_hand, window=kept, links=links, state=state)
         rows = states.state(component.id, index, "windows")

@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from windowing.acking.anchors import Anchors, anchored
 from windowing.errors import told
-from windowing.topology.groupings import Chooser, direct_task
+from windowing.topology.groupings import Chooser, direct_targets
 from windowing.topology.letters import DeadLetter
 from windowing.topology.plan import Topology
 from windowing.topology.tuples import Fields, Origin, Tuple
@@ -166,17 +166,17 @@ class Hub:
 class _Route(NamedTuple):
     """One reader of a stream, as one emitting task sees it."""
 
+    reader: str
     chooser: Chooser
     state: list[int]
     inboxes: list[deque[Any]]
     first_id: int
-    direct: bool
 
 
 class Outbox:
     """The outgoing side of one task. Cost: O(tasks that a tuple goes to) an emit, times its anchors."""
 
-    __slots__ = ("_debug", "_hub", "_origins", "_outputs", "_routes")
+    __slots__ = ("_debug", "_direct", "_hub", "_origins", "_outputs", "_routes")
 
     def __init__(
         self, hub: Hub, topology: Topology, component: str, task: int, inboxes: Mapping[str, list[deque[Any]]]
@@ -187,15 +187,18 @@ class Outbox:
         self._debug = topology.setting(component, "debug")
         self._origins: dict[str, Origin] = {}
         self._routes: dict[str, list[_Route]] = {}
+        self._direct: dict[str, dict[str, range]] = {}
         self._outputs: dict[str, list[tuple[Any, ...]] | None] = {}
         for stream, declared in placed.outputs.items():
-            self._origins[stream] = Origin(component, task, Fields(declared.schema.names), stream)
+            self._origins[stream] = Origin(component, task, Fields(declared.schema.names), stream, task_ids)
             self._outputs[stream] = hub.result.outputs.get(output_name(component, stream))
             self._routes[stream] = []
-            for reader, grouping in topology.readers(component, stream):
+            readers = topology.readers(component, stream)
+            self._direct[stream] = {reader.id: task_ids[reader.id] for reader, _ in readers} if declared.direct else {}
+            for reader, grouping in readers:
                 chooser = grouping.targets(reader.parallelism, declared.schema, range(reader.parallelism))
                 state = [] if declared.direct else chooser.start(task)
-                route = _Route(chooser, state, inboxes[reader.id], task_ids[reader.id].start, declared.direct)
+                route = _Route(reader.id, chooser, state, inboxes[reader.id], task_ids[reader.id].start)
                 self._routes[stream].append(route)
 
     def send(
@@ -231,8 +234,13 @@ class Outbox:
         output = self._outputs[stream]
         if output is not None:
             output.append(values)
+        direct = self._direct[stream]
+        only, at = direct_targets(task, direct, stream) if direct else (None, 0)
         targets = []
         for route in self._routes[stream]:
-            chosen = [direct_task(task, len(route.inboxes))] if route.direct else route.chooser(values, route.state)
+            if only is not None:
+                chosen: Sequence[int] = (at,) if route.reader == only else ()
+            else:
+                chosen = route.chooser(values, route.state)
             targets += [(route.inboxes[index], route.first_id + index) for index in chosen]
         return targets

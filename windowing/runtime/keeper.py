@@ -125,7 +125,7 @@ class Keeper:
             if not isinstance(problem.__cause__, FailedException):
                 raise
             context = self._task.context
-            self._task.hub.report(context.component, context.task, problem)
+            self._task.hub.report(context.component, context.task_index, problem)
             self.executor.refused()
 
     def _settle(self, effect: Ack | Fail) -> None:

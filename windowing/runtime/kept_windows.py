@@ -12,7 +12,8 @@ Source: Storm's `StatefulWindowedBoltExecutor` and `PersistentWindowedBoltExecut
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from windowing.core.events import Expired
@@ -26,6 +27,7 @@ from windowing.runtime.keeper import Keeper
 from windowing.runtime.persistent import PersistentWindow
 from windowing.runtime.rows import field_of
 from windowing.runtime.windowed import Columns, WindowedBoltTask
+from windowing.topology.context import TaskContext
 from windowing.topology.tuples import Fields, Origin, Tuple
 from windowing.transactions.checkpoint import Checkpoint
 from windowing.transactions.state import KeyValueState
@@ -127,7 +129,8 @@ class RecoveredWindowTask(KeptWindowTask):
     """
 
     def __init__(self, *place: Any, executor: WindowedBoltExecutor, links: Links, state: Any, rows: Any) -> None:
-        self.recovery = WindowRecovery(executor, _plain, _tuple)
+        context: TaskContext = place[1]
+        self.recovery = WindowRecovery(executor, _plain, partial(_tuple, task_ids=context.task_ids))
         super().__init__(*place, executor=executor, links=links, state=state)
         self.rows: KeyValueState = rows
         self.keeper.states.append(self)
@@ -279,6 +282,6 @@ def _plain(message: Tuple) -> Any:
     return [origin.component, origin.task, origin.stream, list(origin.fields.names), list(message.get_values())]
 
 
-def _tuple(data: Any) -> Tuple:
+def _tuple(data: Any, task_ids: Mapping[str, range]) -> Tuple:
     component, task, stream, fields, values = data
-    return Tuple(tuple(values), Origin(component, task, Fields(*fields), stream))
+    return Tuple(tuple(values), Origin(component, task, Fields(*fields), stream, task_ids))

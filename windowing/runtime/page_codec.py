@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
@@ -31,6 +31,8 @@ _HEAD = struct.Struct(">QI")
 _SCALARS = {int, str, float, bool, type(None)}
 _MAX_INFLATED = 2**31
 
+_NO_TASKS: Mapping[str, range] = {}
+
 Columns = dict[str, Any]
 
 
@@ -42,8 +44,8 @@ def encode_page(page_id: int, rows: Rows) -> bytes:
     return frame(PAGE_MAGIC, _HEAD.pack(page_id, len(text)) + text + typed)
 
 
-def decode_page(page_id: int, blob: bytes, what: str) -> Rows:
-    """Return the rows of `encode_page`; `what` names the page in the CorruptStateError."""
+def decode_page(page_id: int, blob: bytes, what: str, task_ids: Mapping[str, range] = _NO_TASKS) -> Rows:
+    """Return the rows of `encode_page`; `what` names the page in the CorruptStateError, `task_ids` are today's."""
     body = unframe(PAGE_MAGIC, blob, what)
     try:
         stored_id, size = _HEAD.unpack_from(body)
@@ -51,7 +53,7 @@ def decode_page(page_id: int, blob: bytes, what: str) -> Rows:
             raise CorruptStateError(f"{what} holds page {stored_id} instead; restore from a copy, nothing was reset")
         split = _HEAD.size + size
         columns = json.loads(_inflated(body[_HEAD.size : split], what))
-        payloads = _payloads(columns, body[split:], what)
+        payloads = _payloads(columns, body[split:], what, task_ids)
         return Rows(list(accumulate(columns["times"])), payloads, list(accumulate(columns["numbers"])))
     except (zlib.error, struct.error, ValueError, KeyError, TypeError, IndexError) as problem:
         raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
@@ -105,7 +107,7 @@ def _tuple_columns(tuples: list[Tuple]) -> tuple[Columns, bytes]:
     numbers: dict[tuple[str, int, str, tuple[str, ...]], int] = {}
     origins = [
         numbers.setdefault(
-            (each.source_component, each.source_task, each.source_stream, tuple(each.get_fields())), len(numbers)
+            (each.source_component, each._origin.task, each.source_stream, tuple(each.get_fields())), len(numbers)
         )
         for each in tuples
     ]
@@ -129,7 +131,7 @@ def _named_columns(rows: list[Any]) -> tuple[Columns, bytes]:
     return {"kind": "named", "table": list(numbers), "named": named, "values": values}, typed
 
 
-def _payloads(columns: Columns, typed: bytes, what: str) -> list[Any]:
+def _payloads(columns: Columns, typed: bytes, what: str, task_ids: Mapping[str, range] = _NO_TASKS) -> list[Any]:
     match columns["kind"]:
         case "scalars":
             return list(columns["cells"])
@@ -144,7 +146,8 @@ def _payloads(columns: Columns, typed: bytes, what: str) -> list[Any]:
             return [makers[number](row) for row, number in zip(values, columns["named"], strict=True)]
         case "tuples":
             table = [
-                Origin(component, task, Fields(fields), stream) for component, task, stream, fields in columns["table"]
+                Origin(component, task, Fields(fields), stream, task_ids)
+                for component, task, stream, fields in columns["table"]
             ]
             values = _payloads(columns["values"], typed, what)
             return [Tuple(row, table[number]) for row, number in zip(values, columns["origins"], strict=True)]

@@ -14,7 +14,7 @@ Laws: a page and a manifest are read as they were written, or a CorruptStateErro
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,8 @@ class SqlitePages:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.name = "a temporary file" if path is None else str(checked_path(path, "the pages of a window"))
+        self.task_ids: Mapping[str, range] = {}
+        """The ids of the tasks that tuples of a topology come from: not stored, for they are those of the topology now."""
         self._uncommitted = 0
         with self._blame("it cannot be opened"):
             self._db = sqlite3.connect("" if path is None else path, isolation_level=None, timeout=1.0)
@@ -130,7 +132,7 @@ class SqlitePages:
             raise CorruptStateError(
                 f"{self._page(page_id)} is missing; restore the file from a copy, nothing was reset"
             )
-        return decode_page(page_id, row[0], self._page(page_id))
+        return decode_page(page_id, row[0], self._page(page_id), self.task_ids)
 
     def drop(self, page_ids: Collection[int]) -> None:
         with self._blame("pages cannot be dropped"):

@@ -274,7 +274,7 @@ class SpoutTask(Task):
 
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
-        self.hub.report(self.context.component, self.context.task, error)
+        self.hub.report(self.context.component, self.context.task_index, error)
 
     # -- what becomes of messages ----------------------------------------------------------------------------------------
 
@@ -315,7 +315,8 @@ class SpoutTask(Task):
     def _bury(self, effect: GivenUp, values: tuple[Any, ...], stream: str) -> None:
         """Make a dead letter of a message, and send it to whoever reads it."""
         component = self.context.component
-        origin = Origin(component, self.context.task, Fields(self._component.outputs[stream].schema.names), stream)
+        context, fields = self.context, Fields(self._component.outputs[stream].schema.names)
+        origin = Origin(component, context.task_index, fields, stream, context.task_ids)
         letter = DeadLetter(
             component=effect.seen or component,
             task=None,
@@ -382,7 +383,7 @@ class SpoutCollector(StormNames):
     def emit_direct(
         self, task: int, values: Any, *stray: Any, message_id: Any = None, stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit one row to the task of this index, on a stream that is declared direct."""
+        """Emit one row to the task of this id, on a stream that is declared direct."""
         if stray:
             raise self._task.refuse((values, *stray), "emit_direct")
         self._task.emit(values, stream, message_id, task)

@@ -37,7 +37,7 @@ _TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
 
 
 class Task:
-    """One task of one component. `id` is unique in the topology, `context.task` counts within the component.
+    """One task of one component. `id` is unique in the topology, `context.task_index` counts within the component.
 
     `gate` stands before the bolts of a topology with state (checkpoints.py), None in others.
     """
@@ -180,7 +180,7 @@ class BoltTask(Task):
         if message._origin.component == SYSTEM:
             self.report_error(error if isinstance(error, BaseException) else FailedException(f"a tick: {error}"))
             return
-        letter = DeadLetter(component=context.component, task=context.task, error=error, tuples=[message])
+        letter = DeadLetter(component=context.component, task=context.task_index, error=error, tuples=[message])
         self.hub.result.dead_letters.append(letter)
         if self.outbox.is_read(DEAD_LETTERS):
             self.outbox.send(DEAD_LETTERS, letter.row())
@@ -191,7 +191,7 @@ class BoltTask(Task):
 
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
-        self.hub.report(self.context.component, self.context.task, error)
+        self.hub.report(self.context.component, self.context.task_index, error)
 
     def tick(self) -> None:
         """Put a tick into the inbox if one is due; several that are overdue are one."""
@@ -250,7 +250,7 @@ class BoltCollector(StormNames):
     def emit_direct(
         self, task: int, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit one row to the task of this index, on a stream that is declared direct."""
+        """Emit one row to the task of this id, on a stream that is declared direct."""
         if stray:
             raise self._task.caller.outlet.refuse((values, *stray), "anchors", "emit_direct")
         checked = self._task.caller.outlet.checked(values, stream, True)

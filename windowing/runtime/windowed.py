@@ -259,7 +259,7 @@ class WindowedBoltTask(Task):
 
     def _bury(self, window: TupleWindow, error: BoltError) -> None:
         """Make a dead letter of a window, and send it to whoever reads it."""
-        letter = DeadLetter.of_window(self.bolt.name, self.context.task, error, window)
+        letter = DeadLetter.of_window(self.bolt.name, self.context.task_index, error, window)
         self.hub.result.dead_letters.append(letter)
         if self._outbox.is_read(DEAD_LETTERS):
             self._outbox.send(DEAD_LETTERS, letter.row(), self.anchors_of(window))
@@ -276,7 +276,7 @@ class WindowedBoltTask(Task):
 
     def report(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
-        self.hub.report(self.context.component, self.context.task, error)
+        self.hub.report(self.context.component, self.context.task_index, error)
 
     def _late(self, rows: Sequence[Any], reason: str) -> None:
         where = (self.context.component, reason)

@@ -29,13 +29,12 @@ from windowing.spark.unreadable import Held, Unreadable, plain
 from windowing.spark.wire import PHASE, PLACES, POSITION, TASK, Row, field_column, stream_name
 from windowing.spark.wiring import Arrival, Origins, Wiring
 from windowing.topology.calls import Emitted
-from windowing.topology.context import TaskContext
-from windowing.topology.groupings import Chooser, GroupingKind, direct_task
+from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
 from windowing.topology.letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.stamps import TimestampFunction
 from windowing.topology.tuples import Tuple
 
-__all__ = ["INVALID", "Flow"]
+__all__ = ["INVALID", "Chosen", "Flow"]
 
 INVALID = "invalid"
 """The metric of tuples that a bolt asked for a value which Python cannot hold, and that no stream took."""
@@ -45,14 +44,30 @@ _PACKET_ROWS = 50_000
 
 
 class _Route(NamedTuple):
-    """One reader of a stream of a task: `first` is its first place, None if it is fused."""
+    """One reader of a stream of a task: `first` is its first place, None if it is fused; `ids` are those of its tasks."""
 
     reader: str
     first: int | None
-    tasks: int
+    ids: range
     choose: Chooser | None
     state: list[int]
     by_code: bool
+
+
+class Chosen(NamedTuple):
+    """The tasks that a row goes to, by route, chosen before it is sent."""
+
+    targets: list[tuple[_Route, Sequence[int]]]
+    before: list[list[int]]
+
+    def ids(self) -> list[int]:
+        """Return the ids of the tasks."""
+        return [route.ids[index] for route, indexes in self.targets for index in indexes]
+
+    def undo(self) -> None:
+        """Make the groupings what they were before; undo the last choice first."""
+        for (route, _), state in zip(self.targets, self.before, strict=True):
+            route.state[:] = state
 
 
 class _Packet(NamedTuple):
@@ -87,17 +102,25 @@ class Flow:
         self._position = self._sequence = 0
         self.phase = 0
 
-    def emit(self, component: str, task: int, row: Emitted, roots: Roots = NO_ROOTS) -> None:
-        """Send one row of a task, anchored to `roots`, to all who read it. Raises GroupingError where a grouping cannot choose."""
+    def choose(self, component: str, task: int, row: Emitted) -> Chosen:
+        """Choose the tasks of a row that is sent later, or not at all. Raises GroupingError."""
+        routes = self._routes_to(component, task, row.stream)
+        before = [list(route.state) for route in routes]
+        return Chosen(list(self._targets(routes, row)), before)
+
+    def emit(
+        self, component: str, task: int, row: Emitted, roots: Roots = NO_ROOTS, chosen: Chosen | None = None
+    ) -> None:
+        """Send one row of a task, anchored to `roots`, to all who read it, which `chosen` may say. Raises GroupingError where a
+        grouping cannot choose.
+        """
         stream, values, _ = row
         as_held = plain(values) if type(values) is Held else values
         if stream_name(component, stream) in self._wiring.sinks:
             self._out.setdefault((component, stream), []).append(as_held)
-        routes = self._routes.get((component, task, stream))
-        if routes is None:
-            routes = self._routes[component, task, stream] = self._routes_of(component, task, stream)
-        for route in routes:
-            for target in self._chosen(route, row):
+        targets = self._targets(self._routes_to(component, task, stream), row) if chosen is None else chosen.targets
+        for route, indexes in targets:
+            for target in indexes:
                 if route.first is None:
                     arrival = Arrival(values, self._origins(component, task, stream), self.phase, roots)
                     self._queues[route.reader][target].append(arrival)
@@ -177,6 +200,12 @@ class Flow:
 
     # -- how a row finds its way ---------------------------------------------------------------------------------------
 
+    def _routes_to(self, component: str, task: int, stream: str) -> list[_Route]:
+        routes = self._routes.get((component, task, stream))
+        if routes is None:
+            routes = self._routes[component, task, stream] = self._routes_of(component, task, stream)
+        return routes
+
     def _routes_of(self, component: str, task: int, stream: str) -> list[_Route]:
         stages = self._wiring.stages
         output = stages.topology.components[component].outputs.get(stream)
@@ -187,16 +216,20 @@ class Flow:
             choose = None if output.direct else grouping.targets(reader.parallelism, output.schema)
             state = [] if choose is None else choose.start(task + self._seed)
             by_code = grouping.kind is GroupingKind.CUSTOM
-            routes.append(_Route(reader.id, first, reader.parallelism, choose, state, by_code))
+            routes.append(_Route(reader.id, first, self._wiring.task_ids[reader.id], choose, state, by_code))
         return routes
 
-    def _chosen(self, route: _Route, row: Emitted) -> Sequence[int]:
-        if route.choose is None:
-            return (direct_task(row.task, route.tasks),)
+    def _targets(self, routes: list[_Route], row: Emitted) -> Iterable[tuple[_Route, Sequence[int]]]:
+        if routes and routes[0].choose is None:  # a direct stream has direct readers only
+            reader, index = direct_targets(row.task, {route.reader: route.ids for route in routes}, row.stream)
+            return [(route, (index,)) for route in routes if route.reader == reader]
+        return [(route, self._chosen(route, route.choose, row)) for route in routes if route.choose is not None]
+
+    def _chosen(self, route: _Route, choose: Chooser, row: Emitted) -> Sequence[int]:
         if type(row.values) is not Held:
-            return route.choose(row.values, route.state)
+            return choose(row.values, route.state)
         try:
-            return route.choose(row.values if route.by_code else plain(row.values), route.state)
+            return choose(row.values if route.by_code else plain(row.values), route.state)
         except UnreadableValueError as problem:
             self._unreadable[route.reader] += 1
             _log.warning(
@@ -211,14 +244,12 @@ class Flow:
 
     def _task(self, name: str, task: int) -> BoltBatch:
         if (name, task) not in self._tasks:
-            component = self._wiring.component(name)
-            settings = self._wiring.stages.topology.config_of(name)
-            context = TaskContext(name, task, component.parallelism, settings)
             self._tasks[name, task] = BoltBatch(
-                component,
-                context,
+                self._wiring.component(name),
+                self._wiring.context(name, task),
                 self._wiring.retry,
-                lambda row, roots: self.emit(name, task, row, roots),
+                lambda row, roots, chosen: self.emit(name, task, row, roots, chosen),
+                lambda row: self.choose(name, task, row),
                 (lambda letter, roots: self.letter(name, task, letter, roots)) if self._wiring.letters(name) else None,
                 order=self.in_phases,
             )

@@ -25,7 +25,6 @@ from windowing.spark.values import TaskValues
 from windowing.spark.wire import PLACES, Row, stream_name
 from windowing.spark.wiring import Origins, Wiring
 from windowing.topology.calls import Emitted
-from windowing.topology.context import TaskContext
 from windowing.topology.stages import Place
 
 __all__ = ["PlaceResult", "PlaceTurn", "Stored"]
@@ -63,8 +62,7 @@ class PlaceTurn:
         self._component = wiring.component(place.component)
         self._format = TupleRows(wiring, place.component)
         self._what = f"state of bolt {place.component!r}, task {place.task}"
-        settings = wiring.stages.topology.config_of(place.component)
-        self._context = TaskContext(place.component, place.task, self._component.parallelism, settings)
+        self._context = wiring.context(place.component, place.task)
         self._acked = place.component in wiring.rooted
         self._window = None if self._component.window is None else self._stage()
 
@@ -98,6 +96,7 @@ class PlaceTurn:
             late_fields=None if late is None else late.schema.names[:-1],  # the last is the reason
             format=self._format,
             settings=self._context.config,
+            task_ids=self._wiring.task_ids,
             acks=self._acked,
         )
 
@@ -151,7 +150,8 @@ class PlaceTurn:
             self._component,
             self._context,
             self._wiring.retry,
-            lambda row, roots: flow.emit(name, task, row, roots),
+            lambda row, roots, chosen: flow.emit(name, task, row, roots, chosen),
+            lambda row: flow.choose(name, task, row),
             (lambda letter, roots: flow.letter(name, task, letter, roots)) if self._wiring.letters(name) else None,
             values,
             flow.in_phases,

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -39,10 +41,12 @@ from windowing.spark.turn import SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
 from windowing.topology.letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
+from windowing.topology.support import LostFieldsWarning, Runtime, lost_fields, windows_without_effect
 from windowing.topology.window_rules import nested, no_id
 
 __all__ = ["WindowedStream", "windowed"]
 
+_log = logging.getLogger("windowing.spark")
 REASON = "reason"
 Source = DataFrame | Mapping[str, DataFrame]
 _TIMES = (NumericType, DateType, TimestampType, TimestampNTZType)  # what pack.timestamps_of reads
@@ -83,6 +87,11 @@ def windowed(
     _require_columns(declared, columns, chosen, order)
     _require_plain(declared, next(iter(inputs.values())).schema, order)
     _require_times(declared, next(iter(inputs.values())).schema)
+    lost = lost_fields(declared.name, declared.target if declared.is_class else None, declared.stateful)
+    if lost is not None:
+        warnings.warn(lost, LostFieldsWarning, stacklevel=2)
+    for sentence in windows_without_effect(Runtime.WINDOWED, declared):
+        _log.warning(sentence)
     return WindowedStream(declared, inputs, _tasks(tasks, chosen, grouping), chosen, order, control)
 
 

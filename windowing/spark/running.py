@@ -15,7 +15,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Protocol, cast
@@ -52,9 +52,8 @@ from windowing.spark.metrics import BatchMetrics, metrics_of
 from windowing.spark.one_query import take
 from windowing.spark.sinks import Sink, claim
 from windowing.spark.starting import settings_of
-from windowing.topology.config_keys import TopologyConfig, pointless
 
-__all__ = ["BatchWriter", "Plan", "WindowedQuery", "say_pointless", "trigger_options"]
+__all__ = ["BatchWriter", "Plan", "WindowedQuery", "trigger_options"]
 
 DRAINED_FILE = "drained.json"
 _ONE_FILE_ROWS = 50_000
@@ -216,13 +215,6 @@ class Plan:
         with settings_of(self.spark, self.checkpoint, self.partitions):
             started: StreamingQuery = stream.start()
         return started
-
-
-def say_pointless(topology: str, config: TopologyConfig, reasons: Mapping[str, str], asked: Iterable[str] = ()) -> None:
-    """Log, once a start, which settings of a topology have no effect in its query; `asked`: those of single components."""
-    keys = [*pointless(config, reasons), *asked]
-    if keys:
-        _log.warning("topology %r: settings without effect on Spark: %s", topology, "; ".join(keys))
 
 
 def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]:

@@ -9,7 +9,9 @@ control files, ticks -------------------------------------------+--> groupBy(pla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import reduce
 from typing import Any
@@ -27,7 +29,7 @@ from windowing.spark.labels import task_labels
 from windowing.spark.level import SpoutStage, emitted, processed
 from windowing.spark.outlets import Outlets, outlet_names, sinks_of, unread_late
 from windowing.spark.place import PlaceTurn
-from windowing.spark.running import BatchWriter, Plan, WindowedQuery, say_pointless, trigger_options
+from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink
@@ -39,9 +41,17 @@ from windowing.spark.wiring import Wiring, wired
 from windowing.topology.marking import ComponentKind
 from windowing.topology.plan import Component, Topology, required
 from windowing.topology.stages import stages_of
+from windowing.topology.support import (
+    LostFieldsWarning,
+    Runtime,
+    lost_fields,
+    settings_without_effect,
+    windows_without_effect,
+)
 
 __all__ = ["Sources", "submit"]
 
+_log = logging.getLogger("windowing.spark")
 Sources = Mapping[str, Source | Mapping[str, Source]]
 
 
@@ -87,6 +97,7 @@ def submit(
     at_once = topology.config.acker_executors == 0
     wiring = wired(stages, frozenset(names[name][0] for name in known), {} if at_once else acking)
     _require_runnable(wiring)
+    _tell(topology)
     inputs = {key: _selected(topology.components[key[0]], key[1], source, spark) for key, source in given.items()}
     widest = max((len(stages.on_level(level)) for level in range(1, stages.last + 1)), default=1)
     width = definition.shuffle_partitions(spark, str(checkpoint), partitions, widest)
@@ -94,7 +105,6 @@ def submit(
     parts = {f"bolt {bolt.id!r}": bolt.declaration for bolt in topology.bolts}
     shipped = Shipped(spark, wiring, f"topology {topology.name!r}", parts)
     outlets = Outlets({name: names[name] for name in known}, unread)
-    say_pointless(topology.name, topology.config, _WITHOUT_EFFECT, _asked(topology))
     plan = Plan(
         spark=spark,
         checkpoint=str(checkpoint),
@@ -144,22 +154,17 @@ def _require_runnable(wiring: Wiring) -> None:
         PlaceTurn(wiring, place)  # refuses what its windows cannot do here
 
 
-_WITHOUT_EFFECT = {
-    "max_spout_pending": "what a source hands over at once bounds a batch",
-    "acker_rotation": "a root that waits for windows does not time out",
-    "state_checkpoint_interval_ms": "states are committed with each batch",
-    "state_provider": "states lie in Spark's state store",
-    "sleep_spout_wait_ms": "the trigger says when a source is asked",
-    "debug": "tuples travel as Arrow and are not logged",
-}
-
-
-def _asked(topology: Topology) -> Iterator[str]:
-    """Yield what single components ask for that has no effect here."""
-    for component in topology.components.values():
-        for name in sorted(component.config.given & set(_WITHOUT_EFFECT)):
-            if getattr(component.config, name):
-                yield f"{name} of {component.id!r} ({_WITHOUT_EFFECT[name]})"
+def _tell(topology: Topology) -> None:
+    """Say what of the topology has no effect here, or is lost."""
+    sentences = list(settings_without_effect(Runtime.SUBMIT, topology.config, topology.components.values()))
+    for component in topology.bolts:
+        window, declared = component.window, component.declaration
+        sentences += [] if window is None else windows_without_effect(Runtime.SUBMIT, window)
+        lost = lost_fields(component.id, declared.target if declared.is_class else None, component.stateful)
+        if lost is not None:
+            warnings.warn(lost, LostFieldsWarning, stacklevel=3)
+    for sentence in sentences:
+        _log.warning("topology %r: %s", topology.name, sentence)
 
 
 def _takes_acks(source: Any) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from windowing.acking.retry import RetryPolicy
 from windowing.core.checks import DEFAULT_STREAM
@@ -37,6 +37,17 @@ from windowing.topology.tuples import Tuple
 
 __all__ = ["BoltBatch"]
 
+
+class Targets(Protocol):
+    """The tasks that were chosen for a row."""
+
+    def ids(self) -> list[int]:
+        """Return their ids."""
+
+    def undo(self) -> None:
+        """Take the choice back, the last one first."""
+
+
 Order = Callable[[Iterable[Any]], Iterable[Any]]
 
 _log = logging.getLogger("windowing.spark")
@@ -45,8 +56,9 @@ _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
 
 
 class BoltBatch:
-    """A task of a BASIC_BOLT or a BOLT; `emit` takes its rows, each with the roots of what it is anchored to, `letter` the
-    dead letters of tuples that failed for good, each with the roots of its tuple.
+    """A task of a BASIC_BOLT or a BOLT; `emit` takes its rows, each with the roots of what it is anchored to and the tasks that
+    `choose` has chosen for it (None: not yet), `letter` the dead letters of tuples that failed for good, each with the roots of
+    its tuple.
 
     letter None: such a tuple is an error. values: the task's state, if the bolt is stateful. order: what tuples pass through on
     their way to the bolt, each time (`Flow.in_phases`). Cost: a call of the user's code for each attempt, and one wait of `retry`,
@@ -58,7 +70,8 @@ class BoltBatch:
         component: Component,
         context: TaskContext,
         retry: RetryPolicy,
-        emit: Callable[[Emitted, Roots], None],
+        emit: Callable[[Emitted, Roots, Any], None],
+        choose: Callable[[Emitted], Targets],
         letter: Callable[[DeadLetter, Roots], None] | None,
         values: TaskValues | None = None,
         order: Order = iter,
@@ -67,7 +80,7 @@ class BoltBatch:
         self._emit, self._letter, self._values, self._order = emit, letter, values, order
         self._caller = BoltCaller(component)
         self._by_itself = component.kind is ComponentKind.BOLT
-        self._collector = _Collector(self._caller, component.id)
+        self._collector = _Collector(self._caller, component.id, choose)
         self._again: list[Tuple] = []
         self._failures: dict[int, tuple[Tuple, int]] = {}  # by id, which is its own as long as the tuple is here
         self.taken = self.failed = self.invalid = self._reported = 0
@@ -126,7 +139,7 @@ class BoltBatch:
             rows = self._caller.execute(tuple)
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
-                _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task, problem)
+                _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
                 self._reported += 1
             reason = told(problem)
         except BoltError as problem:
@@ -152,14 +165,16 @@ class BoltBatch:
 
     def _send(self, rows: Iterable[Emitted], tuple: Tuple, call: _Call) -> None:
         for row in rows:
-            self._emit(row, _roots_of(tuple))
-        for row, roots in call.rows:
-            self._emit(row, roots)
+            self._emit(row, _roots_of(tuple), None)
+        for sent in call.rows:
+            self._emit(*sent)
 
     def _undo(self, call: _Call, tuple: Tuple) -> None:
         """Take back what a failed call did. The bolt thinks that what it acked is done with, so it needs those tuples again."""
         if self._values is not None:
             self._values.undo()
+        for _, _, chosen in reversed(call.rows):
+            chosen.undo()
         self._collector.forget(tuple)
         self._again += [each for each in call.acked if each is not tuple]
 
@@ -183,8 +198,8 @@ class BoltBatch:
                 f"bolt {self._component.id!r} failed {shown(call.failed[0])} in {method}, when nothing of the batch is tried "
                 "again; fail it while execute runs, or leave it: what is never settled ends as a dead letter"
             )
-        for row, roots in call.rows:
-            self._emit(row, roots)
+        for sent in call.rows:
+            self._emit(*sent)
 
     def _leave_out(self, tuple: Tuple, reason: str) -> None:
         """Do without a tuple of which the bolt asked for a value that Python cannot hold: another attempt would end the same."""
@@ -203,7 +218,7 @@ class BoltBatch:
                 f"not committed. To go on without such tuples give them a sink: "
                 f"sinks={{'{self._component.id}.dead_letters': ...}}, or a bolt that reads that stream"
             )
-        who, task = self._component.id, self._context.task
+        who, task = self._component.id, self._context.task_index
         letter = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
         self._letter(letter, _roots_of(tuple))
 
@@ -219,9 +234,9 @@ def _anchored_to(anchors: Tuple | Iterable[Tuple]) -> Roots:
 
 
 class _Call(NamedTuple):
-    """What one call of a Bolt did: the rows that it emitted, each with its roots, and the tuples that it settled."""
+    """What one call of a Bolt did: the rows that it emitted, each with its roots and tasks, and the tuples that it settled."""
 
-    rows: list[tuple[Emitted, Roots]]
+    rows: list[tuple[Emitted, Roots, Targets]]
     acked: list[Tuple]
     failed: list[Tuple]
 
@@ -233,8 +248,8 @@ class _Call(NamedTuple):
 class _Collector(StormNames):
     """What a Bolt that acks by itself emits to. Of the anchors only the roots are kept: within the batch the batch is the tree."""
 
-    def __init__(self, caller: BoltCaller, component: str) -> None:
-        self._caller, self._who = caller, component
+    def __init__(self, caller: BoltCaller, component: str, choose: Callable[[Emitted], Targets]) -> None:
+        self._caller, self._who, self._choose = caller, component, choose
         self.reported = 0
         self._open: dict[int, Tuple] = {}
         self._call = _Call.empty()
@@ -242,21 +257,23 @@ class _Collector(StormNames):
     def emit(
         self, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> Sequence[int]:
-        """Emit a row; it has no tasks to tell of yet, so the answer is empty."""
+        """Emit a row; returns the ids of the tasks that it goes to, if the call that runs succeeds."""
         if stray:
             raise self._caller.outlet.refuse((values, *stray), "anchors")
-        row = Emitted(stream, self._caller.outlet.checked(values, stream, False))
-        self._call.rows.append((row, _anchored_to(anchors)))
-        return ()
+        return self._add(Emitted(stream, self._caller.outlet.checked(values, stream, False)), anchors).ids()
 
     def emit_direct(
         self, task: int, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> None:
-        """Emit a row to the task of this index."""
+        """Emit a row to the task of this id."""
         if stray:
             raise self._caller.outlet.refuse((values, *stray), "anchors", "emit_direct")
-        row = Emitted(stream, self._caller.outlet.checked(values, stream, True), task)
-        self._call.rows.append((row, _anchored_to(anchors)))
+        self._add(Emitted(stream, self._caller.outlet.checked(values, stream, True), task), anchors)
+
+    def _add(self, row: Emitted, anchors: Tuple | Iterable[Tuple]) -> Targets:
+        roots, chosen = _anchored_to(anchors), self._choose(row)
+        self._call.rows.append((row, roots, chosen))
+        return chosen
 
     def ack(self, tuple: Tuple) -> None:
         """Settle a tuple as done, if the call that runs succeeds."""

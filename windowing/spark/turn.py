@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -119,7 +119,7 @@ class TaskStage:
     `columns`: the input columns in order. `streams`: the declared input streams; their order is part of the order of arrival.
     `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go, of `late_fields`.
     `format`: rows of another form than namedtuples of these columns. `settings`: what the bolt is told of its topology.
-    `acks`: whether somebody waits for acks of its tuples.
+    `acks`: whether somebody waits for acks of its tuples. `task_ids`: of the tasks of a topology, empty where the bolt is alone.
     """
 
     bolt: WindowedBolt
@@ -132,6 +132,7 @@ class TaskStage:
     format: RowFormat | None = None
     settings: TopologyConfig = field(default_factory=TopologyConfig)
     acks: bool = False
+    task_ids: Mapping[str, range] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.bolt.config.on_error is OnError.FAIL and not self.acks:
@@ -147,6 +148,10 @@ class TaskStage:
         """What the rows look like."""
         identified = self.bolt.config.message_id is not None
         return self.format or NamedRows(self.columns, self.streams, self.order_by, identified)
+
+    def context(self, task: int) -> TaskContext:
+        """Return what the task of this index is told of itself."""
+        return TaskContext(self.bolt.name, task, self.tasks, self.settings, self.task_ids)
 
     def turn(
         self,
@@ -190,6 +195,7 @@ class _Turn:
         runner: BoltRunner,
     ) -> None:
         self.stage = stage
+        self.context = stage.context(task)
         self.task = task
         self.load = load
         self.config = stage.bolt.config
@@ -236,7 +242,7 @@ class _Turn:
         before = self.executor.counts()
         self.executor.set_clock(max([part.now_ms for part in parts] + [control.now_ms for control in controls]))
         runner = self.runner
-        runner.open(TaskContext(self.stage.bolt.name, self.task, self.stage.tasks, self.stage.settings), self.state)
+        runner.open(self.context, self.state)
         try:
             table = None if table is None else self._readable(table)
             accepted = self._feed(table)

@@ -20,6 +20,7 @@ from windowing.spark.edges import NO_ROOTS, Roots
 from windowing.spark.pack import max_future_ms
 from windowing.spark.wire import stream_name
 from windowing.topology.bolts import WindowedBolt
+from windowing.topology.context import TaskContext
 from windowing.topology.letters import DEAD_LETTERS
 from windowing.topology.plan import Component
 from windowing.topology.stages import Stages
@@ -46,6 +47,17 @@ class Wiring:
     def component(self, name: str) -> Component:
         """Return a component by its id."""
         return self.stages.topology.components[name]
+
+    @cached_property
+    def task_ids(self) -> Mapping[str, range]:
+        """The ids of the tasks of each component."""
+        return self.stages.topology.task_ids
+
+    def context(self, component: str, task: int) -> TaskContext:
+        """Return what the task of this index is told of itself."""
+        topology = self.stages.topology
+        config = topology.config_of(component)
+        return TaskContext(component, task, self.component(component).parallelism, config, self.task_ids)
 
     @cached_property
     def phases(self) -> Mapping[tuple[str, int], int]:
@@ -94,14 +106,14 @@ class Origins:
     """The Origin of each (component, task, stream), made once."""
 
     def __init__(self, wiring: Wiring) -> None:
-        self._topology = wiring.stages.topology
+        self._topology, self._task_ids = wiring.stages.topology, wiring.task_ids
         self._known: dict[tuple[str, int, str], Origin] = {}
 
     def __call__(self, component: str, task: int, stream: str) -> Origin:
         key = (component, task, stream)
         if key not in self._known:
             fields = Fields(self._topology.components[component].outputs[stream].schema.names)
-            self._known[key] = Origin(component, task, fields, stream)
+            self._known[key] = Origin(component, task, fields, stream, self._task_ids)
         return self._known[key]
 
 

@@ -28,7 +28,7 @@ __all__ = ["BoltCaller", "CollectedRows", "Emitted", "Outlet"]
 
 
 class Emitted(NamedTuple):
-    """One row that a component emitted: its stream, its values in the stream's order, and the task of a direct emit."""
+    """One row that a component emitted: its stream, its values in the stream's order, and the id of the task of a direct emit."""
 
     stream: str
     values: tuple[Any, ...]
@@ -87,7 +87,7 @@ class CollectedRows(StormNames):
         self.rows.append(Emitted(stream, self._outlet.checked(values, stream, False)))
 
     def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
-        """Emit one row to the task of this index, on a stream that is declared direct."""
+        """Emit one row to the task of this id, on a stream that is declared direct."""
         self._check_open(values)
         if stray or type(stream) is not str:
             raise self._outlet.refuse((values, stream, *stray), method="emit_direct")

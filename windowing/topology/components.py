@@ -41,16 +41,21 @@ __all__ = [
 
 
 class TopologyContext(Protocol):
-    """What a task is told of itself; `task` counts from 0 within the component."""
+    """What a task is told of itself. `task` is its id, by which `emit` and `emit_direct` know it, `task_index` counts from 0 within
+    the component, `component_tasks` gives the ids of a component's tasks.
+    """
 
     @property
     def component(self) -> str: ...
     @property
     def task(self) -> int: ...
     @property
+    def task_index(self) -> int: ...
+    @property
     def tasks(self) -> int: ...
     @property
     def config(self) -> TopologyConfig: ...
+    def component_tasks(self, component: str) -> range: ...
 
 
 class State(Protocol):
@@ -64,14 +69,20 @@ class State(Protocol):
 
 
 class BasicOutputCollector(Protocol):
-    """What a BasicBolt or a function emits to: every tuple is anchored to the one that is being executed."""
+    """What a BasicBolt or a function emits to: every tuple is anchored to the one that is being executed.
 
-    def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> Any: ...
+    A row leaves when `execute` has returned, so `emit` has no tasks to tell of. `emit_direct` takes the id of a task.
+    """
+
+    def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> None: ...
     def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM) -> None: ...
 
 
 class OutputCollector(Protocol):
-    """What a Bolt emits to; `anchors` are the tuples that the new one comes from (none: it is not tracked)."""
+    """What a Bolt emits to; `anchors` are the tuples that the new one comes from (none: it is not tracked).
+
+    `emit` returns the ids of the tasks that the row goes to, `emit_direct` takes one of such.
+    """
 
     def emit(
         self, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM

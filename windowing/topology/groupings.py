@@ -22,7 +22,7 @@ Laws: (values, state) alone decide, so a replay from a saved state makes the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol
@@ -45,6 +45,7 @@ __all__ = [
     "NoneGrouping",
     "PartialKeyGrouping",
     "ShuffleGrouping",
+    "direct_targets",
     "direct_task",
 ]
 
@@ -177,7 +178,7 @@ class GlobalGrouping(Grouping):
 
 @dataclass(frozen=True, slots=True)
 class DirectGrouping(Grouping):
-    """The emitter names the task (`emit_direct`, checked by `direct_task`); a plain emit is an error."""
+    """The emitter names the task by its id (`emit_direct`, see `direct_targets`); a plain emit is an error."""
 
     kind = GroupingKind.DIRECT
 
@@ -205,8 +206,24 @@ class CustomGrouping(Grouping):
         return f"{self.kind.value}({title_of(self.choose)})"
 
 
+def direct_targets(task: Any, readers: Mapping[str, range], stream: str) -> tuple[str, int]:
+    """Return the reader of a direct stream that has the task of this id, and the task's index there, or raise GroupingError.
+
+    >>> direct_targets(5, {"count": range(2, 4), "report": range(4, 6)}, "words")
+    ('report', 1)
+    """
+    for reader, ids in readers.items():
+        if isinstance(task, int) and not isinstance(task, bool) and task in ids:
+            return reader, ids.index(task)
+    has = ", ".join(f"{reader!r} has {ids.start} to {ids.stop - 1}" for reader, ids in readers.items())
+    raise GroupingError(
+        f"there is no task {shown(task)} that reads stream {stream!r}: {has}; give an id, as "
+        "context.component_tasks(component) and emit give them"
+    )
+
+
 def direct_task(index: Any, tasks: int) -> int:
-    """Return `index` if it is a task that a direct emit can name, or raise GroupingError."""
+    """Return `index` if it is one of so many tasks, or raise GroupingError."""
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < tasks:
         raise GroupingError(f"there is no task {shown(index)}, tasks are counted from 0 to {tasks - 1}; emit to one")
     return index

@@ -5,7 +5,7 @@
         outputs    by stream: fields, direct or not, late or not
         inputs     (component, stream, grouping)
       order        every component after those that it reads
-      task_ids     component -> the ids of its tasks, counted through from 1 in the order of the components
+      task_ids     component -> the ids of its tasks, counted through from 1 in the order of the components' ids, as in Storm
 
 Law: a Topology is made by `TopologyBuilder.build`, which has found every mistake; whoever runs it need not look again.
 """
@@ -136,11 +136,11 @@ class Topology:
 
     @property
     def task_ids(self) -> dict[str, range]:
-        """The ids of each component's tasks: 1, 2, ... through all components."""
+        """The ids of each component's tasks: 1, 2, ... through the components by id. Source: `StormCommon.stormTaskInfo`."""
         first, ids = 1, {}
-        for component in self.components.values():
-            ids[component.id] = range(first, first + component.parallelism)
-            first += component.parallelism
+        for name in sorted(self.components):
+            ids[name] = range(first, first + self.components[name].parallelism)
+            first = ids[name].stop
         return ids
 
     def component(self, name: str) -> Component:

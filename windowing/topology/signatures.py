@@ -8,15 +8,17 @@ Nothing is called here: a signature is read, and what cannot work is a ConfigErr
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
 from windowing.errors import ConfigError
 from windowing.topology.bolts import CallStyle
 
-__all__ = ["STATE_METHODS", "bound", "check_call", "check_methods", "refuse_async", "style_of_function"]
+__all__ = ["STATE_METHODS", "bound", "check_call", "check_methods", "fields_set", "refuse_async", "style_of_function"]
 
 STATE_METHODS = (
     ("init_state", ("state",)),
@@ -91,3 +93,50 @@ def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple
             written = ", ".join(("self", *arguments))
             refuse_async(getattr(target, method), f"{title}.{method}", "call")
             check_call(bound(target, method), arguments, f"{title}.{method}", f"write def {method}({written})")
+
+
+def fields_set(of_class: type[Any], method: str = "execute") -> list[str]:
+    """Return the fields of `self` that a method sets, itself or in methods that it calls, by its source; none where there is none.
+
+    >>> class Counts:
+    ...     def __init__(self): self.n = 0
+    ...     def execute(self, tuple): self.n += 1
+    >>> isinstance(fields_set(Counts), list)
+    True
+    """
+    found: dict[str, None] = {}
+    ahead, seen = [method], {"__init__", "open", "prepare", "init_state", "cleanup"}
+    while ahead:
+        name = ahead.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        function = _parsed(getattr(of_class, name, None))
+        if function is None or not (*function.args.posonlyargs, *function.args.args):
+            continue
+        own = (*function.args.posonlyargs, *function.args.args)[0].arg
+        for node in ast.walk(function):
+            if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                found |= dict.fromkeys(filter(None, [_field_of(node, own)]))
+            elif isinstance(node, ast.Call):
+                called = node.func
+                if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == own:
+                    ahead.append(called.attr)
+    return list(found)
+
+
+def _parsed(function: Any) -> ast.FunctionDef | None:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    return tree.body[0] if tree.body and isinstance(tree.body[0], ast.FunctionDef) else None
+
+
+def _field_of(node: ast.expr, own: str) -> str | None:
+    """Return the field of `own` that a target is, or is a part of."""
+    field = None
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        field = node.attr if isinstance(node, ast.Attribute) else None
+        node = node.value
+    return field if isinstance(node, ast.Name) and node.id == own else None

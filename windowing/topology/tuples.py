@@ -29,6 +29,7 @@ _IN_STORM = getters("tuple") | {
     "getSourceStreamId": "source_stream",
     "getSourceGlobalStreamId": "source_component and source_stream",
 }
+_NO_TASKS: Mapping[str, range] = {}
 
 
 class Fields:
@@ -88,18 +89,31 @@ class Values(tuple[Any, ...]):
 
 
 class Origin:
-    """Where tuples come from: a task of a component and one of its streams; made once, shared by all its tuples."""
+    """Where tuples come from: a task of a component and one of its streams; made once, shared by all its tuples.
 
-    __slots__ = ("component", "fields", "stream", "task")
+    task: the task's index in the component, which stays when a topology gets other components. id: its id in the topology, which is
+    looked up in `task_ids`; the index where there is none.
+    """
 
-    def __init__(self, component: str, task: int, fields: Fields, stream: str = DEFAULT_STREAM) -> None:
+    __slots__ = ("component", "fields", "id", "stream", "task")
+
+    def __init__(
+        self,
+        component: str,
+        task: int,
+        fields: Fields,
+        stream: str = DEFAULT_STREAM,
+        task_ids: Mapping[str, range] = _NO_TASKS,
+    ) -> None:
+        ids = task_ids.get(component)
         self.component = component
         self.task = task
+        self.id = task if ids is None else ids.start + task
         self.stream = stream
         self.fields = fields
 
     def __repr__(self) -> str:
-        return f"{self.component}:{self.stream}[{self.task}]"
+        return f"{self.component}:{self.stream}[{self.id}]"
 
 
 class Tuple:
@@ -147,7 +161,7 @@ class Tuple:
     @property
     def source_task(self) -> int:
         """The id of the task that emitted it."""
-        return self._origin.task
+        return self._origin.id
 
     def select(self, fields: Fields | Iterable[str]) -> tuple[Any, ...]:
         """Return the values of these fields, in their order."""

@@ -15,6 +15,7 @@ Source: what Storm's `LocalCluster` does with a `TridentTopology`; the loop is o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +34,7 @@ from windowing.runtime.trident.crew import TridentCrew, coordinator_state, crew_
 from windowing.runtime.trident.hub import TridentHub, TridentResult
 from windowing.runtime.trident.kept import owners_of
 from windowing.runtime.trident.master import SinkWriter
+from windowing.topology.support import Runtime, settings_without_effect
 from windowing.topology.trident.fields import Row
 from windowing.topology.trident.plan import TridentPlan
 from windowing.topology.trident.topology import TridentTopology, planned
@@ -86,6 +88,8 @@ class TridentCluster(LoopedCluster):
             raise ConfigError(
                 f"topology {self.plan.name!r} was given both records= and state_path={shown(str(state_path))}; leave one out"
             )
+        for sentence in settings_without_effect(Runtime.TRIDENT, self.plan.config):
+            logging.getLogger("windowing").warning("topology %r: %s", self.plan.name, sentence)
         self._hub = TridentHub(seed or 0)
         super().__init__(self.plan.name, clock, self._hub, seed)
         given = _checked_batches(self.plan, batches)

@@ -8,6 +8,7 @@ control files, ticks (with windows only) -------------------------------------+-
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -29,7 +30,7 @@ from windowing.spark.labels import task_labels
 from windowing.spark.level import emitted
 from windowing.spark.one_query import take
 from windowing.spark.outlets import Outlets
-from windowing.spark.running import Plan, WindowedQuery, say_pointless, trigger_options
+from windowing.spark.running import Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, require_sink
@@ -41,6 +42,7 @@ from windowing.spark.trident.spouts import as_batches, spout_rows
 from windowing.spark.trident.writer import TridentWriter
 from windowing.spark.trident_definition import described
 from windowing.topology.schema import Schema
+from windowing.topology.support import Runtime, settings_without_effect
 from windowing.topology.trident.graph import SpoutNode
 from windowing.topology.trident.plan import TridentPlan
 from windowing.topology.trident.topology import TridentTopology, planned
@@ -93,6 +95,8 @@ def submit_trident(
     units = TridentUnits(plan)
     _require_runnable(plan)
     Attempts(plan)
+    for sentence in settings_without_effect(Runtime.SUBMIT_TRIDENT, plan.config):
+        logging.getLogger("windowing.spark").warning("topology %r: %s", plan.name, sentence)
     if on_failure is OnFailure.SKIP:
         _require_skippable(units)
     for option, each in (("sources", sources), ("sinks", sinks)):
@@ -115,7 +119,6 @@ def submit_trident(
     units = TridentUnits(plan)
     parts = {node.title: node for node in plan.graph.nodes.values()}
     shipped = Shipped(spark, units, f"topology {plan.name!r}", parts)
-    say_pointless(plan.name, plan.config, _WITHOUT_EFFECT)
     writer = TridentWriter(
         shipped,
         Outlets(outlets, unread),
@@ -204,13 +207,6 @@ def _unread_late(units: TridentUnits) -> Iterator[str]:
             read = any(isinstance(getattr(reader, "operation", None), LateTuples) for reader in readers)
             if plan.processor(number).operation.keeps_window and not read:
                 yield unit.group.id
-
-
-_WITHOUT_EFFECT = {
-    "max_spout_pending": "one batch is under way at a time",
-    "batch_emit_interval_ms": "the trigger says when a batch begins",
-    "max_batch_size": "the source cuts batches",
-}
 
 
 def _require_runnable(plan: TridentPlan) -> None:

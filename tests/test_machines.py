@@ -1,0 +1,83 @@
+"""A machine does all that its definition says, or is refused: whoever builds one by hand gets no other windows than declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windowing.columnar import ColumnarPaneManager, ColumnarWindowManager
+from windowing.core import aggregate as agg
+from windowing.core.config import WindowConfig
+from windowing.core.eviction import CountEvictionPolicy
+from windowing.core.machines import machine_for
+from windowing.core.manager import StatefulWindowManager, WindowManager
+from windowing.core.measures import Count, millis
+from windowing.core.paged_manager import PagedWindowManager
+from windowing.core.panes import NumberPaneManager
+from windowing.core.policies import PolicyWindowManager
+from windowing.core.storm_machine import StormMachine
+from windowing.core.time_panes import TimePaneManager
+from windowing.core.trigger import CountTriggerPolicy
+from windowing.errors import ConfigError
+from windowing.runtime.pages import MemoryPages
+
+TIMES: dict[str, Any] = {"length": millis(10), "slide": millis(10), "timestamp": "ts"}
+COUNTS: dict[str, Any] = {"length": Count(2), "slide": Count(2), "timestamp": "ts"}
+
+
+def storm(**options: Any) -> WindowConfig:
+    return WindowConfig.of(**options, semantics="storm")
+
+
+@pytest.mark.parametrize("machine", [WindowManager, StatefulWindowManager, ColumnarWindowManager, PolicyWindowManager])
+def test_a_lossless_machine_does_not_do_semantics_storm(machine: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"does not do semantics='storm', a StormMachine does; .*machine_for\(config\)"
+    ):
+        machine(storm(**TIMES))
+
+
+def test_no_machine_of_panes_or_pages_does_semantics_storm() -> None:
+    # Declared together they are refused; a WindowConfig made by hand is not.
+    from windowing.core.config import Semantics
+
+    for machine, options in ((TimePaneManager, TIMES), (ColumnarPaneManager, TIMES), (NumberPaneManager, COUNTS)):
+        with pytest.raises(ConfigError, match="a StormMachine does"):
+            machine(WindowConfig(**options, aggregate=agg.sum(), semantics=Semantics.STORM))
+    with pytest.raises(ConfigError, match="a StormMachine does"):
+        PagedWindowManager(WindowConfig(**COUNTS, max_events_in_memory=1_000, semantics=Semantics.STORM), MemoryPages())
+
+
+def test_storm_s_machine_does_not_do_lossless_semantics() -> None:
+    with pytest.raises(ConfigError, match="says semantics='lossless'"):
+        StormMachine(WindowConfig.of(**COUNTS))
+
+
+@pytest.mark.parametrize(
+    ("options", "does"),
+    [
+        ({"trigger": lambda: CountTriggerPolicy(3)}, "trigger=.* a PolicyWindowManager does"),
+        ({"eviction": lambda: CountEvictionPolicy(3)}, "eviction=.* a PolicyWindowManager does"),
+        ({"max_events_in_memory": 1_000}, "max_events_in_memory=1000, a PagedWindowManager does"),
+    ],
+)
+def test_a_window_manager_does_not_do_what_another_machine_does(options: dict[str, Any], does: str) -> None:
+    slide = {} if "trigger" in options else {"slide": Count(2)}
+    with pytest.raises(ConfigError, match=does):
+        WindowManager(WindowConfig.of(length=Count(2), timestamp="ts", **slide, **options))
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        (storm(**TIMES), StormMachine),
+        (WindowConfig.of(**TIMES), WindowManager),
+        (WindowConfig.of(**TIMES, aggregate=agg.sum()), TimePaneManager),
+        (WindowConfig.of(**COUNTS, aggregate=agg.sum()), NumberPaneManager),
+        (WindowConfig.of(length=Count(2), timestamp="ts", trigger=lambda: CountTriggerPolicy(3)), PolicyWindowManager),
+        (WindowConfig.of(**COUNTS, max_events_in_memory=1_000), PagedWindowManager),
+    ],
+)
+def test_machine_for_gives_the_machine_that_does_what_the_definition_says(config: WindowConfig, kind: Any) -> None:
+    assert type(machine_for(config, pages=MemoryPages())) is kind
