@@ -140,7 +140,7 @@ def test_packages_that_are_too_old_for_the_state_protocol_are_refused_by_name(
     def import_module(name: str) -> None:
         raise RuntimeError(f"VersionError: Detected incompatible Protobuf Gencode/Runtime versions when loading {name}")
 
-    monkeypatch.setattr("windowing.spark.session.import_module", import_module)
+    monkeypatch.setattr(sys.modules[require_session.__module__], "import_module", import_module)
     with pytest.raises(SessionError, match=r"incompatible Protobuf .*pip install --upgrade"):
         require_session(spark)
 
