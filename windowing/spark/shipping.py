@@ -27,7 +27,7 @@ T = TypeVar("T")
 _spark_s: Any = cast(Any, CloudPickleSerializer)()  # what Spark itself sends functions with
 _SMALL_BYTES = 256 << 10
 _MB = 1 << 20
-_SHARE = 10.0
+_SHARE = 0.5
 """How much of the memory of the driver's JVM a broadcast may take. Measured."""
 
 
