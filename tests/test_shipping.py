@@ -79,3 +79,17 @@ def test_what_is_too_large_for_the_driver_is_refused_and_the_component_is_named(
     wanted = r"bolt 'looks' closes over too much.*topology 't' takes 3 MiB, and the driver's memory of 4 MiB.*spark\.driver\.memory"
     with pytest.raises(ConfigError, match=wanted):
         Shipped(session(4 * MB), parts, "topology 't'", parts)
+    full = session()
+    full.sparkContext.broadcast = failing("java.lang.OutOfMemoryError: Java heap space")
+    with pytest.raises(ConfigError, match="bolt 'looks' closes over too much.*with what other queries have sent"):
+        Shipped(full, parts, "topology 't'", parts)
+    full.sparkContext.broadcast = failing("something else")
+    with pytest.raises(RuntimeError, match="something else"):
+        Shipped(full, parts, "topology 't'", parts)
+
+
+def failing(words: str) -> Callable[[Any], Any]:
+    def broadcast(value: Any) -> Any:
+        raise RuntimeError(words)
+
+    return broadcast

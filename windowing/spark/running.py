@@ -99,9 +99,7 @@ class BatchWriter:
         self._batch: int | None = None
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
-        self.last: int | None = (
-            None  # no batch is made after this one: rows that come behind a drain would fire no window
-        )
+        self.last: int | None = None  # no batch is made after a drain's: its rows would fire no window
         self._handover = Handover()
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
@@ -122,9 +120,8 @@ class BatchWriter:
             self.failure, self._batch = error, batch_id
             if is_sendable(error):
                 raise
-            raise WorkerError(
-                told(error)
-            ) from None  # what Spark calls this from can carry nothing else, and would wait for ever
+            # Py4J has no way to say anything else, and the JVM would wait for an answer for ever.
+            raise WorkerError(told(error)) from None
 
     def about(self, checkpoint: str) -> About:
         """Return what an error may say of the query."""
