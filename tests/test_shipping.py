@@ -81,7 +81,7 @@ def test_what_is_too_large_for_the_driver_is_refused_and_the_component_is_named(
         Shipped(session(4 * MB), parts, "topology 't'", parts)
     full = session()
     full.sparkContext.broadcast = failing("java.lang.OutOfMemoryError: Java heap space")
-    with pytest.raises(ConfigError, match="bolt 'looks' closes over too much.*with what other queries have sent"):
+    with pytest.raises(ConfigError, match=r"bolt 'looks' closes over too much.*with what other queries have sent"):
         Shipped(full, parts, "topology 't'", parts)
     full.sparkContext.broadcast = failing("something else")
     with pytest.raises(RuntimeError, match="something else"):
