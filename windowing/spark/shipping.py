@@ -124,8 +124,8 @@ def _too_large(data: bytes, heap: int, what: str, parts: Mapping[str, Any]) -> C
     who = max(sizes, key=lambda name: sizes[name], default=what)
     return ConfigError(
         f"{who} closes over too much to be sent to Spark's workers: {what} takes {len(data) / _MB:.0f} MiB, and the driver's "
-        f"memory of {heap / _MB:.0f} MiB takes at most {heap * _SHARE / _MB:.0f}, with what other queries have sent. Start the session "
-        "with a larger spark.driver.memory (and spark.executor.memory), or read it from a file in `prepare` of a class"
+        f"memory of {heap / _MB:.0f} MiB takes at most {heap * _SHARE / _MB:.0f}, with what other queries have sent. Start the "
+        "session with a larger spark.driver.memory (and spark.executor.memory), or read it from a file in `prepare` of a class"
     )
 
 
