@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from windowing.core.measures import seconds
+from windowing.core.measures import count, seconds
 from windowing.errors import BoltError, ConfigError, DefinitionChangedError, DrainedCheckpointError, FailedException
 from windowing.spark import MemorySink, ParquetSink, submit
 from windowing.spark.arrow_types import arrow_schema
@@ -78,6 +79,29 @@ def test_a_second_start_goes_on_and_a_drained_checkpoint_is_refused(
     assert sorted(gone_on["count"]) == [("cow", 1), ("cow", 3), ("moon", 1)]
     with pytest.raises(DrainedCheckpointError):
         start(counts(), source.read())
+
+
+def test_bolts_that_close_over_megabytes_run_behind_a_spout_and_in_windows_and_after_a_restart(
+    start: Callable[..., Any], feed: Callable[..., Any]
+) -> None:
+    table, weights = os.urandom(2 << 20), os.urandom(3 << 20)
+
+    @bolt(output="word string, at long")
+    def known(tuple: Any) -> Any:
+        return (f"{tuple['word']}{len(table)}", tuple["at"])
+
+    @tumbling(count(1), timestamp="at", output="word string, n long", name="count")
+    def counted(window: Any) -> Any:
+        return window.get()[0]["word"], len(weights)
+
+    builder = TopologyBuilder("large").configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("words", InputSpout(WORDS))
+    builder.set_bolt("known", known).shuffle_grouping("words")
+    builder.set_bolt("count", counted).global_grouping("known")
+    topology, source = builder.build(), feed(WORDS).add(words(("cow", 1_000)))
+    assert start(topology, source.read()) == {"count": [(f"cow{2 << 20}", 3 << 20)]}
+    source.add(words(("moon", 2_000)))
+    assert start(topology, source.read()) == {"count": [(f"moon{2 << 20}", 3 << 20)]}
 
 
 def test_an_error_of_a_bolt_comes_out_as_itself(start: Callable[..., Any], feed: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -342,6 +343,18 @@ def test_a_state_behind_the_new_values_of_another_takes_part_in_whole_attempts_o
     on_spark(topology, {"sales": DAYS})
     assert len(list(tmp_path.glob("failed*"))) == 1
     assert values_in(topology) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 2 + 2 + 3}
+
+
+def test_functions_that_close_over_megabytes_run_behind_a_source_in_a_window_and_in_a_commit(
+    on_spark: Any, tmp_path: Path
+) -> None:
+    table = os.urandom(2 << 20)
+    topology = TridentTopology("large")
+    sized = sales(topology).map(lambda row: (row.n + len(table),), "n long")
+    windows = sized.tumbling_window(count(2), "n", b.Sum(), "n long").map(lambda row: (row.n + len(table),), "n long")
+    windows.persistent_aggregate(snapshot_state(SqliteStore(tmp_path / "large.db"), "all"), "n", b.Sum(), "n long")
+    on_spark(topology, {"sales": DAYS[:1]})
+    assert values_in(topology) == {"state1": 3 + 1 + 2 + 4 + 6 * (2 << 20)}
 
 
 def test_a_batch_that_fails_too_often_ends_the_query(on_spark: Any, tmp_path: Path) -> None:

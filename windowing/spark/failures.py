@@ -132,7 +132,7 @@ def marked() -> Iterator[None]:
 def _carried(error: BaseException) -> WindowingError | None:
     """Return an error of ours for what Spark cannot carry, None for what it can."""
     found: WindowingError | None = ended_in(error)
-    if found is None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
+    if found is None and not isinstance(error, GeneratorExit):  # a generator that is closed is no failure
         if is_sendable(error):
             return None
         found = BoltError(f"code that the query runs for each row failed: {told(error)}")

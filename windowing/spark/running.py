@@ -103,8 +103,7 @@ class BatchWriter:
         self._batch: int | None = None
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
-        self.last: int | None = None
-        """No batch is made after this one: rows that come behind a drain would fire no window."""
+        self.last: int | None = None  # no batch is made after a drain's: its rows would fire no window
         self.reported: dict[int, int] = {}
         """How many errors users' code has reported, by batch; of the stages that the writer evaluates."""
         self._handover = Handover()
@@ -127,7 +126,7 @@ class BatchWriter:
             self.failure, self._batch = error, batch_id
             if is_sendable(error):
                 raise
-            # What Spark calls this from can carry nothing else, and would wait for ever.
+            # Py4J has no way to say anything else, and the JVM would wait for an answer for ever.
             raise WorkerError(told(error)) from None
 
     @property

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _spark_s: Any = cast(Any, CloudPickleSerializer)()  # what Spark itself sends functions with
 _SMALL_BYTES = 256 << 10
 _MB = 1 << 20
-_SHARE = 10.0
+_SHARE = 0.5
 """How much of the memory of the driver's JVM a broadcast may take. Measured."""
 
 
@@ -110,14 +110,23 @@ def _broadcast(spark: SparkSession, data: bytes, what: str, parts: Mapping[str, 
     context: Any = spark.sparkContext
     heap = int(context._jvm.java.lang.Runtime.getRuntime().maxMemory())
     if len(data) > heap * _SHARE:
-        sizes = {name: _size(part) or 0 for name, part in parts.items()}
-        who = max(sizes, key=lambda name: sizes[name], default=what)
-        raise ConfigError(
-            f"{who} closes over too much to be sent to Spark's workers: {what} takes {len(data) / _MB:.0f} MiB, and the driver's "
-            f"memory of {heap / _MB:.0f} MiB takes {heap * _SHARE / _MB:.0f}. Start the session with a larger spark.driver.memory "
-            "(and spark.executor.memory), or read it from a file in `prepare` of a class"
-        )
-    return context.broadcast(_Packed(data))
+        raise _too_large(data, heap, what, parts)
+    try:
+        return context.broadcast(_Packed(data))
+    except Exception as problem:  # py4j has no types
+        if "OutOfMemoryError" not in str(problem):
+            raise
+        raise _too_large(data, heap, what, parts) from problem
+
+
+def _too_large(data: bytes, heap: int, what: str, parts: Mapping[str, Any]) -> ConfigError:
+    sizes = {name: _size(part) or 0 for name, part in parts.items()}
+    who = max(sizes, key=lambda name: sizes[name], default=what)
+    return ConfigError(
+        f"{who} closes over too much to be sent to Spark's workers: {what} takes {len(data) / _MB:.0f} MiB, and the driver's "
+        f"memory of {heap / _MB:.0f} MiB takes at most {heap * _SHARE / _MB:.0f}, with what other queries have sent. Start the "
+        "session with a larger spark.driver.memory (and spark.executor.memory), or read it from a file in `prepare` of a class"
+    )
 
 
 def _size(part: Any) -> int | None:

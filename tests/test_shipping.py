@@ -1,0 +1,95 @@
+"""Users' code on its way to the workers: small in each function, large as a broadcast that is looked at when it is asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.serializers import CloudPickleSerializer
+
+from windowing.errors import ConfigError
+from windowing.spark.shipping import Shipped
+
+MB = 1 << 20
+held: dict[int, Any] = {}
+asked: list[int] = []
+
+
+class Sent:
+    """A broadcast: on the way it is a number, as Spark's is; who asks for the value of one that did not come along fails."""
+
+    def __init__(self, value: Any) -> None:
+        self.number = len(held)
+        held[self.number] = CloudPickleSerializer().dumps(value)
+
+    def __reduce__(self) -> tuple[Callable[[int], Any], tuple[int]]:
+        return found, (self.number,)
+
+
+def found(number: int) -> Any:
+    asked.append(number)
+    return SimpleNamespace(value=CloudPickleSerializer().loads(held[number]))
+
+
+def session(heap: int = 1024 * MB) -> Any:
+    runtime = SimpleNamespace(maxMemory=lambda: heap)
+    lang = SimpleNamespace(Runtime=SimpleNamespace(getRuntime=lambda: runtime))
+    return SimpleNamespace(
+        sparkContext=SimpleNamespace(_jvm=SimpleNamespace(java=SimpleNamespace(lang=lang)), broadcast=Sent)
+    )
+
+
+def sent(shipped: Shipped[Any]) -> tuple[Shipped[Any], int]:
+    """What arrives in a worker, and how many bytes of the function it takes."""
+    data = CloudPickleSerializer().dumps(shipped)
+    return CloudPickleSerializer().loads(data), len(data)
+
+
+@pytest.mark.parametrize("size", [10, 3 * MB])
+def test_what_a_function_closes_over_arrives_and_what_is_large_does_not_make_the_function_large(size: int) -> None:
+    table = bytes(size)
+    asked.clear()
+    shipped = Shipped(session(), lambda at: len(table) + at, "bolt 'b'", {})
+    assert shipped.value(1) == size + 1, "on the driver it is what was given"
+    arrived, length = sent(shipped)
+    assert length < 4_000
+    assert asked == [], "the driver initializes a query in a process that knows no broadcasts"
+    assert arrived.value(1) == size + 1
+    assert arrived.value is arrived.value
+    assert asked == ([] if size < MB else [len(held) - 1]), "loaded once"
+
+
+def test_what_cannot_be_pickled_is_refused_and_the_component_is_named() -> None:
+    lock = threading.Lock()
+    parts: dict[str, Any] = {"bolt 'fine'": len, "bolt 'locks'": lambda: lock}
+    with pytest.raises(
+        ConfigError, match=r"bolt 'locks' closes over what cannot be sent.*lock.*in `prepare` of a class"
+    ):
+        Shipped(session(), parts, "topology 't'", parts)
+    with pytest.raises(ConfigError, match="topology 't' closes over"):
+        Shipped(session(), lock, "topology 't'", {})
+
+
+def test_what_is_too_large_for_the_driver_is_refused_and_the_component_is_named() -> None:
+    table = bytes(3 * MB)
+    parts: dict[str, Any] = {"bolt 'fine'": len, "bolt 'looks'": lambda: table}
+    wanted = r"bolt 'looks' closes over too much.*topology 't' takes 3 MiB, and the driver's memory of 4 MiB.*spark\.driver\.memory"
+    with pytest.raises(ConfigError, match=wanted):
+        Shipped(session(4 * MB), parts, "topology 't'", parts)
+    full = session()
+    full.sparkContext.broadcast = failing("java.lang.OutOfMemoryError: Java heap space")
+    with pytest.raises(ConfigError, match=r"bolt 'looks' closes over too much.*with what other queries have sent"):
+        Shipped(full, parts, "topology 't'", parts)
+    full.sparkContext.broadcast = failing("something else")
+    with pytest.raises(RuntimeError, match="something else"):
+        Shipped(full, parts, "topology 't'", parts)
+
+
+def failing(words: str) -> Callable[[Any], Any]:
+    def broadcast(value: Any) -> Any:
+        raise RuntimeError(words)
+
+    return broadcast
