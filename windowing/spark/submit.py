@@ -21,7 +21,7 @@ from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics
 from windowing.spark.acks import Acks
-from windowing.spark.arguments import names_of, require_mapping, require_start, sendable
+from windowing.spark.arguments import names_of, require_mapping, require_start
 from windowing.spark.hadoop import literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.level import SpoutStage, emitted, processed
@@ -109,13 +109,6 @@ def _chain(
     spark: SparkSession, wiring: Wiring, inputs: Mapping[tuple[str, str], DataFrame], partitions: int, folder: str
 ) -> DataFrame:
     """Return the wire behind the last level; each call makes a plan of its own."""
-    with sendable(f"topology {wiring.stages.topology.name!r}"):
-        return _built(spark, wiring, inputs, partitions, folder)
-
-
-def _built(
-    spark: SparkSession, wiring: Wiring, inputs: Mapping[tuple[str, str], DataFrame], partitions: int, folder: str
-) -> DataFrame:
     parts = [emitted(rows, SpoutStage(wiring, spout, stream)) for (spout, stream), rows in inputs.items()]
     places = tuple(place.number for place in wiring.stages.places) or (-1,)
     parts.append(told(control.control_rows(spark, literal_path(folder), places)))

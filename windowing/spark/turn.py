@@ -341,9 +341,8 @@ class _Turn:
             self.late.append(payload)
 
     def _emissions(self, window: TupleWindow) -> list[Emission]:
-        undo = getattr(self.state, "begin", None)
-        if undo is not None:
-            undo()
+        if self.state is not None:
+            self.state.begin()
         try:
             return self._run(window)
         except BoltError as error:

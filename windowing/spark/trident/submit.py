@@ -22,7 +22,7 @@ from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics
 from windowing.spark.acks import Acks
-from windowing.spark.arguments import names_of, require_mapping, require_start, sendable
+from windowing.spark.arguments import names_of, require_mapping, require_start
 from windowing.spark.hadoop import Folder, literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.level import emitted
@@ -148,18 +148,6 @@ def _stream(
     keep: bool,
 ) -> DataFrame:
     """Return the wire behind the last window; each call makes a plan of its own."""
-    with sendable(f"topology {units.plan.name!r}"):
-        return _built(spark, units, inputs, labels, folder, keep)
-
-
-def _built(
-    spark: SparkSession,
-    units: TridentUnits,
-    inputs: Mapping[int, DataFrame],
-    labels: Mapping[int, Sequence[int]],
-    folder: str,
-    keep: bool,
-) -> DataFrame:
     parts = [emitted(rows, SpoutStage(units, spout, keep)) for spout, rows in inputs.items()]
     windowed = tuple(place.number for place in units.places if place.unit.section is Section.STREAM)
     parts.append(told(control.control_rows(spark, literal_path(folder), windowed or (-1,))))
