@@ -78,7 +78,7 @@ FRAME = pd.DataFrame({"a": ["x"], "b": ["y"]})
         ({"a": 1}, "got a dict without name and with 'a' too"),
         (pa.table({"a": ["x"]}), "got a table of the columns 'a'"),
         (NoRepr(), "a NoRepr whose repr raised RuntimeError"),
-        (HUGE, "an int of 16610 bits"),
+        pytest.param(HUGE, "an int of 16610 bits", id="huge"),
     ],
 )
 def test_what_is_no_row_is_refused_by_name_wherever_user_code_returns_it(given: Any, said: str) -> None:

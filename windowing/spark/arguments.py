@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
@@ -88,8 +86,8 @@ def sendable(who: str) -> Iterator[None]:
     """Turn what Spark raises over code that cannot be sent to its workers into a ConfigError."""
     try:
         yield
-    except (pickle.PicklingError, PySparkRuntimeError) as problem:
-        if isinstance(problem, PySparkRuntimeError) and "CONTEXT" not in str(problem.getCondition()):
+    except Exception as problem:
+        if type(problem).__name__ != "PicklingError":  # what Spark raises for whatever goes wrong there
             raise
         raise ConfigError(
             f"the code of {who} cannot be sent to Spark's workers: {told(problem)}; it uses something from around it that belongs "
