@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 import pandas as pd
@@ -21,10 +20,10 @@ from pyspark.sql.types import (
 
 from windowing import count, tumbling
 from windowing.core.codec import decode_value, encode_value
-from windowing.errors import BoltError, ConfigError, WindowingError, shown
+from windowing.errors import BoltError, ConfigError, shown
 from windowing.runtime import LocalRun, run_local
 from windowing.runtime.cluster import run_topology
-from windowing.spark.arguments import names_of, require_carried, require_mapping, require_start, sendable
+from windowing.spark.arguments import names_of, require_carried, require_mapping, require_start
 from windowing.spark.hadoop import checked_folder
 from windowing.spark.sinks import MemorySink, ParquetSink, require_sink
 from windowing.topology.builder import TopologyBuilder
@@ -79,7 +78,7 @@ FRAME = pd.DataFrame({"a": ["x"], "b": ["y"]})
         ({"a": 1}, "got a dict without name and with 'a' too"),
         (pa.table({"a": ["x"]}), "got a table of the columns 'a'"),
         (NoRepr(), "a NoRepr whose repr raised RuntimeError"),
-        (HUGE, "an int of 16610 bits"),
+        pytest.param(HUGE, "an int of 16610 bits", id="huge"),
     ],
 )
 def test_what_is_no_row_is_refused_by_name_wherever_user_code_returns_it(given: Any, said: str) -> None:
@@ -199,19 +198,6 @@ def test_columns_that_cannot_travel_are_refused_by_name(kind: Any) -> None:
     require_carried("input stream 'default'", StructType(schema.fields[:1]))
     with pytest.raises(ConfigError, match=r"column 'x' of input stream 'default' is .*, which does not travel"):
         require_carried("input stream 'default'", schema)
-
-
-def test_code_that_cannot_be_sent_is_refused_by_name() -> None:
-    from pyspark.serializers import CloudPickleSerializer
-
-    lock = threading.Lock()
-    with (
-        pytest.raises(
-            WindowingError, match=r"the code of bolt 'b' cannot be sent to Spark's workers.*lock.*prepare\(\)"
-        ),
-        sendable("bolt 'b'"),
-    ):
-        CloudPickleSerializer().dumps(lambda: lock)
 
 
 def test_a_sink_of_files_has_a_column_of_its_own() -> None:

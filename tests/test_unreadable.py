@@ -184,6 +184,17 @@ def test_a_row_of_which_the_bolt_asks_for_such_a_value_is_invalid(ask: Any, colu
     assert raw(arrow_column("b", "late", pa.field("day", pa.date32()), [encoded[3]])) == [YEAR_10000]
 
 
+def test_only_the_rows_whose_value_was_asked_for_are_invalid() -> None:
+    odd_date, odd_word = (2, b"a", 2, YEAR_10000, b"b"), (3, b"a", 4, 5, b"\xe9")
+    found = windows(lambda window: sum(row.v for row in window if len(row.word))).run(
+        GOOD, odd_date, odd_word, drain=True
+    )
+    assert (totals(found), sides(found)) == ([3], [(4, "invalid")])
+    both = windows(lambda window: sum(row.v for row in window if len(row.word) and row.day))
+    found = both.run(GOOD, odd_date, odd_word, drain=True)
+    assert (totals(found), sides(found)) == ([1], [(2, "invalid"), (4, "invalid")])
+
+
 def test_a_window_of_nothing_but_such_rows_does_not_fire() -> None:
     found = windows(lambda window: sum(len(row.word) for row in window)).run(BAD, drain=True)
     assert totals(found) == []

@@ -119,6 +119,8 @@ class UnreadableValueError(WindowingError, ValueError):
     """A bolt asked for a value that Spark holds and Python cannot: a date outside the years 1 to 9999, text that is no UTF-8."""
 
     code = "UNREADABLE"
+    field: str | None = None
+    """The field that was asked for."""
 
 
 class RepeatLimitError(WindowingError):

@@ -157,7 +157,7 @@ def test_shuffle_over_maps_alone_is_refused(spark: SparkSession) -> None:
 
 
 def test_columns_may_be_called_as_ours_are(spark: SparkSession) -> None:
-    names = ("__TS", "__task", "__seq", "__ts", "c0")
+    names = ("__TS", "__task", "__seq", "c0")
     rows = spark.range(1).select(*[F.col("id").alias(name) for name in names])
     (found,) = packed(rows, Packer("in", names, (1,), "count"), F.lit(0)).collect()
     assert decode_table(bytes(found.data)).column_names == [*names, TIMESTAMP]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import shutil
 import threading
 from collections import defaultdict
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.core import aggregate as agg
 from windowing.core.measures import count, millis, seconds
@@ -27,9 +29,10 @@ from windowing.errors import (
 )
 from windowing.spark import FunctionSink, MemorySink, MetricsListener, ParquetSink, control, windowed
 from windowing.spark.control import DRAIN_FILE
-from windowing.topology.decorators import sliding, tumbling
+from windowing.topology.decorators import sliding, tumbling, windowed_bolt
 
 LENGTH, SLIDE = 4000, 2000
+LOCK = threading.Lock()
 
 
 @sliding(
@@ -508,3 +511,37 @@ def _wait_for(condition: Callable[[], Any], timeout: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"grouping": 5}, 'grouping names "global", "shuffle" or columns, as a text or a list of texts, got 5'),
+        ({"order_by": 5}, "order_by names columns, as a text or a list of texts, got 5"),
+        ({"order_by": [None]}, "order_by names columns"),
+        ({"control": 5}, "control is a path, got 5"),
+        ({"discard": 5}, "discard names streams, as a text or a list of texts, got 5"),
+        ({"query_name": 5}, "query_name is a text, got 5"),
+        ({"checkpoint": None}, "checkpoint is a path, got None"),
+        (
+            {"column": "make_dt_interval(1)"},
+            "column 'x' of input stream 'default' is interval day to second, which does not travel",
+        ),
+        (
+            {"column": "array(make_ym_interval(1))"},
+            "column 'x' of input stream 'default' is array<interval year to month>",
+        ),
+        ({"column": "to_time('10:00:00')"}, "column 'x' of input stream 'default' is time"),
+        ({"timestamp": lambda row: LOCK}, "bolt 'count' closes over what cannot be sent to Spark's workers"),
+    ],
+)
+def test_options_of_wrong_types_are_refused_by_name(spark: SparkSession, tmp_path: Path, wrong: Any, said: str) -> None:
+    timestamp, column = wrong.pop("timestamp", "value"), wrong.pop("column", "1")
+    rows = spark.readStream.format("rate").load().withColumn("x", F.expr(column))
+    declared = windowed_bolt(seconds(1), seconds(1), timestamp=timestamp, output="n long", name="count")(
+        lambda window: 1
+    )
+    given = {"checkpoint": str(tmp_path / "checkpoint")} | wrong
+    start = {name: given.pop(name) for name in ("checkpoint", "discard", "query_name") if name in given}
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        windowed(declared, rows, **given).start(MemorySink(), start.pop("checkpoint"), **start)

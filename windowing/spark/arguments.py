@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
-from windowing.errors import ConfigError, shown, told
+from windowing.errors import ConfigError, shown
 from windowing.spark.hadoop import checked_folder
 
-__all__ = ["names_of", "require_carried", "require_mapping", "require_start", "sendable"]
+__all__ = ["names_of", "require_carried", "require_mapping", "require_start"]
 
 _REFUSED = ("TimeType", "DayTimeIntervalType", "YearMonthIntervalType", "CalendarIntervalType", "VariantType")
 
@@ -74,18 +71,3 @@ def _travels(kind: DataType) -> bool:
     except Exception:  # PySpark has several for it
         return False
     return True
-
-
-@contextmanager
-def sendable(who: str) -> Iterator[None]:
-    """Turn what Spark raises over code that cannot be sent to its workers into a ConfigError."""
-    try:
-        yield
-    except (pickle.PicklingError, PySparkRuntimeError) as problem:
-        if isinstance(problem, PySparkRuntimeError) and "CONTEXT" not in str(problem.getCondition()):
-            raise
-        raise ConfigError(
-            f"the code of {who} cannot be sent to Spark's workers: {told(problem)}; it uses something from around it that belongs "
-            "to this process (a lock, a connection, an open file, the Spark session): make that in the bolt's prepare(), or inside "
-            "the function"
-        ) from problem

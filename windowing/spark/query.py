@@ -28,7 +28,7 @@ from windowing.core.config import OnError, WindowConfig
 from windowing.core.measures import Duration
 from windowing.errors import ConfigError, shown
 from windowing.spark import control, definition, metrics, operator, pack
-from windowing.spark.arguments import names_of, require_carried, require_start, sendable
+from windowing.spark.arguments import names_of, require_carried, require_start
 from windowing.spark.hadoop import checked_folder, literal_path
 from windowing.spark.labels import task_labels
 from windowing.spark.output import Layout
@@ -179,13 +179,21 @@ class WindowedStream:
 
     def _output(self, tasks: int, control_folder: str | None) -> DataFrame:
         """Build the plan up to the operator's output; each call makes a plan of its own."""
-        with sendable(f"bolt {self.bolt.name!r}"):
-            return self._built(tasks, control_folder)
-
-    def _built(self, tasks: int, control_folder: str | None) -> DataFrame:
         labels = task_labels(self._spark, tasks, tasks)
         config = self.bolt.config
         ahead = pack.max_future_ms(config)
+        bolt = replace(self.bolt, config=replace(config, max_future_ms=ahead)) if config.event_time else self.bolt
+        stage = TaskStage(
+            bolt=bolt,
+            columns=tuple(next(iter(self._inputs.values())).columns),
+            streams=tuple(self._inputs),
+            order_by=self.order_by,
+            tasks=tasks,
+            late_stream=config.late_stream or SIDE_STREAM,
+        )
+        if tasks not in self._shipped:
+            what = f"bolt {self.bolt.name!r}"
+            self._shipped[tasks] = Shipped(self._spark, stage, what, {what: self.bolt})
         parts = []
         for name, rows in self._inputs.items():
             packer = pack.Packer(
@@ -203,18 +211,6 @@ class WindowedStream:
             parts.append(control.control_rows(self._spark, literal_path(control_folder), labels))
         if control.needs_ticks(config):
             parts.append(control.tick_rows(self._spark, labels))
-        bolt = replace(self.bolt, config=replace(config, max_future_ms=ahead)) if config.event_time else self.bolt
-        stage = TaskStage(
-            bolt=bolt,
-            columns=tuple(next(iter(self._inputs.values())).columns),
-            streams=tuple(self._inputs),
-            order_by=self.order_by,
-            tasks=tasks,
-            late_stream=config.late_stream or SIDE_STREAM,
-        )
-        if tasks not in self._shipped:
-            what = f"bolt {self.bolt.name!r}"
-            self._shipped[tasks] = Shipped(self._spark, stage, what, {what: self.bolt})
         processor = operator.TaskProcessor(
             self._shipped[tasks], {label: task for task, label in enumerate(labels)}, self._layout
         )

@@ -16,6 +16,7 @@ from pyspark.sql.types import LongType, StructType
 from windowing.errors import ConfigError, CorruptStateError, SinkError, shown
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
 from windowing.spark.owners import BATCH, Owner, batch_of, claim_folder, owner_of, refuse_shared
+from windowing.spark.unreadable import python_values
 
 __all__ = ["FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "Sink", "claim", "require_sink"]
 
@@ -196,7 +197,10 @@ class MemorySink:
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Keep the batch, in place of an older attempt."""
-        self.batches[batch_id] = rows.collect()
+        try:
+            self.batches[batch_id] = rows.collect()
+        except (ValueError, OverflowError):  # a date that Python cannot hold
+            self.batches[batch_id] = _collected(rows)
 
     def skip(self, batch_id: int) -> None:
         """Forget an older attempt of a batch that turned out to have no rows."""
@@ -224,6 +228,13 @@ def claim(
         own: Callable[[SparkSession, Owner], None] | None = getattr(sink, "claim", None)
         if own is not None:
             own(spark, owner_of(spark, checkpoint, name, (schemas or {}).get(name)))
+
+
+def _collected(rows: DataFrame) -> list[Row]:
+    """Return rows with an Unreadable (unreadable.py) in the place of each value that Python cannot hold."""
+    found = rows.toArrow()
+    columns = [python_values(found.column(name), name, "strict") for name in rows.columns]
+    return [Row(*rows.columns)(*values) for values in zip(*columns, strict=True)]
 
 
 def _name(batch_id: int) -> str:

@@ -52,7 +52,7 @@ from windowing.spark.codec import META_MAGIC, dumps, frame, loads, unframe
 from windowing.spark.rows import NamedRows, Part, RowFormat
 from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, with_order
 from windowing.spark.stored_task import StoredTask
-from windowing.spark.unreadable import Unreadable, asked_unreadable, readable_window
+from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.config_keys import TopologyConfig
 from windowing.topology.context import TaskContext
@@ -367,9 +367,8 @@ class _Turn:
             self.late.append(payload)
 
     def _emissions(self, window: TupleWindow) -> list[Emission]:
-        undo = getattr(self.state, "begin", None)
-        if undo is not None:
-            undo()
+        if self.state is not None:
+            self.state.begin()
         try:
             return self._run(window)
         except BoltError as error:
@@ -388,18 +387,25 @@ class _Turn:
         """
         if self.config.on_invalid == "raise" or isinstance(error.__cause__, FailedException):
             return None
-        parted = None if self.config.aggregate is not None else readable_window(window)
-        if parted is None:
-            return None
-        rest, invalid = parted
-        if not len(rest) and not asked_unreadable(error):
-            return None
-        if self.state is not None:
-            self.state.undo()
-        try:
-            emissions = self._run(rest) if len(rest) else []
-        except BoltError:
-            return None
+        fields: set[str] | None = set()
+        again: BoltError = error
+        while True:
+            field = asked_field(again)
+            # The rows that hold one in the field that was asked for; all of them where it is not known what it was.
+            fields = None if field is None or fields is None or field in fields else {*fields, field}
+            parted = None if self.config.aggregate is not None else readable_window(window, fields)
+            if parted is None or (not len(parted[0]) and not asked_unreadable(again)):
+                return None
+            if self.state is not None:
+                self.state.undo()
+            rest, invalid = parted
+            try:
+                emissions = self._run(rest) if len(rest) else []
+                break
+            except BoltError as problem:
+                if fields is None or isinstance(problem.__cause__, FailedException):
+                    return None
+                again = problem
         if not self.unreadable:
             _log.warning("task %d: %s; such rows are invalid", self.task, error.args[0])
         self.unreadable += len(invalid)

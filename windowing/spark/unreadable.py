@@ -12,7 +12,7 @@ judged (dates and timestamps: smallest and largest; text: one pass over its byte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -33,6 +33,7 @@ __all__ = [
     "any_of",
     "any_unreadable",
     "arrow_values",
+    "asked_field",
     "asked_unreadable",
     "held",
     "held_record_type",
@@ -68,9 +69,11 @@ class Unreadable:
 
     def refuse(self) -> UnreadableValueError:
         """Return the error for who asks for the value."""
-        return UnreadableValueError(
+        error = UnreadableValueError(
             f"field {self.name!r} holds {self!r}, which Python cannot; filter or cast such values in Spark, or leave the field out"
         )
+        error.field = self.name
+        return error
 
     def __repr__(self) -> str:
         kind = self.scalar.type
@@ -118,22 +121,32 @@ def _getter(position: int) -> Callable[[Any], Any]:
     return lambda row: _checked(tuple.__getitem__(row, position))
 
 
-def held(row: Any) -> bool:
-    """Whether a row, a Record or a Tuple, holds an unreadable value."""
+def held(row: Any, fields: Collection[str] | None = None) -> bool:
+    """Whether a row, a Record or a Tuple, holds an unreadable value, in one of these fields (None: in any)."""
     values = row._values if isinstance(row, Tuple) else row
-    return isinstance(values, tuple) and any(type(each) is Unreadable for each in tuple.__iter__(values))
+    return isinstance(values, tuple) and any(
+        type(each) is Unreadable and (fields is None or each.name in fields) for each in tuple.__iter__(values)
+    )
 
 
 def asked_unreadable(problem: BaseException) -> bool:
     """Whether what was raised comes of asking for an unreadable value, of a row or, by Arrow's own ways, of a column."""
+    kinds = UnreadableValueError, OverflowError, UnicodeDecodeError, pa.ArrowException
+    return any(isinstance(each, kinds) for each in _chain(problem))
+
+
+def asked_field(problem: BaseException) -> str | None:
+    """Return the field whose unreadable value was asked for; None where that is not known."""
+    return next((each.field for each in _chain(problem) if isinstance(each, UnreadableValueError)), None)
+
+
+def _chain(problem: BaseException) -> list[BaseException]:
     seen: list[BaseException] = []
     found: BaseException | None = problem
     while found is not None and found not in seen:
-        if isinstance(found, UnreadableValueError | OverflowError | UnicodeDecodeError | pa.ArrowException):
-            return True
         seen.append(found)
         found = found.__cause__ or found.__context__
-    return False
+    return seen
 
 
 def plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -229,13 +242,13 @@ def _one_by_one(column: Any) -> np.ndarray[Any, Any] | None:
 # -- windows without such rows -------------------------------------------------------------------------------------------
 
 
-def readable_window(window: TupleWindow) -> tuple[TupleWindow, list[Any]] | None:
-    """Return a window without its rows that hold an unreadable value, and those of them that no window before has shown; None
-    where all its rows are readable. Of a bolt with `columnar=` the rows are columns, and stay so.
+def readable_window(window: TupleWindow, fields: Collection[str] | None = None) -> tuple[TupleWindow, list[Any]] | None:
+    """Return a window without its rows that hold an unreadable value in one of these fields (None: in any), and those of them that
+    no window before has shown; None where all its rows are readable. Of a bolt with `columnar=` the rows are columns, and stay so.
     """
     content: Any = window._live()
     inside: Any = content._content if isinstance(content, ColumnContent) else content
-    parts = [_parted(rows) for rows in (inside.current(), inside.new(), inside.expired())]
+    parts = [_parted(rows, fields) for rows in (inside.current(), inside.new(), inside.expired())]
     if not any(len(lost) for _, lost in parts):
         return None
     found: Any = ListContent(*(kept for kept, _ in parts))  # type: ignore[arg-type]  # rows in columns are sequences too
@@ -244,10 +257,10 @@ def readable_window(window: TupleWindow) -> tuple[TupleWindow, list[Any]] | None
     return TupleWindow(found, window.start_timestamp, window.end_timestamp, window.key), list(parts[1][1])
 
 
-def _parted(rows: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+def _parted(rows: Sequence[Any], fields: Collection[str] | None) -> tuple[Sequence[Any], Sequence[Any]]:
     """Return the readable rows, and the others."""
     if not isinstance(rows, ColumnRows):
-        return [row for row in rows if not held(row)], [row for row in rows if held(row)]
+        return [row for row in rows if not held(row, fields)], [row for row in rows if held(row, fields)]
     wrong = any_of(map(unreadable_in, rows.table.columns))
     wrong = np.zeros(len(rows), dtype=bool) if wrong is None else wrong
     return rows.take(np.flatnonzero(~wrong)), rows.take(np.flatnonzero(wrong))
