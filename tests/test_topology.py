@@ -228,7 +228,7 @@ def lambda_window() -> Any:
 
 def test_an_id_is_a_name() -> None:
     builder = TopologyBuilder()
-    builder.set_spout("word-reader", sentences)
+    builder.set_spout("word reader", sentences)
     builder.set_spout("1st", sentences)
     builder.set_spout("__acker", sentences)
     builder.set_spout(None, sentences)  # type: ignore[arg-type]

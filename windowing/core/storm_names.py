@@ -44,7 +44,7 @@ def missing(owner: type[Any], name: str, elsewhere: Mapping[str, str] | None = N
         return AttributeError(said)
     if elsewhere and name in elsewhere:
         return AttributeError(f"{said}; write {elsewhere[name]}")
-    return AttributeError(said + _nearest(owner, name))
+    return AttributeError(said + _nearest(owner, name))  # type: ignore[arg-type]  # a class has a hash
 
 
 @lru_cache(maxsize=1024)
