@@ -519,10 +519,10 @@ def _wait_for(condition: Callable[[], Any], timeout: float = 60.0) -> None:
         ({"grouping": 5}, 'grouping names "global", "shuffle" or columns, as a text or a list of texts, got 5'),
         ({"order_by": 5}, "order_by names columns, as a text or a list of texts, got 5"),
         ({"order_by": [None]}, "order_by names columns"),
-        ({"control": 5}, "control is a path, got 5"),
+        ({"control": 5}, "control is a folder: text or a Path, got 5"),
         ({"discard": 5}, "discard names streams, as a text or a list of texts, got 5"),
         ({"query_name": 5}, "query_name is a text, got 5"),
-        ({"checkpoint": None}, "checkpoint is a path, got None"),
+        ({"checkpoint": None}, "checkpoint is a folder: text or a Path, got None"),
         (
             {"column": "make_dt_interval(1)"},
             "column 'x' of input stream 'default' is interval day to second, which does not travel",
