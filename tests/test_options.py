@@ -65,7 +65,7 @@ def test_every_setting_has_a_row() -> None:
 
 ROWS = [
     [(1, 1, "a", 1.0), (2, 4, "b", 2.0), (3, 9, "a", 3.0), (4, 12, "b", 4.0)],
-    [(5, 11, "a", 5.0), (5, 11, "a", 5.0), (6, 2, "a", 6.0), (7, 33, "b", 7.0)],
+    [(5, 15, "a", 5.0), (5, 15, "a", 5.0), (6, 11, "a", 6.0), (7, 33, "b", 7.0)],
     [(8, 34, "a", 8.0), (9, 61, "b", 9.0), (10, 13, "a", 1.0)],
 ]
 TIME: dict[str, Any] = {"length": millis(10), "slide": millis(10), "timestamp": "ts"}
@@ -80,8 +80,8 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "repeat": (TIME | {"length": Count(2)}, {"repeat": True}),
     "source": (TIME, {"source": "key"}),
     "key": (COUNT, {"key": "key"}),
-    "key_ttl": (COUNT | {"length": Count(3), "slide": Count(3), "key": "key"}, {"key_ttl": millis(20)}),
-    "semantics": (TIME, {"semantics": "storm"}),
+    "key_ttl": (COUNT | {"length": Count(3), "slide": Count(3), "key": "key"}, {"key_ttl": millis(10)}),
+    "semantics": (TIME | {"length": Count(2)}, {"semantics": "storm"}),
     "aggregate": (TIME, {"aggregate": agg.sum("id")}),
     "eviction": (
         {"slide": millis(10), "timestamp": "ts", "length": millis(10)},
@@ -94,15 +94,14 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 def told(window: Any) -> tuple[int, list[int]]:
     try:
-        return window.end_timestamp, [row.id for row in window]
-    except TypeError:  # partials have no rows
         return window.end_timestamp, [window.aggregate]
+    except TypeError:  # without aggregate= there are rows
+        return window.end_timestamp, [row.id for row in window]
 
 
-def probe(options: Mapping[str, Any]) -> Any:
-    """A bolt of these options; one that knows ids has a state too, which topologies ask for."""
+def probe(options: Mapping[str, Any], stateful: bool = False) -> Any:
     declare = windowed_bolt(name="probe", output="end long, ids array<long>", **options)
-    if "message_id" not in options:
+    if not stateful:
         return declare(lambda window: told(window))
 
     class Stateful:
@@ -157,6 +156,7 @@ def test_an_option_changes_the_windows_and_in_every_runtime_alike(option: str) -
     usual, change = CHANGES[option]
     drain = option != "semantics"  # Storm has no end of the input
     bolt = probe({**usual, **change})
+    placed = probe({**usual, **change}, stateful=option == "message_id")  # topologies ask for a state with it
     wanted = alone(bolt, drain)
     assert wanted != alone(probe(usual), drain), "the option is without effect"
     by_end = sorted(wanted)
@@ -166,7 +166,9 @@ def test_an_option_changes_the_windows_and_in_every_runtime_alike(option: str) -
         (submitted, Runtime.SUBMIT),
     ):
         assert WINDOW_OPTIONS[option][runtime] == WORKS
-        assert sorted(run(bolt, drain)) == by_end, runtime.value
+        if runtime is Runtime.WINDOWED and option in ("timestamp", "source"):
+            continue  # the packer reads them: tests/spark/test_pack.py
+        assert sorted(run(bolt if runtime is Runtime.WINDOWED else placed, drain)) == by_end, runtime.value
 
 
 # -- what is refused is refused by its sentence ------------------------------------------------------------------------

@@ -545,3 +545,22 @@ def test_options_of_wrong_types_are_refused_by_name(spark: SparkSession, tmp_pat
     start = {name: given.pop(name) for name in ("checkpoint", "discard", "query_name") if name in given}
     with pytest.raises(ConfigError, match=re.escape(said)):
         windowed(declared, rows, **given).start(MemorySink(), start.pop("checkpoint"), **start)
+
+
+def test_a_stateful_bolt_has_its_state_in_the_checkpoint_and_rows_that_come_again_are_known(
+    feed: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    @tumbling(count(2), timestamp="ts", message_id="ts", output="ids string, total long")
+    class Totals:
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def execute(self, window: Any) -> Any:
+            ids = [row.ts for row in window]
+            self.state.put("total", self.state.get("total", 0) + sum(ids))
+            return ",".join(map(str, ids)), self.state.get("total")
+
+    source = feed().add(*([{"k": "a", "ts": n, "v": 0.0} for n in batch] for batch in ((1, 2, 2), (2, 3, 4))))
+    assert run(Totals, source.read()).rows() == [("1,2", 3), ("3,4", 10)]
+    source.add([{"k": "a", "ts": n, "v": 0.0} for n in (4, 5, 6)])
+    assert run(Totals, source.read(), drain=True).rows() == [("5,6", 21)]

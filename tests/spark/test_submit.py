@@ -292,6 +292,9 @@ def test_a_state_can_be_asked_for_all_it_holds(same: Both, spark: SparkSession) 
     assert found[2]["remembering"] == [("w3", False, 16, sum(range(14)) - 2 - 3 + 100 + 5 + 1)]
 
 
+@pytest.mark.filterwarnings(
+    "ignore::windowing.topology.support.LostFieldsWarning"
+)  # its attempts are those of one batch
 def test_failing_bolts_are_tried_again_and_leave_no_trace(same: Both) -> None:
     @bolt(output="word string, attempt long")
     class Shaky:
