@@ -224,11 +224,7 @@ def test_an_error_of_a_worker_goes_before_what_spark_says() -> None:
 
 
 def test_a_module_that_the_workers_lack_is_named_and_sent_the_query_goes_on(
-    feed: Callable[..., Any],
-    run: Callable[..., Any],
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = tmp_path / "modules" / "a_module_of_the_drivers_alone.py"
     module.parent.mkdir()
@@ -238,16 +234,18 @@ def test_a_module_that_the_workers_lack_is_named_and_sent_the_query_goes_on(
         "def counted(window):\n    return len(window)\n"
     )
     monkeypatch.syspath_prepend(str(module.parent))
-    counted = importlib.import_module(module.stem).counted
+    imported = importlib.import_module(module.stem)
+    counted = imported.counted
     source = feed().add(OK)
     with pytest.raises(
-        SessionError, match=r"workers of 'counted' have no module 'a_module_of.*addPyFile\(path\)"
+        SessionError, match=r"workers of 'counted' have no module 'a_module_of.*register_pickle_by_value\(module\)"
     ) as caught:
         run(counted, source.read())
     assert "\n" not in str(caught.value)
     assert type(caught.value.__cause__).__module__.startswith("pyspark")
-    spark.sparkContext.addPyFile(str(module))
+    cloudpickle.register_pickle_by_value(imported)
     assert run(counted, source.read(), drain=True).rows() == [(1,), (1,)]
+    cloudpickle.unregister_pickle_by_value(imported)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +257,7 @@ def test_a_module_that_the_workers_lack_is_named_and_sent_the_query_goes_on(
         ),
         ("ModuleNotFoundError: No module named 'windowing.spark'", r"install windowing\[spark\]"),
         ("ModuleNotFoundError: No module named 'pandas'", r"install windowing\[spark\]"),
-        ("ModuleNotFoundError: No module named 'mine.own'", r"no module 'mine\.own', .*addPyFile"),
+        ("ModuleNotFoundError: No module named 'mine.own'", r"no module 'mine\.own', .*register_pickle_by_value"),
         (
             "AttributeError: Can't get attribute 'f' on <module 'mine' from 'x'>",
             "'mine' without 'f': another version than here",

@@ -345,13 +345,13 @@ def _lacking(error: BaseException, texts: list[str], about: About) -> WindowingE
         lack = f"no module {missing[1]!r}; install windowing[spark] into {python}, or send one that has it (spark.archives)"
     elif missing is not None:
         lack = (
-            f"no module {missing[1]!r}, which is imported here; send it with spark.sparkContext.addPyFile(path) before the start, "
-            "or install it on every worker"
+            f"no module {missing[1]!r}, which is imported here; install it on every worker, or send it along: "
+            "pyspark.cloudpickle.register_pickle_by_value(module) before the start"
         )
     elif changed is not None:
         lack = (
             f"a module {changed[2]!r} without {changed[1]!r}: another version than here; install the same one on every worker, or "
-            "send it with spark.sparkContext.addPyFile(path) before the start"
+            "send it along: pyspark.cloudpickle.register_pickle_by_value(module) before the start"
         )
     elif other is not None:
         lack = f"another environment: {printable(other[0])}; install the same Python and packages as here into {python}"
