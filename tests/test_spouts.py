@@ -351,10 +351,10 @@ def test_a_flipped_bit_anywhere_in_a_queue_is_an_error_of_ours_or_does_no_harm(t
     queue = a_queue(tmp_path / "q.db")
     whole, rows, path = Path(queue.path).read_bytes(), queue.rows(), Path(queue.path)
     chance = random.Random(1)
-    spots = chance.sample([at for at, byte in enumerate(whole) if byte], 250)
+    spots = chance.sample([at for at, byte in enumerate(whole) if byte], 120)
     flipped = [whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :] for at in spots]
     refused = 0
-    for content in [*flipped, *(whole[:cut] for cut in range(0, len(whole), 512))]:
+    for content in [*flipped, *(whole[:cut] for cut in range(0, len(whole), 2048))]:
         path.write_bytes(content)
         try:
             queue.begin("me", None)
@@ -362,7 +362,7 @@ def test_a_flipped_bit_anywhere_in_a_queue_is_an_error_of_ours_or_does_no_harm(t
             assert [tuple(row.values()) for batch in queue.read("0", 0, 10) for row in batch.to_pylist()] == rows
         except (CorruptStateError, SourceError):
             refused += 1
-    assert refused > 100
+    assert refused > 40
 
 
 def test_a_queue_of_an_earlier_version_gets_its_identity_and_its_checksums(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def kill_at_random_times(path: Path, kills: int, seed: int) -> int:
 
         def soon(pid: int, opened: int = opened) -> None:
             os.read(opened, 1)
-            time.sleep(chance.uniform(0, 0.03))
+            time.sleep(chance.uniform(0, 0.1))
             os.kill(pid, signal.SIGKILL)
 
         def job(told: int = told) -> None:

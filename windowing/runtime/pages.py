@@ -23,7 +23,7 @@ from windowing.core.codec import META_MAGIC, dumps, frame, loads, unframe
 from windowing.core.pages import Rows
 from windowing.errors import CheckpointError, CorruptStateError
 from windowing.runtime.page_codec import decode_page, encode_page
-from windowing.runtime.sqlite_files import checked_path, make_durable
+from windowing.sqlite_files import checked_path, make_durable
 
 __all__ = ["MemoryPages", "SqlitePages"]
 

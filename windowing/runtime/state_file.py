@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, shown
-from windowing.runtime.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
 from windowing.runtime.state_rows import STATE_COLUMNS, FileStore, Head
+from windowing.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
 
 __all__ = ["FORMAT", "StateFile"]
 

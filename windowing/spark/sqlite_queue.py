@@ -27,9 +27,9 @@ import pyarrow as pa
 
 from windowing.core.codec import decode_value, encode_value
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, SourceError, printable, shown
-from windowing.runtime.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
 from windowing.spark.arrow_types import arrow_schema
 from windowing.spark.spouts import Offsets, PartitionedSpout, Root
+from windowing.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
 from windowing.topology.rows import RowError, row_of
 from windowing.topology.schema import Schema
 

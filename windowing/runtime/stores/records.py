@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from windowing.errors import CheckpointError, CorruptStateError
-from windowing.runtime.sqlite_files import DAMAGED, checked_path, code_of, make_durable
+from windowing.sqlite_files import DAMAGED, checked_path, code_of, make_durable
 
 __all__ = ["SqliteRecordStore"]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from windowing.errors import CorruptStateError, StoreUnavailableError
-from windowing.runtime.sqlite_files import DAMAGED, checked_path, code_of, make_durable
+from windowing.sqlite_files import DAMAGED, checked_path, code_of, make_durable
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.rows import Claim, Fence, Place, Reading, Row, checked_state_name
 
