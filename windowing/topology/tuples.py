@@ -113,7 +113,7 @@ class Origin:
         self.fields = fields
 
     def __repr__(self) -> str:
-        return f"{self.component}:{self.stream}[{self.id}]"
+        return f"{self.component}:{self.stream}[{self.task}]"
 
 
 class Tuple:
