@@ -121,12 +121,12 @@ def marked() -> Iterator[None]:
     try:
         yield
     except WindowingError as error:
-        raise WorkerError(_encoded(error)) from None  # Spark tells of causes too, in the user's words
+        raise WorkerError(_encoded(error)) from (error if is_sendable(error) else None)  # Spark tells of causes too
     except BaseException as error:
         found = _carried(error)
         if found is None:
             raise
-        raise WorkerError(_encoded(found)) from None
+        raise WorkerError(_encoded(found)) from (found if is_sendable(found) else None)
 
 
 def _carried(error: BaseException) -> WindowingError | None:
