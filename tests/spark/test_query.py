@@ -531,7 +531,6 @@ def _wait_for(condition: Callable[[], Any], timeout: float = 60.0) -> None:
             {"column": "array(make_ym_interval(1))"},
             "column 'x' of input stream 'default' is array<interval year to month>",
         ),
-        ({"column": "to_time('10:00:00')"}, "column 'x' of input stream 'default' is time"),
         ({"timestamp": lambda row: LOCK}, "bolt 'count' closes over what cannot be sent to Spark's workers"),
     ],
 )

@@ -32,7 +32,9 @@ def source(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def test_a_windowed_query_goes_on_whatever_its_columns_hold(spark: SparkSession, tmp_path: Path) -> None:
-    @windowed_bolt(seconds(10), seconds(10), timestamp="at", output="n long, ours long", late_stream="late")
+    @windowed_bolt(
+        seconds(10), seconds(10), timestamp="at", lag=seconds(5), output="n long, ours long", late_stream="late"
+    )
     def asks(window: Any) -> Any:
         rows = [row for row in window if len(row["word"])]
         return sum(row["v"] for row in rows), sum(row["__ts"] for row in rows)
