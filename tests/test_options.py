@@ -53,7 +53,7 @@ def test_every_option_of_spouts_and_bolts_has_a_row() -> None:
     named = {
         f"@{kind} {name}" for kind in ("spout", "bolt") for name in inspect.signature(getattr(marking, kind)).parameters
     }
-    named -= {f"@{kind} {name}" for kind in ("spout", "bolt") for name in ("target", "function")}
+    named -= {f"@{kind} {name}" for kind in ("spout", "bolt") for name in ("target", "function", "bare")}
     assert set(COMPONENT_OPTIONS) == named
 
 

@@ -264,9 +264,9 @@ def test_collectors_say_their_names(run: Any) -> None:
 def test_spouts_and_contexts_say_their_names() -> None:
     assert "has no 'emitDirect'; write emit_direct()" in told(in_a_cluster, source(lambda _, out: out.emitDirect))
     context = TaskContext("count", 1, 4)
-    assert in_storms_words(lambda: context.getThisTaskIndex).endswith("; write context.task")  # type: ignore[attr-defined]
+    assert in_storms_words(lambda: context.getThisTaskIndex).endswith("; write context.task_index")  # type: ignore[attr-defined]
     assert in_storms_words(lambda: context.getThisComponentId).endswith("; write context.component")  # type: ignore[attr-defined]
-    assert context._replace(task=2).task == 2
+    assert context._replace(task_index=2).task == 2
 
 
 def test_builders_and_streams_say_their_names() -> None:

@@ -14,7 +14,14 @@ import pytest
 
 from tests.state_world import Add
 from windowing.acking.retry import RetryPolicy
-from windowing.errors import ConfigError, CorruptStateError, DefinitionChangedError, FailedException, SupersededError
+from windowing.errors import (
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    FailedException,
+    StateConflictError,
+    SupersededError,
+)
 from windowing.runtime import TridentCluster, VirtualClock, run_trident
 from windowing.runtime.stores import MemoryStore, SqliteStore, map_state, snapshot_state
 from windowing.runtime.stores.records import SqliteRecordStore
@@ -436,3 +443,21 @@ def test_a_second_trident_run_over_a_state_is_refused_unless_it_says_where_it_go
             second.batch({"in": ROWS})
         second.begin({"in": ROWS[:1]}, txid=3).commit()
         assert dict(second.states["state1"][0].items()) == {("a",): 4, ("b",): 2, ("c",): 1}
+
+
+def test_a_cache_that_missed_batches_of_another_life_of_its_task_is_no_lost_state() -> None:
+    store, owner = MemoryStore(), Owner("words/counts")
+    held_up, other = (map_state(store, "counts", cache=2).owned_by(owner).make_state(0, 1) for _ in range(2))
+
+    def commit(state: Any, txid: int) -> None:
+        attempt = TransactionAttempt(txid, 0)
+        state.begin_commit(attempt)
+        state.multi_update(["a"], [Add(txid)])
+        state.commit(attempt)
+
+    commit(held_up, 1)
+    commit(other, 2)
+    with pytest.raises(StateConflictError, match="written to by somebody else"):
+        commit(held_up, 3)
+    commit(held_up, 3)
+    assert held_up.multi_get(["a"]) == [6]

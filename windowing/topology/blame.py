@@ -30,12 +30,12 @@ def blame(
 
     who: kind and name, such as "bolt 'count'". where: "in prepare", "on <the window>". file: where the user's code stands,
     as `file_of` says. ours: files of the library that are on the way. home: what to name where no line of the user's was
-    running, for a row that was returned, as `home_of` says. KeyboardInterrupt and GeneratorExit may be somebody else's: they are
-    raised as they are, with a note of who was running (`ended_in`).
+    running, for a row that was returned, as `home_of` says. KeyboardInterrupt, GeneratorExit and the like may be somebody
+    else's: they are raised as they are, with a note of who was running (`ended_in`).
     """
     line = _user_line(problem.__traceback__, file, (*_OURS, *ours)) or home
     at = f" ({line})" if line else ""
-    if isinstance(problem, KeyboardInterrupt | GeneratorExit):
+    if not isinstance(problem, Exception | SystemExit):
         problem.add_note(f"{_ENDED}{who} failed {where}: {told(problem)}{at}")
         raise problem
     if isinstance(problem, RowError):
@@ -44,7 +44,7 @@ def blame(
 
 
 def ended_in(problem: BaseException) -> BoltError | None:
-    """Return the error of the component whose code ended with this KeyboardInterrupt or GeneratorExit, None where none did."""
+    """Return the error of the component whose code ended with what is no Exception, None where none did."""
     for note in getattr(problem, "__notes__", ()):
         if note.startswith(_ENDED):
             return BoltError(note.removeprefix(_ENDED))

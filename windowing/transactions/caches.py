@@ -62,10 +62,7 @@ class CachedBatchReadsMap:
         if self.reading is None:
             self.reading = reading
         elif reading.fence != self.reading.fence:
-            raise StateConflictError(
-                f"the state {self._backing.place} was written to by somebody else while a batch read it; the batch is to be "
-                "tried again"
-            )
+            raise self._moved()
         self._read.update(zip(missing, reading.rows, strict=True))
         return reading
 
@@ -81,6 +78,19 @@ class CachedBatchReadsMap:
     def put(self, key: bytes, row: Row | None) -> None:
         """Write a row, for the batch to see."""
         self._written[key] = row
+
+    def require_current(self) -> None:
+        """Raise StateConflictError if what was read is only what a cache remembers: another life of the task has written since."""
+        assert self.reading is not None
+        if isinstance(self._backing, CachedMap):
+            self._backing.forget()
+            if self._backing.multi_get([]).fence != self.reading.fence:
+                raise self._moved()
+
+    def _moved(self) -> StateConflictError:
+        return StateConflictError(
+            f"the state {self._backing.place} was written to by somebody else while a batch read it; the batch is to be tried again"
+        )
 
     def flush(self, rows: Mapping[bytes, Row | None], claim: Claim | None) -> Fence | None:
         """Write to the store what the batch has written, over `rows`; return what the store says."""
@@ -114,7 +124,7 @@ class CachedMap:
             return Reading(self._fence, [self._used(key) for key in keys])
         reading = self.beneath.multi_get(missing, undo)
         if not self._known or reading.fence != self._fence:
-            self._forget()
+            self.forget()
             if len(missing) < len(keys):
                 missing = list(keys)
                 reading = self.beneath.multi_get(keys, undo)
@@ -129,10 +139,10 @@ class CachedMap:
         try:
             refused = self.beneath.multi_put(rows, claim)
         except BaseException:
-            self._forget()
+            self.forget()
             raise
         if refused is not None or not known:
-            self._forget()
+            self.forget()
         else:
             self._fence = self._fence if claim is None else claim.fence
             self._remember(rows)
@@ -145,7 +155,7 @@ class CachedMap:
         return self.beneath.count()
 
     def close(self) -> None:
-        self._forget()
+        self.forget()
         self.beneath.close()
 
     def _leaves_something(self, undo: TransactionAttempt | None) -> bool:
@@ -162,7 +172,8 @@ class CachedMap:
         while len(self._rows) > self.size:
             self._rows.popitem(last=False)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Read anew from now on."""
         self._rows.clear()
         self._known, self._fence = False, None
 

@@ -19,7 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from windowing.errors import ConfigError, DefinitionChangedError, StateConflictError, StateError, shown
+from windowing.errors import (
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    StateConflictError,
+    StateError,
+    shown,
+)
 from windowing.transactions.aggregators import ReplaceUpdater, ValueUpdater
 from windowing.transactions.attempt import TransactionAttempt
 from windowing.transactions.caches import CachedBatchReadsMap, CachedMap
@@ -144,7 +151,11 @@ class _Batch:
         if reading is not None:
             check_reading(reading, self.mine.place)
         assert self.rows.reading is not None
-        return judged(self.rows.reading.fence, self.mine, self._since)
+        try:
+            return judged(self.rows.reading.fence, self.mine, self._since)
+        except CorruptStateError:
+            self.rows.require_current()
+            raise
 
     def value(self, key: bytes, rule: Rule) -> bytes | None:
         """Return the value of a key that was read, as the batch sees it; of one that is in the store already, what it saw then."""
