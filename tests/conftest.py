@@ -26,12 +26,21 @@ settings.register_profile("fuzz", derandomize=False, max_examples=5 * EXAMPLES, 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "default")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses the fixture `spark`, so that `-m "not spark"` never starts a JVM."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--part 2/3`: of the tests that are selected every third, from the second on; the parts together are all of them."""
+    parser.addoption("--part", default="1/1", metavar="K/N", help="run only every N-th test, from the K-th on")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest's selection by marker
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark every test that uses the fixture `spark`, so that `-m "not spark"` never starts a JVM; then take the asked part."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+    yield
+    part, parts = map(int, config.getoption("part").split("/"))
+    config.hook.pytest_deselected(items=[item for i, item in enumerate(items) if i % parts != part - 1])
+    items[:] = items[part - 1 :: parts]
 
 
 @pytest.fixture(scope="session")

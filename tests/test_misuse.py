@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from windowing import count, tumbling
+from windowing import count, millis, tumbling
 from windowing.core.codec import decode_value, encode_value
 from windowing.errors import BoltError, ConfigError, shown
 from windowing.runtime import LocalRun, run_local
@@ -206,3 +206,9 @@ def test_a_sink_of_files_has_a_column_of_its_own() -> None:
         ConfigError, match="the sink of 'late' adds a column 'batch_id', and the stream has one called 'Batch_ID'"
     ):
         require_sink("late", ParquetSink("/tmp/out"), ["n", "Batch_ID"])
+
+
+@pytest.mark.parametrize("measure", [count, millis])
+def test_a_measure_of_more_digits_than_python_prints_is_refused_by_a_sentence(measure: Any) -> None:
+    with pytest.raises(ConfigError, match="an int of 16610 bits"):
+        measure(-HUGE)

@@ -44,7 +44,7 @@ class Count:
         if not isinstance(self.value, int) or isinstance(self.value, bool):
             raise ConfigError(f"a Count is a whole number of tuples, got {shown(self.value)}; write count(100)")
         if self.value <= 0:
-            raise ConfigError(f"a Count must be positive, got {self.value}; the smallest window is count(1)")
+            raise ConfigError(f"a Count must be positive, got {shown(self.value)}; the smallest window is count(1)")
 
     def __repr__(self) -> str:
         return f"Count({self.value})"
@@ -64,7 +64,7 @@ class Duration:
         if not isinstance(self.ms, int) or isinstance(self.ms, bool):
             raise ConfigError(f"a Duration is a whole number of milliseconds, got {shown(self.ms)}; write seconds(1.5)")
         if self.ms < 0:
-            raise ConfigError(f"a Duration cannot be negative, got {self.ms} ms; give the span itself, without a sign")
+            raise ConfigError(f"a Duration cannot be negative, got {shown(self.ms)} ms; give the span itself, without a sign")
 
     def __repr__(self) -> str:
         return f"Duration(ms={self.ms})"
