@@ -85,6 +85,8 @@ def count(tuples: int) -> Count:
 def _span(amount: float, unit_ms: int, unit: str) -> Duration:
     if isinstance(amount, bool) or not isinstance(amount, int | float):
         raise ConfigError(f"{unit}() takes a number, got {shown(amount)}; for example {unit}(10)")
+    if isinstance(amount, int):
+        return Duration(amount * unit_ms)
     exact = amount * unit_ms
     nearest = None if exact != exact or exact in (_INFINITE, -_INFINITE) else round(exact)
     if nearest is None or abs(exact - nearest) > abs(exact) * _ROUNDING:
