@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 # The Java that set-up found goes first: JAVA_HOME may point to an older one, and Spark would start that.
 PYTHON := JAVA_HOME="$$(cat .venv/java-home)" .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-# Two processes where tests wait or need one core; the quick tests on Spark share one session, which fills two cores by itself.
+# Two processes, where tests wait or need one core; those on Spark share one session each.
 BESIDE := -n 2 --dist worksteal
 
 say = @printf '\n== %s\n' "$(1)"
@@ -32,7 +32,7 @@ test: setup lint types doctests  ## Set up, then lint, types, doctests and all t
 	$(call say,tests: those without Spark)
 	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services"
 	$(call say,tests: those on Spark)
-	@$(PYTEST) -m "spark and not crash and not services" --durations 10
+	@$(PYTEST) $(BESIDE) -m "spark and not crash and not services" --durations 10
 
 .PHONY: test-wheel
 test-wheel: setup  ## Install the wheel with the lowest versions into a clean environment, and run the README there.

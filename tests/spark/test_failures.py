@@ -288,7 +288,6 @@ PLACES = {
     "hdfs://127.0.0.1:1/x": "ConnectException.* answers",
     "{file}/x": "not a directory.* the bucket or folder above it is there",
     "/proc/x": "Mkdirs failed.* the right to make and write it",
-    "": "an empty path cannot be used",
 }
 
 

@@ -34,6 +34,7 @@ from flights_states import PARTITIONS, QUERY, States, check  # noqa: E402
 from windowing.spark import ParquetSink  # noqa: E402
 from windowing.transactions.aggregators import ReplaceUpdater  # noqa: E402
 from windowing.transactions.attempt import TransactionAttempt  # noqa: E402
+from windowing.transactions.rows import Owner  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,6 +93,7 @@ def set_in(states: States, name: str, carrier: str, value: int) -> None:
             if (carrier,) in dict(part.items()):
                 fence = part.backing.multi_get([]).fence
                 attempt = TransactionAttempt(fence.attempt.txid + 1, 0)
+                part.own(Owner(fence.owner))
                 part.begin_commit(attempt)
                 part.multi_update([(carrier,)], [ReplaceUpdater(value)])
                 part.commit(attempt)

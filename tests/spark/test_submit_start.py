@@ -38,9 +38,9 @@ def counting(length: int = 10, on_error: str = "raise") -> Any:
     return count
 
 
-def counts(count: Any = None, tasks: int = 2, settings: dict[str, Any] | None = None) -> Topology:
+def counts(count: Any = None, tasks: int = 2) -> Topology:
     builder = TopologyBuilder("counts")
-    builder.configure({"topology.enable.message.timeouts": False, "windowing.retry.delay.ms": 0, **(settings or {})})
+    builder.configure({"topology.enable.message.timeouts": False, "windowing.retry.delay.ms": 0})
     builder.set_spout("words", InputSpout(WORDS))
     builder.set_bolt("count", count or counting(), tasks).fields_grouping("words", "word")
     return builder.build()
@@ -161,6 +161,10 @@ def test_what_cannot_run_is_refused_with_the_way_out(
     builder.configure({"topology.enable.message.timeouts": False})
     builder.set_spout("words", python_words)
     builder.set_bolt("count", counting()).fields_grouping("words", "word")
+    ticking = TopologyBuilder("ticking").configure({"topology.tick.tuple.freq.secs": 1})
+    ticking.configure({"topology.enable.message.timeouts": False})
+    ticking.set_spout("words", InputSpout(WORDS))
+    ticking.set_bolt("count", bolt(output="n long")(lambda tuple: 1)).fields_grouping("words", "word")
     for refused, sentence in (
         (lambda: start(counts(), rows, {}), "nobody reads 'count' .* discard="),
         (lambda: start(counts(), rows, {**sink, "cuont": MemorySink()}), "no stream 'cuont'; did you mean"),
@@ -175,7 +179,7 @@ def test_what_cannot_run_is_refused_with_the_way_out(
         (lambda: start(counts(), rows, sink, trigger="soon"), "trigger is"),
         (lambda: start(builder.build(), rows, sink), "has to be replayable"),
         (lambda: start(counts(counting(on_error="fail")), rows, sink), "on_error='fail'"),
-        (lambda: start(counts(settings={"topology.tick.tuple.freq.secs": 1}), rows, sink), "tick tuples"),
+        (lambda: start(ticking.build(), rows, sink), "tick tuples, which a Spark query does not send"),
         (lambda: start(counts(counting(on_error="dead_letter")), rows, sink), "'count.dead_letters'"),
         (
             lambda: start(

@@ -64,7 +64,9 @@ class Duration:
         if not isinstance(self.ms, int) or isinstance(self.ms, bool):
             raise ConfigError(f"a Duration is a whole number of milliseconds, got {shown(self.ms)}; write seconds(1.5)")
         if self.ms < 0:
-            raise ConfigError(f"a Duration cannot be negative, got {shown(self.ms)} ms; give the span itself, without a sign")
+            raise ConfigError(
+                f"a Duration cannot be negative, got {shown(self.ms)} ms; give the span itself, without a sign"
+            )
 
     def __repr__(self) -> str:
         return f"Duration(ms={self.ms})"
