@@ -71,7 +71,7 @@ def no_rows(given: Any) -> str | None:
     """Return what is wrong with an iterable that gives no rows, or none in an order, and the way out; None for any other.
 
     >>> no_rows({3}), no_rows([3])
-    ("a set, whose order changes from run to run, {3}; give sorted(...)", None)
+    ('a set, whose order changes from run to run, {3}; give sorted(...)', None)
     """
     if isinstance(given, set | frozenset):
         return f"a set, whose order changes from run to run, {shown(given)}; give sorted(...)"
