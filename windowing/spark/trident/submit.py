@@ -104,13 +104,7 @@ def submit_trident(
     given = _given(plan, sources or {}, records)
     outlets = _outlets(plan, sinks or {}, names_of("discard", discard, "sinks"), on_failure)
     keep = any(name.endswith(f".{DEAD_LETTERS}") for name in outlets)
-    inputs = {}
-    for spout in plan.spouts:
-        source = given.get(spout.number)
-        if source is None:
-            assert records is not None
-            source = spout_rows(spark, plan, spout, records)
-        inputs[spout.number] = selected(spout.called, spout.schema, source, spark, str(spout.source.name))
+    inputs = _inputs(spark, plan, given, records)
     places = Counter(place.unit.level for place in units.places)
     width = definition.shuffle_partitions(spark, str(checkpoint), partitions, max(places.values(), default=1))
     labels = {level: task_labels(spark, places[level], width) for level in sorted(places)}
@@ -147,6 +141,20 @@ def submit_trident(
         ),
         drain,
     )
+
+
+def _inputs(
+    spark: SparkSession, plan: TridentPlan, given: Mapping[int, Source], records: RecordStore | None
+) -> dict[int, DataFrame]:
+    """Return the rows of each spout: those of the source that was given for it, or its own."""
+    inputs = {}
+    for spout in plan.spouts:
+        source = given.get(spout.number)
+        if source is None:
+            assert records is not None
+            source = spout_rows(spark, plan, spout, records)
+        inputs[spout.number] = selected(spout.called, spout.schema, source, spark, str(spout.source.name))
+    return inputs
 
 
 def _owned(spark: SparkSession, checkpoint: str, plan: TridentPlan) -> tuple[Life, TridentPlan]:
