@@ -1,4 +1,4 @@
-"""What a query is given, looked at before anything runs: names, texts, columns that can travel, code that can be sent."""
+"""What a query is given, looked at before anything runs: names, texts, mappings, columns that can travel."""
 
 from __future__ import annotations
 

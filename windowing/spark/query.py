@@ -182,18 +182,8 @@ class WindowedStream:
         labels = task_labels(self._spark, tasks, tasks)
         config = self.bolt.config
         ahead = pack.max_future_ms(config)
-        bolt = replace(self.bolt, config=replace(config, max_future_ms=ahead)) if config.event_time else self.bolt
-        stage = TaskStage(
-            bolt=bolt,
-            columns=tuple(next(iter(self._inputs.values())).columns),
-            streams=tuple(self._inputs),
-            order_by=self.order_by,
-            tasks=tasks,
-            late_stream=config.late_stream or SIDE_STREAM,
-        )
         if tasks not in self._shipped:
-            what = f"bolt {self.bolt.name!r}"
-            self._shipped[tasks] = Shipped(self._spark, stage, what, {what: self.bolt})
+            self._shipped[tasks] = self._stage(tasks, ahead)
         parts = []
         for name, rows in self._inputs.items():
             packer = pack.Packer(
@@ -215,6 +205,19 @@ class WindowedStream:
             self._shipped[tasks], {label: task for task, label in enumerate(labels)}, self._layout
         )
         return operator.evaluated(reduce(DataFrame.unionByName, parts), processor, self._layout)
+
+    def _stage(self, tasks: int, ahead: int | None) -> Shipped[TaskStage]:
+        """Return the stage as it travels, with tuples more than `ahead` ms in front of the clock refused."""
+        config, what = self.bolt.config, f"bolt {self.bolt.name!r}"
+        stage = TaskStage(
+            bolt=replace(self.bolt, config=replace(config, max_future_ms=ahead)) if config.event_time else self.bolt,
+            columns=tuple(next(iter(self._inputs.values())).columns),
+            streams=tuple(self._inputs),
+            order_by=self.order_by,
+            tasks=tasks,
+            late_stream=config.late_stream or SIDE_STREAM,
+        )
+        return Shipped(self._spark, stage, what, {what: self.bolt})
 
     def _sinks(self, sinks: Mapping[str, Sink] | Sink, discard: Sequence[str]) -> dict[str, Sink]:
         given: Mapping[str, Sink] = sinks if isinstance(sinks, Mapping) else {DEFAULT_STREAM: sinks}

@@ -94,7 +94,7 @@ def submit_trident(
     plan = planned(topology, "submit_trident")
     units = TridentUnits(plan)
     _require_runnable(plan)
-    Attempts(plan)
+    Attempts(plan)  # refuses states that cannot claim attempts, before anything is read or written
     for sentence in settings_without_effect(Runtime.SUBMIT_TRIDENT, plan.config):
         logging.getLogger("windowing.spark").warning("topology %r: %s", plan.name, sentence)
     if on_failure is OnFailure.SKIP:
