@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from pyspark.errors import SparkNoSuchElementException
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, shown
@@ -79,9 +80,17 @@ def frame(spark: SparkSession) -> Definition:
         "format": FORMAT,
         "library": _library(),
         "order_by": [],
-        "packing": {name: spark.conf.get(name, None) for name in _PACKING}
+        "packing": {name: _setting(spark, name) for name in _PACKING}
         | {"parallelism": spark.sparkContext.defaultParallelism},
     }
+
+
+def _setting(spark: SparkSession, name: str) -> str | None:
+    """Return the value that holds, set or by default; None where there is neither; `get` with a default hides Spark's own."""
+    try:
+        return spark.conf.get(name)
+    except SparkNoSuchElementException:
+        return None
 
 
 def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:

@@ -86,10 +86,6 @@ class Streams(Protocol):
         """Return the rows of one stream."""
 
 
-class _BehindDrain(Exception):
-    """Ends the run of a drain at a batch of rows that came after it; users never see it."""
-
-
 class BatchWriter:
     """What foreachBatch calls. `sinks` are those of the streams of `layout` that have one, in order; `acks` for spouts that take
     them.
@@ -103,7 +99,6 @@ class BatchWriter:
         self._batch: int | None = None
         self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
         self.failure: BaseException | None = None
-        self.last: int | None = None  # no batch is made after a drain's: its rows would fire no window
         self.reported: dict[int, int] = {}
         """How many errors users' code has reported, by batch; of the stages that the writer evaluates."""
         self._handover = Handover()
@@ -111,8 +106,6 @@ class BatchWriter:
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
         try:
-            if self.last is not None and batch_id > self.last:
-                raise _BehindDrain(f"batch {batch_id} came after the drain, and is not made")
             failpoints.hit("before_batch", batch_id)
             if self.acks is not None:
                 self.acks.begin(batch_id)
@@ -342,22 +335,14 @@ class WindowedQuery:
         return self._drain
 
     def _make_drain(self) -> None:
-        """Have the batch of the drain made, and mark the checkpoint when it is committed."""
+        """Have the batch of the drain made, and mark the checkpoint when it is committed. Rows that came since the end of the input
+        are read behind it; windowed bolts are closed then, and they are late.
+        """
         plan = self._plan
         if not self._finish:
             control.write_drain(control.control_folder(plan.spark, plan.checkpoint))
-            before = definition.last_batch(plan.spark, plan.checkpoint)
-            plan.writer.last = 0 if before is None else before + 1
             self._query = plan.run()
-        try:
-            self._wait()
-        except Exception:
-            if not isinstance(plan.writer.failure, _BehindDrain):
-                raise
-            _log.warning(
-                "checkpoint %s is drained; rows that came after the end of its input are not read: give them a new checkpoint",
-                plan.checkpoint,
-            )
+        self._wait()
         if self._stopping:
             return
         batch = control.drain_batch(plan.spark, plan.checkpoint)
@@ -430,8 +415,7 @@ def _open(plan: Plan) -> bool:
     folder.make()
     if not folder.exists(control.DRAIN_FILE):
         return False
-    batch = control.drain_batch(plan.spark, plan.checkpoint)
-    if batch is None:
+    if control.drain_batch(plan.spark, plan.checkpoint) is None:
         folder.delete(control.DRAIN_FILE)
         return False
     if "availableNow" not in plan.trigger:
@@ -439,7 +423,6 @@ def _open(plan: Plan) -> bool:
             f"checkpoint {plan.checkpoint} was being drained when its query died; start it once with "
             'trigger="available_now", drain=True to finish that'
         )
-    plan.writer.last = batch
     return True
 
 
