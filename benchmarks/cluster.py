@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.frame import Contender, Plan
 from windowing import Spout, Topology, TopologyBuilder, bolt, count, spout, tumbling
-from windowing.runtime import LocalCluster, VirtualClock
+from windowing.local import LocalCluster, VirtualClock
 
 
 @spout(output="number long")

@@ -17,9 +17,9 @@ from uuid import uuid4
 
 from benchmarks.frame import Contender, Measured, Plan
 from benchmarks.records import Missing
-from windowing.runtime.stores import map_state, store_of
-from windowing.transactions.aggregators import ValueUpdater
-from windowing.transactions.attempt import TransactionAttempt
+from windowing.stores import map_state, store_of
+from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.states import ValueUpdater
 
 BATCHES = 5
 SIZES = (100, 10_000)

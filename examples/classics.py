@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from windowing import Topology
-from windowing.runtime import VirtualClock, run_topology
+from windowing.local import VirtualClock, run_topology
 
 Rows = list[tuple[Any, ...]]
 Batches = dict[str, Sequence[Rows]]

@@ -21,7 +21,7 @@ from flights_folder import Folder
 from flights_job import DELAYED_MINUTES
 from pyspark.sql import SparkSession
 
-from windowing.runtime.stores import MapStateFactory, SqliteStore, Store, map_state
+from windowing.stores import MapStateFactory, SqliteStore, Store, map_state
 
 QUERY = "carriers"
 PARTITIONS = 2

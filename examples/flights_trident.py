@@ -34,10 +34,10 @@ try:
     from flights_screen import Screen
     from flights_states import PARTITIONS, QUERY, States, check
 
-    from windowing.runtime.stores import SqliteStore, store_of
     from windowing.spark import ParquetSink, submit_trident
+    from windowing.stores import SqliteStore, store_of
     from windowing.topology.components import InputSpout
-    from windowing.topology.trident import Count, Sum, TridentTopology
+    from windowing.trident import Count, Sum, TridentTopology
 except ModuleNotFoundError as missing:
     sys.exit(f'{missing.name} is not installed; run `make demo`, or first: pip install "windowing[examples]"')
 

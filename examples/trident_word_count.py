@@ -16,10 +16,10 @@ from collections import Counter
 from pathlib import Path
 
 from windowing import FailedException
-from windowing.runtime import TridentCluster, VirtualClock
-from windowing.runtime.stores import SqliteStore, map_state
-from windowing.topology.trident import Count, MapGet, TridentTopology
-from windowing.transactions.batch_spouts import FixedBatchSpout
+from windowing.local import TridentCluster, VirtualClock
+from windowing.stores import SqliteStore, map_state
+from windowing.trident import Count, MapGet, TridentTopology
+from windowing.trident.spouts import FixedBatchSpout
 
 SENTENCES = [
     ("the cow jumped over the moon",),

@@ -9,20 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from windowing.acking.batches import Partial
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster
+from windowing.acking.batches import RootPartial
+from windowing.execution.stages import stages_of
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster
+from windowing.spark.arguments import Shipped
+from windowing.spark.context import wired
 from windowing.spark.edges import partials_of
-from windowing.spark.level import SpoutStage
-from windowing.spark.outlets import outlet_names
-from windowing.spark.place import PlaceTurn, Stored
-from windowing.spark.shipping import Shipped
+from windowing.spark.exchange import NOW, ExchangeRow, frames_of, rows_of
+from windowing.spark.sinks import outlet_names
+from windowing.spark.stages import SpoutStage, StageTaskTurn, Stored
 from windowing.spark.state import decode_table
 from windowing.spark.unreadable import python_values
-from windowing.spark.wire import NOW, Row, frames_of, rows_of
-from windowing.spark.wiring import wired
 from windowing.topology.plan import Topology
-from windowing.topology.stages import stages_of
 
 Rows = Sequence[tuple[Any, ...]]
 Outputs = list[dict[str, list[tuple[Any, ...]]]]
@@ -42,14 +41,14 @@ class Chain:
         kept = [on_wire for name, (on_wire, _) in self.names.items() if letters or not name.endswith(".dead_letters")]
         roots = {(spout.id, "default"): number for number, spout in enumerate(topology.spouts)} if acks else {}
         self.wiring = wired(stages_of(topology), frozenset(kept), roots)
-        self.partials: tuple[Partial, ...] = ()
+        self.partials: tuple[RootPartial, ...] = ()
         self.invalid: dict[str, int] = {}
         self.partitions = partitions
         self.chance = random.Random(seed)
         self.metadata: dict[int, bytes] = {}
         self.chunks: dict[int, dict[bytes, bytes]] = defaultdict(dict)
         self.values: dict[int, dict[bytes, bytes]] = defaultdict(dict)
-        self.turns = [PlaceTurn(self.wiring, place) for place in self.wiring.stages.places]
+        self.turns = [StageTaskTurn(self.wiring, place) for place in self.wiring.stages.places]
         self.batch = 0
 
     def run(self, rows: Mapping[str, Rows], drain: bool = False) -> dict[str, list[tuple[Any, ...]]]:
@@ -57,7 +56,8 @@ class Chain:
         wire = self._emitted(rows)
         if drain:
             wire += [
-                Row(place.number, "drain", "", 0, 0, self.batch, None, 0, None) for place in self.wiring.stages.places
+                ExchangeRow(place.number, "drain", "", 0, 0, self.batch, None, 0, None)
+                for place in self.wiring.stages.places
             ]
         for level in range(1, self.wiring.stages.last + 1):
             wire = self._level(level, wire)
@@ -65,8 +65,8 @@ class Chain:
         self.batch += 1
         return self._out(wire)
 
-    def _emitted(self, rows: Mapping[str, Rows]) -> list[Row]:
-        wire: list[Row] = []
+    def _emitted(self, rows: Mapping[str, Rows]) -> list[ExchangeRow]:
+        wire: list[ExchangeRow] = []
         first = 0
         for spout in self.topology.spouts:
             given = list(rows.get(spout.id, ()))
@@ -86,7 +86,7 @@ class Chain:
             first += self.partitions
         return wire
 
-    def _level(self, level: int, wire: list[Row]) -> list[Row]:
+    def _level(self, level: int, wire: list[ExchangeRow]) -> list[ExchangeRow]:
         mine = [place.number for place in self.wiring.stages.on_level(level)]
         sent = [row for row in wire if row.target not in mine]
         for number in mine:
@@ -107,7 +107,7 @@ class Chain:
             sent += rows_of(frames_of(result.rows))
         return sent
 
-    def _out(self, wire: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
+    def _out(self, wire: list[ExchangeRow]) -> dict[str, list[tuple[Any, ...]]]:
         found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self.invalid = {row.stream: row.value for row in wire if row.kind == "metric" and row.source == "invalid"}
         by_wire = {on_wire: name for name, (on_wire, _) in self.names.items()}

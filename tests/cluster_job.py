@@ -18,18 +18,17 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from windowing.core.measures import count, millis, seconds
 from windowing.errors import DrainedCheckpointError
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster, run_topology
-from windowing.runtime.pages import SqlitePages
-from windowing.runtime.states import MemoryStateProvider, SqliteStateProvider
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster, run_topology
+from windowing.stores.pages import SqlitePages
+from windowing.stores.states import MemoryStateProvider, SqliteStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Spout
-from windowing.topology.decorators import sliding
-from windowing.topology.marking import bolt, spout
+from windowing.topology.decorators import bolt, sliding, spout
 from windowing.topology.plan import Topology
-from windowing.transactions.state import StateProvider
+from windowing.topology.state import StateProvider
+from windowing.windows.measures import count, millis, seconds
 
 EVENTS = 1_800
 SOURCES = ("count", "recent", "disk")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests import cluster_job
 from tests.dying import lived
-from windowing.runtime.states import SqliteStateProvider
+from windowing.stores.states import SqliteStateProvider
 
 undisturbed = cache(cluster_job.undisturbed)
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from windowing.core.config import WindowConfig
-from windowing.core.events import Activation, Late
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.measures import count, millis
-from windowing.core.pages import Rows
-from windowing.core.persistent import PersistentWindowedBoltExecutor
-from windowing.runtime.pages import SqlitePages
+from windowing.stores.pages import SqlitePages
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Late
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import count, millis
+from windowing.windows.pages import PageRows
+from windowing.windows.persistent import PersistentWindowedBoltExecutor
 
 EVENTS = 6_000
 TURN_EVERY = 300
@@ -109,7 +109,7 @@ class WatchedPages(SqlitePages):
         self.at = at
         super().__init__(path)
 
-    def write(self, page_id: int, rows: Rows) -> None:
+    def write(self, page_id: int, rows: PageRows) -> None:
         self.at("evicting")
         super().write(page_id, rows)
         self.at("evicted")

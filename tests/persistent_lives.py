@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests import persistent_job
 from tests.dying import lived
-from windowing.runtime.pages import SqlitePages
+from windowing.stores.pages import SqlitePages
 
 undisturbed = cache(persistent_job.undisturbed)
 

@@ -18,12 +18,11 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from windowing.errors import BatchChangedError, StateConflictError, SupersededError
-from windowing.runtime.stores import Store, map_state
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.caches import CachedMap
-from windowing.transactions.kinds import StateType
-from windowing.transactions.rows import BackingMap, Claim, Fence, Owner, Place, Reading, Row, counted
-from windowing.transactions.trident_state import MapState
+from windowing.stores import Store, map_state
+from windowing.trident.fence import BackingMap, Claim, Fence, Owner, PartitionId, Reading, StateRow, counted
+from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.maps import CachedMap
+from windowing.trident.states import MapState
 
 KEYS = [("a",), ("b",), ("c", 1), (True,)]
 PARTITIONS = 2
@@ -60,11 +59,11 @@ class Faulty:
         self.gets += 1
         return self._do(lambda: self.backing.multi_get(keys, undo))
 
-    def multi_put(self, rows: Mapping[bytes, Row | None], claim: Claim | None = None) -> Fence | None:
+    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
         self.puts += 1
         return self._do(lambda: self.backing.multi_put(rows, claim))
 
-    def items(self) -> Iterator[tuple[bytes, Row]]:
+    def items(self) -> Iterator[tuple[bytes, StateRow]]:
         return self.backing.items()
 
     def count(self) -> int:
@@ -90,7 +89,7 @@ class FaultyStore:
         self.fault: Fault | None = None
         self.opened: list[Faulty] = []
 
-    def open(self, place: Place) -> Faulty:
+    def open(self, place: PartitionId) -> Faulty:
         opened = Faulty(self.store.open(place), self.fault)
         self.opened.append(opened)
         return opened

@@ -16,17 +16,15 @@ import pytest
 
 from tests.state_world import Add
 from windowing.errors import CorruptStateError, DefinitionChangedError, StateConflictError, SupersededError
-from windowing.runtime.stores import MapStateFactory, MemoryStore, Store, map_state
-from windowing.transactions.aggregators import ReplaceUpdater
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.kinds import StateType
-from windowing.transactions.rows import BackingMap, Claim, Fence, Owner, Place, Row, counted
-from windowing.transactions.trident_state import MapState
+from windowing.stores import MapStateFactory, MemoryStore, Store, map_state
+from windowing.trident.fence import BackingMap, Claim, Fence, Owner, PartitionId, StateRow, counted
+from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.states import MapState, ReplaceUpdater
 
-PLACE = Place("counts", 0, 2)
+PLACE = PartitionId("counts", 0, 2)
 
 
-def fence(txid: int, attempt: int = 0, place: Place = PLACE) -> Fence:
+def fence(txid: int, attempt: int = 0, place: PartitionId = PLACE) -> Fence:
     return Fence(TransactionAttempt(txid, attempt), StateType.OPAQUE, "json", place)
 
 
@@ -43,7 +41,7 @@ def test_an_empty_partition_has_no_fence_and_no_rows(rows: BackingMap) -> None:
 
 
 def test_rows_and_fence_are_read_as_they_were_written(store: Store, rows: BackingMap) -> None:
-    written = {b"a": Row(1, b"5", None), b"\x00\xff": Row(1, b"", b""), b"b": Row(1, None, b"7")}
+    written = {b"a": StateRow(1, b"5", None), b"\x00\xff": StateRow(1, b"", b""), b"b": StateRow(1, None, b"7")}
     assert rows.multi_put(written, Claim(None, fence(1))) is None
     with closing(store.open(PLACE)) as other:
         for reader in (rows, other):
@@ -56,18 +54,18 @@ def test_rows_and_fence_are_read_as_they_were_written(store: Store, rows: Backin
 
 
 def test_a_claim_that_expects_another_fence_writes_nothing_and_is_told_the_one_there_is(rows: BackingMap) -> None:
-    rows.multi_put({b"a": Row(1, b"5")}, Claim(None, fence(1)))
+    rows.multi_put({b"a": StateRow(1, b"5")}, Claim(None, fence(1)))
     for expected in (None, fence(0), fence(1, 1)):
-        assert rows.multi_put({b"a": Row(2, b"6"), b"b": Row(2, b"6")}, Claim(expected, fence(2))) == fence(1)
-    assert rows.multi_get([b"a", b"b"]) == (fence(1), [Row(1, b"5"), None], {})
-    assert rows.multi_put({b"a": Row(2, b"6")}, Claim(fence(1), fence(2))) is None
-    assert rows.multi_get([b"a"]) == (fence(2), [Row(2, b"6")], {})
+        assert rows.multi_put({b"a": StateRow(2, b"6"), b"b": StateRow(2, b"6")}, Claim(expected, fence(2))) == fence(1)
+    assert rows.multi_get([b"a", b"b"]) == (fence(1), [StateRow(1, b"5"), None], {})
+    assert rows.multi_put({b"a": StateRow(2, b"6")}, Claim(fence(1), fence(2))) is None
+    assert rows.multi_get([b"a"]) == (fence(2), [StateRow(2, b"6")], {})
 
 
 def test_a_none_deletes_a_row_in_the_same_write(rows: BackingMap) -> None:
-    rows.multi_put({b"a": Row(1, b"5"), b"b": Row(1, b"5")}, Claim(None, fence(1)))
-    rows.multi_put({b"a": None, b"never": None, b"c": Row(2, b"1")}, Claim(fence(1), fence(2)))
-    assert dict(rows.items()) == {b"b": Row(1, b"5"), b"c": Row(2, b"1")}
+    rows.multi_put({b"a": StateRow(1, b"5"), b"b": StateRow(1, b"5")}, Claim(None, fence(1)))
+    rows.multi_put({b"a": None, b"never": None, b"c": StateRow(2, b"1")}, Claim(fence(1), fence(2)))
+    assert dict(rows.items()) == {b"b": StateRow(1, b"5"), b"c": StateRow(2, b"1")}
 
 
 def test_a_claim_without_rows_moves_the_fence(rows: BackingMap) -> None:
@@ -77,16 +75,16 @@ def test_a_claim_without_rows_moves_the_fence(rows: BackingMap) -> None:
 
 
 def test_without_a_claim_rows_are_written_and_the_fence_stays(rows: BackingMap) -> None:
-    assert rows.multi_put({b"a": Row(0, b"5")}) is None
-    assert rows.multi_put({b"a": Row(0, b"6")}) is None
-    assert rows.multi_get([b"a"]) == (None, [Row(0, b"6")], {})
+    assert rows.multi_put({b"a": StateRow(0, b"5")}) is None
+    assert rows.multi_put({b"a": StateRow(0, b"6")}) is None
+    assert rows.multi_get([b"a"]) == (None, [StateRow(0, b"6")], {})
 
 
 def test_what_an_earlier_attempt_left_comes_with_the_read_of_a_later_one_only(rows: BackingMap) -> None:
-    rows.multi_put({b"old": Row(1, b"1")}, Claim(None, fence(1)))
-    rows.multi_put({b"new": Row(2, b"2"), b"both": Row(2, b"3", b"1")}, Claim(fence(1), fence(2, 1)))
-    left = {b"new": Row(2, b"2"), b"both": Row(2, b"3", b"1")}
-    assert rows.multi_get([b"old"], TransactionAttempt(2, 2)) == (fence(2, 1), [Row(1, b"1")], left)
+    rows.multi_put({b"old": StateRow(1, b"1")}, Claim(None, fence(1)))
+    rows.multi_put({b"new": StateRow(2, b"2"), b"both": StateRow(2, b"3", b"1")}, Claim(fence(1), fence(2, 1)))
+    left = {b"new": StateRow(2, b"2"), b"both": StateRow(2, b"3", b"1")}
+    assert rows.multi_get([b"old"], TransactionAttempt(2, 2)) == (fence(2, 1), [StateRow(1, b"1")], left)
     for other in (
         TransactionAttempt(2, 1),
         TransactionAttempt(2, 0),
@@ -94,20 +92,20 @@ def test_what_an_earlier_attempt_left_comes_with_the_read_of_a_later_one_only(ro
         TransactionAttempt(1, 5),
     ):
         assert rows.multi_get([b"old"], other).left == {}
-    rows.multi_put({b"new": None, b"both": Row(2, b"1", b"1")}, Claim(fence(2, 1), fence(2, 2)))
-    assert rows.multi_get([], TransactionAttempt(2, 3)).left == {b"both": Row(2, b"1", b"1")}
+    rows.multi_put({b"new": None, b"both": StateRow(2, b"1", b"1")}, Claim(fence(2, 1), fence(2, 2)))
+    assert rows.multi_get([], TransactionAttempt(2, 3)).left == {b"both": StateRow(2, b"1", b"1")}
 
 
 def test_partitions_and_states_keep_to_themselves(store: Store, rows: BackingMap) -> None:
-    rows.multi_put({b"a": Row(1, b"5")}, Claim(None, fence(1)))
-    for place in (Place("counts", 1, 2), Place("sums", 0, 2), Place("counts", -1, 2)):
+    rows.multi_put({b"a": StateRow(1, b"5")}, Claim(None, fence(1)))
+    for place in (PartitionId("counts", 1, 2), PartitionId("sums", 0, 2), PartitionId("counts", -1, 2)):
         other = store.open(place)
         assert other.multi_get([b"a"]) == (None, [None], {})
         other.close()
 
 
 def test_thousands_of_rows_come_and_go_in_order_of_their_keys(rows: BackingMap) -> None:
-    many = {b"%05d" % n: Row(1, b"%d" % n, b"-" if n % 2 else None) for n in range(2500)}
+    many = {b"%05d" % n: StateRow(1, b"%d" % n, b"-" if n % 2 else None) for n in range(2500)}
     shuffled = list(many)
     random.Random(1).shuffle(shuffled)
     assert rows.multi_put({key: many[key] for key in shuffled}, Claim(None, fence(1))) is None
@@ -121,9 +119,9 @@ def test_thousands_of_rows_come_and_go_in_order_of_their_keys(rows: BackingMap) 
 def test_rows_are_counted_beside_their_fence(store: Store, rows: BackingMap) -> None:
     assert counted(rows) == (None, 0)
     full = fence(1)._replace(owner="me/counts", rows=2)
-    rows.multi_put({b"a": Row(1, b"5"), b"b": Row(1, None)}, Claim(None, full))
+    rows.multi_put({b"a": StateRow(1, b"5"), b"b": StateRow(1, None)}, Claim(None, full))
     assert counted(rows) == (full, 2)
-    with closing(store.open(Place("counts", 1, 2))) as other:
+    with closing(store.open(PartitionId("counts", 1, 2))) as other:
         assert counted(other) == (None, 0)
     rows.multi_put({b"a": None}, Claim(full, fence(1, 1)))
     assert counted(rows) == (fence(1, 1), 1)

@@ -18,9 +18,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from windowing.acking.acker import Acker
-from windowing.acking.anchors import Anchors, anchored, xor_of
-from windowing.acking.ledger import TRANSITIONS, Acked, Cause, Failed, Reason, Row, State, mermaid, state_of
+from windowing.acking.acker import (
+    TRANSITIONS,
+    Acked,
+    Acker,
+    Anchors,
+    Failed,
+    Reason,
+    RootEvent,
+    RootState,
+    RootTransition,
+    anchored,
+    mermaid,
+    state_of,
+    xor_of,
+)
 from windowing.errors import AckError, ConfigError, SnapshotError
 
 T = 100
@@ -331,41 +343,41 @@ TestAckerMachine = AckerMachine.TestCase
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 PREPARE = {
-    State.UNKNOWN: [],
-    State.OPEN: [("init", ROOT, 1, TASK)],
-    State.EARLY: [("ack", ROOT, 1, None)],
-    State.DOOMED: [("ack", ROOT, 1, None), ("fail", ROOT)],
-    State.CLOSED: [("ack", ROOT, 1, None), ("fail", ROOT), ("init", ROOT, 2, TASK)],
+    RootState.UNKNOWN: [],
+    RootState.OPEN: [("init", ROOT, 1, TASK)],
+    RootState.EARLY: [("ack", ROOT, 1, None)],
+    RootState.DOOMED: [("ack", ROOT, 1, None), ("fail", ROOT)],
+    RootState.CLOSED: [("ack", ROOT, 1, None), ("fail", ROOT), ("init", ROOT, 2, TASK)],
 }
 ALL_PAIRS = [
     (state, cause)
-    for state, cause in itertools.product(State, Cause)
-    if (state, cause) != (State.UNKNOWN, Cause.DEADLINE)
+    for state, cause in itertools.product(RootState, RootEvent)
+    if (state, cause) != (RootState.UNKNOWN, RootEvent.DEADLINE)
 ]
 
 
-def prepared(state: State) -> tuple[Acker, int]:
+def prepared(state: RootState) -> tuple[Acker, int]:
     """Return an acker that holds ROOT in a state since 0, and the value that the state has."""
     acker = Acker(T)
     for message in PREPARE[state]:
         send(acker, message, 0)
-    value = {State.UNKNOWN: 0, State.CLOSED: 3}.get(state, 1)
+    value = {RootState.UNKNOWN: 0, RootState.CLOSED: 3}.get(state, 1)
     return acker, value
 
 
-def happen(acker: Acker, cause: Cause, value: int, now: int) -> list[Acked | Failed]:
-    xor = value if cause in (Cause.INIT_ZERO, Cause.ACK_ZERO) else value ^ 4
-    if cause in (Cause.INIT, Cause.INIT_ZERO):
+def happen(acker: Acker, cause: RootEvent, value: int, now: int) -> list[Acked | Failed]:
+    xor = value if cause in (RootEvent.INIT_ZERO, RootEvent.ACK_ZERO) else value ^ 4
+    if cause in (RootEvent.INIT, RootEvent.INIT_ZERO):
         return list(acker.init(ROOT, xor, TASK, now))
-    if cause in (Cause.ACK, Cause.ACK_ZERO):
+    if cause in (RootEvent.ACK, RootEvent.ACK_ZERO):
         return list(acker.ack(ROOT, xor, now))
-    if cause is Cause.FAIL:
+    if cause is RootEvent.FAIL:
         return list(acker.fail(ROOT, now))
-    return list(acker.reset_timeout(ROOT, now) if cause is Cause.RESET else acker.tick(T))
+    return list(acker.reset_timeout(ROOT, now) if cause is RootEvent.RESET else acker.tick(T))
 
 
 @pytest.mark.parametrize(("state", "cause"), ALL_PAIRS, ids=lambda each: each.name)
-def test_the_acker_does_what_the_table_says(state: State, cause: Cause):
+def test_the_acker_does_what_the_table_says(state: RootState, cause: RootEvent):
     acker, value = prepared(state)
     row = TRANSITIONS.get((state, cause))
     if row is None:
@@ -380,29 +392,31 @@ def test_the_acker_does_what_the_table_says(state: State, cause: Cause):
     else:
         assert effects == ([] if row.effect is None else [Failed(ROOT, TASK, row.effect, None)])
     assert held_state(acker) is row.then
-    if row.then is not State.UNKNOWN:
-        now = T if cause is Cause.DEADLINE else 10
+    if row.then is not RootState.UNKNOWN:
+        now = T if cause is RootEvent.DEADLINE else 10
         assert acker.next_deadline_ms() == (now if row.renews else 0) + T
     acker.check()
 
 
-def held_state(acker: Acker) -> State:
+def held_state(acker: Acker) -> RootState:
     cell = acker._held.get(ROOT)
-    return State.UNKNOWN if cell is None else state_of(cell)
+    return RootState.UNKNOWN if cell is None else state_of(cell)
 
 
 def test_only_a_second_init_is_an_error():
     assert set(ALL_PAIRS) - TRANSITIONS.keys() == {
-        (state, cause) for state in (State.OPEN, State.CLOSED) for cause in (Cause.INIT, Cause.INIT_ZERO)
+        (state, cause)
+        for state in (RootState.OPEN, RootState.CLOSED)
+        for cause in (RootEvent.INIT, RootEvent.INIT_ZERO)
     }
 
 
 def test_every_end_in_the_table_is_of_one_kind():
     ends = {row for row in TRANSITIONS.values() if row.effect is not None}
     assert ends == {
-        Row(State.UNKNOWN, Acked),
-        Row(State.CLOSED, Reason.FAILED, renews=True),
-        Row(State.CLOSED, Reason.TIMEOUT, renews=True),
+        RootTransition(RootState.UNKNOWN, Acked),
+        RootTransition(RootState.CLOSED, Reason.FAILED, renews=True),
+        RootTransition(RootState.CLOSED, Reason.TIMEOUT, renews=True),
     }
 
 

@@ -11,20 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core import aggregate as agg
-from windowing.core.config import Lateness, WindowConfig
-from windowing.core.events import Activation, Expired
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.machines import machine_for
-from windowing.core.manager import WindowManager
-from windowing.core.measures import Count, Duration, count, millis
-from windowing.core.panes import NumberPaneManager
-from windowing.core.partials import Aggregation
-from windowing.core.time_panes import TimePaneManager
 from windowing.errors import ConfigError, SnapshotError
-from windowing.testing._replay_lossless import LosslessReplay, config_of
-from windowing.testing.histories import run_steps
+from windowing.testing.replay import LosslessReplay, config_of, run_steps
 from windowing.testing.strategies import cases
+from windowing.windows import aggregate as agg
+from windowing.windows.config import Lateness, WindowConfig
+from windowing.windows.events import Activation, Expired
+from windowing.windows.executor import WindowedBoltExecutor, machine_for
+from windowing.windows.manager import WindowManager
+from windowing.windows.measures import Count, Duration, count, millis
+from windowing.windows.panes import NumberPaneManager, TimePaneManager
+from windowing.windows.partials import Aggregation
 
 PANED = pytest.mark.parametrize("mix", ["D/D", "C/C"])
 EITHER: dict[str, Any] = dict.fromkeys(

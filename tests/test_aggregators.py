@@ -1,4 +1,4 @@
-"""Aggregators: the laws of `windowing/core/aggregate.py`, on ints exactly, on floats bit for bit where promised."""
+"""Aggregators: the laws of `windowing/windows/aggregate.py`, on ints exactly, on floats bit for bit where promised."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core import aggregate as agg
 from windowing.errors import ConfigError
+from windowing.windows import aggregate as agg
 
 BUILT_IN = [agg.count(), agg.count("f"), agg.sum("f"), agg.mean("f"), agg.min("f"), agg.max("f")]
 VARIANCE = agg.fold(

@@ -40,22 +40,25 @@ def driver(rings: str = "", packages: str = "") -> Ring:
     return Ring(words(rings), words(packages))
 
 
-PURE_RINGS = "errors core acking transactions topology"
+PURE_RINGS = "errors codec schema windows acking topology trident execution"
 
 # A ring is a folder or a module right under windowing/. Only this table decides; a ring that is not here is refused.
 RINGS = {
     "errors": pure(),
-    "core": pure("errors", "sortedcontainers"),
+    "codec": pure("errors"),
+    "schema": pure("errors", "xxhash"),
+    "windows": pure("errors schema codec", "sortedcontainers"),
     "acking": pure("errors"),
-    "transactions": pure("errors core acking"),
-    "topology": pure("errors core transactions", "xxhash"),
+    "topology": pure("errors codec schema windows"),
+    "trident": pure("errors codec schema windows acking topology"),
+    "execution": pure("errors codec schema windows acking topology trident"),
     "__init__": pure(PURE_RINGS),
-    "columnar": driver("errors core", "pyarrow numpy"),
-    "sqlite_files": driver("errors"),
-    "runtime": driver(f"{PURE_RINGS} columnar sqlite_files", "matplotlib psycopg redis"),
-    "spark": driver(f"{PURE_RINGS} columnar sqlite_files", "pyspark pandas pyarrow numpy"),
-    "testing": driver(f"{PURE_RINGS} columnar runtime", "hypothesis sortedcontainers"),
-    "cli": driver(f"{PURE_RINGS} columnar runtime spark testing __init__", "click typer rich"),
+    "columnar": driver("errors schema windows", "pyarrow numpy"),
+    "stores": driver("errors codec schema windows topology trident", "psycopg redis"),
+    "local": driver(f"{PURE_RINGS} columnar stores", "matplotlib"),
+    "spark": driver(f"{PURE_RINGS} columnar stores", "pyspark pandas pyarrow numpy"),
+    "testing": driver(f"{PURE_RINGS} columnar stores local", "hypothesis sortedcontainers"),
+    "cli": driver(f"{PURE_RINGS} columnar stores local spark testing __init__", "click typer rich"),
     "__main__": driver("cli"),
 }
 
@@ -70,8 +73,8 @@ IMPURE = words("""
 
 # The type timedelta is a value, not a clock: a person writes lengths in it. Nothing else of datetime comes in, but where values
 # are written and read: there date and datetime are values too.
-TIMEDELTA_PLACES = ("topology/", "core/measures.py")
-DATES_PLACES = ("core/codec.py", "topology/values.py")
+TIMEDELTA_PLACES = ("topology/", "trident/", "windows/measures.py")
+DATES_PLACES = ("codec.py", "schema/values.py")
 
 UNSAFE = words("pickle _pickle cPickle marshal shelve cloudpickle dill joblib")
 UNSAFE_CALLS = words("eval exec __import__ os.system os.popen builtins.eval builtins.exec")
@@ -87,14 +90,12 @@ WHY = {
 WHY_IMPURE = "a pure ring takes time, chance and data as events and returns what is to be done; a driver does it"
 WHY_UNSAFE = "state and messages are plain data: a pickle runs code when it is read, and breaks when a class changes"
 WHY_UNSAFE_CALL = "text must never become code or a shell command"
-WHY_TIMEDELTA = (
-    "a pure ring may take from datetime only `from datetime import timedelta`, in topology and core/measures.py"
-)
+WHY_TIMEDELTA = "a pure ring may take from datetime only `from datetime import timedelta`, and not everywhere"
 
 
 @dataclass(frozen=True)
 class Import:
-    """One imported name, absolute and dotted: `from ..core import queue` in windowing/spark is windowing.core.queue."""
+    """One imported name, absolute and dotted: `from ..core import queue` in windowing/spark is windowing.windows.queue."""
 
     name: str
     line: int
@@ -264,29 +265,39 @@ def test_importing_windowing_loads_no_optional_package() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "culprit", "reason"),
     [
-        ("core/manager.py", "import time", "windowing/core/manager.py:1 imports time:", WHY_IMPURE),
-        ("core/manager.py", "x = 1\nimport os.path as p", "windowing/core/manager.py:2 imports os.path:", WHY_IMPURE),
+        ("windows/manager.py", "import time", "windowing/windows/manager.py:1 imports time:", WHY_IMPURE),
+        (
+            "windows/manager.py",
+            "x = 1\nimport os.path as p",
+            "windowing/windows/manager.py:2 imports os.path:",
+            WHY_IMPURE,
+        ),
         ("acking/a.py", "def f():\n    from random import random", "windowing/acking/a.py:2", WHY_IMPURE),
         ("acking/a.py", "print(open('x'))", "windowing/acking/a.py:1 calls open():", WHY_IMPURE),
-        ("core/queue.py", "from datetime import timedelta", "imports datetime.timedelta", WHY_TIMEDELTA),
-        ("core/measures.py", "from datetime import datetime", "imports datetime.datetime", WHY_TIMEDELTA),
+        ("windows/queue.py", "from datetime import timedelta", "imports datetime.timedelta", WHY_TIMEDELTA),
+        ("windows/measures.py", "from datetime import datetime", "imports datetime.datetime", WHY_TIMEDELTA),
         ("topology/t.py", "import datetime", "imports datetime:", WHY_TIMEDELTA),
-        ("core/codec.py", "import datetime", "imports datetime:", WHY_TIMEDELTA),
-        ("core/codec.py", "from datetime import datetime\nx = datetime.now()", "calls datetime.now():", WHY_IMPURE),
-        ("core/a.py", "from windowing.spark import session", "imports windowing.spark.session", "only: errors"),
-        ("core/a.py", "from ..runtime import clock", "imports windowing.runtime.clock", "only: errors"),
-        ("core/a.py", "from .. import runtime", "imports windowing.runtime:", "only: errors"),
-        ("core/a.py", "from windowing import Count", "imports windowing.Count", "only: errors"),
-        ("errors.py", "from . import core", "imports windowing.core:", "only: nothing"),
+        ("codec.py", "import datetime", "imports datetime:", WHY_TIMEDELTA),
+        ("codec.py", "from datetime import datetime\nx = datetime.now()", "calls datetime.now():", WHY_IMPURE),
+        (
+            "windows/a.py",
+            "from windowing.spark import session",
+            "imports windowing.spark.session",
+            "only: codec, errors, schema",
+        ),
+        ("windows/a.py", "from ..local import clock", "imports windowing.local.clock", "only: codec, errors, schema"),
+        ("windows/a.py", "from .. import local", "imports windowing.local:", "only: codec, errors, schema"),
+        ("windows/a.py", "from windowing import Count", "imports windowing.Count", "only: codec, errors, schema"),
+        ("errors.py", "from . import windows", "imports windowing.windows:", "only: nothing"),
         ("spark/__init__.py", "from ..testing import replay", "imports windowing.testing.replay", "the ring spark"),
         ("__init__.py", "from .spark import session", "windowing/__init__.py:1", "the ring __init__"),
-        ("runtime/loop.py", "import pyspark.sql", "imports pyspark.sql", "only windowing/spark touches Spark"),
-        ("core/a.py", "import hypothesis", "imports hypothesis", "only windowing/testing uses Hypothesis"),
-        ("core/a.py", "import numpy", "imports numpy", "only: sortedcontainers"),
+        ("local/loop.py", "import pyspark.sql", "imports pyspark.sql", "only windowing/spark touches Spark"),
+        ("windows/a.py", "import hypothesis", "imports hypothesis", "only windowing/testing uses Hypothesis"),
+        ("windows/a.py", "import numpy", "imports numpy", "only: sortedcontainers"),
         ("spark/a.py", "from pyspark import cloudpickle", "imports pyspark.cloudpickle", WHY_UNSAFE),
         ("testing/a.py", "import pickle", "imports pickle", WHY_UNSAFE),
-        ("runtime/a.py", "x = eval('1')", "windowing/runtime/a.py:1 calls eval():", WHY_UNSAFE_CALL),
-        ("runtime/a.py", "import subprocess as s\ns.run('ls', shell=True)", "calls s.run(shell=...):", WHY_UNSAFE_CALL),
+        ("local/a.py", "x = eval('1')", "windowing/local/a.py:1 calls eval():", WHY_UNSAFE_CALL),
+        ("local/a.py", "import subprocess as s\ns.run('ls', shell=True)", "calls s.run(shell=...):", WHY_UNSAFE_CALL),
         ("attic/a.py", "", "windowing/attic/a.py:1 is in no ring", "add 'attic' to RINGS"),
     ],
 )
@@ -299,20 +310,20 @@ def test_the_checker_reports_what_is_planted(tmp_path: Path, path: str, text: st
     ("path", "text"),
     [
         (
-            "core/manager.py",
+            "windows/manager.py",
             "from __future__ import annotations\nimport bisect\nfrom sortedcontainers import SortedList",
         ),
-        ("core/manager.py", "from . import queue\nfrom .queue import Buffer\nfrom ..errors import WindowingError"),
-        ("core/measures.py", "from datetime import timedelta"),
-        ("core/codec.py", "from datetime import date, datetime, timedelta"),
-        ("topology/values.py", "from datetime import UTC, date, datetime"),
+        ("windows/manager.py", "from . import queue\nfrom .queue import Buffer\nfrom ..errors import WindowingError"),
+        ("windows/measures.py", "from datetime import timedelta"),
+        ("codec.py", "from datetime import date, datetime, timedelta"),
+        ("schema/values.py", "from datetime import UTC, date, datetime"),
         (
             "topology/decorators.py",
-            "import warnings\nfrom datetime import timedelta\nfrom windowing.core import measures",
+            "import warnings\nfrom datetime import timedelta\nfrom windowing.windows import measures",
         ),
-        ("__init__.py", "from windowing.core.measures import Count\nfrom .topology import tumbling"),
-        ("runtime/clock.py", "import time\nfrom ..core.manager import WindowManager"),
-        ("spark/a/b.py", "import pyspark\nfrom ...core import manager\nfrom ..pack import unpack\nframe.eval('a')"),
+        ("__init__.py", "from windowing.windows.measures import Count\nfrom .topology import tumbling"),
+        ("local/clock.py", "import time\nfrom ..windows.manager import WindowManager"),
+        ("spark/a/b.py", "import pyspark\nfrom ...windows import manager\nfrom ..pack import unpack\nframe.eval('a')"),
         ("testing/strategies.py", "import hypothesis.strategies"),
     ],
 )
@@ -322,11 +333,11 @@ def test_the_checker_lets_through_what_the_table_allows(tmp_path: Path, path: st
 
 def test_the_checker_reports_what_is_too_long(tmp_path: Path) -> None:
     line = "    x = 1\n"
-    root = plant(tmp_path, "core/function.py", "def f():\n" + MAX_FUNCTION_LINES * line)
+    root = plant(tmp_path, "windows/function.py", "def f():\n" + MAX_FUNCTION_LINES * line)
     docstring = '    """One.\n\n    Two.\n    """\n'
-    plant(tmp_path, "core/fine.py", "def f():\n" + docstring + (MAX_FUNCTION_LINES - 1) * line)
-    plant(tmp_path, "core/file.py", "x = 1\n" * (MAX_FILE_LINES + 1))
+    plant(tmp_path, "windows/fine.py", "def f():\n" + docstring + (MAX_FUNCTION_LINES - 1) * line)
+    plant(tmp_path, "windows/file.py", "x = 1\n" * (MAX_FILE_LINES + 1))
     assert [sentence.split(" has ")[0] for sentence in too_long(root)] == [
-        "windowing/core/file.py",
-        "windowing/core/function.py:1 f()",
+        "windowing/windows/file.py",
+        "windowing/windows/function.py:1 f()",
     ]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.spark.arrival import in_order
+from windowing.spark.rows import in_order
 
 SCHEMA = pa.schema(
     [
@@ -100,6 +100,6 @@ def test_rows_arrive_by_order_by_then_by_input_stream(order_by: tuple[str, ...],
 
 
 def test_rows_without_ties_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windowing.spark.arrival._comparable", lambda column: pytest.fail("a second sort"))
+    monkeypatch.setattr("windowing.spark.rows._comparable", lambda column: pytest.fail("a second sort"))
     rows = pa.table({"at": [3, 1, 2], "x": ["c", "a", "b"]})
     assert in_order(rows, ("at",), ("at", "x"), pa.array([0, 0, 0])).column("x").to_pylist() == ["a", "b", "c"]

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windowing.errors import CheckpointError, ConfigError
-from windowing.transactions.barriers import Aligned, AlignedBarrier, Delivered, Superseded
-from windowing.transactions.checkpoint import Action, Checkpoint
+from windowing.execution.checkpoints import Aligned, AlignedBarrier, Checkpoint, CheckpointAction, Delivered, Superseded
 
-PREPARE = Checkpoint(1, 7, Action.PREPARE)
-COMMIT = Checkpoint(1, 7, Action.COMMIT)
-ROLLBACK = Checkpoint(2, 7, Action.ROLLBACK)
+PREPARE = Checkpoint(1, 7, CheckpointAction.PREPARE)
+COMMIT = Checkpoint(1, 7, CheckpointAction.COMMIT)
+ROLLBACK = Checkpoint(2, 7, CheckpointAction.ROLLBACK)
 
 
 def test_tuples_pass_while_no_checkpoint_is_being_aligned():
@@ -103,7 +102,10 @@ def histories(draw: st.DrawFn) -> tuple[list[deque[Any]], list[int]]:
     checkpoints = []
     for attempt in range(1, draw(st.integers(1, 4)) + 1):
         for txid in range(draw(st.integers(1, 3))):
-            checkpoints += [Checkpoint(attempt, txid, Action.PREPARE), Checkpoint(attempt, txid, Action.COMMIT)]
+            checkpoints += [
+                Checkpoint(attempt, txid, CheckpointAction.PREPARE),
+                Checkpoint(attempt, txid, CheckpointAction.COMMIT),
+            ]
     newest = checkpoints[-1].attempt
     channels, number = [], 0
     for _ in range(draw(st.integers(1, 4))):

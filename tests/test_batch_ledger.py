@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.acking.batches import BatchLedger, BatchRecord, News, Partial
+from windowing.acking.batches import BatchLedger, BatchRecord, News, RootPartial
 from windowing.errors import AckError, SnapshotError
 from windowing.spark.edges import Partials, edge_ids, merged, packed_roots, partials_of, unpacked_roots
 
@@ -54,7 +54,7 @@ def test_news_comes_in_the_first_batch_after_which_no_edge_is_left_or_in_that_of
                 xor = 0
                 for edge in several:
                     xor ^= edge
-                partials.append(Partial(root, xor, len(several) * (1 if several is made else -1), failed))
+                partials.append(RootPartial(root, xor, len(several) * (1 if several is made else -1), failed))
         chance.shuffle(partials)
         log.append(BatchRecord(batch, begun, tuple(partials), told=batch - 1))
         ledger.take(log[-1])
@@ -91,16 +91,16 @@ def test_news_stays_until_it_was_told() -> None:
         (BatchRecord(7, {}, ()), "came after batch 0"),
         (BatchRecord(0, {}, ()), "came after batch 0"),
         (BatchRecord(1, {5: None}, ()), "begins root 5, which is open"),
-        (BatchRecord(1, {}, (Partial(6, 1, 1),)), "is not open"),
-        (BatchRecord(1, {}, (Partial(5, -1, 1),)), "the XOR not in"),
-        (BatchRecord(1, {}, (Partial(5, 0b11, -1),)), "they are zero together"),
-        (BatchRecord(1, {}, (Partial(5, 0b10, -2),)), "they are zero together"),
-        (BatchRecord(1, {}, (Partial(5, 0b111, -3),)), "they are zero together"),
+        (BatchRecord(1, {}, (RootPartial(6, 1, 1),)), "is not open"),
+        (BatchRecord(1, {}, (RootPartial(5, -1, 1),)), "the XOR not in"),
+        (BatchRecord(1, {}, (RootPartial(5, 0b11, -1),)), "they are zero together"),
+        (BatchRecord(1, {}, (RootPartial(5, 0b10, -2),)), "they are zero together"),
+        (BatchRecord(1, {}, (RootPartial(5, 0b111, -3),)), "they are zero together"),
     ],
 )
 def test_what_cannot_be_right_is_refused_and_changes_nothing(record: BatchRecord, sentence: str) -> None:
     ledger = BatchLedger()
-    ledger.take(BatchRecord(0, {5: None}, (Partial(5, 0b11, 2),)))
+    ledger.take(BatchRecord(0, {5: None}, (RootPartial(5, 0b11, 2),)))
     before = ledger.snapshot()
     with pytest.raises(AckError, match=sentence):
         ledger.take(record)
@@ -145,28 +145,30 @@ def test_partials_are_one_per_root_whatever_the_order_of_the_senders() -> None:
     other.made(np.array([2**63], np.uint64), [(8,)])
     other.fail((8, 9), "a")
     tables = [one.table() or b"", other.table() or b""]
-    wanted = (Partial(7, 3, 2), Partial(8, 2**63 + 2, 2, "a"), Partial(9, 0, 0, "a"))
+    wanted = (RootPartial(7, 3, 2), RootPartial(8, 2**63 + 2, 2, "a"), RootPartial(9, 0, 0, "a"))
     assert partials_of(tables) == partials_of(reversed(tables)) == wanted
     assert Partials().table() is None
 
 
 def test_a_root_with_dead_letters_is_acked_when_they_are_done_and_says_so_unless_it_failed() -> None:
     ledger = BatchLedger()
-    ledger.take(BatchRecord(0, {1: "a", 2: "b"}, (Partial(1, 5, 1, None, "picky"), Partial(2, 6, 1, None, "picky"))))
+    ledger.take(
+        BatchRecord(0, {1: "a", 2: "b"}, (RootPartial(1, 5, 1, None, "picky"), RootPartial(2, 6, 1, None, "picky")))
+    )
     assert ledger.news(upto=0) == [], "the letters are under way"
     ledger = BatchLedger.restored(ledger.snapshot())
-    ledger.take(BatchRecord.of(BatchRecord(1, {}, (Partial(1, 5, -1), Partial(2, 6, -1, "count"))).plain()))
+    ledger.take(BatchRecord.of(BatchRecord(1, {}, (RootPartial(1, 5, -1), RootPartial(2, 6, -1, "count"))).plain()))
     assert ledger.news(upto=1) == [News(1, 1, None, "a", "picky"), News(1, 2, "count", "b")]
     ledger.check()
 
 
 def test_what_was_written_before_there_were_dead_letters_is_read() -> None:
-    record = BatchRecord(0, {1: "a"}, (Partial(1, 5, 1),)).plain()
+    record = BatchRecord(0, {1: "a"}, (RootPartial(1, 5, 1),)).plain()
     record["partials"] = [each[:4] for each in record["partials"]]
     ledger = BatchLedger()
     ledger.take(BatchRecord.of(record))
     snapshot = ledger.snapshot()
     snapshot["roots"] = [each[:5] for each in snapshot["roots"]]
     again = BatchLedger.restored(snapshot)
-    again.take(BatchRecord(1, {}, (Partial(1, 5, -1),)))
+    again.take(BatchRecord(1, {}, (RootPartial(1, 5, -1),)))
     assert again.news(upto=1) == [News(1, 1, None, "a")]

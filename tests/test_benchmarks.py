@@ -21,7 +21,7 @@ from benchmarks.spark import native, ours, public, sql, stage, windows
 from benchmarks.spark.topologies import QUERIES
 from benchmarks.storm import suite as storm
 from windowing import count
-from windowing.runtime import VirtualClock, run_topology
+from windowing.local import VirtualClock, run_topology
 
 MACHINE = {
     "system": "Linux x", "cores": 2, "memory_gib": 1, "load_before": 0.0, "load_after": 0.1, "python": "CPython", "java": None,

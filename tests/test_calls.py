@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from windowing.errors import BoltError, FailedException
+from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.calls import BoltCaller, Emitted
-from windowing.topology.components import Bolt, InputSpout
-from windowing.topology.context import TaskContext
-from windowing.topology.marking import bolt
-from windowing.topology.tuples import Fields, Origin, Tuple
+from windowing.topology.components import Bolt, InputSpout, TaskContext
+from windowing.topology.decorators import bolt
+from windowing.topology.user_code import BoltCaller, EmittedRow
 
 ROW = Tuple((1, "a"), Origin("rows", 0, Fields("n", "name")))
 
@@ -30,7 +29,7 @@ def test_rows_of_a_function_go_to_the_default_stream():
         yield tuple["n"]
         yield {"n": tuple.n + 1}
 
-    assert caller_of(twice).execute(ROW) == [Emitted("default", (1,)), Emitted("default", (2,))]
+    assert caller_of(twice).execute(ROW) == [EmittedRow("default", (1,)), EmittedRow("default", (2,))]
 
 
 def test_a_collector_takes_rows_of_every_declared_stream_and_direct_ones_with_their_task():
@@ -39,7 +38,7 @@ def test_a_collector_takes_rows_of_every_declared_stream_and_direct_ones_with_th
         collector.emit(tuple["n"])
         collector.emit_direct(3, tuple["name"], stream="names")
 
-    assert caller_of(spread).execute(ROW) == [Emitted("default", (1,)), Emitted("names", ("a",), 3)]
+    assert caller_of(spread).execute(ROW) == [EmittedRow("default", (1,)), EmittedRow("names", ("a",), 3)]
 
 
 @pytest.mark.parametrize(

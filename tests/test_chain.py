@@ -8,10 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.chains import Outputs, chained, clustered
-from windowing.core.measures import count, millis
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.decorators import sliding, tumbling
+from windowing.topology.decorators import bolt, sliding, tumbling
 from windowing.topology.groupings import (
     AllGrouping,
     CustomGrouping,
@@ -21,8 +20,8 @@ from windowing.topology.groupings import (
     PartialKeyGrouping,
     ShuffleGrouping,
 )
-from windowing.topology.marking import bolt
 from windowing.topology.plan import Topology
+from windowing.windows.measures import count, millis
 
 FIELDS = "n long, at long, path string"
 

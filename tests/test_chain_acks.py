@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from tests.chains import Chain
 from tests.test_chain import cases
 from windowing.acking.batches import BatchLedger, BatchRecord, News
-from windowing.core.aggregate import sum as total
-from windowing.core.measures import count, millis
 from windowing.errors import ConfigError
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster
-from windowing.runtime.spouts import InputSource
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster
+from windowing.local.spouts import InputSource
 from windowing.spark.edges import root_of
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout
-from windowing.topology.decorators import sliding, tumbling
-from windowing.topology.marking import bolt
+from windowing.topology.decorators import bolt, sliding, tumbling
 from windowing.topology.plan import Topology
+from windowing.windows.aggregate import sum as total
+from windowing.windows.measures import count, millis
 
 FIELDS = "n long, at long"
 

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from tests.chains import Chain
 from tests.test_chain_acks import Acking
-from windowing.core.measures import millis
 from windowing.errors import BoltError, FailedException
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt
-from windowing.topology.decorators import tumbling
-from windowing.topology.marking import bolt
+from windowing.topology.decorators import bolt, tumbling
 from windowing.topology.plan import Topology
+from windowing.windows.measures import millis
 
 
 def one_bolt(target: Any, attempts: int = 3, delay_ms: int = 0, placed: bool = True) -> Topology:

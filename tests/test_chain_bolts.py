@@ -11,15 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chains import Chain, chained
-from windowing.core.measures import count
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
-from windowing.spark.values import TaskValues
+from windowing.schema.tuples import Tuple
+from windowing.spark.state import TaskValues
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt
-from windowing.topology.decorators import tumbling
-from windowing.topology.marking import bolt
+from windowing.topology.decorators import bolt, tumbling
 from windowing.topology.plan import Topology
-from windowing.topology.tuples import Tuple
+from windowing.windows.measures import count
 
 
 def one_bolt(target: Any, attempts: int = 3, tasks: int = 1, fields: str = "word string, n long") -> Topology:
@@ -286,7 +285,7 @@ def test_a_batch_made_again_gives_the_same_bytes_whatever_order_rows_come_in(see
 
 
 def test_more_rows_than_fit_into_one_packet_keep_their_order(monkeypatch: Any) -> None:
-    monkeypatch.setattr("windowing.spark.flow._PACKET_ROWS", 7)
+    monkeypatch.setattr("windowing.spark.tasks._PACKET_ROWS", 7)
 
     @tumbling(count(50), timestamp="n", output="told string")
     def told(window: Any) -> Any:

@@ -8,11 +8,11 @@ import pytest
 
 from tests.chains import Chain
 from tests.test_chain_acks import Acking, one_bolt
-from windowing.core.measures import millis
 from windowing.errors import BoltError, FailedException, ReportedFailedException
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import run_topology
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import run_topology
 from windowing.topology.decorators import tumbling
+from windowing.windows.measures import millis
 
 ROWS = [(13, 3), (1, 12), (1, 22)]
 """The window (0, 10] has the unlucky one, (10, 20] the next; the third waits."""

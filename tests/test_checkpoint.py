@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from windowing.errors import ConfigError, CorruptStateError
-from windowing.transactions.checkpoint import (
+from windowing.execution.checkpoints import (
     ACTIONS,
     TRANSITIONS,
-    Action,
-    Cause,
     Checkpoint,
+    CheckpointAction,
+    CheckpointCause,
+    CheckpointEffect,
+    CheckpointPhase,
     CheckpointSpout,
     CheckPointState,
-    Effect,
-    Emit,
-    Phase,
-    Save,
+    EmitCheckpoint,
+    SaveCheckpoint,
     TxState,
     mermaid,
 )
@@ -41,9 +41,9 @@ class Driven:
         self.saved: list[tuple[int, str]] = []
         self.do(self.spout.start(0))
 
-    def do(self, effects: tuple[Effect, ...]) -> None:
+    def do(self, effects: tuple[CheckpointEffect, ...]) -> None:
         for effect in effects:
-            if isinstance(effect, Save):
+            if isinstance(effect, SaveCheckpoint):
                 self.saved.append((effect.record.txid, effect.record.state.value))
             else:
                 self.sent.append((effect.checkpoint.txid, effect.checkpoint.action.name))
@@ -132,7 +132,7 @@ def test_a_start_in_the_middle_of_a_commit_goes_on_with_it():  # testRecoveryCom
     run.ack()
     run.ack()
     assert run.sent == [(100, "COMMIT"), (100, "INITSTATE")]
-    assert (run.spout.phase, run.spout.record.txid) == (Phase.COMMITTED, 100)
+    assert (run.spout.phase, run.spout.record.txid) == (CheckpointPhase.COMMITTED, 100)
 
 
 # -- what Storm does not do -----------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_an_ack_or_fail_of_an_earlier_attempt_or_action_changes_nothing():
     for stale in (
         prepare,
         rollback._replace(attempt=1),
-        rollback._replace(action=Action.COMMIT),
+        rollback._replace(action=CheckpointAction.COMMIT),
         prepare._replace(txid=7),
     ):
         assert run.spout.ack(stale, run.now) == run.spout.fail(stale, run.now) == ()
@@ -188,11 +188,13 @@ def test_the_record_is_durable_before_what_rests_on_it_is_sent():
     spout = CheckpointSpout(INTERVAL_MS, preparing(4))
     effects = spout.start(0)
     assert effects == (
-        Save(CheckPointState(4, TxState.PREPARING, 1)),
-        Emit(Checkpoint(1, 4, Action.ROLLBACK)),
+        SaveCheckpoint(CheckPointState(4, TxState.PREPARING, 1)),
+        EmitCheckpoint(Checkpoint(1, 4, CheckpointAction.ROLLBACK)),
     )
     # A process that dies between the two begins with a greater attempt, so that nothing late of this one is taken for its own.
-    assert CheckpointSpout(INTERVAL_MS, effects[0].record).start(0)[0] == Save(CheckPointState(4, TxState.PREPARING, 2))
+    assert CheckpointSpout(INTERVAL_MS, effects[0].record).start(0)[0] == SaveCheckpoint(
+        CheckPointState(4, TxState.PREPARING, 2)
+    )
 
 
 def test_a_recovery_that_fails_is_tried_again_after_an_interval_and_not_at_once():
@@ -271,9 +273,9 @@ def test_a_record_is_plain_data_and_comes_back():
 
 
 def test_a_phase_that_waits_for_an_answer_has_a_row_for_each_answer():
-    for phase, cause in product(ACTIONS, (Cause.ACK, Cause.FAIL)):
+    for phase, cause in product(ACTIONS, (CheckpointCause.ACK, CheckpointCause.FAIL)):
         assert (phase, cause) in TRANSITIONS
-    assert (Phase.COMMITTED, Cause.DUE) in TRANSITIONS
+    assert (CheckpointPhase.COMMITTED, CheckpointCause.DUE) in TRANSITIONS
 
 
 def test_the_drawing_in_the_docs_is_that_of_the_table():
@@ -293,9 +295,9 @@ class AnyOrderOfAnswers(RuleBasedStateMachine):
         self.old: list[Checkpoint] = []
         self.restart()
 
-    def do(self, effects: tuple[Effect, ...]) -> None:
+    def do(self, effects: tuple[CheckpointEffect, ...]) -> None:
         for effect in effects:
-            if isinstance(effect, Save):
+            if isinstance(effect, SaveCheckpoint):
                 self.durable = effect.record
             else:
                 assert self.durable is not None
@@ -311,14 +313,14 @@ class AnyOrderOfAnswers(RuleBasedStateMachine):
     def every_task_does_it(self) -> None:
         done = self.spout.waits_for
         assert done is not None
-        if done.action is Action.PREPARE:
+        if done.action is CheckpointAction.PREPARE:
             assert self.prepared is None, "one is prepared while another is"
             assert done.txid == self.committed + 1
             self.prepared = done.txid
-        elif done.action is Action.COMMIT:
+        elif done.action is CheckpointAction.COMMIT:
             assert done.txid in (self.prepared, self.committed)
             self.prepared, self.committed = None, done.txid
-        elif done.action is Action.ROLLBACK:
+        elif done.action is CheckpointAction.ROLLBACK:
             assert done.txid == self.committed + 1, "what is committed is rolled back"
             self.prepared = None
         else:
@@ -330,7 +332,7 @@ class AnyOrderOfAnswers(RuleBasedStateMachine):
     def some_task_fails(self) -> None:
         failed = self.spout.waits_for
         assert failed is not None
-        if failed.action is Action.PREPARE:
+        if failed.action is CheckpointAction.PREPARE:
             self.prepared = failed.txid  # some tasks have prepared it
         self.do(self.spout.fail(failed, self.now))
 

@@ -16,22 +16,29 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from windowing.core.codec import decode_value
-from windowing.runtime.states import MemoryStateProvider
-from windowing.transactions.barriers import Aligned, AlignedBarrier, Delivered
-from windowing.transactions.checkpoint import Checkpoint, CheckpointSpout, CheckPointState, Emit, Save, TxState
-from windowing.transactions.stateful import (
-    Ack,
-    Commit,
-    Execute,
-    Fail,
+from windowing.codec import decode_value
+from windowing.execution.checkpoints import (
+    Aligned,
+    AlignedBarrier,
+    Checkpoint,
+    CheckpointSpout,
+    CheckPointState,
+    CommitState,
+    Delivered,
+    EmitCheckpoint,
+    ExecuteTuple,
+    FailTuples,
     Init,
     PassOn,
     Prepare,
     Refuse,
+    ReleaseAcks,
     Rollback,
+    SaveCheckpoint,
     StatefulBoltExecutor,
+    TxState,
 )
+from windowing.stores.states import MemoryStateProvider
 
 SOURCES = ("s0", "s1")
 INPUTS = {"a0": ("s0", "s1"), "a1": ("s0", "s1"), "b": ("a0", "a1", "s1")}
@@ -215,12 +222,12 @@ class Network(RuleBasedStateMachine):
 
     def perform(self, member: Member, effects: Any) -> None:
         for effect in effects:
-            if isinstance(effect, Execute):
+            if isinstance(effect, ExecuteTuple):
                 self.execute(member, effect.tuple)
             elif isinstance(effect, Prepare):
                 member.state.prepare_commit(effect.txid)
                 member.prepared = Counter(member.open)
-            elif isinstance(effect, Commit):
+            elif isinstance(effect, CommitState):
                 if member.state.store.prepared_txid is not None:
                     member.released += member.prepared
                     member.open -= member.prepared
@@ -231,9 +238,9 @@ class Network(RuleBasedStateMachine):
                 member.open, member.prepared = Counter(), Counter()
             elif isinstance(effect, Init):
                 member.state.require(effect.txid)
-            elif isinstance(effect, Ack | Fail):
+            elif isinstance(effect, ReleaseAcks | FailTuples):
                 for token in effect.tuples:
-                    self.settle(token, isinstance(effect, Fail))
+                    self.settle(token, isinstance(effect, FailTuples))
             elif isinstance(effect, PassOn):
                 for reader in READERS[member.name]:
                     self.channels[member.name, reader].append(effect.checkpoint)
@@ -265,10 +272,10 @@ class Network(RuleBasedStateMachine):
 
     def coordinate(self, effects: Any) -> None:
         for effect in effects:
-            if isinstance(effect, Save):
+            if isinstance(effect, SaveCheckpoint):
                 self.durable = effect.record
             else:
-                assert isinstance(effect, Emit)
+                assert isinstance(effect, EmitCheckpoint)
                 for (sender, _), sent in self.channels.items():
                     if sender in SOURCES:
                         sent.append(effect.checkpoint)

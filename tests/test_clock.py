@@ -38,14 +38,14 @@ from windowing import (
     tumbling,
     windowed_bolt,
 )
-from windowing.core.events import LateReason
 from windowing.errors import ConfigError
-from windowing.runtime import LocalCluster, LocalRun, SystemClock, VirtualClock
-from windowing.runtime.trident.cluster import run_trident
-from windowing.testing import clock as testing_clock
-from windowing.topology.marking import bolt as marked
-from windowing.topology.trident.topology import TridentTopology
-from windowing.transactions.batch_spouts import FixedBatchSpout
+from windowing.local import LocalCluster, LocalRun, SystemClock, VirtualClock
+from windowing.local import clock as testing_clock
+from windowing.local.trident_cluster import run_trident
+from windowing.topology.decorators import bolt as marked
+from windowing.trident.spouts import FixedBatchSpout
+from windowing.trident.streams import TridentTopology
+from windowing.windows.events import LateReason
 
 SCENES: dict[str, Callable[[], None]] = {}
 ZONES = ("UTC", "America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu", "Pacific/Apia")

@@ -10,11 +10,11 @@ import pytest
 
 from windowing import count, is_tick, millis, seconds, sliding, tumbling, windowed_bolt
 from windowing.errors import BoltError, ConfigError, FailedException, ReportedFailedException, WindowingError
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster, run_topology
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster, run_topology
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout
-from windowing.topology.marking import bolt, spout
+from windowing.topology.decorators import bolt, spout
 
 
 @spout(output="n long")
@@ -634,7 +634,7 @@ def test_a_join_of_two_streams_waits_for_both_watermarks():
 
 
 def test_an_aggregate_acks_its_tuples_on_expiry_too():
-    from windowing.core import aggregate as agg
+    from windowing.windows import aggregate as agg
 
     @tumbling(seconds(10), timestamp="at", aggregate=agg.count(), output="n long")
     def counted(window):

@@ -6,9 +6,9 @@ import random
 
 from tests.cluster_job import dump, everything, queues, rows, topology
 from tests.cluster_lives import a_folder, assert_nothing_differs, live, undisturbed
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import run_topology
-from windowing.runtime.states import MemoryStateProvider
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import run_topology
+from windowing.stores.states import MemoryStateProvider
 
 
 def test_the_job_is_worth_killing() -> None:

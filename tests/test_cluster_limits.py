@@ -20,7 +20,7 @@ from windowing import (
     tumbling,
 )
 from windowing.errors import BoltError
-from windowing.runtime import LocalCluster, VirtualClock, run_topology
+from windowing.local import LocalCluster, VirtualClock, run_topology
 
 ROWS = [("a", at) for at in range(0, 80_000, 10_000)]
 

@@ -19,14 +19,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from windowing import count, millis, seconds, windowed_bolt
 from windowing.errors import FailedException
-from windowing.runtime.checkpoints import Report
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster
-from windowing.runtime.states import SqliteStateProvider
+from windowing.local.checkpoints import CheckpointReport
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster
+from windowing.stores.states import SqliteStateProvider
 from windowing.testing.invariants import Watch, check_ids
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Spout
-from windowing.topology.marking import bolt, spout
+from windowing.topology.decorators import bolt, spout
 
 LENGTH, SLIDE = 4, 2
 
@@ -195,7 +195,7 @@ class LivesMachine(RuleBasedStateMachine):
         under_way = coordinator.spout.waits_for
         if under_way is not None and not coordinator.spout.recovering:
             self.crashes += 1
-            coordinator.handle(Report(0, under_way, done=False))
+            coordinator.handle(CheckpointReport(0, under_way, done=False))
 
     @rule(rounds=st.integers(0, 8))
     def begin_a_checkpoint_and_crash(self, rounds: int) -> None:

@@ -8,13 +8,12 @@ import pytest
 
 from windowing import count, seconds, windowed_bolt
 from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster, run_topology
-from windowing.runtime.definition import DEFINITION
-from windowing.runtime.states import MemoryStateProvider, SqliteStateProvider
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import DEFINITION, LocalCluster, run_topology
+from windowing.stores.states import MemoryStateProvider, SqliteStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.marking import bolt
+from windowing.topology.decorators import bolt
 from windowing.topology.plan import Topology
 
 WORDS = [[(word,)] for word in "abacabad"]

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from windowing import count, millis, seconds, windowed_bolt
 from windowing.errors import BoltError, CheckpointError, FailedException
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster, run_topology
-from windowing.runtime.states import MemoryStateProvider
+from windowing.execution.checkpoints import Checkpoint, CheckpointAction, Hook, StatefulBoltExecutor
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster, run_topology
+from windowing.stores.states import MemoryStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout, Spout
-from windowing.topology.marking import bolt, spout
-from windowing.transactions.checkpoint import Action, Checkpoint
-from windowing.transactions.stateful import Hook, StatefulBoltExecutor
+from windowing.topology.decorators import bolt, spout
 
 
 class Refusing:
@@ -167,7 +166,7 @@ def test_checkpoints_are_counted_when_they_are_done() -> None:
 def test_a_refusal_leaves_a_task_as_it_was() -> None:
     task = StatefulBoltExecutor()
     list(task.execute("a"))
-    list(task.checkpoint(Checkpoint(1, -1, Action.INITSTATE)))
+    list(task.checkpoint(Checkpoint(1, -1, CheckpointAction.INITSTATE)))
     task.acked("a")
 
     def names(checkpoint: Checkpoint, refuse: str = "") -> list[str]:
@@ -179,12 +178,12 @@ def test_a_refusal_leaves_a_task_as_it_was() -> None:
             task.check()
         return found
 
-    assert names(Checkpoint(1, 0, Action.PREPARE), "pre_prepare") == ["Hook", "Refuse"]
-    assert names(Checkpoint(2, 0, Action.PREPARE)) == ["Hook", "Prepare", "PassOn"]
-    assert names(Checkpoint(2, 0, Action.COMMIT), "pre_commit") == ["Hook", "Refuse"]
-    assert names(Checkpoint(3, 0, Action.COMMIT)) == ["Hook", "Commit", "Ack", "PassOn"]
-    assert names(Checkpoint(4, 1, Action.ROLLBACK), "pre_rollback") == ["Hook", "Refuse"]
-    assert names(Checkpoint(5, 1, Action.ROLLBACK)) == ["Hook", "Rollback", "Init", "PassOn"]
+    assert names(Checkpoint(1, 0, CheckpointAction.PREPARE), "pre_prepare") == ["Hook", "Refuse"]
+    assert names(Checkpoint(2, 0, CheckpointAction.PREPARE)) == ["Hook", "Prepare", "PassOn"]
+    assert names(Checkpoint(2, 0, CheckpointAction.COMMIT), "pre_commit") == ["Hook", "Refuse"]
+    assert names(Checkpoint(3, 0, CheckpointAction.COMMIT)) == ["Hook", "Commit", "Ack", "PassOn"]
+    assert names(Checkpoint(4, 1, CheckpointAction.ROLLBACK), "pre_rollback") == ["Hook", "Refuse"]
+    assert names(Checkpoint(5, 1, CheckpointAction.ROLLBACK)) == ["Hook", "Rollback", "Init", "PassOn"]
 
 
 @settings(deadline=None, max_examples=40)

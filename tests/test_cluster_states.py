@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from windowing import millis, seconds
 from windowing.errors import BoltError, FailedException
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster, run_topology
-from windowing.runtime.states import MemoryStateProvider
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster, run_topology
+from windowing.stores.states import MemoryStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout, Spout, StatefulBolt
-from windowing.topology.marking import bolt, spout
-from windowing.transactions.state import BufferedState
+from windowing.topology.decorators import bolt, spout
+from windowing.topology.state import BufferedState
 
 
 def counting(life=None):

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from windowing import count, millis, seconds, tumbling, windowed_bolt
 from windowing.errors import BoltError, ConfigError, FailedException
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster, run_topology
-from windowing.runtime.states import MemoryStateProvider
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster, run_topology
+from windowing.stores.states import MemoryStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout, Spout
-from windowing.topology.marking import bolt, spout
+from windowing.topology.decorators import bolt, spout
 from windowing.topology.plan import TopologyError
 
 ROWS = "id long, at long, n long"

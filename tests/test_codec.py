@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core.codec import decode_value, dumps, encode_value, loads
+from windowing.codec import decode_value, dumps, encode_value, loads
 from windowing.errors import CorruptStateError
 
 SCALARS = (

@@ -17,18 +17,16 @@ from hypothesis import strategies as st
 
 from windowing import tumbling
 from windowing.columnar import ColumnarWindowManager, ColumnBuffer, ColumnRows, columnar_executor, viewed
-from windowing.core.config import WindowConfig
-from windowing.core.events import Activation, Late
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.measures import count, millis, seconds
-from windowing.core.queue import ListBuffer
-from windowing.core.windows import ListContent, TupleWindow
 from windowing.errors import BoltError, ConfigError, StaleWindowError
-from windowing.runtime import run_local
-from windowing.testing._replay_lossless import LosslessReplay, config_of
-from windowing.testing.histories import by_op, counts_of, run_steps
-from windowing.testing.models import Mix, run_model
+from windowing.local import run_local
+from windowing.testing.models import ModelMix, run_model
+from windowing.testing.replay import LosslessReplay, by_op, config_of, counts_of, run_steps
 from windowing.testing.strategies import cases
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Late, ListContent, TupleWindow
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import count, millis, seconds
+from windowing.windows.queue import ListBuffer
 
 EITHER: dict[str, Any] = dict.fromkeys(
     ("event_time", "keyed", "key_ttl", "offset", "lateness", "repeat", "idle", "future", "source")
@@ -69,7 +67,7 @@ class Columns(LosslessReplay):
             yield event
 
 
-@pytest.mark.parametrize("mix", list(Mix))
+@pytest.mark.parametrize("mix", list(ModelMix))
 @given(data=st.data(), batched=st.booleans(), form=st.sampled_from(["arrow", "numpy"]), sequenced=st.booleans())
 def test_windows_over_columns_do_what_the_model_does(mix, data, batched, form, sequenced):
     case = data.draw(cases(mix=mix, **{**EITHER, "max_steps": 24})) | {"batched": batched}

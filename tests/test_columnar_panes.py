@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.columnar import ColumnarPaneManager, ColumnRows, Keys, Timestamps
-from windowing.columnar.sums import partials_of
-from windowing.core import aggregate as agg
-from windowing.core.config import WindowConfig
-from windowing.core.events import Activation
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.measures import millis
-from windowing.core.partials import Aggregation
-from windowing.core.time_panes import TimePaneManager
+from windowing.columnar.panes import partials_of
 from windowing.errors import ConfigError
+from windowing.windows import aggregate as agg
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import millis
+from windowing.windows.panes import TimePaneManager
+from windowing.windows.partials import Aggregation
 
 FLOATS = st.one_of(st.floats(width=32), st.sampled_from([0.0, -0.0, 0.1, 1e308, float("nan"), float("inf")]))
 TYPES = {

@@ -14,17 +14,17 @@ from pyspark.sql.types import StructType
 from tests.test_turn import OUTPUT, Task, batches_of
 from windowing import count, millis, windowed_bolt
 from windowing.columnar import Keys, Timestamps
-from windowing.core import aggregate as agg
 from windowing.errors import BoltError, ConfigError, StaleWindowError
-from windowing.runtime import run_local
-from windowing.runtime.cluster import run_topology
+from windowing.execution.stages import stages_of
+from windowing.local import run_local
+from windowing.local.cluster import run_topology
+from windowing.spark.context import wired
 from windowing.spark.output import Encoder, Layout
 from windowing.spark.rows import NamedRows
-from windowing.spark.wiring import wired
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt_of
-from windowing.topology.stages import stages_of
+from windowing.windows import aggregate as agg
 
 SHAPES: list[dict[str, Any]] = [
     {"length": millis(20), "slide": millis(5), "timestamp": "ts"},

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core import aggregate as agg
-from windowing.core.config import Lateness, OnError, Semantics, SkippedTuplesWarning, WindowConfig
-from windowing.core.measures import Count, Duration, days, hours, millis, minutes, seconds
 from windowing.errors import ConfigError
+from windowing.windows import aggregate as agg
+from windowing.windows.config import Lateness, OnError, Semantics, SkippedTuplesWarning, WindowConfig
+from windowing.windows.measures import Count, Duration, days, hours, millis, minutes, seconds
 
 
 class _Keep:

@@ -8,31 +8,32 @@ from typing import Any
 
 import pytest
 
-from windowing.acking.retry import RetryPolicy
+from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, CorruptStateError, MachineSpentError
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.coordinator import MasterBatchCoordinator
-from windowing.transactions.coordinator_record import CoordinatorRecord, Tries
-from windowing.transactions.coordinator_rules import (
+from windowing.trident.coordinator import (
     ANSWERS,
     TRANSITIONS,
     AskReady,
-    Cause,
+    BatchCause,
     CoordinatorConfig,
-    Effect,
-    Emit,
+    CoordinatorEffect,
+    CoordinatorRecord,
+    CoordinatorStream,
+    EmitOnStream,
+    MasterBatchCoordinator,
     OnFailure,
     Readiness,
     ReadyWhen,
-    Save,
+    SaveRecord,
     Status,
     Stop,
-    Stream,
+    Tries,
     mermaid,
     readiness_of,
 )
+from windowing.trident.kinds import TransactionAttempt
 
-BATCH, COMMIT, SUCCESS = Stream.BATCH, Stream.COMMIT, Stream.SUCCESS
+BATCH, COMMIT, SUCCESS = CoordinatorStream.BATCH, CoordinatorStream.COMMIT, CoordinatorStream.SUCCESS
 READY, WAIT, ENDED = Readiness.READY, Readiness.WAIT, Readiness.ENDED
 
 
@@ -50,7 +51,7 @@ class Driven:
         self.ready = ready or [READY]
         self.now = 0
         self.sent: list[str] = []
-        self.emits: list[Emit] = []
+        self.emits: list[EmitOnStream] = []
         self.saved: CoordinatorRecord | None = record
         self.stop: Stop | None = None
         self.asked: list[int] = []
@@ -59,9 +60,9 @@ class Driven:
     def do(self, effects: Any) -> None:
         questions = []
         for effect in effects:
-            if isinstance(effect, Save):
+            if isinstance(effect, SaveRecord):
                 self.saved = CoordinatorRecord.of(effect.record.plain())
-            elif isinstance(effect, Emit):
+            elif isinstance(effect, EmitOnStream):
                 assert self.saved is not None, "it was sent before it was saved"
                 self.emits.append(effect)
                 self.sent.append(f"{effect.stream.value} {effect.attempt}")
@@ -78,11 +79,11 @@ class Driven:
         self.now = now_ms
         self.do(self.machine.tick(now_ms))
 
-    def ack(self, stream: Stream, *attempts: str) -> None:
+    def ack(self, stream: CoordinatorStream, *attempts: str) -> None:
         for each in attempts:
             self.do(self.machine.acked(stream, attempt(each), self.now))
 
-    def fail(self, stream: Stream, each: str, cause: str = "") -> None:
+    def fail(self, stream: CoordinatorStream, each: str, cause: str = "") -> None:
         self.do(self.machine.failed(stream, attempt(each), self.now, cause))
 
     def news(self) -> list[str]:
@@ -324,10 +325,10 @@ def test_an_entry_saves_once_and_before_it_sends():
         lambda: machine.acked(BATCH, attempt("2:0"), 0),
         lambda: machine.acked(COMMIT, attempt("1:0"), 0),
     ):
-        effects: list[Effect] = list(entry())
+        effects: list[CoordinatorEffect] = list(entry())
         kinds = [type(effect) for effect in effects]
-        assert kinds.count(Save) == (1 if Emit in kinds else 0)
-        assert Save not in kinds[1:]
+        assert kinds.count(SaveRecord) == (1 if EmitOnStream in kinds else 0)
+        assert SaveRecord not in kinds[1:]
 
 
 def test_a_driver_that_loses_effects_has_to_start_again_from_the_record():
@@ -496,18 +497,18 @@ def test_a_record_is_plain_data_and_comes_back():
 
 
 def test_every_status_that_waits_for_an_answer_has_a_row_for_each():
-    for status, cause in product(ANSWERS, (Cause.ACKED, Cause.FAILED)):
+    for status, cause in product(ANSWERS, (BatchCause.ACKED, BatchCause.FAILED)):
         assert (status, cause) in TRANSITIONS
 
 
 def test_each_stream_is_sent_by_one_row_of_the_table():
     sends = [row.sends for row in TRANSITIONS.values() if row.sends]
-    assert sorted(sends, key=lambda stream: stream.value) == sorted(Stream, key=lambda stream: stream.value)
+    assert sorted(sends, key=lambda stream: stream.value) == sorted(CoordinatorStream, key=lambda stream: stream.value)
 
 
 def test_what_can_be_dropped_goes_back_to_where_it_waits():
     for (status, cause), row in TRANSITIONS.items():
-        assert (cause in (Cause.FAILED, Cause.EARLIER_FAILED)) == (row.then is Status.WAITING)
+        assert (cause in (BatchCause.FAILED, BatchCause.EARLIER_FAILED)) == (row.then is Status.WAITING)
         assert status is not Status.DONE
 
 

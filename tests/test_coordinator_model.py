@@ -9,23 +9,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from windowing.acking.retry import RetryPolicy
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.coordinator import MasterBatchCoordinator
-from windowing.transactions.coordinator_record import CoordinatorRecord
-from windowing.transactions.coordinator_rules import (
+from windowing.acking.pending import RetryPolicy
+from windowing.trident.coordinator import (
     AskReady,
     CoordinatorConfig,
-    Emit,
+    CoordinatorRecord,
+    CoordinatorStream,
+    EmitOnStream,
+    MasterBatchCoordinator,
     OnFailure,
     Readiness,
-    Save,
+    SaveRecord,
     Stop,
-    Stream,
 )
+from windowing.trident.kinds import TransactionAttempt
 
-BATCH, COMMIT, SUCCESS = Stream.BATCH, Stream.COMMIT, Stream.SUCCESS
-Sent = tuple[Stream, TransactionAttempt]
+BATCH, COMMIT, SUCCESS = CoordinatorStream.BATCH, CoordinatorStream.COMMIT, CoordinatorStream.SUCCESS
+Sent = tuple[CoordinatorStream, TransactionAttempt]
 
 
 class CoordinatorAlone(RuleBasedStateMachine):
@@ -53,7 +53,7 @@ class CoordinatorAlone(RuleBasedStateMachine):
         record = CoordinatorRecord.of(self.durable)
         self.done = record.current - 1
         self.flight: list[TransactionAttempt] = []
-        self.waits: dict[TransactionAttempt, Stream | None] = {}
+        self.waits: dict[TransactionAttempt, CoordinatorStream | None] = {}
         self.stop: Stop | None = None
         self.question: int | None = None
         self.last_batch_at: int | None = None
@@ -68,9 +68,9 @@ class CoordinatorAlone(RuleBasedStateMachine):
             if number == crash_after:
                 self.start()
                 return
-            if isinstance(effect, Save):
+            if isinstance(effect, SaveRecord):
                 self.durable = effect.record.plain()
-            elif isinstance(effect, Emit):
+            elif isinstance(effect, EmitOnStream):
                 {BATCH: self.on_batch, COMMIT: self.on_commit, SUCCESS: self.on_success}[effect.stream](effect)
                 assert (effect.stream, effect.attempt) not in self.sent, "sent twice"
                 self.sent.append((effect.stream, effect.attempt))
@@ -83,7 +83,7 @@ class CoordinatorAlone(RuleBasedStateMachine):
 
     # -- the laws, when something is sent ------------------------------------------------------------------------------
 
-    def on_batch(self, emit: Emit) -> None:
+    def on_batch(self, emit: EmitOnStream) -> None:
         attempt = emit.attempt
         assert attempt.txid == self.done + len(self.flight) + 1, (
             "a txid is left out, or is sent again while it is under way"
@@ -102,13 +102,13 @@ class CoordinatorAlone(RuleBasedStateMachine):
         self.flight.append(attempt)
         self.waits[attempt] = BATCH
 
-    def on_commit(self, emit: Emit) -> None:
+    def on_commit(self, emit: EmitOnStream) -> None:
         assert emit.attempt == self.flight[0], "commits come in the order of txids"
         assert emit.attempt.txid == self.done + 1
         assert self.waits[emit.attempt] is None, "it is not processed"
         self.waits[emit.attempt] = COMMIT
 
-    def on_success(self, emit: Emit) -> None:
+    def on_success(self, emit: EmitOnStream) -> None:
         assert emit.attempt == self.flight.pop(0)
         assert self.waits.pop(emit.attempt) is None, "a success before everybody has committed"
         self.done += 1

@@ -10,20 +10,19 @@ import pytest
 
 from tests.chains import Chain
 from tests.test_chain_acks import Acking
-from windowing.core.measures import count, seconds
 from windowing.errors import BoltError, ConfigError, FailedException
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster, run_topology
-from windowing.runtime.hub import ClusterResult
-from windowing.runtime.states import MemoryStateProvider
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster, run_topology
+from windowing.local.router import ClusterResult
+from windowing.schema.tuples import Fields, Origin, Tuple, is_tick
+from windowing.stores.states import MemoryStateProvider
 from windowing.testing.invariants import Watch
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, Spout
-from windowing.topology.decorators import tumbling
-from windowing.topology.letters import DEAD_LETTER_FIELDS, DeadLetter
-from windowing.topology.marking import bolt, spout
+from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DeadLetter
+from windowing.topology.decorators import bolt, spout, tumbling
 from windowing.topology.plan import Topology, TopologyError
-from windowing.topology.tuples import Fields, Origin, Tuple, is_tick
+from windowing.windows.measures import count, seconds
 
 
 @bolt(output="n long")

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from windowing.core import aggregate as agg
-from windowing.core.config import SkippedTuplesWarning
-from windowing.core.measures import Count, minutes, seconds
-from windowing.core.windows import ListContent, TupleWindow
 from windowing.errors import BoltError, ConfigError
-from windowing.runtime import run_local
+from windowing.local import run_local
 from windowing.topology import CallStyle, Schema, WindowedBolt, bolt_of, sliding, tumbling, windowed_bolt
-from windowing.topology.marking import declaration_of
+from windowing.topology.decorators import declaration_of
+from windowing.windows import aggregate as agg
+from windowing.windows.config import SkippedTuplesWarning
+from windowing.windows.events import ListContent, TupleWindow
+from windowing.windows.measures import Count, minutes, seconds
 
 three: Callable[[Any], Any] = tumbling(Count(3), output="n long")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from windowing.errors import WindowingError, printable, shown, told
+from windowing.errors import WindowingError, describe_error, printable, quote
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,6 +51,6 @@ def test_every_class_has_a_code_of_its_own() -> None:
 
 def test_what_comes_from_data_is_escaped_and_cut() -> None:
     assert str(WindowingError("no")) == "[WINDOWING] no"
-    assert (shown("a\nb\u202e"), len(shown("x" * 999))) == ("'a\\nb\\u202e'", 200)
+    assert (quote("a\nb\u202e"), len(quote("x" * 999))) == ("'a\\nb\\u202e'", 200)
     assert (printable("a\nb\x1b[0m"), len(printable("x" * 999))) == ("a\\nb\\x1b[0m", 500)
-    assert told(ValueError("a\nb")) == "ValueError: a\\nb"
+    assert describe_error(ValueError("a\nb")) == "ValueError: a\\nb"

@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core.config import WindowConfig
-from windowing.core.events import Activation, Late, LateReason
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.measures import count, millis
-from windowing.core.storm import StormStatefulWindowManager, StormWindowManager
-from windowing.core.storm_machine import StormMachine
 from windowing.errors import ConfigError, InvalidTimestampError, MachineSpentError, SnapshotError
-from windowing.testing._replay_lossless import LosslessReplay, config_of
-from windowing.testing.replay import runs_of
+from windowing.testing.replay import LosslessReplay, config_of, runs_of
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Late, LateReason
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import count, millis
+from windowing.windows.storm import StormMachine, StormStatefulWindowManager, StormWindowManager
 
 
 def executor_of(**options: Any) -> WindowedBoltExecutor:

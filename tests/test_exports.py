@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import windowing
-from windowing import errors, runtime
+from windowing import errors, local
 
 
 def words(text: str) -> list[str]:
@@ -50,7 +50,7 @@ def literal_all(path: str) -> list[str]:
 
 def test_the_public_names_are_these():
     assert windowing.__all__ == PUBLIC == sorted(PUBLIC)
-    assert runtime.__all__ == RUNTIME == sorted(RUNTIME)
+    assert local.__all__ == RUNTIME == sorted(RUNTIME)
 
 
 def test_the_public_names_of_the_spark_driver_are_these():
@@ -65,7 +65,7 @@ def test_every_public_name_can_be_imported_and_is_documented(name):
 
 @pytest.mark.parametrize("name", RUNTIME)
 def test_every_public_name_of_the_local_runtime_is_documented(name):
-    assert inspect.getdoc(getattr(runtime, name))
+    assert inspect.getdoc(getattr(local, name))
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isclass(getattr(windowing, name))])
@@ -86,7 +86,7 @@ def test_star_import_gives_the_public_names_and_nothing_else():
     assert sorted(set(scope) - {"__builtins__"}) == PUBLIC
 
 
-@pytest.mark.parametrize("module", ["runtime", "runtime.clock", "runtime.local", "testing.clock", "topology", "errors"])
+@pytest.mark.parametrize("module", ["local", "local.clock", "local.run", "topology", "errors"])
 def test_every_name_in_all_exists(module):
     found = importlib.import_module(f"windowing.{module}")
     assert all(hasattr(found, name) for name in found.__all__)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from windowing import count, millis, windowed_bolt
-from windowing.core import aggregate as agg
-from windowing.core.eviction import Action, EvictionContext, EvictionPolicy
-from windowing.core.trigger import TriggerPolicy
 from windowing.errors import BoltError
-from windowing.runtime import run_local
+from windowing.local import run_local
+from windowing.windows import aggregate as agg
+from windowing.windows.eviction import Action, EvictionContext, EvictionPolicy
+from windowing.windows.trigger import TriggerPolicy
 
 ROWS = [[{"at": 1, "v": 1}, {"at": 2, "v": "x"}, {"at": 12, "v": 3}]]
 

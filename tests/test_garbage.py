@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from windowing.spark.garbage import seldom_collected
+from windowing.spark.settings import seldom_collected
 
 
 @pytest.fixture(autouse=True)

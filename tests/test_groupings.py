@@ -18,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.errors import ConfigError
+from windowing.schema.hashing import GroupingError, hashable, hasher_of, key_hash
+from windowing.schema.types import Schema
 from windowing.topology.groupings import (
     AllGrouping,
     CustomGrouping,
@@ -31,8 +33,6 @@ from windowing.topology.groupings import (
     ShuffleGrouping,
     direct_task,
 )
-from windowing.topology.hashing import GroupingError, hashable, hasher_of, key_hash
-from windowing.topology.schema import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +104,7 @@ def test_a_key_that_is_none_has_a_task_too() -> None:
 def test_the_task_of_a_key_does_not_depend_on_the_process() -> None:
     code = (
         "from windowing.topology.groupings import FieldsGrouping, PartialKeyGrouping\n"
-        "from windowing.topology.schema import Schema\n"
+        "from windowing.schema.types import Schema\n"
         "for kind in FieldsGrouping, PartialKeyGrouping:\n"
         "    chooser = kind(('w', 'd')).targets(50, Schema.parse('w string, d double'))\n"
         "    state = chooser.start()\n"

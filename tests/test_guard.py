@@ -10,18 +10,17 @@ from operator import attrgetter
 
 import pytest
 
-from windowing.core.events import Activation, Event, Expired
-from windowing.core.eviction import (
+from windowing.errors import ConfigError, MachineSpentError, SnapshotError, StaleWindowError
+from windowing.windows.events import Activation, Event, Expired, ListContent, TupleWindow
+from windowing.windows.eviction import (
     Action,
     CountEvictionPolicy,
     WatermarkCountEvictionPolicy,
     WatermarkTimeEvictionPolicy,
 )
-from windowing.core.guard import Guard, no_effects
-from windowing.core.storm import StormStatefulWindowManager, StormWindowManager
-from windowing.core.trigger import CountTriggerPolicy, WatermarkTimeTriggerPolicy
-from windowing.core.windows import ListContent, TupleWindow
-from windowing.errors import ConfigError, MachineSpentError, SnapshotError, StaleWindowError
+from windowing.windows.guard import Guard, no_effects
+from windowing.windows.storm import StormStatefulWindowManager, StormWindowManager
+from windowing.windows.trigger import CountTriggerPolicy, WatermarkTimeTriggerPolicy
 
 
 def activation(*ids: int) -> Activation:

@@ -14,12 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from windowing import count, millis, seconds, windowed_bolt
 from windowing.errors import FailedException
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster
 from windowing.testing.invariants import Watch, check_counts, check_ids
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout
-from windowing.topology.marking import bolt, spout
+from windowing.topology.decorators import bolt, spout
 
 FATES = st.sampled_from(["pass", "double", "drop", "fail once", "fail always", "hold", "forget once"])
 

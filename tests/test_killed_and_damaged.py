@@ -16,14 +16,14 @@ import pytest
 from tests.dying import in_a_child
 from tests.state_world import Add
 from tests.store_contract import commit
-from windowing.core.pages import Rows
 from windowing.errors import WindowingError
-from windowing.runtime.pages import SqlitePages
-from windowing.runtime.states import SqliteStateProvider
-from windowing.runtime.stores import SqliteStore, map_state
-from windowing.runtime.stores.records import SqliteRecordStore
 from windowing.spark.spouts import Root
 from windowing.spark.sqlite_queue import SqliteQueue
+from windowing.stores import SqliteStore, map_state
+from windowing.stores.pages import SqlitePages
+from windowing.stores.sqlite import SqliteRecordStore
+from windowing.stores.states import SqliteStateProvider
+from windowing.windows.pages import PageRows
 
 KEYS = 40
 Told = Callable[[int], None]
@@ -61,7 +61,7 @@ def pages_file(path: Path, told: Told) -> None:
     """A page and a manifest a checkpoint."""
     pages = SqlitePages(path)
     for txid in range(1_000_000):
-        pages.write(txid, Rows([txid], ["x" * 3_000], [txid]))
+        pages.write(txid, PageRows([txid], ["x" * 3_000], [txid]))
         pages.prepare(txid, list(range(max(0, txid - 5), txid + 1)))
         pages.commit(txid)
         told(txid)

@@ -9,28 +9,16 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 
-from windowing import (
-    LateReason,
-    SkippedTuplesWarning,
-    count,
-    minutes,
-    seconds,
-    sliding,
-    tumbling,
-    windowed_bolt,
-)
-from windowing import (
-    aggregate as agg,
-)
-from windowing.core.windows import TupleWindow
+from windowing import LateReason, SkippedTuplesWarning, count, minutes, seconds, sliding, tumbling, windowed_bolt
 from windowing.errors import BoltError, ConfigError, StaleWindowError, WindowingError
-from windowing.runtime import LocalRun, VirtualClock, run_local
-from windowing.testing._replay_lossless import config_of
-from windowing.testing.replay import replay
+from windowing.local import LocalRun, VirtualClock, run_local
+from windowing.schema.types import Schema
+from windowing.testing.replay import config_of, replay
 from windowing.testing.strategies import cases
 from windowing.topology.bolts import CallStyle, WindowedBolt
-from windowing.topology.context import TaskContext
-from windowing.topology.schema import Schema
+from windowing.topology.components import TaskContext
+from windowing.windows import aggregate as agg
+from windowing.windows.events import TupleWindow
 
 Word = namedtuple("Word", "word at")
 

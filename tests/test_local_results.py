@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing import count, seconds, sliding, tumbling, windowed_bolt
-from windowing.core import aggregate as agg
 from windowing.errors import BoltError, ConfigError
-from windowing.runtime import LocalRun, run_local
+from windowing.local import LocalRun, run_local
+from windowing.windows import aggregate as agg
 
 Word = namedtuple("Word", "word at")
 
@@ -120,7 +120,7 @@ def test_rows_that_are_one_object_fail_as_often_as_they_were_fed() -> None:
     assert (again.failed, again.acked) == ([2, 2, 2], 1)
 
 
-@pytest.mark.filterwarnings("ignore::windowing.core.config.SkippedTuplesWarning")
+@pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
 @given(st.lists(st.lists(st.integers(1, 3), max_size=6), max_size=4), st.integers(1, 4), st.integers(1, 4))
 def test_as_many_fail_as_if_every_row_were_an_object_of_its_own(batches: Any, length: int, slide: int) -> None:
     class Own:

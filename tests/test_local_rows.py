@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from windowing import Activation, LateReason, WindowConfig, WindowedBoltExecutor, count, seconds, tumbling
-from windowing.core import aggregate as agg
-from windowing.core.codec import dumps, loads
+from windowing.codec import dumps, loads
 from windowing.errors import ConfigError, InvalidTimestampError, WindowingError
-from windowing.runtime import LocalRun, run_local
-from windowing.runtime.rows import field_of, key_of, source_of, timestamps_of
-from windowing.topology.records import record_of
-from windowing.topology.values import InvalidTimestampWarning
+from windowing.local import LocalRun, run_local
+from windowing.local.windowed import field_of, key_of, source_of, timestamps_of
+from windowing.schema.rows import record_of
+from windowing.schema.values import InvalidTimestampWarning
+from windowing.windows import aggregate as agg
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from windowing import Count, bolt_of, seconds, tumbling, windowed_bolt
 from windowing.errors import BoltError, ConfigError
-from windowing.runtime.local import LocalRun, run_local
-from windowing.topology.runner import BoltRunner
+from windowing.local.run import LocalRun, run_local
+from windowing.topology.user_code import BoltRunner
 
 
 @tumbling(Count(2), output="n long, total long")

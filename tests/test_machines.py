@@ -7,20 +7,19 @@ from typing import Any
 import pytest
 
 from windowing.columnar import ColumnarPaneManager, ColumnarWindowManager
-from windowing.core import aggregate as agg
-from windowing.core.config import WindowConfig
-from windowing.core.eviction import CountEvictionPolicy
-from windowing.core.machines import machine_for
-from windowing.core.manager import StatefulWindowManager, WindowManager
-from windowing.core.measures import Count, millis
-from windowing.core.paged_manager import PagedWindowManager
-from windowing.core.panes import NumberPaneManager
-from windowing.core.policies import PolicyWindowManager
-from windowing.core.storm_machine import StormMachine
-from windowing.core.time_panes import TimePaneManager
-from windowing.core.trigger import CountTriggerPolicy
 from windowing.errors import ConfigError
-from windowing.runtime.pages import MemoryPages
+from windowing.stores.pages import MemoryPages
+from windowing.windows import aggregate as agg
+from windowing.windows.config import WindowConfig
+from windowing.windows.eviction import CountEvictionPolicy
+from windowing.windows.executor import machine_for
+from windowing.windows.manager import StatefulWindowManager, WindowManager
+from windowing.windows.measures import Count, millis
+from windowing.windows.paged_manager import PagedWindowManager
+from windowing.windows.panes import NumberPaneManager, TimePaneManager
+from windowing.windows.policies import PolicyWindowManager
+from windowing.windows.storm import StormMachine
+from windowing.windows.trigger import CountTriggerPolicy
 
 TIMES: dict[str, Any] = {"length": millis(10), "slide": millis(10), "timestamp": "ts"}
 COUNTS: dict[str, Any] = {"length": Count(2), "slide": Count(2), "timestamp": "ts"}
@@ -40,7 +39,7 @@ def test_a_lossless_machine_does_not_do_semantics_storm(machine: Any) -> None:
 
 def test_no_machine_of_panes_or_pages_does_semantics_storm() -> None:
     # Declared together they are refused; a WindowConfig made by hand is not.
-    from windowing.core.config import Semantics
+    from windowing.windows.config import Semantics
 
     for machine, options in ((TimePaneManager, TIMES), (ColumnarPaneManager, TIMES), (NumberPaneManager, COUNTS)):
         with pytest.raises(ConfigError, match="a StormMachine does"):

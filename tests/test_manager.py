@@ -11,21 +11,15 @@ from typing import Any
 
 import pytest
 
-from windowing.core import keyed
-from windowing.core.config import WindowConfig
-from windowing.core.events import Activation, Expired
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.manager import StatefulWindowManager, WindowManager
-from windowing.core.measures import count, millis, seconds
-from windowing.errors import (
-    MachineSpentError,
-    RepeatLimitError,
-    SnapshotError,
-    StaleWindowError,
-    WindowingError,
-)
+from windowing.errors import MachineSpentError, RepeatLimitError, SnapshotError, StaleWindowError, WindowingError
+from windowing.windows import manager
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Expired
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.manager import StatefulWindowManager, WindowManager
+from windowing.windows.measures import count, millis, seconds
 
-pytestmark = pytest.mark.filterwarnings("ignore::windowing.core.config.SkippedTuplesWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
 
 
 def manager_of(length: Any, slide: Any, **options: Any) -> WindowManager:
@@ -502,7 +496,7 @@ def test_memory_is_given_back():
 
 
 def test_the_format_of_snapshots_is_numbered():
-    assert manager_of(count(1), count(1)).snapshot()["format"] == keyed.SNAPSHOT_FORMAT == 1
+    assert manager_of(count(1), count(1)).snapshot()["format"] == manager.SNAPSHOT_FORMAT == 1
 
 
 def test_on_processing_time_a_tick_tells_which_keys_of_a_count_slide_are_outlived() -> None:

@@ -19,20 +19,20 @@ from pyspark.sql.types import (
 )
 
 from windowing import count, millis, tumbling
-from windowing.core.codec import decode_value, encode_value
-from windowing.errors import BoltError, ConfigError, shown
-from windowing.runtime import LocalRun, run_local
-from windowing.runtime.cluster import run_topology
+from windowing.codec import decode_value, encode_value
+from windowing.errors import BoltError, ConfigError, quote
+from windowing.local import LocalRun, run_local
+from windowing.local.cluster import run_topology
+from windowing.schema.rows import RowError, row_of, rows_of
+from windowing.schema.tuples import Fields, Origin, Tuple
+from windowing.schema.types import Schema
 from windowing.spark.arguments import names_of, require_carried, require_mapping, require_start
 from windowing.spark.hadoop import checked_folder
 from windowing.spark.sinks import MemorySink, ParquetSink, require_sink
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.letters import DeadLetter
-from windowing.topology.marking import bolt
-from windowing.topology.rows import RowError, row_of, rows_of
-from windowing.topology.schema import Schema
-from windowing.topology.tuples import Fields, Origin, Tuple
+from windowing.topology.dead_letters import DeadLetter
+from windowing.topology.decorators import bolt
 
 ONE = Schema.parse("name string")
 HUGE = 10**5000
@@ -164,7 +164,7 @@ def test_ints_of_any_length_are_stored_and_shown() -> None:
     value = {"a": [HUGE, -HUGE, 1], "b": (HUGE,)}
     assert decode_value(encode_value(value), "a value") == value
     assert encode_value(HUGE) != encode_value(-HUGE)
-    assert shown([HUGE]) == "<a list whose repr raised ValueError>"
+    assert quote([HUGE]) == "<a list whose repr raised ValueError>"
 
 
 # -- what a query is given -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The table of windowing/topology/support.py: every option has a row, a row says what is true, and the docs show the table."""
+"""The table of windowing/execution/support.py: every option has a row, a row says what is true, and the docs show the table."""
 
 from __future__ import annotations
 
@@ -12,19 +12,8 @@ import pytest
 from tests.chains import chained, clustered
 from tests.test_turn import Task
 from windowing import Count, bolt_of, millis, windowed_bolt
-from windowing.core import aggregate as agg
-from windowing.core.config import WindowOptions
-from windowing.core.eviction import CountEvictionPolicy
-from windowing.core.trigger import CountTriggerPolicy
 from windowing.errors import ConfigError
-from windowing.runtime.local import run_local
-from windowing.spark.turn import TaskStage
-from windowing.topology import marking
-from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import InputSpout
-from windowing.topology.config_keys import KEYS, TopologyConfig
-from windowing.topology.plan import Topology
-from windowing.topology.support import (
+from windowing.execution.support import (
     COMPONENT_OPTIONS,
     SETTINGS,
     WINDOW_OPTIONS,
@@ -36,6 +25,17 @@ from windowing.topology.support import (
     settings_without_effect,
     windows_without_effect,
 )
+from windowing.local.run import run_local
+from windowing.spark.operator import TaskStage
+from windowing.topology import decorators
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.config import KEYS, TopologyConfig
+from windowing.topology.plan import Topology
+from windowing.windows import aggregate as agg
+from windowing.windows.config import WindowOptions
+from windowing.windows.eviction import CountEvictionPolicy
+from windowing.windows.trigger import CountTriggerPolicy
 
 DOCS = Path(__file__).parents[1] / "docs" / "options.md"
 FIELDS = "id long, ts long, key string, v double"
@@ -51,7 +51,9 @@ def test_every_option_of_a_windowed_bolt_has_a_row() -> None:
 
 def test_every_option_of_spouts_and_bolts_has_a_row() -> None:
     named = {
-        f"@{kind} {name}" for kind in ("spout", "bolt") for name in inspect.signature(getattr(marking, kind)).parameters
+        f"@{kind} {name}"
+        for kind in ("spout", "bolt")
+        for name in inspect.signature(getattr(decorators, kind)).parameters
     }
     named -= {f"@{kind} {name}" for kind in ("spout", "bolt") for name in ("target", "function", "bare")}
     assert set(COMPONENT_OPTIONS) == named

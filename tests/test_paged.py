@@ -10,25 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core.config import WindowConfig
-from windowing.core.events import Activation, Expired
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.measures import count, millis
-from windowing.core.paged import PagedBuffer
-from windowing.core.paged_manager import PagedWindowManager
-from windowing.core.pages import PageCache, Rows
-from windowing.core.queue import ListBuffer
 from windowing.errors import CorruptStateError, MachineSpentError, SnapshotError, StaleWindowError
-from windowing.runtime.pages import MemoryPages
-from windowing.testing._replay_lossless import LosslessReplay
-from windowing.testing.histories import by_op
-from windowing.testing.models import Mix
+from windowing.stores.pages import MemoryPages
+from windowing.testing.models import ModelMix
+from windowing.testing.replay import LosslessReplay, by_op
 from windowing.testing.strategies import cases
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Expired
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import count, millis
+from windowing.windows.paged_manager import PagedBuffer, PagedWindowManager
+from windowing.windows.pages import PageCache, PageRows
+from windowing.windows.queue import ListBuffer
 
 EITHER: dict[str, Any] = dict.fromkeys(
     ("event_time", "keyed", "key_ttl", "offset", "lateness", "repeat", "idle", "future", "source")
 )
-EVERY_MIX = pytest.mark.parametrize("mix", list(Mix))
+EVERY_MIX = pytest.mark.parametrize("mix", list(ModelMix))
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 12))
 """Tuples a page, tuples in memory: down to less than one page."""
 
@@ -76,8 +74,8 @@ def events_of(case: dict[str, Any], run: LosslessReplay, after: Callable[[int], 
     return by_op(events)
 
 
-def numbered(low: int, high: int) -> Rows:
-    return Rows(list(range(low, high)), [f"t{n}" for n in range(low, high)], list(range(low, high)))
+def numbered(low: int, high: int) -> PageRows:
+    return PageRows(list(range(low, high)), [f"t{n}" for n in range(low, high)], list(range(low, high)))
 
 
 # -- paged is listed ---------------------------------------------------------------------------------------------------
@@ -92,7 +90,7 @@ def test_windows_on_pages_are_windows_on_lists(mix, data, sizes):
     assert paged.executor.counts() == listed.executor.counts()
 
 
-@given(case=cases(mix=Mix.DURATION_DURATION, **{**EITHER, "event_time": True, "lateness": "window"}), sizes=SIZES)
+@given(case=cases(mix=ModelMix.DURATION_DURATION, **{**EITHER, "event_time": True, "lateness": "window"}), sizes=SIZES)
 def test_a_tuple_may_land_inside_what_was_shown_in_an_evicted_page(case, sizes):
     paged, listed = PagedReplay(case, *sizes), LosslessReplay(case)
     assert events_of(case, paged) == events_of(case, listed)
@@ -203,11 +201,11 @@ class CountingPages(MemoryPages):
         self.reads: list[int] = []
         self.writes: list[int] = []
 
-    def write(self, page_id: int, rows: Rows) -> None:
+    def write(self, page_id: int, rows: PageRows) -> None:
         super().write(page_id, rows)
         self.writes.append(page_id)
 
-    def read(self, page_id: int) -> Rows:
+    def read(self, page_id: int) -> PageRows:
         self.reads.append(page_id)
         return super().read(page_id)
 
@@ -382,7 +380,7 @@ def test_expired_tuples_come_in_runs_until_the_next_effect_is_taken():
 class FullDisk(MemoryPages):
     room = 5
 
-    def write(self, page_id: int, rows: Rows) -> None:
+    def write(self, page_id: int, rows: PageRows) -> None:
         if len(self.ids()) >= self.room:
             raise OSError(28, "No space left on device")
         super().write(page_id, rows)

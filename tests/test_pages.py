@@ -17,14 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core.pages import PageStore, Rows
 from windowing.errors import CheckpointError, CorruptStateError
-from windowing.runtime.page_codec import decode_page, encode_page
-from windowing.runtime.pages import MemoryPages, SqlitePages
-from windowing.topology.records import record_type
-from windowing.topology.tuples import Fields, Origin, Tuple
+from windowing.schema.rows import record_type
+from windowing.schema.tuples import Fields, Origin, Tuple
+from windowing.stores.pages import MemoryPages, SqlitePages, decode_page, encode_page
+from windowing.windows.pages import PageRows, PageStore
 
-ROWS = Rows([3, 3, 7], [("a", 1), ("b", 2.5), ("c", None)], [0, 4, 2])
+ROWS = PageRows([3, 3, 7], [("a", 1), ("b", 2.5), ("c", None)], [0, 4, 2])
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 MOMENTS = st.datetimes(allow_imaginary=False).map(lambda at: at.replace(fold=0))
@@ -57,16 +56,16 @@ def same(one: Any, two: Any) -> bool:
 @given(payloads=OF_ONE_KIND.filter(len), data=st.data())
 def test_a_page_is_read_as_it_was_written(payloads, data):
     numbers = st.lists(NUMBERS, min_size=len(payloads), max_size=len(payloads))
-    rows = Rows(sorted(data.draw(numbers)), payloads, data.draw(numbers))
+    rows = PageRows(sorted(data.draw(numbers)), payloads, data.draw(numbers))
     found = decode_page(7, encode_page(7, rows), "page 7")
     assert all(same(one, two) for one, two in zip(found, rows, strict=True))
 
 
 def test_special_floats_and_lone_surrogates_survive():
     payloads = [math.inf, -math.inf, -0.0, 5e-324, "\ud800", "\x00", 2**200]
-    found = decode_page(0, encode_page(0, Rows([0] * 7, payloads, list(range(7)))), "page 0")
+    found = decode_page(0, encode_page(0, PageRows([0] * 7, payloads, list(range(7)))), "page 0")
     assert repr(found.payloads) == repr(payloads)
-    [nan] = decode_page(0, encode_page(0, Rows([0], [math.nan], [0])), "page 0").payloads
+    [nan] = decode_page(0, encode_page(0, PageRows([0], [math.nan], [0])), "page 0").payloads
     assert math.isnan(nan)
 
 
@@ -74,7 +73,7 @@ def test_tuples_of_a_topology_keep_their_fields_and_where_they_came_from():
     words = Origin("split", 3, Fields("word", "at"), "words")
     numbers = Origin("count", 0, Fields("n"))
     tuples = [Tuple(("storm", 1), words), Tuple((datetime.date(1970, 1, 1),), numbers), Tuple(("spark", 2), words)]
-    found = decode_page(1, encode_page(1, Rows([1, 2, 3], tuples, [0, 1, 2])), "page 1").payloads
+    found = decode_page(1, encode_page(1, PageRows([1, 2, 3], tuples, [0, 1, 2])), "page 1").payloads
     assert [each.as_dict() for each in found] == [each.as_dict() for each in tuples]
     assert [each.source_component for each in found] == ["split", "count", "split"]
     assert (found[0].source_task, found[0].source_stream, found[2].word) == (3, "words", "spark")
@@ -83,18 +82,18 @@ def test_tuples_of_a_topology_keep_their_fields_and_where_they_came_from():
 def test_records_and_namedtuples_come_back_as_records():
     record, point = record_type(("origin", "flight no")), namedtuple("Point", "x y")
     rows = [record("JFK", 7), point(1, 2), record("LGA", None), point([1], {"a": 2})]
-    found = decode_page(1, encode_page(1, Rows([1] * 4, rows, [0, 1, 2, 3])), "page 1").payloads
+    found = decode_page(1, encode_page(1, PageRows([1] * 4, rows, [0, 1, 2, 3])), "page 1").payloads
     assert found == rows
     assert [each._fields for each in found] == [each._fields for each in rows]
     assert (found[0]["flight no"], found[1].x, found[3]["y"], found[3][0]) == (7, 1, {"a": 2}, [1])
     with pytest.raises(TypeError, match="rows with names and one without"):
-        encode_page(1, Rows([1, 1], [point(1, 2), (1, 2)], [0, 1]))
+        encode_page(1, PageRows([1, 1], [point(1, 2), (1, 2)], [0, 1]))
 
 
 def test_what_is_no_plain_data_is_refused_before_anything_is_stored(tmp_path):
     with SqlitePages(tmp_path / "p") as pages:
         with pytest.raises(TypeError, match="cannot be stored"):
-            pages.write(0, Rows([1], [object()], [0]))
+            pages.write(0, PageRows([1], [object()], [0]))
         assert pages.ids() == []
 
 
@@ -131,11 +130,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PageStore]
 
 
 def test_a_store_gives_pages_back_in_lists_of_their_own(store):
-    rows = Rows([1, 2], [{"n": 1}, {"n": Decimal("2.50")}], [5, 6])
+    rows = PageRows([1, 2], [{"n": 1}, {"n": Decimal("2.50")}], [5, 6])
     store.write(0, rows)
     rows.timestamps.append(3)
     found = store.read(0)
-    assert found == Rows([1, 2], [{"n": 1}, {"n": Decimal("2.50")}], [5, 6])
+    assert found == PageRows([1, 2], [{"n": 1}, {"n": Decimal("2.50")}], [5, 6])
     found.payloads.clear()
     assert len(store.read(0).payloads) == 2
 
@@ -195,7 +194,7 @@ def test_a_checkpoint_is_prepared_then_committed_or_rolled_back(tmp_path):
 
 
 def test_a_file_belongs_to_one_process(tmp_path):
-    script = "import sys; from windowing.runtime.pages import SqlitePages; SqlitePages(sys.argv[1])"
+    script = "import sys; from windowing.stores.pages import SqlitePages; SqlitePages(sys.argv[1])"
     with SqlitePages(tmp_path / "p") as pages:
         pages.write(0, ROWS)
         done = subprocess.run(

@@ -10,11 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.acking.acker import Acker
-from windowing.acking.anchors import Anchors, anchored
-from windowing.acking.ledger import Acked, Failed, Reason
-from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
-from windowing.acking.retry import RetryPolicy
+from windowing.acking.acker import Acked, Acker, Anchors, Failed, Reason, anchored
+from windowing.acking.pending import Done, GivenUp, Retry, RetryPolicy, SpoutPending
 from windowing.errors import AckError, ConfigError, SnapshotError
 
 POLICY = RetryPolicy(max_attempts=3, first_ms=100, cap_ms=150)

@@ -11,24 +11,32 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from windowing.core.config import WindowConfig
-from windowing.core.events import Activation, Expired, Late
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.measures import Duration, count, millis, seconds
-from windowing.core.paged_manager import PagedWindowManager
-from windowing.core.persistent import PersistentWindowedBoltExecutor
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, SnapshotError
-from windowing.runtime.local import LocalRun
-from windowing.runtime.pages import MemoryPages, SqlitePages
-from windowing.runtime.persistent import PersistentWindow
-from windowing.testing._replay_lossless import LosslessReplay, config_of
-from windowing.testing.histories import by_op
+from windowing.execution.checkpoints import (
+    Checkpoint,
+    CheckpointAction,
+    CommitState,
+    ExecuteTuple,
+    FailTuples,
+    Init,
+    Prepare,
+    ReleaseAcks,
+    Rollback,
+    StatefulBoltExecutor,
+)
+from windowing.local.run import LocalRun
+from windowing.stores.pages import MemoryPages, PersistentWindow, SqlitePages
 from windowing.testing.models import LosslessModel
+from windowing.testing.replay import LosslessReplay, by_op, config_of
 from windowing.testing.strategies import cases
 from windowing.topology.decorators import sliding
-from windowing.transactions.checkpoint import Action, Checkpoint
-from windowing.transactions.state import NEVER
-from windowing.transactions.stateful import Ack, Commit, Execute, Fail, Init, Prepare, Rollback, StatefulBoltExecutor
+from windowing.topology.state import NEVER
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Expired, Late
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import Duration, count, millis, seconds
+from windowing.windows.paged_manager import PagedWindowManager
+from windowing.windows.persistent import PersistentWindowedBoltExecutor
 
 
 def config(**declared: Any) -> WindowConfig:
@@ -65,10 +73,10 @@ class Task:
     def turn(self) -> None:
         self.show(self.window.executor.turn())
 
-    def checkpoint(self, action: Action) -> list[str]:
-        self.txid += action is Action.PREPARE
+    def checkpoint(self, action: CheckpointAction) -> list[str]:
+        self.txid += action is CheckpointAction.PREPARE
         done = self.do(self.machine.checkpoint(Checkpoint(1, self.txid, action)))
-        self.txid -= action is Action.ROLLBACK
+        self.txid -= action is CheckpointAction.ROLLBACK
         return done
 
     def do(self, effects: Any) -> list[str]:
@@ -77,20 +85,20 @@ class Task:
         for effect in effects:
             names.append(type(effect).__name__)
             match effect:
-                case Execute(row):
+                case ExecuteTuple(row):
                     self.show(self.window.executor.add(*row))
                     self.machine.acked(row)
                 case Init(txid):
                     self.window.init(txid)
                 case Prepare(txid):
                     self.window.prepare_commit(txid)
-                case Commit(txid):
+                case CommitState(txid):
                     self.window.commit(txid)
                 case Rollback():
                     self.window.rollback()
-                case Ack(rows):
+                case ReleaseAcks(rows):
                     self.acked += [payload for payload, _ in rows]
-                case Fail(rows):
+                case FailTuples(rows):
                     self.failed += [payload for payload, _ in rows]
         self.machine.check()
         return names
@@ -108,30 +116,30 @@ class Task:
 
 def test_a_tuple_is_acked_once_when_its_checkpoint_is_committed():  # testExecuteTuple
     task = Task()
-    task.checkpoint(Action.INITSTATE)
+    task.checkpoint(CheckpointAction.INITSTATE)
     task.execute("a", 1)
     task.turn()
     assert task.acked == []
-    task.checkpoint(Action.PREPARE)
+    task.checkpoint(CheckpointAction.PREPARE)
     task.execute("b", 2)
     assert task.acked == []
-    task.checkpoint(Action.COMMIT)
-    task.checkpoint(Action.COMMIT)
+    task.checkpoint(CheckpointAction.COMMIT)
+    task.checkpoint(CheckpointAction.COMMIT)
     assert task.acked == ["a"]
-    task.checkpoint(Action.PREPARE)
-    task.checkpoint(Action.COMMIT)
+    task.checkpoint(CheckpointAction.PREPARE)
+    task.checkpoint(CheckpointAction.COMMIT)
     assert (task.acked, task.machine.held) == (["a", "b"], 0)
 
 
 def test_a_late_tuple_goes_to_the_late_stream_and_is_acked_once():  # testExecuteLatetuple
     task = Task(length=millis(10), slide=millis(10))
-    task.checkpoint(Action.INITSTATE)
+    task.checkpoint(CheckpointAction.INITSTATE)
     task.execute("a", 20)
     task.turn()
     task.execute("late", 5)
     assert task.late == ["late"]
-    task.checkpoint(Action.PREPARE)
-    task.checkpoint(Action.COMMIT)
+    task.checkpoint(CheckpointAction.PREPARE)
+    task.checkpoint(CheckpointAction.COMMIT)
     assert task.acked == ["a", "late"]
 
 
@@ -182,31 +190,31 @@ def test_a_rollback_before_the_first_state_leaves_a_new_window():  # testRollbac
     with pytest.raises(CheckpointError, match="before its state"):
         task.window.prepare_commit(0)
     task.execute("a", 1)
-    assert task.checkpoint(Action.PREPARE) == ["Refuse"]
-    assert task.checkpoint(Action.ROLLBACK) == ["Rollback", "PassOn"]
-    assert task.checkpoint(Action.INITSTATE) == ["Init", "Execute", "PassOn"]
+    assert task.checkpoint(CheckpointAction.PREPARE) == ["Refuse"]
+    assert task.checkpoint(CheckpointAction.ROLLBACK) == ["Rollback", "PassOn"]
+    assert task.checkpoint(CheckpointAction.INITSTATE) == ["Init", "Execute", "PassOn"]
     assert task.window.executor.counts()["in"] == 1
 
 
 def test_a_rollback_takes_back_what_came_since_the_commit_and_fails_it():  # testRollbackAfterInit
     task = Task(length=count(4), slide=count(2))
-    task.checkpoint(Action.INITSTATE)
+    task.checkpoint(CheckpointAction.INITSTATE)
     for n in (1, 2, 3):
         task.execute(n, n)
     task.turn()
-    task.checkpoint(Action.PREPARE)
-    task.checkpoint(Action.COMMIT)
+    task.checkpoint(CheckpointAction.PREPARE)
+    task.checkpoint(CheckpointAction.COMMIT)
     task.execute(4, 4)
-    task.checkpoint(Action.PREPARE)
-    task.checkpoint(Action.COMMIT)
+    task.checkpoint(CheckpointAction.PREPARE)
+    task.checkpoint(CheckpointAction.COMMIT)
     named = task.window.pages.ids()
     assert len(named) == 1
     for n in (5, 6):
         task.execute(n, n)
     task.turn()
-    task.checkpoint(Action.PREPARE)
+    task.checkpoint(CheckpointAction.PREPARE)
     task.execute(7, 7)
-    task.checkpoint(Action.ROLLBACK)
+    task.checkpoint(CheckpointAction.ROLLBACK)
     assert task.window.pages.ids() == named
     assert (task.acked, task.failed) == ([1, 2, 3, 4], [5, 6, 7])
     task.windows.clear()

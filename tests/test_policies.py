@@ -11,23 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core import aggregate as agg
-from windowing.core.config import WindowConfig
-from windowing.core.events import Activation, Event, Expired, WaterMarkEvent
-from windowing.core.eviction import Action, EvictionContext, EvictionPolicy
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.machines import machine_for
-from windowing.core.manager import WindowManager
-from windowing.core.measures import Duration, count, millis
-from windowing.core.policies import PolicyWindowManager
-from windowing.core.trigger import QueueView, TriggerPolicy
 from windowing.errors import ConfigError, MachineSpentError, RepeatLimitError, SnapshotError, WindowingError
-from windowing.testing._replay_lossless import LosslessReplay, config_of
-from windowing.testing.histories import by_op, run_steps
-from windowing.testing.models import Mix
+from windowing.testing.models import ModelMix
+from windowing.testing.replay import LosslessReplay, by_op, config_of, run_steps
 from windowing.testing.strategies import cases
+from windowing.windows import aggregate as agg
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Event, Expired, WaterMarkEvent
+from windowing.windows.eviction import Action, EvictionContext, EvictionPolicy
+from windowing.windows.executor import WindowedBoltExecutor, machine_for
+from windowing.windows.manager import WindowManager
+from windowing.windows.measures import Duration, count, millis
+from windowing.windows.policies import PolicyWindowManager
+from windowing.windows.trigger import QueueView, TriggerPolicy
 
-EVERY_MIX = pytest.mark.parametrize("mix", list(Mix))
+EVERY_MIX = pytest.mark.parametrize("mix", list(ModelMix))
 OPTIONS: dict[str, Any] = {
     "event_time": None,
     "offset": None,
@@ -198,7 +196,7 @@ def test_a_custom_eviction_is_the_built_in_one(mix, data):
 def test_a_custom_eviction_is_the_built_in_one_for_each_key(mix, data, batched):
     case = data.draw(cases(mix=mix, keyed=True, key_ttl=None, **OPTIONS)) | {"batched": batched}
     # The built-in Duration/Duration forgets a key, its place in the order and its last window, earlier than a scan can know.
-    assert_same(case, config_of(case, eviction=eviction_of(case)), same_new=mix is not Mix.DURATION_DURATION)
+    assert_same(case, config_of(case, eviction=eviction_of(case)), same_new=mix is not ModelMix.DURATION_DURATION)
 
 
 @EVERY_MIX
@@ -223,14 +221,14 @@ def shown_in(events: Iterable[list[Any]]) -> list[tuple[int, list[int]]]:
     return sorted((event[5], event[2]) for event in events if event[1] == "activate")
 
 
-@pytest.mark.parametrize("mix", [Mix.COUNT_COUNT, Mix.DURATION_COUNT])
+@pytest.mark.parametrize("mix", [ModelMix.COUNT_COUNT, ModelMix.DURATION_COUNT])
 @given(data=st.data())
 def test_a_custom_count_trigger_is_the_built_in_one(mix, data):
     case = data.draw(cases(mix=mix, drains=False, keyed=None, **OPTIONS))
     assert_same(case, triggered(case, lambda: EveryNth(case["slide"]["count"])))
 
 
-@given(cases(mix=Mix.DURATION_DURATION, drains=False, big_gaps=False, **{**OPTIONS, "offset": None}))
+@given(cases(mix=ModelMix.DURATION_DURATION, drains=False, big_gaps=False, **{**OPTIONS, "offset": None}))
 def test_a_custom_time_trigger_is_the_built_in_one(case):
     slide, offset = case["slide"]["duration_ms"], case.get("offset_ms", 0)
     case = {**case, "ops": [op for op in case["ops"] if not at_an_end(op, slide, offset)]}

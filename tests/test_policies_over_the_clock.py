@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from windowing import TimeTriggerPolicy, TriggerPolicy, count, millis, seconds, windowed_bolt
-from windowing.core.config import WindowConfig
-from windowing.core.eviction import Action, EvictionContext, EvictionPolicy, TimeEvictionPolicy
-from windowing.core.policies import PolicyWindowManager
 from windowing.errors import BoltError
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster
-from windowing.runtime.local import LocalRun
-from windowing.runtime.trident.cluster import run_trident
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster
+from windowing.local.run import LocalRun
+from windowing.local.trident_cluster import run_trident
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Spout
-from windowing.topology.marking import spout
-from windowing.topology.trident.topology import TridentTopology
-from windowing.transactions.batch_spouts import FixedBatchSpout
+from windowing.topology.decorators import spout
+from windowing.trident.spouts import FixedBatchSpout
+from windowing.trident.streams import TridentTopology
+from windowing.windows.config import WindowConfig
+from windowing.windows.eviction import Action, EvictionContext, EvictionPolicy, TimeEvictionPolicy
+from windowing.windows.policies import PolicyWindowManager
 
 OUTPUT = "words string, until long"
 FOUR_SECONDS = seconds(4)

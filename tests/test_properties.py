@@ -11,18 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.testing._replay_lossless import LosslessReplay
-from windowing.testing.histories import by_op, counts_of, run_steps
-from windowing.testing.models import LosslessModel, Mix, run_model
+from windowing.testing.models import LosslessModel, ModelMix, run_model
+from windowing.testing.replay import LosslessReplay, by_op, counts_of, run_steps
 from windowing.testing.strategies import cases
 
 EITHER: dict[str, Any] = dict.fromkeys(
     ("event_time", "keyed", "key_ttl", "offset", "lateness", "repeat", "idle", "future", "source")
 )
-EVERY_MIX = pytest.mark.parametrize("mix", list(Mix))
+EVERY_MIX = pytest.mark.parametrize("mix", list(ModelMix))
 
 
-def any_case(mix: Mix | None = None, **options: Any) -> st.SearchStrategy[dict[str, Any]]:
+def any_case(mix: ModelMix | None = None, **options: Any) -> st.SearchStrategy[dict[str, Any]]:
     return cases(mix=mix, **{**EITHER, "max_steps": 24, **options})
 
 
@@ -47,7 +46,7 @@ def test_the_engine_does_what_the_model_does(mix, data):
         assert (-math.inf if run.executor.watermark is None else run.executor.watermark) == expected.watermark
 
 
-@given(any_case(Mix.DURATION_DURATION, event_time=True, lateness="window"))
+@given(any_case(ModelMix.DURATION_DURATION, event_time=True, lateness="window"))
 def test_late_by_window_a_tuple_may_land_inside_what_was_shown(case):
     run = LosslessReplay(case)
     events = [event for step in run_steps(case, run) for event in step]

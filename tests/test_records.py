@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core import aggregate as agg
-from windowing.core.partials import Aggregation
-from windowing.topology.records import Record, record_of, record_type
-from windowing.topology.tuples import Fields, Origin, Tuple
+from windowing.schema.rows import Record, record_of, record_type
+from windowing.schema.tuples import Fields, Origin, Tuple
+from windowing.windows import aggregate as agg
+from windowing.windows.partials import Aggregation
 
 _rows = st.dictionaries(
     st.one_of(st.text(max_size=5), st.sampled_from(["class", "count", "_x", "index"])), st.integers()

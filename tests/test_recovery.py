@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from windowing.core.codec import decode_value, encode_value
-from windowing.core.config import WindowConfig
-from windowing.core.events import Activation, Expired, Late
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.measures import Count, Duration, count, millis, seconds
-from windowing.core.recovery import Absorbed, Missed, WindowRecovery
+from windowing.codec import decode_value, encode_value
 from windowing.errors import ConfigError
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Expired, Late
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import Count, Duration, count, millis, seconds
+from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
 
 SPOUT = ("spout", "default", 0)
 Payload = tuple[tuple[str, str, int], int, str]
@@ -318,7 +318,7 @@ def perform(run: Run, op: tuple[Any, ...]) -> None:
         run.checkpoint()
 
 
-@pytest.mark.filterwarnings("ignore::windowing.core.config.SkippedTuplesWarning")
+@pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
 @given(config=definitions(), history=histories(), crash=st.integers(1, 100), seed=st.integers(0, 1000))
 def test_after_a_crash_anywhere_the_windows_are_those_of_a_run_without_it(
     config: WindowConfig, history: list[tuple[Any, ...]], crash: int, seed: int
@@ -393,7 +393,7 @@ def perform_payload(config: WindowConfig, op: tuple[Any, ...]) -> Payload:
     return payload if config.event_time else ((payload[0][0], "default", payload[0][2]), *payload[1:])
 
 
-@pytest.mark.filterwarnings("ignore::windowing.core.config.SkippedTuplesWarning")
+@pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
 @given(config=definitions(), history=histories(), seed=st.integers(0, 1000))
 @example(config=UNTIL_ITS_WINDOWS_PASSED, history=STRANGERS, seed=0)
 def test_tuples_that_never_come_again_are_named_and_the_rest_goes_on_in_order(

@@ -7,16 +7,15 @@ import logging
 import pytest
 
 from windowing import FailedException, InputSpout, ReportedFailedException, TopologyBuilder, bolt, count
-from windowing.runtime import VirtualClock, run_topology
-from windowing.runtime.trident.cluster import TridentCluster, run_trident
+from windowing.local import VirtualClock, run_topology
+from windowing.local.trident_cluster import TridentCluster, run_trident
 from windowing.topology.components import Spout
-from windowing.topology.marking import spout
-from windowing.topology.trident.evaluation import TridentRun
-from windowing.topology.trident.topology import TridentTopology
-from windowing.transactions.batch_spouts import FixedBatchSpout
-from windowing.transactions.coordinator_rules import Readiness
-from windowing.transactions.kinds import SpoutKind
-from windowing.transactions.spouts import IBatchSpout
+from windowing.topology.decorators import spout
+from windowing.trident.coordinator import Readiness
+from windowing.trident.kinds import SpoutKind
+from windowing.trident.spouts import FixedBatchSpout, IBatchSpout
+from windowing.trident.streams import TridentTopology
+from windowing.trident.subtopology import TridentRun
 
 
 def run(topology):

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from windowing.acking.rotating_map import RotatingMap
-from windowing.acking.timeouts import ExactTimeouts, RotatingTimeouts, timeouts_of
+from windowing.acking.timeouts import ExactTimeouts, RotatingMap, RotatingTimeouts, timeouts_of
 from windowing.errors import ConfigError
 
 KEYS = st.integers(0, 5)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windowing.core.measures import Count
-from windowing.core.windows import ListContent, TupleWindow
 from windowing.errors import BoltError, StaleWindowError
 from windowing.topology import BoltRunner, Collector, Emission, Outcome, bolt_of, windowed_bolt
+from windowing.windows.events import ListContent, TupleWindow
+from windowing.windows.measures import Count
 
 PAIR = "origin string, n long"
 Pair = namedtuple("Pair", "origin n")

@@ -1,22 +1,22 @@
-"""SeenIds beside a plain set: whatever was seen is known, and what is among the newest is told apart exactly."""
+"""ProcessedIds beside a plain set: whatever was seen is known, and what is among the newest is told apart exactly."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core.codec import decode_value, encode_value
-from windowing.core.seen import SeenIds
+from windowing.codec import decode_value, encode_value
+from windowing.windows.deduplicator import ProcessedIds
 
 
 @given(st.lists(st.integers(-20, 200)), st.integers(1, 8), st.integers(0, 50))
 def test_what_was_seen_is_known_and_what_is_near_the_newest_is_told_apart(
     ids: list[int], remembered: int, at: int
 ) -> None:
-    seen, model = SeenIds(remembered), set[int]()
+    seen, model = ProcessedIds(remembered), set[int]()
     for number, id in enumerate(ids):
         if number == at:
-            stored = SeenIds.of(decode_value(encode_value(seen.plain()), "ids"))
+            stored = ProcessedIds.of(decode_value(encode_value(seen.plain()), "ids"))
             assert stored.plain() == seen.plain()
             stored._remembered = remembered
             seen = stored

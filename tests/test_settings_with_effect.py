@@ -6,13 +6,13 @@ import pytest
 
 from windowing import BasicBolt, InputSpout, TopologyBuilder, TopologyError, bolt, count, is_tick, seconds, tumbling
 from windowing.errors import ConfigError
-from windowing.runtime import LocalCluster, VirtualClock, run_topology
+from windowing.local import LocalCluster, VirtualClock, run_topology
 from windowing.topology.components import Spout
-from windowing.topology.config_keys import KEYS
-from windowing.topology.marking import spout
+from windowing.topology.config import KEYS
+from windowing.topology.decorators import spout
 from windowing.topology.plan import Topology
-from windowing.topology.trident.topology import TridentTopology
-from windowing.transactions.batch_spouts import FixedBatchSpout
+from windowing.trident.spouts import FixedBatchSpout
+from windowing.trident.streams import TridentTopology
 
 
 @tumbling(count(2), output="n long")

@@ -11,7 +11,7 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 
 from windowing.errors import ConfigError
-from windowing.spark.shipping import Shipped
+from windowing.spark.arguments import Shipped
 
 MB = 1 << 20
 held: dict[int, Any] = {}

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import pytest
 
+from windowing.testing.simulation.scenario import Fault, Scenario
 from windowing.testing.simulation.world import World
-from windowing.testing.simulator import Fault, Scenario, main, run_seeds, shrink, simulate
-from windowing.transactions import maps
-from windowing.transactions.coordinator_rules import OnFailure
-from windowing.transactions.kinds import SpoutKind, StateType
+from windowing.testing.simulator import main, run_seeds, shrink, simulate
+from windowing.trident import maps
+from windowing.trident.coordinator import OnFailure
+from windowing.trident.kinds import SpoutKind, StateType
 
 
 @pytest.mark.parametrize("start", range(0, 2_000, 250))

@@ -11,23 +11,29 @@ import pytest
 
 from windowing.acking.acker import Acker
 from windowing.errors import CorruptStateError, StateConflictError
-from windowing.runtime.stores.memory import MemoryMap
-from windowing.testing.simulation.tasks import Task
-from windowing.testing.simulator import Scenario, simulate
-from windowing.transactions import batch_spouts, fence, maps, partitioned, spout_coordinator, tracked_batch
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.batch_effects import Ack, Batch, Fail, Finish
-from windowing.transactions.bolt_executor import TridentBoltExecutor
-from windowing.transactions.caches import CachedBatchReadsMap, CachedMap
-from windowing.transactions.coordinator import MasterBatchCoordinator
-from windowing.transactions.coordinator_record import CoordinatorRecord, StoredRecord, Tries
-from windowing.transactions.coordinator_rules import TRANSITIONS, Cause, Save, Status, Stream
-from windowing.transactions.fence import RULES, Verdict
-from windowing.transactions.kinds import StateType
-from windowing.transactions.rotating_state import RotatingTransactionalState
-from windowing.transactions.rows import Claim, Fence, Row
-from windowing.transactions.spout_executor import TridentSpoutExecutor
-from windowing.transactions.transactional_state import TransactionalState
+from windowing.stores.memory import MemoryMap
+from windowing.testing.simulation.scenario import Scenario
+from windowing.testing.simulation.tasks import SimulatedTask
+from windowing.testing.simulator import simulate
+from windowing.trident import bolt_executor, fence, maps, spout_executor, spouts
+from windowing.trident.batch_effects import Ack, BatchId, Fail, Finish
+from windowing.trident.bolt_executor import TridentBoltExecutor
+from windowing.trident.coordinator import (
+    TRANSITIONS,
+    BatchCause,
+    CoordinatorRecord,
+    CoordinatorStream,
+    MasterBatchCoordinator,
+    SaveRecord,
+    Status,
+    StoredRecord,
+    Tries,
+)
+from windowing.trident.fence import RULES, Claim, Fence, StateRow, Verdict
+from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.maps import CachedBatchReadsMap, CachedMap
+from windowing.trident.spout_executor import TridentSpoutExecutor
+from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: list[Plant] = []
@@ -48,7 +54,7 @@ def any_processed_batch_commits(patch: pytest.MonkeyPatch) -> None:
     def commit_any(self: MasterBatchCoordinator) -> Iterator[Any]:
         for flight in [each for each in self._flights if each.status is Status.PROCESSED]:
             self._note(flight.attempt.txid, self.record.tries[flight.attempt.txid]._replace(committing=True))
-            yield from self._move(flight, Cause.TURN)
+            yield from self._move(flight, BatchCause.TURN)
 
     patch.setattr(MasterBatchCoordinator, "_commit_first", commit_any)
     patch.setattr(MasterBatchCoordinator, "check", lambda self: None)
@@ -57,27 +63,27 @@ def any_processed_batch_commits(patch: pytest.MonkeyPatch) -> None:
 @planted
 def only_the_batch_that_failed_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def fail_one(
-        self: MasterBatchCoordinator, stream: Stream, attempt: TransactionAttempt, cause: str
+        self: MasterBatchCoordinator, stream: CoordinatorStream, attempt: TransactionAttempt, cause: str
     ) -> Iterator[Any]:
         flight = self._waiting_for(stream, attempt)
         if flight is None:
             return
-        yield from self._move(flight, Cause.FAILED)
+        yield from self._move(flight, BatchCause.FAILED)
         tries = self.record.tries[attempt.txid]
         flight.attempt = attempt.next()
         self._note(attempt.txid, tries._replace(attempt=tries.attempt + 1))
         place = self._flights.index(flight)
-        yield from self._move(flight, Cause.DUE, self._flights[place - 1].attempt if place else None)
+        yield from self._move(flight, BatchCause.DUE, self._flights[place - 1].attempt if place else None)
 
     patch.setattr(MasterBatchCoordinator, "_fail", fail_one)
 
 
 @planted
 def an_answer_to_an_earlier_attempt_counts(patch: pytest.MonkeyPatch) -> None:
-    def waiting_for(self: MasterBatchCoordinator, stream: Stream, attempt: TransactionAttempt) -> Any:
+    def waiting_for(self: MasterBatchCoordinator, stream: CoordinatorStream, attempt: TransactionAttempt) -> Any:
         return next((each for each in self._flights if each.attempt.txid == attempt.txid), None)
 
-    def moved(self: Any, flight: Any, cause: Cause, after: Any = None) -> Iterator[Any]:
+    def moved(self: Any, flight: Any, cause: BatchCause, after: Any = None) -> Iterator[Any]:
         yield from move(self, flight, cause, after) if (flight.status, cause) in TRANSITIONS else ()
 
     move = MasterBatchCoordinator._move
@@ -116,7 +122,7 @@ def what_is_sent_is_recorded_afterwards(patch: pytest.MonkeyPatch) -> None:
 
     def saved_last(self: MasterBatchCoordinator, now_ms: int, happens: Any = ()) -> Iterator[Any]:
         effects = list(enter(self, now_ms, happens))
-        return iter(sorted(effects, key=lambda effect: isinstance(effect, Save)))
+        return iter(sorted(effects, key=lambda effect: isinstance(effect, SaveRecord)))
 
     patch.setattr(MasterBatchCoordinator, "_enter", saved_last)
 
@@ -167,7 +173,9 @@ def a_failed_batch_is_never_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def timeouts_follow_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Task, "clock_ms", lambda self: max(0, self._base_ms + self.world.now_ms + self.world.jump_ms))
+    patch.setattr(
+        SimulatedTask, "clock_ms", lambda self: max(0, self._base_ms + self.world.now_ms + self.world.jump_ms)
+    )
 
 
 # -- the acker ---------------------------------------------------------------------------------------------------------
@@ -182,11 +190,11 @@ def a_tree_is_acked_before_its_xor_is_zero(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def a_fail_is_taken_for_an_ack(patch: pytest.MonkeyPatch) -> None:
-    def settled(self: Task, effect: Any) -> None:
+    def settled(self: SimulatedTask, effect: Any) -> None:
         settle(self, Ack(effect.message))
 
-    settle = Task.settle
-    patch.setattr(Task, "settle", settled)
+    settle = SimulatedTask.settle
+    patch.setattr(SimulatedTask, "settle", settled)
 
 
 # -- spouts ------------------------------------------------------------------------------------------------------------
@@ -202,21 +210,21 @@ def a_replay_of_a_transactional_spout_reads_anew(patch: pytest.MonkeyPatch) -> N
             stored = reader.stored(partition, attempt.txid)
             last = reader.previous(partition, batch)
             new[stored] = self._emitter.emit_partition_batch_new(attempt, collector, partition, last)
-        partitioned.put_all(new, attempt.txid)
+        spouts.put_all(new, attempt.txid)
 
-    patch.setattr(partitioned._TransactionalEmitter, "emit_batch", changed)
+    patch.setattr(spouts._TransactionalEmitter, "emit_batch", changed)
 
 
 @planted
 def a_batch_may_overtake_what_it_rests_on_at_its_coordinator(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(spout_coordinator.TridentSpoutCoordinator, "_check_order", lambda self, attempt, after: None)
+    patch.setattr(spout_executor.TridentSpoutCoordinator, "_check_order", lambda self, attempt, after: None)
 
 
 @planted
 def a_batch_may_overtake_what_it_rests_on_at_its_spout(patch: pytest.MonkeyPatch) -> None:
-    previous = partitioned._Reader.previous
+    previous = spouts._Reader.previous
     patch.setattr(
-        partitioned._Reader,
+        spouts._Reader,
         "previous",
         lambda self, partition, batch: previous(self, partition, batch._replace(after=None)),
     )
@@ -270,7 +278,7 @@ def a_spout_of_tuples_acks_whatever_is_pending(patch: pytest.MonkeyPatch) -> Non
         for txid in sorted(txid for txid in self._pending if txid <= attempt.txid):
             self._tell(self._spout.ack, self._pending.pop(txid)[1])
 
-    patch.setattr(batch_spouts._RichEmitter, "success", success)
+    patch.setattr(spouts._RichEmitter, "success", success)
 
 
 # -- bolts -------------------------------------------------------------------------------------------------------------
@@ -280,10 +288,10 @@ def a_spout_of_tuples_acks_whatever_is_pending(patch: pytest.MonkeyPatch) -> Non
 def a_new_attempt_goes_on_with_what_the_old_one_got(patch: pytest.MonkeyPatch) -> None:
     track = TridentBoltExecutor._track
 
-    def reused(self: TridentBoltExecutor, batch: Batch) -> Iterator[Any]:
+    def reused(self: TridentBoltExecutor, batch: BatchId) -> Iterator[Any]:
         group, attempt = batch
         known = self._tracked.get((group, attempt.txid))
-        if known is not None and known.stage is tracked_batch.Stage.RECEIVING:
+        if known is not None and known.stage is bolt_executor.BatchStage.RECEIVING:
             known.batch = batch
             return known
         return (yield from track(self, batch))
@@ -295,7 +303,7 @@ def a_new_attempt_goes_on_with_what_the_old_one_got(patch: pytest.MonkeyPatch) -
 def an_unknown_batch_is_acked_at_its_commit(patch: pytest.MonkeyPatch) -> None:
     commit = TridentBoltExecutor._commit
 
-    def willing(self: TridentBoltExecutor, batch: Batch, message: Any) -> Iterator[Any]:
+    def willing(self: TridentBoltExecutor, batch: BatchId, message: Any) -> Iterator[Any]:
         for effect in commit(self, batch, message):
             yield Ack(message) if isinstance(effect, Fail) else effect
 
@@ -308,20 +316,20 @@ def tuples_that_come_twice_count_twice(patch: pytest.MonkeyPatch) -> None:
         self.next += len(items)
         return items
 
-    patch.setattr(tracked_batch.Incoming, "take", take)
+    patch.setattr(bolt_executor.Incoming, "take", take)
 
 
 @planted
 def a_batch_has_arrived_when_all_have_reported(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tracked_batch.Incoming, "complete", property(lambda self: self.sent is not None))
+    patch.setattr(bolt_executor.Incoming, "complete", property(lambda self: self.sent is not None))
 
 
 @planted
 def a_state_commits_when_its_batch_has_arrived(patch: pytest.MonkeyPatch) -> None:
     go_on = TridentBoltExecutor._go_on
 
-    def eager(self: TridentBoltExecutor, tracked: tracked_batch.TrackedBatch) -> Iterator[Any]:
-        is_new = not tracked.cause and tracked.stage is tracked_batch.Stage.RECEIVING
+    def eager(self: TridentBoltExecutor, tracked: bolt_executor.TrackedBatch) -> Iterator[Any]:
+        is_new = not tracked.cause and tracked.stage is bolt_executor.BatchStage.RECEIVING
         if is_new and tracked.spec.commits and tracked.has_arrived():
             yield Finish(tracked.batch)
         yield from go_on(self, tracked)
@@ -351,7 +359,7 @@ def a_state_does_not_tell_attempts_apart(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def an_opaque_state_keeps_no_value_from_before(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(maps, "written", lambda row, txid, value, rule: Row(txid, value, value))
+    patch.setattr(maps, "written", lambda row, txid, value, rule: StateRow(txid, value, value))
 
 
 @planted
@@ -389,14 +397,14 @@ def a_store_has_no_fence(patch: pytest.MonkeyPatch) -> None:
 def a_store_compares_each_row_and_no_fence(patch: pytest.MonkeyPatch) -> None:
     put, get = MemoryMap.multi_put, CachedBatchReadsMap.flush
 
-    def by_row(self: CachedBatchReadsMap, rows: Mapping[bytes, Row | None], claim: Claim | None) -> Fence | None:
+    def by_row(self: CachedBatchReadsMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
         read = {key: self.stored(key) for key in self.written}
         stored = self._backing.multi_get(list(read)).rows
         if list(stored) != list(read.values()):
             raise StateConflictError("a row is not as it was read")
         return get(self, rows, claim)
 
-    def unfenced(self: MemoryMap, rows: Mapping[bytes, Row | None], claim: Claim | None = None) -> Fence | None:
+    def unfenced(self: MemoryMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
         return put(self, rows, claim and Claim(self._partition.fence, claim.fence))
 
     patch.setattr(CachedBatchReadsMap, "flush", by_row)
@@ -407,7 +415,7 @@ def a_store_compares_each_row_and_no_fence(patch: pytest.MonkeyPatch) -> None:
 def rows_are_written_before_their_fence(patch: pytest.MonkeyPatch) -> None:
     flush = CachedBatchReadsMap.flush
 
-    def torn(self: CachedBatchReadsMap, rows: Mapping[bytes, Row | None], claim: Claim | None) -> Fence | None:
+    def torn(self: CachedBatchReadsMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
         self._backing.multi_put({**rows, **self.written}, None)
         return flush(self, rows, claim)
 
@@ -416,7 +424,7 @@ def rows_are_written_before_their_fence(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def a_cache_remembers_before_it_writes(patch: pytest.MonkeyPatch) -> None:
-    def eager(self: CachedMap, rows: Mapping[bytes, Row | None], claim: Claim | None = None) -> Fence | None:
+    def eager(self: CachedMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
         self._fence = self._fence if claim is None else claim.fence
         self._remember(rows)
         return self.beneath.multi_put(rows, claim)
@@ -427,7 +435,7 @@ def a_cache_remembers_before_it_writes(patch: pytest.MonkeyPatch) -> None:
 def _unfenced(patch: pytest.MonkeyPatch) -> None:
     put = MemoryMap.multi_put
 
-    def unfenced(self: MemoryMap, rows: Mapping[bytes, Row | None], claim: Claim | None = None) -> Fence | None:
+    def unfenced(self: MemoryMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
         return put(self, rows, claim and Claim(self._partition.fence, claim.fence))
 
     patch.setattr(MemoryMap, "multi_put", unfenced)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from windowing.core import aggregate as agg
-from windowing.core.config import WindowConfig
-from windowing.core.eviction import Action, EvictionPolicy
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.measures import Count, count, seconds
-from windowing.core.specs import aggregator_spec, policy_spec
 from windowing.errors import BoltError, SnapshotError
 from windowing.topology import bolt_of, windowed_bolt
+from windowing.windows import aggregate as agg
+from windowing.windows.aggregate import aggregator_spec, policy_spec
+from windowing.windows.config import WindowConfig
+from windowing.windows.eviction import Action, EvictionPolicy
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import Count, count, seconds
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def test_an_aggregator_is_known_by_its_class_and_its_parameters() -> None:
 def test_parameters_are_the_same_text_in_every_process() -> None:
     """A set of texts is in another order in each process, and an object of no text of its own at another address."""
     script = (
-        "import json, types; from windowing.core.specs import aggregator_spec as spec; "
+        "import json, types; from windowing.windows.aggregate import aggregator_spec as spec; "
         "from windowing import count, seconds\n"
         "class Any:\n"
         "    def __init__(self, **all): vars(self).update(all)\n"

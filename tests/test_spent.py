@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from windowing import count, millis, seconds, windowed_bolt
-from windowing.core import aggregate as agg
-from windowing.core.config import WindowConfig
-from windowing.core.eviction import Action, EvictionPolicy
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.manager import WindowManager
 from windowing.errors import BoltError, ConfigError, MachineSpentError, WindowingError
-from windowing.runtime import LocalRun
+from windowing.local import LocalRun
+from windowing.windows import aggregate as agg
+from windowing.windows.config import WindowConfig
+from windowing.windows.eviction import Action, EvictionPolicy
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.manager import WindowManager
 
 BOTH = {"s": agg.sum("v"), "c": agg.count()}
 GOOD, BAD = {"v": 1}, {"v": "x"}

@@ -18,10 +18,9 @@ from tests.dying import in_a_child, killed_at_statement
 from tests.state_world import Add
 from tests.store_contract import came_through, commit
 from windowing.errors import CorruptStateError, StoreUnavailableError, SupersededError
-from windowing.runtime.stores import MapStateFactory, SqliteStore, map_state
-from windowing.transactions.attempt_ledger import LEDGER
-from windowing.transactions.kinds import StateType
-from windowing.transactions.rows import Place
+from windowing.stores import MapStateFactory, SqliteStore, map_state
+from windowing.trident.fence import LEDGER, PartitionId
+from windowing.trident.kinds import StateType
 
 KEYS = 20
 
@@ -208,7 +207,7 @@ def expected(txid: int) -> dict[str, int]:
 
 def claimed_txid(states: MapStateFactory) -> int:
     """Return the txid of the last claim, 0 if there is none: the coordinator's record, so to speak."""
-    with closing(states.store.open(Place(states.name, LEDGER, 1))) as ledger:
+    with closing(states.store.open(PartitionId(states.name, LEDGER, 1))) as ledger:
         fence = ledger.multi_get([]).fence
     return 0 if fence is None else fence.attempt.txid
 

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core.measures import count
+from windowing.execution.stages import is_placed, stages_of
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.decorators import tumbling
+from windowing.topology.decorators import bolt, tumbling
 from windowing.topology.groupings import (
     AllGrouping,
     FieldsGrouping,
@@ -20,9 +20,8 @@ from windowing.topology.groupings import (
     PartialKeyGrouping,
     ShuffleGrouping,
 )
-from windowing.topology.marking import bolt
 from windowing.topology.plan import Topology
-from windowing.topology.stages import is_placed, stages_of
+from windowing.windows.measures import count
 
 
 @bolt(output="n long")

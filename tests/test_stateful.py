@@ -10,12 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from windowing.core import aggregate as agg
-from windowing.core.events import Expired
-from windowing.testing._replay_lossless import LosslessReplay, config_of
-from windowing.testing.histories import by_op, counts_of
 from windowing.testing.models import LosslessModel
+from windowing.testing.replay import LosslessReplay, by_op, config_of, counts_of
 from windowing.testing.strategies import cases
+from windowing.windows import aggregate as agg
+from windowing.windows.events import Expired
 
 EITHER: dict[str, Any] = dict.fromkeys(
     ("event_time", "keyed", "key_ttl", "offset", "lateness", "repeat", "idle", "future", "source")

@@ -7,25 +7,26 @@ from typing import Any
 import pytest
 
 from windowing.errors import AckError
-from windowing.transactions.checkpoint import Action, Checkpoint
-from windowing.transactions.stateful import (
-    Ack,
-    Commit,
-    Execute,
-    Fail,
+from windowing.execution.checkpoints import (
+    Checkpoint,
+    CheckpointAction,
+    CommitState,
+    ExecuteTuple,
+    FailTuples,
     Hook,
     Init,
     PassOn,
     Prepare,
     Refuse,
+    ReleaseAcks,
     Rollback,
     StatefulBoltExecutor,
 )
 
-INIT = Checkpoint(1, -1, Action.INITSTATE)
-PREPARE = Checkpoint(1, 0, Action.PREPARE)
-COMMIT = Checkpoint(1, 0, Action.COMMIT)
-ROLLBACK = Checkpoint(2, 0, Action.ROLLBACK)
+INIT = Checkpoint(1, -1, CheckpointAction.INITSTATE)
+PREPARE = Checkpoint(1, 0, CheckpointAction.PREPARE)
+COMMIT = Checkpoint(1, 0, CheckpointAction.COMMIT)
+ROLLBACK = Checkpoint(2, 0, CheckpointAction.ROLLBACK)
 
 
 def started(*tuples: str) -> StatefulBoltExecutor:
@@ -33,7 +34,7 @@ def started(*tuples: str) -> StatefulBoltExecutor:
     task = StatefulBoltExecutor()
     done(task, INIT)
     for each in tuples:
-        assert list(task.execute(each)) == [Execute(each)]
+        assert list(task.execute(each)) == [ExecuteTuple(each)]
     return task
 
 
@@ -54,8 +55,8 @@ def test_a_tuple_before_the_state_is_not_executed():  # testHandleTupleBeforeIni
 def test_it_is_executed_when_the_state_comes():  # testHandleTuple
     task = StatefulBoltExecutor()
     list(task.execute("a"))
-    assert done(task, INIT) == [Init(-1), Execute("a"), PassOn(INIT)]
-    assert list(task.execute("b")) == [Execute("b")]
+    assert done(task, INIT) == [Init(-1), ExecuteTuple("a"), PassOn(INIT)]
+    assert list(task.execute("b")) == [ExecuteTuple("b")]
 
 
 def test_a_rollback_undoes_the_state_fails_the_tuples_and_hands_the_state_out_again():  # testRollback
@@ -66,7 +67,7 @@ def test_a_rollback_undoes_the_state_fails_the_tuples_and_hands_the_state_out_ag
     assert done(task, ROLLBACK) == [
         Hook("pre_rollback", ()),
         Rollback(),
-        Fail(("a", "b", "c")),
+        FailTuples(("a", "b", "c")),
         Init(-1),
         PassOn(ROLLBACK),
     ]
@@ -78,7 +79,7 @@ def test_a_commit_calls_the_hook_commits_and_lets_the_acks_out():  # testCommit,
     task.acked("a")
     assert done(task, PREPARE) == [Hook("pre_prepare", (0,)), Prepare(0), PassOn(PREPARE)]
     task.acked("b")
-    assert done(task, COMMIT) == [Hook("pre_commit", (0,)), Commit(0), Ack(("a",)), PassOn(COMMIT)]
+    assert done(task, COMMIT) == [Hook("pre_commit", (0,)), CommitState(0), ReleaseAcks(("a",)), PassOn(COMMIT)]
 
 
 def test_a_prepare_before_the_state_is_refused_a_rollback_is_done():  # testPrepareAndRollbackBeforeInitstate
@@ -86,11 +87,11 @@ def test_a_prepare_before_the_state_is_refused_a_rollback_is_done():  # testPrep
     list(task.execute("a"))
     assert done(task, PREPARE) == [Refuse(PREPARE)]
     assert done(task, ROLLBACK) == [Rollback(), PassOn(ROLLBACK)]
-    assert done(task, INIT) == [Init(-1), Execute("a"), PassOn(INIT)]
+    assert done(task, INIT) == [Init(-1), ExecuteTuple("a"), PassOn(INIT)]
 
 
 def test_a_commit_before_the_state_finishes_what_another_process_prepared():  # testCommitBeforeInitstate
-    assert done(StatefulBoltExecutor(), COMMIT) == [Commit(0), PassOn(COMMIT)]
+    assert done(StatefulBoltExecutor(), COMMIT) == [CommitState(0), PassOn(COMMIT)]
 
 
 # -- what Storm does not do -----------------------------------------------------------------------------------------------
@@ -110,12 +111,12 @@ def test_acks_that_a_hook_gives_belong_to_the_checkpoint():
     for effect in task.checkpoint(PREPARE):
         if isinstance(effect, Hook):
             task.acked("a")
-    assert Ack(("a",)) in done(task, COMMIT)
+    assert ReleaseAcks(("a",)) in done(task, COMMIT)
 
 
 def test_a_tuple_that_the_bolt_fails_is_failed_at_once_and_never_again():
     task = started("a")
-    assert task.failed("a") == Fail(("a",))
+    assert task.failed("a") == FailTuples(("a",))
     done(task, PREPARE)
     assert done(task, ROLLBACK) == [Hook("pre_rollback", ()), Rollback(), Init(-1), PassOn(ROLLBACK)]
 

@@ -15,11 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from windowing.core.codec import encode_value
+from windowing.codec import encode_value
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError
-from windowing.runtime.state_file import StateFile
-from windowing.runtime.states import MemoryStateProvider, SqliteStateProvider, state_provider
-from windowing.transactions.state import NEVER, BufferedState
+from windowing.stores.states import MemoryStateProvider, SqliteStateProvider, StateFile, state_provider
+from windowing.topology.state import NEVER, BufferedState
 
 Provider = MemoryStateProvider | SqliteStateProvider
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.dying import in_a_child, killed_at_statement
-from windowing.runtime.states import SqliteStateProvider
+from windowing.stores.states import SqliteStateProvider
 
 TASKS = 2
 KEYS = 10

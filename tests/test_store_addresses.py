@@ -11,23 +11,23 @@ import pytest
 
 from windowing import TopologyBuilder, bolt
 from windowing.errors import ConfigError, StoreUnavailableError
-from windowing.runtime import LocalCluster
-from windowing.runtime.pages import SqlitePages
-from windowing.runtime.states import SqliteStateProvider
-from windowing.runtime.stores import SqliteStore, map_state, store_of
-from windowing.runtime.stores.postgres import PostgresStore
-from windowing.runtime.stores.records import SqliteRecordStore
-from windowing.runtime.stores.redis import RedisStore
-from windowing.runtime.stores.remote import masked
-from windowing.runtime.trident.cluster import TridentCluster
+from windowing.local import LocalCluster
+from windowing.local.trident_cluster import TridentCluster
 from windowing.spark.query import WindowedStream
 from windowing.spark.sinks import FileSink, ParquetSink
 from windowing.spark.submit import submit
-from windowing.spark.trident.submit import submit_trident
+from windowing.spark.trident_submit import submit_trident
+from windowing.stores import SqliteStore, map_state, store_of
+from windowing.stores.pages import SqlitePages
+from windowing.stores.postgres import PostgresStore
+from windowing.stores.redis import RedisStore
+from windowing.stores.remote import masked
+from windowing.stores.sqlite import SqliteRecordStore
+from windowing.stores.states import SqliteStateProvider
 from windowing.topology.components import InputSpout
-from windowing.topology.trident import TridentTopology
-from windowing.transactions.batch_spouts import FixedBatchSpout
-from windowing.transactions.rows import Place
+from windowing.trident import TridentTopology
+from windowing.trident.fence import PartitionId
+from windowing.trident.spouts import FixedBatchSpout
 
 SECRET = "s3cr3t"
 ADDRESSES = [
@@ -65,13 +65,13 @@ def test_a_secret_of_an_address_is_in_no_repr_and_in_no_error(address: str) -> N
     store = kind(address, 0.05)
     assert SECRET not in repr(store) + repr(map_state(store, "counts")) + str(vars(map_state(store, "counts")))
     with pytest.raises((StoreUnavailableError, ConfigError)) as caught:
-        store.open(Place("counts", 0, 1)).multi_get([b"a"])
+        store.open(PartitionId("counts", 0, 1)).multi_get([b"a"])
     assert SECRET not in shown(caught.value)
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_a_secret_is_masked_in_what_a_driver_says_however_it_writes_it(address: str) -> None:
-    store = PostgresStore("host=127.0.0.1 port=1", 0.05).open(Place("counts", 0, 1))
+    store = PostgresStore("host=127.0.0.1 port=1", 0.05).open(PartitionId("counts", 0, 1))
     store._url = address
     for told in (
         f"cannot use {address!r}",

@@ -11,7 +11,7 @@ import pytest
 
 from tests.store_contract import *  # noqa: F403
 from windowing.errors import ConfigError
-from windowing.runtime.stores import MemoryStore, SqliteStore, Store, map_state, store_of
+from windowing.stores import MemoryStore, SqliteStore, Store, map_state, store_of
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -45,7 +45,7 @@ def test_an_address_of_no_store_is_refused_without_its_password(address: str) ->
 
 @pytest.mark.parametrize(("address", "module"), [("postgresql://h/db", "postgres"), ("redis://h", "redis")])
 def test_an_extra_that_is_not_installed_is_named(address: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, f"windowing.runtime.stores.{module}", raising=False)
+    monkeypatch.delitem(sys.modules, f"windowing.stores.{module}", raising=False)
     monkeypatch.setitem(sys.modules, {"postgres": "psycopg", "redis": "redis"}[module], None)
     with pytest.raises(ConfigError, match=rf"install windowing\[{module}\]"):
         store_of(address)
@@ -59,6 +59,6 @@ def test_a_state_travels_to_other_processes_as_plain_data(address: str) -> None:
 
 
 def test_clients_of_servers_are_not_loaded_where_nobody_asks_for_them() -> None:
-    code = "import sys, windowing.runtime.stores; print(*{'psycopg', 'redis', 'pyspark'} & set(sys.modules))"
+    code = "import sys, windowing.stores; print(*{'psycopg', 'redis', 'pyspark'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

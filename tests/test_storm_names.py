@@ -23,18 +23,18 @@ from windowing import (
     tumbling,
     windowed_bolt,
 )
-from windowing.core.storm_names import StormNames, emit_advice, missing
 from windowing.errors import BoltError, ConfigError, WindowingError
-from windowing.runtime import LocalCluster, LocalRun, TridentCluster, VirtualClock, run_topology, run_trident
-from windowing.topology.context import TaskContext
-from windowing.topology.marking import declaration_of
+from windowing.local import LocalCluster, LocalRun, TridentCluster, VirtualClock, run_topology, run_trident
+from windowing.schema.checks import StormNames, emit_advice, missing
+from windowing.schema.rows import record_type
+from windowing.schema.tuples import Fields, Origin, Tuple
+from windowing.schema.types import Schema
+from windowing.topology.components import TaskContext
+from windowing.topology.decorators import declaration_of
 from windowing.topology.plan import Topology, TopologyError
-from windowing.topology.records import record_type
-from windowing.topology.schema import Schema
-from windowing.topology.trident import TridentTopology
-from windowing.topology.trident.code import TridentOutput
-from windowing.topology.tuples import Fields, Origin, Tuple
-from windowing.transactions.batch_spouts import FixedBatchSpout
+from windowing.trident import TridentTopology
+from windowing.trident.processors import TridentOutput
+from windowing.trident.spouts import FixedBatchSpout
 
 FIELDS = "word string, n long"
 STREAMS = {"default": FIELDS, "slow": FIELDS}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from windowing.core.config import Semantics
-from windowing.core.events import Activation, Event, Expired
-from windowing.core.eviction import (
+from windowing.windows.config import Semantics
+from windowing.windows.events import Activation, Event, Expired
+from windowing.windows.eviction import (
     Action,
     CountEvictionPolicy,
     EvictionContext,
@@ -18,16 +18,16 @@ from windowing.core.eviction import (
     WatermarkCountEvictionPolicy,
     WatermarkTimeEvictionPolicy,
 )
-from windowing.core.measures import Count, Duration
-from windowing.core.storm import EXPIRE_EVENTS_THRESHOLD, StormStatefulWindowManager, StormWindowManager
-from windowing.core.trigger import (
+from windowing.windows.measures import Count, Duration
+from windowing.windows.storm import EXPIRE_EVENTS_THRESHOLD, StormStatefulWindowManager, StormWindowManager
+from windowing.windows.trigger import (
     CountTriggerPolicy,
     TimeTriggerPolicy,
     TriggerPolicy,
     WatermarkCountTriggerPolicy,
     WatermarkTimeTriggerPolicy,
 )
-from windowing.core.watermark import WaterMarkEventGenerator
+from windowing.windows.watermark import WaterMarkEventGenerator
 
 HOUR = 3_600_000
 

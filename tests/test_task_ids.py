@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 
 from tests.chains import Chain
-from windowing.core.measures import Count
 from windowing.errors import ConfigError, FailedException, WindowingError
-from windowing.runtime.clock import VirtualClock
-from windowing.runtime.cluster import LocalCluster
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import Bolt, InputSpout
-from windowing.topology.context import TaskContext
-from windowing.topology.decorators import tumbling
-from windowing.topology.marking import bolt
+from windowing.topology.components import Bolt, InputSpout, TaskContext
+from windowing.topology.decorators import bolt, tumbling
 from windowing.topology.plan import Topology
+from windowing.windows.measures import Count
 
 
 @bolt(output={"default": "n long, went string", "by_hand": "n long, went string"}, direct="by_hand")

@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
-from windowing.core.config import WindowConfig
-from windowing.core.measures import count, hours, minutes, seconds
 from windowing.errors import ConfigError
+from windowing.schema.tuples import Fields
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.config_keys import KEYS
-from windowing.topology.decorators import bolt_of, sliding, tumbling
+from windowing.topology.config import KEYS
+from windowing.topology.decorators import ComponentKind, bolt, bolt_of, sliding, spout, tumbling
 from windowing.topology.groupings import FieldsGrouping, ShuffleGrouping
-from windowing.topology.marking import ComponentKind, bolt, spout
 from windowing.topology.plan import Topology, TopologyError
 from windowing.topology.rules import RULES
-from windowing.topology.tuples import Fields
+from windowing.windows.config import WindowConfig
+from windowing.windows.measures import count, hours, minutes, seconds
 
 DOCS = Path(__file__).parents[1] / "docs" / "topology.md"
 

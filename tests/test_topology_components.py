@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from windowing.core.measures import count
 from windowing.errors import ConfigError
+from windowing.schema.tuples import Fields, Origin, Tuple, Values
 from windowing.topology.bolts import CallStyle
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout, StatefulBolt, StatefulWindowedBolt
-from windowing.topology.decorators import tumbling, windowed_bolt
-from windowing.topology.marking import ComponentKind, bolt, declaration_of, spout
+from windowing.topology.decorators import ComponentKind, bolt, declaration_of, spout, tumbling, windowed_bolt
 from windowing.topology.plan import TopologyError
-from windowing.topology.tuples import Fields, Origin, Tuple, Values
+from windowing.windows.measures import count
 
 
 def refused(declare: Callable[[], Any], *words: str) -> None:

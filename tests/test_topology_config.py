@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from windowing.core.measures import millis, seconds
 from windowing.errors import ConfigError
-from windowing.topology.config_keys import KEYS, ComponentConfig, TopologyConfig, read_settings
+from windowing.topology.config import KEYS, ComponentConfig, TopologyConfig, read_settings
+from windowing.windows.measures import millis, seconds
 
 
 def wrong(place: str, **settings: Any) -> list[str]:

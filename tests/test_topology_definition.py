@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from windowing.core.measures import seconds
 from windowing.errors import ConfigError, CorruptStateError
+from windowing.execution.stages import stages_of
 from windowing.spark import definition as checkpoints
-from windowing.spark.labels import MOST_TASKS, task_labels
+from windowing.spark.context import wired
+from windowing.spark.control import MOST_TASKS, task_labels
 from windowing.spark.topology_definition import described, differences, is_whole
-from windowing.spark.wiring import wired
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.decorators import tumbling
-from windowing.topology.marking import bolt
-from windowing.topology.stages import stages_of
+from windowing.topology.decorators import bolt, tumbling
+from windowing.windows.measures import seconds
 
 
 @bolt(output="word string, at long")

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from windowing.core.measures import count, minutes, seconds
 from windowing.errors import ConfigError
-from windowing.runtime.drawing import to_png, to_svg
+from windowing.local.drawing import to_png, to_svg
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.decorators import sliding, windowed_bolt
-from windowing.topology.marking import bolt
+from windowing.topology.decorators import bolt, sliding, windowed_bolt
 from windowing.topology.plan import Topology
+from windowing.windows.measures import count, minutes, seconds
 
 
 @windowed_bolt(seconds(90), minutes(1), timestamp="at", late_stream="late", output="n long")

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from windowing.errors import ConfigError, MachineSpentError
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.batch_effects import Ack, Batch, Begin, Execute, Fail, Finish, Forget, Report
-from windowing.transactions.bolt_executor import TridentBoltExecutor
-from windowing.transactions.tracked_batch import CoordSpec
+from windowing.trident.batch_effects import Ack, BatchId, Begin, Execute, Fail, Finish, Forget, Report
+from windowing.trident.bolt_executor import CoordSpec, TridentBoltExecutor
+from windowing.trident.kinds import TransactionAttempt
 
 TIMEOUT_MS = 1_000
 
@@ -29,7 +28,7 @@ class Driven:
         self.now = 0
         self.fails: set[Any] = set()
         self.emits: dict[Any, list[str]] = {}
-        self.begun: list[Batch] = []
+        self.begun: list[BatchId] = []
         self.causes: list[str] = []
 
     def do(self, effects: Any) -> list[str]:
@@ -55,7 +54,7 @@ class Driven:
         self.machine.check()
         return words
 
-    def work(self, batch: Batch, items: Any) -> list[str]:
+    def work(self, batch: BatchId, items: Any) -> list[str]:
         """Return what the bolt did: it stops at what fails."""
         for place, item in enumerate(items, 1):
             for target in self.emits.get(item, []):

@@ -8,10 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.batch_effects import Ack, Begin, Execute, Fail, Finish, Forget, Report
-from windowing.transactions.bolt_executor import TridentBoltExecutor
-from windowing.transactions.tracked_batch import CoordSpec
+from windowing.trident.batch_effects import Ack, Begin, Execute, Fail, Finish, Forget, Report
+from windowing.trident.bolt_executor import CoordSpec, TridentBoltExecutor
+from windowing.trident.kinds import TransactionAttempt
 
 TIMEOUT_MS = 50
 SIZE = 2

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.test_trident_cluster_random import Opaque, Transactional, patient
-from windowing.acking.retry import RetryPolicy
-from windowing.core.measures import count, seconds
+from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
     BoltError,
     ConfigError,
@@ -21,26 +20,26 @@ from windowing.errors import (
     SupersededError,
     WindowingError,
 )
-from windowing.runtime import TridentCluster, VirtualClock, run_trident
-from windowing.runtime.stores.factory import map_state, snapshot_state
-from windowing.runtime.stores.memory import MemoryStore
-from windowing.runtime.trident.groups import GroupTask
+from windowing.local import TridentCluster, VirtualClock, run_trident
+from windowing.local.trident_tasks import GroupTask
+from windowing.stores.factory import map_state, snapshot_state
+from windowing.stores.memory import MemoryStore
 from windowing.topology.components import InputSpout
-from windowing.topology.marking import spout
-from windowing.topology.trident import Count, MapGet, SnapshotGet, StateSpec, Sum, TridentTopology
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.batch_spouts import FixedBatchSpout
-from windowing.transactions.coordinator_rules import CoordinatorConfig, OnFailure, Readiness
-from windowing.transactions.kinds import Guarantee, SpoutKind, StateType
-from windowing.transactions.spouts import (
+from windowing.topology.decorators import spout
+from windowing.trident import Count, MapGet, SnapshotGet, StateSpec, Sum, TridentTopology
+from windowing.trident.coordinator import CoordinatorConfig, OnFailure, Readiness
+from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt
+from windowing.trident.spouts import (
     BatchCoordinator,
     CommitterEmitter,
     Emitter,
+    FixedBatchSpout,
     IBatchSpout,
     ICommitterTridentSpout,
     ITridentSpout,
 )
-from windowing.transactions.transactional_state import MemoryRecordStore
+from windowing.trident.transactional_state import MemoryRecordStore
+from windowing.windows.measures import count, seconds
 
 WORDS = [("to",), ("be",), ("or",), ("not",), ("to",), ("be",)]
 COUNTS = {("be",): 2, ("not",): 1, ("or",): 1, ("to",): 2}

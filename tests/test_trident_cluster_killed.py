@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.trident_job import topology
-from windowing.runtime import TridentCluster
+from windowing.local import TridentCluster
 
 ROOT = Path(__file__).parents[1]
 

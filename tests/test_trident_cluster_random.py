@@ -26,27 +26,26 @@ from tests.test_trident_operations import (
     several,
 )
 from tests.test_trident_stream_protocol import COMMITTING, MANY
-from windowing.acking.retry import RetryPolicy
+from windowing.acking.pending import RetryPolicy
 from windowing.errors import FailedException
-from windowing.runtime import VirtualClock
-from windowing.runtime.stores.factory import map_state
-from windowing.runtime.stores.memory import MemoryStore
-from windowing.runtime.stores.records import SqliteRecordStore
-from windowing.runtime.stores.sqlite import SqliteStore
-from windowing.runtime.trident import TridentCluster
-from windowing.topology.trident import builtins as b
-from windowing.topology.trident.evaluation import TridentRun
-from windowing.topology.trident.plan import TridentPlan
-from windowing.topology.trident.topology import TridentTopology
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.coordinator_rules import CoordinatorConfig, Readiness
-from windowing.transactions.spouts import (
+from windowing.local import VirtualClock
+from windowing.local.trident_cluster import TridentCluster
+from windowing.stores.factory import map_state
+from windowing.stores.memory import MemoryStore
+from windowing.stores.sqlite import SqliteRecordStore, SqliteStore
+from windowing.trident import builtins as b
+from windowing.trident.coordinator import CoordinatorConfig, Readiness
+from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.plan import TridentPlan
+from windowing.trident.spouts import (
     IOpaquePartitionedTridentSpout,
     IPartitionedTridentSpout,
     PartitionedCoordinator,
     PartitionedEmitter,
 )
-from windowing.transactions.transactional_state import MemoryRecordStore
+from windowing.trident.streams import TridentTopology
+from windowing.trident.subtopology import TridentRun
+from windowing.trident.transactional_state import MemoryRecordStore
 
 Sunk = dict[int, list[Row]]
 

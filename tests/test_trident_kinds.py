@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from windowing.errors import ConfigError
-from windowing.transactions.attempt import FIRST_TXID, TransactionAttempt
-from windowing.transactions.kinds import GUARANTEES, Guarantee, SpoutKind, StateType, check_guarantee
+from windowing.trident.kinds import (
+    FIRST_TXID,
+    GUARANTEES,
+    Guarantee,
+    SpoutKind,
+    StateType,
+    TransactionAttempt,
+    check_guarantee,
+)
 
 ONCE, MORE, NONE = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.BEST_EFFORT
 NON, TRANSACTIONAL, OPAQUE = SpoutKind.NON_TRANSACTIONAL, SpoutKind.TRANSACTIONAL, SpoutKind.OPAQUE

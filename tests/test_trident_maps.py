@@ -10,7 +10,7 @@ import pytest
 
 from tests.state_world import Add, Faulty
 from tests.store_contract import PLACE, commit, fence
-from windowing.core.codec import decode_value, encode_value
+from windowing.codec import decode_value, encode_value
 from windowing.errors import (
     BatchChangedError,
     BoltError,
@@ -20,18 +20,14 @@ from windowing.errors import (
     StateConflictError,
     StateError,
 )
-from windowing.runtime.stores import MemoryStore, map_state, snapshot_state
-from windowing.topology.schema import Schema
-from windowing.topology.trident.persisting import PersistProcessor
-from windowing.topology.trident.processors import Batch
-from windowing.transactions.aggregators import CombinerValueUpdater, ReducerValueUpdater, ReplaceUpdater
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.caches import CachedBatchReadsMap, CachedMap
-from windowing.transactions.fence import RULES, Verdict, judge
-from windowing.transactions.kinds import StateType
-from windowing.transactions.maps import OpaqueMap, map_of
-from windowing.transactions.rows import BackingMap, Claim, Fence, Place, Reading, Row
-from windowing.transactions.values import TypedJson
+from windowing.schema.types import Schema
+from windowing.stores import MemoryStore, map_state, snapshot_state
+from windowing.trident.fence import RULES, BackingMap, Claim, Fence, PartitionId, Reading, StateRow, Verdict, judge
+from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.maps import CachedBatchReadsMap, CachedMap, OpaqueMap, map_of
+from windowing.trident.processors import ProcessorContext
+from windowing.trident.state_operations import PersistProcessor
+from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater, ReplaceUpdater, TypedJson
 
 TRANSACTIONAL, OPAQUE, PLAIN = StateType.TRANSACTIONAL, StateType.OPAQUE, StateType.NON_TRANSACTIONAL
 FENCED = [TRANSACTIONAL, OPAQUE]
@@ -69,9 +65,9 @@ def test_an_opaque_map_counts_what_the_last_attempt_had() -> None:
 
 def test_the_article_s_opaque_example() -> None:
     """Value 4 with 1 before it, of txid 2: txid 3 adds 2; or txid 2 comes again and adds 2 to 1."""
-    for txid, attempt, wanted in ((3, 0, Row(3, b"6", b"4")), (2, 1, Row(2, b"3", b"1"))):
+    for txid, attempt, wanted in ((3, 0, StateRow(3, b"6", b"4")), (2, 1, StateRow(2, b"3", b"1"))):
         backing = MemoryStore().open(PLACE)
-        backing.multi_put({b'"k"': Row(2, b"4", b"1")}, Claim(None, fence(2)))
+        backing.multi_put({b'"k"': StateRow(2, b"4", b"1")}, Claim(None, fence(2)))
         commit(OpaqueMap(backing), txid, attempt, {"k": Add(2)})
         assert dict(backing.items()) == {b'"k"': wanted}
 
@@ -283,7 +279,7 @@ def test_an_updater_that_fails_leaves_nothing_behind_for_queries() -> None:
     persist = PersistProcessor("persist", "counts", tuple, Schema((), ()), Fails())
     persist.prepare(None)
     persist.state = state
-    slot = persist.start_batch(Batch(TransactionAttempt(2, 0), None))
+    slot = persist.start_batch(ProcessorContext(TransactionAttempt(2, 0), None))
     with pytest.raises(BoltError, match="in the updater"):
         persist.finish_batch(slot)
     assert state.multi_get(["a"]) == [1]
@@ -299,7 +295,7 @@ def test_a_value_that_is_no_plain_data_is_refused_before_anything_is_stored() ->
 
 def test_rows_newer_than_their_fence_are_damage() -> None:
     backing = MemoryStore().open(PLACE)
-    backing.multi_put({b'"a"': Row(7, b"1")})
+    backing.multi_put({b'"a"': StateRow(7, b"1")})
     for use in (
         lambda: state_of(OPAQUE, backing).multi_get(["a"]),
         lambda: commit(state_of(OPAQUE, backing), 9, 0, {"a": Add(1)}),
@@ -408,7 +404,7 @@ def test_a_fence_of_a_newer_format_says_so() -> None:
 
 def test_a_fence_of_another_partition_is_damage() -> None:
     with pytest.raises(CorruptStateError, match="is that of counts/1: rows or files were mixed up"):
-        Fence.of(fence(1, place=Place("counts", 1, 2)).record(), PLACE)
+        Fence.of(fence(1, place=PartitionId("counts", 1, 2)).record(), PLACE)
 
 
 # -- caches and what a batch costs -------------------------------------------------------------------------------------
@@ -466,7 +462,7 @@ class PutFails:
         self.backing, self.place, self.fails = backing, backing.place, False
         self.multi_get, self.items, self.close = backing.multi_get, backing.items, backing.close
 
-    def multi_put(self, rows: Mapping[bytes, Row | None], claim: Claim | None = None) -> Fence | None:
+    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
         if self.fails:
             self.fails = False
             raise OSError("disk full")
@@ -512,7 +508,7 @@ def test_a_cache_has_room() -> None:
 
 def test_a_reading_keeps_the_order_of_the_keys_through_a_cache() -> None:
     backing = MemoryStore().open(PLACE)
-    rows: dict[bytes, Row | None] = {bytes([n]): Row(1, bytes([n])) for n in range(10)}
+    rows: dict[bytes, StateRow | None] = {bytes([n]): StateRow(1, bytes([n])) for n in range(10)}
     backing.multi_put(rows, Claim(None, fence(1)))
     cache = CachedMap(backing, 4)
     orders: list[Sequence[int]] = [(1, 2), (2, 5, 1, 7), (9, 1, 8, 2, 7), tuple(range(10))]

@@ -11,18 +11,16 @@ from typing import Any
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from windowing.core.measures import count
-from windowing.runtime.stores.factory import map_state
-from windowing.runtime.stores.memory import MemoryStore
-from windowing.topology.hashing import key_hash
-from windowing.topology.trident import builtins as b
-from windowing.topology.trident.evaluation import TridentRun
-from windowing.topology.trident.facts import facts_of
-from windowing.topology.trident.joining import JoinType
-from windowing.topology.trident.planner import built, plan_of
-from windowing.topology.trident.streams import Stream
-from windowing.topology.trident.topology import TridentTopology
-from windowing.transactions.kinds import SpoutKind
+from windowing.schema.hashing import key_hash
+from windowing.stores.factory import map_state
+from windowing.stores.memory import MemoryStore
+from windowing.trident import builtins as b
+from windowing.trident.kinds import SpoutKind
+from windowing.trident.operations import JoinType
+from windowing.trident.planner import built, facts_of, plan_of
+from windowing.trident.streams import Stream, TridentTopology
+from windowing.trident.subtopology import TridentRun
+from windowing.windows.measures import count
 
 Row = tuple[str, int]
 Parts = list[list[Row]]

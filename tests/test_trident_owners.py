@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.state_world import Add
-from windowing.acking.retry import RetryPolicy
+from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
     ConfigError,
     CorruptStateError,
@@ -22,19 +22,16 @@ from windowing.errors import (
     StateConflictError,
     SupersededError,
 )
-from windowing.runtime import TridentCluster, VirtualClock, run_trident
-from windowing.runtime.stores import MemoryStore, SqliteStore, map_state, snapshot_state
-from windowing.runtime.stores.records import SqliteRecordStore
-from windowing.topology.trident import Count, Sum, TridentRun, TridentTopology
-from windowing.topology.trident.stateful import StateSpec
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.attempt_ledger import LEDGER, AttemptLedger
-from windowing.transactions.batch_spouts import FixedBatchSpout
-from windowing.transactions.coordinator_rules import CoordinatorConfig, OnFailure
-from windowing.transactions.kinds import Guarantee, StateType
-from windowing.transactions.ownership import Life, Progress
-from windowing.transactions.rows import Claim, Fence, Owner, Place
-from windowing.transactions.transactional_state import MemoryRecordStore
+from windowing.local import TridentCluster, VirtualClock, run_trident
+from windowing.stores import MemoryStore, SqliteStore, map_state, snapshot_state
+from windowing.stores.sqlite import SqliteRecordStore
+from windowing.trident import Count, Sum, TridentRun, TridentTopology
+from windowing.trident.coordinator import CoordinatorConfig, OnFailure
+from windowing.trident.fence import LEDGER, AttemptLedger, Claim, Fence, Life, Owner, PartitionId, Progress
+from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
+from windowing.trident.spouts import FixedBatchSpout
+from windowing.trident.state_operations import StateSpec
+from windowing.trident.transactional_state import MemoryRecordStore
 
 ROWS = [("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5), ("a", 6)]
 Store = Any
@@ -86,8 +83,8 @@ def test_two_persists_into_one_state_are_refused_however_the_state_is_reached(tm
 
 
 def test_servers_are_told_apart_by_host_port_and_database_not_by_user() -> None:
-    postgres = pytest.importorskip("windowing.runtime.stores.postgres").PostgresStore
-    redis = pytest.importorskip("windowing.runtime.stores.redis").RedisStore
+    postgres = pytest.importorskip("windowing.stores.postgres").PostgresStore
+    redis = pytest.importorskip("windowing.stores.redis").RedisStore
     same = [
         (postgres("postgresql://me:a@LOCALHOST/db"), postgres("host=127.0.0.1 port=5432 user=you dbname=db", 5)),
         (redis("redis://localhost"), redis("redis://:secret@127.0.0.1:6379/0", 5)),
@@ -260,8 +257,8 @@ def test_a_state_that_is_lost_while_the_topology_runs_is_refused_at_the_next_com
     with TridentCluster(counting(store, hint=1), clock=VirtualClock()) as cluster:
         while cluster.result.batches < 2:
             cluster.step()
-        store.open(Place("counts", 0, 1))._partition.fence = None
-        store.open(Place("counts", 0, 1))._partition.rows.clear()
+        store.open(PartitionId("counts", 0, 1))._partition.fence = None
+        store.open(PartitionId("counts", 0, 1))._partition.rows.clear()
         with pytest.raises(CorruptStateError, match="the state counts/0 is at no batch, expected txid 2"):
             cluster.run()
 
@@ -347,7 +344,7 @@ def older(path: Path) -> None:
     """Make the fences of a file what a version without owners wrote, and its records too."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for partition in (0, 1):
-            place = Place("counts", partition, 2)
+            place = PartitionId("counts", partition, 2)
             ((record,),) = db.execute("SELECT record FROM counts_fences WHERE partition = ?", (partition,)).fetchall()
             plain = Fence.of(record, place)._replace(owner="", rows=None).record()
             db.execute("UPDATE counts_fences SET record = ? WHERE partition = ?", (plain, partition))
@@ -380,10 +377,10 @@ def test_a_ledger_that_lost_its_claims_or_is_anothers_gives_no_attempt() -> None
         mine.claim_attempt(5, 1)
     with pytest.raises(SupersededError, match="'you/counts' came to the state counts/-1, which 'me/counts' writes"):
         map_state(store, "counts").owned_by(Owner("you/counts")).claim_attempt(4, 1)
-    store.open(Place("counts", LEDGER, 1))._partition.fence = None
+    store.open(PartitionId("counts", LEDGER, 1))._partition.fence = None
     with pytest.raises(CorruptStateError, match="is at no batch, expected txid 3"):
         mine.claim_attempt(4, 1)
-    with closing(AttemptLedger(store.open(Place("sums", LEDGER, 1)), StateType.OPAQUE, "json")) as ledger:
+    with closing(AttemptLedger(store.open(PartitionId("sums", LEDGER, 1)), StateType.OPAQUE, "json")) as ledger:
         ledger.mark()
         ledger.mark()
         assert str(ledger.claim(1)) == "1:0"
@@ -400,7 +397,7 @@ def test_a_record_of_the_owner_that_cannot_be_read_is_an_error(data: Any) -> Non
 
 
 def test_equal_fences_are_equal_bytes_and_those_without_an_owner_are_as_they_were() -> None:
-    place = Place("counts", 0, 1)
+    place = PartitionId("counts", 0, 1)
     plain = Fence(TransactionAttempt(1, 0), StateType.OPAQUE, "json", place)
     full = plain._replace(owner="me/counts", rows=3)
     assert b"owner" not in plain.record()

@@ -9,23 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core.measures import count
-from windowing.runtime.drawing import to_svg
-from windowing.runtime.stores.factory import map_state
-from windowing.runtime.stores.memory import MemoryStore
+from windowing.local.drawing import to_svg
+from windowing.schema.types import Schema
+from windowing.stores.factory import map_state
+from windowing.stores.memory import MemoryStore
 from windowing.topology.plan import TopologyError
-from windowing.topology.schema import Schema
-from windowing.topology.trident import builtins as b
-from windowing.topology.trident.coordination import coord_specs, targets_of
-from windowing.topology.trident.evaluation import TridentRun
-from windowing.topology.trident.graph import Graph, IndexedEdge, Node
-from windowing.topology.trident.grouper import GraphGrouper
-from windowing.topology.trident.plan import Phase, TridentPlan
-from windowing.topology.trident.stateful import StateSpec
-from windowing.topology.trident.streams import Stream, TridentState
-from windowing.topology.trident.topology import TridentTopology
-from windowing.transactions.kinds import SpoutKind
-from windowing.transactions.spouts import IBatchSpout
+from windowing.trident import builtins as b
+from windowing.trident.graph import Graph, GraphGrouper, IndexedEdge, Node
+from windowing.trident.kinds import SpoutKind
+from windowing.trident.plan import Phase, TridentPlan, coord_specs, targets_of
+from windowing.trident.spouts import IBatchSpout
+from windowing.trident.state_operations import StateSpec
+from windowing.trident.streams import Stream, TridentState, TridentTopology
+from windowing.trident.subtopology import TridentRun
+from windowing.windows.measures import count
 
 
 class Given(IBatchSpout):

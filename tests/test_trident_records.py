@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core.codec import frame
+from windowing.codec import frame
 from windowing.errors import ConfigError, CorruptStateError, StateConflictError, SupersededError
-from windowing.transactions.coordinator_record import CoordinatorRecord, StoredRecord, Tries
-from windowing.transactions.rotating_state import RotatingTransactionalState, put_all
-from windowing.transactions.transactional_state import MemoryRecordStore, TransactionalState, part_of
+from windowing.trident.coordinator import CoordinatorRecord, StoredRecord, Tries
+from windowing.trident.transactional_state import (
+    MemoryRecordStore,
+    RotatingTransactionalState,
+    TransactionalState,
+    part_of,
+    put_all,
+)
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

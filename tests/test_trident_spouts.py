@@ -7,26 +7,27 @@ from typing import Any
 import pytest
 
 from windowing.errors import ConfigError, CorruptStateError, FailedException
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.batch_effects import Ack, Commit, EmitBatch, Fail, Report, Succeed
-from windowing.transactions.batch_spouts import BatchSpoutExecutor, FixedBatchSpout, RichSpoutBatchExecutor
-from windowing.transactions.coordinator_rules import Readiness
-from windowing.transactions.kinds import SpoutKind
-from windowing.transactions.partitioned import OpaquePartitionedTridentSpoutExecutor, PartitionedTridentSpoutExecutor
-from windowing.transactions.spout_coordinator import SendBatch, TridentSpoutCoordinator
-from windowing.transactions.spout_executor import TridentSpoutExecutor
-from windowing.transactions.spouts import (
+from windowing.trident.batch_effects import Ack, Commit, EmitBatch, Fail, Report, Succeed
+from windowing.trident.coordinator import Readiness
+from windowing.trident.kinds import SpoutKind, TransactionAttempt
+from windowing.trident.spout_executor import SendBatch, TridentSpoutCoordinator, TridentSpoutExecutor
+from windowing.trident.spouts import (
     BatchCoordinator,
+    BatchSpoutExecutor,
+    FixedBatchSpout,
     IBatchSpout,
     IOpaquePartitionedTridentSpout,
     IPartitionedTridentSpout,
     OpaquePartitionedEmitter,
+    OpaquePartitionedTridentSpoutExecutor,
     PartitionedCoordinator,
     PartitionedEmitter,
+    PartitionedTridentSpoutExecutor,
+    RichSpoutBatchExecutor,
     SpoutBatch,
     SpoutContext,
 )
-from windowing.transactions.transactional_state import MemoryRecordStore, TransactionalState
+from windowing.trident.transactional_state import MemoryRecordStore, TransactionalState
 
 
 def attempt(text: str) -> TransactionAttempt:

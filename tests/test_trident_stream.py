@@ -11,24 +11,22 @@ from typing import Any, ClassVar
 import pytest
 from pyspark import cloudpickle
 
-from windowing.core.measures import count, seconds
 from windowing.errors import BoltError, FailedException, SupersededError, WindowingError
-from windowing.runtime.stores.factory import map_state
-from windowing.runtime.stores.memory import MemoryStore
+from windowing.schema.types import Schema
+from windowing.stores.factory import map_state
+from windowing.stores.memory import MemoryStore
+from windowing.topology.decorators import spout
 from windowing.topology.groupings import ShuffleGrouping
-from windowing.topology.marking import spout
-from windowing.topology.schema import Schema
-from windowing.topology.trident import builtins as b
-from windowing.topology.trident.evaluation import TridentRun
-from windowing.topology.trident.graph import ProcessorNode
-from windowing.topology.trident.joining import JoinType
-from windowing.topology.trident.partitions import Router
-from windowing.topology.trident.processors import Batch
-from windowing.topology.trident.streams import Stream, TridentState
-from windowing.topology.trident.topology import TridentTopology
-from windowing.topology.trident.windowed import Window
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.kinds import SpoutKind
+from windowing.trident import builtins as b
+from windowing.trident.fields import PartitionRouter
+from windowing.trident.graph import ProcessorNode
+from windowing.trident.kinds import SpoutKind, TransactionAttempt
+from windowing.trident.operations import JoinType
+from windowing.trident.processors import ProcessorContext
+from windowing.trident.streams import Stream, TridentState, TridentTopology
+from windowing.trident.subtopology import TridentRun
+from windowing.trident.windows import WindowOperation
+from windowing.windows.measures import count, seconds
 
 
 class Given:
@@ -213,7 +211,7 @@ def test_shuffle_spreads_evenly() -> None:
 
 
 def test_a_shuffle_begins_elsewhere_in_each_batch_and_goes_on_from_piece_to_piece() -> None:
-    router = Router(ShuffleGrouping(), Schema.parse("n long"), partition=1, tasks=3)
+    router = PartitionRouter(ShuffleGrouping(), Schema.parse("n long"), partition=1, tasks=3)
     assert [router.route([(0,)], txid) for txid in (1, 2, 3)] == [{2: [(0,)]}, {0: [(0,)]}, {1: [(0,)]}]
     run = run_of(lambda s: s.shuffle().partition_aggregate(None, b.Count(), "n long").parallelism_hint(3), tasks=1)
     run.piece = 1
@@ -732,7 +730,7 @@ def test_a_partition_without_tuples_sends_no_partial_result() -> None:
     (task, idle) = run.tasks[run.plan.into(run.plan.group_of(run.plan.sinks["out"]).id)[0].group]
     sent = []
     for each, rows in ((task, WORDS), (idle, [])):
-        batch = each.start_batch("bg0", Batch(TransactionAttempt(1, 0)))
+        batch = each.start_batch("bg0", ProcessorContext(TransactionAttempt(1, 0)))
         batch.execute(run.plan.exchanges[0], rows)
         batch.finish_batch()
         sent.append(list(batch.take().exchanges.values()))
@@ -752,9 +750,11 @@ def test_a_partition_without_tuples_sends_no_partial_result() -> None:
 )
 def test_storm_window_config(add: Any, length: dict[str, int], slide: dict[str, int]) -> None:
     plan = run_of(lambda s: add(s, "n", b.Sum(), "total long")).plan
-    (node,) = [node for node in plan.graph.nodes.values() if isinstance(getattr(node, "operation", None), Window)]
+    (node,) = [
+        node for node in plan.graph.nodes.values() if isinstance(getattr(node, "operation", None), WindowOperation)
+    ]
     assert isinstance(node, ProcessorNode)
-    assert isinstance(node.operation, Window)
+    assert isinstance(node.operation, WindowOperation)
     fixed = node.operation.bolt(node.inputs[0], node.schema, late_stream="late").definition()["fixed"]
     assert (fixed["length"], fixed["slide"]) == (length, slide)
 

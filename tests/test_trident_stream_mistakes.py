@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 
-from windowing.core.measures import count, seconds
 from windowing.errors import ConfigError
-from windowing.runtime.stores.factory import map_state, snapshot_state
-from windowing.runtime.stores.memory import MemoryStore
+from windowing.stores.factory import map_state, snapshot_state
+from windowing.stores.memory import MemoryStore
 from windowing.topology.plan import TopologyError
-from windowing.topology.trident import builtins as b
-from windowing.topology.trident.evaluation import TridentRun
-from windowing.topology.trident.joining import JoinType
-from windowing.topology.trident.rules import TRIDENT_RULES
-from windowing.topology.trident.stateful import StateSpec
-from windowing.topology.trident.streams import Stream, WindowedStream
-from windowing.topology.trident.topology import TridentTopology
-from windowing.transactions.kinds import Guarantee, SpoutKind, StateType
-from windowing.transactions.spouts import IBatchSpout
+from windowing.trident import builtins as b
+from windowing.trident.kinds import Guarantee, SpoutKind, StateType
+from windowing.trident.operations import JoinType
+from windowing.trident.planner import TRIDENT_RULES
+from windowing.trident.spouts import IBatchSpout
+from windowing.trident.state_operations import StateSpec
+from windowing.trident.streams import Stream, TridentTopology, WindowOutput
+from windowing.trident.subtopology import TridentRun
+from windowing.windows.measures import count, seconds
 
 
 class Given:
@@ -304,7 +303,7 @@ def mixed(stream: Stream) -> Stream:
     return declared.partition_aggregate("n", b.Sum(), "y long").chain_end()
 
 
-def win(stream: Stream, **options: Any) -> WindowedStream:
+def win(stream: Stream, **options: Any) -> WindowOutput:
     return stream.tumbling_window(count(2), "n", b.Sum(), "x long", **options)
 
 

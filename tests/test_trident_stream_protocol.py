@@ -11,15 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_trident_operations import PARTED, PERSIST, SIMPLE, WINDOW, Row, assume_few, pipelines, run_of
-from windowing.topology.trident.coordination import TaskId, coord_specs, targets_of
-from windowing.topology.trident.evaluation import TridentRun
-from windowing.topology.trident.outlets import OutletBatch
-from windowing.topology.trident.plan import Exchange, TridentPlan
-from windowing.topology.trident.processors import Batch
-from windowing.topology.trident.subtopology import Emitted, GroupBatch
-from windowing.transactions import batch_effects as effects
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.bolt_executor import TridentBoltExecutor
+from windowing.trident import batch_effects as effects
+from windowing.trident.bolt_executor import TridentBoltExecutor
+from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.plan import Exchange, TaskId, TridentPlan, coord_specs, targets_of
+from windowing.trident.processors import ProcessorContext
+from windowing.trident.subtopology import GroupBatch, GroupOutput, OutletBatch, TridentRun
 
 
 class Network:
@@ -36,9 +33,9 @@ class Network:
             if not group.is_spout
         }
         self.channels: dict[tuple[TaskId, TaskId], deque[tuple[str, Any]]] = {}
-        self.live: dict[tuple[TaskId, effects.Batch], GroupBatch] = {}
-        self.came: dict[tuple[TaskId, effects.Batch], list[Any]] = {}
-        self.outlets: dict[tuple[TaskId, effects.Batch], dict[int, OutletBatch]] = {}
+        self.live: dict[tuple[TaskId, effects.BatchId], GroupBatch] = {}
+        self.came: dict[tuple[TaskId, effects.BatchId], list[Any]] = {}
+        self.outlets: dict[tuple[TaskId, effects.BatchId], dict[int, OutletBatch]] = {}
         self.sinks: dict[int, list[Row]] = {}
         self.open: dict[int, int] = {}
         self.failed: list[str] = []
@@ -50,7 +47,7 @@ class Network:
         self.sinks[txid] = []
         for spout in self.plan.spouts:
             group = self.plan.group_of(spout.number)
-            batch = effects.Batch(self.plan.batch_groups[spout.number], TransactionAttempt(txid, 0))
+            batch = effects.BatchId(self.plan.batch_groups[spout.number], TransactionAttempt(txid, 0))
             for task in range(group.parallelism):
                 me = (group.id, task)
                 counts = effects.Outgoing(targets_of(self.plan, group.id, batch.group))
@@ -66,7 +63,7 @@ class Network:
         for me, executor in self.executors.items():
             for name, spec in executor.specs.items():
                 if spec.commits:
-                    self.post(("$commit", 0), me, "commit", effects.Batch(name, TransactionAttempt(txid, 0)))
+                    self.post(("$commit", 0), me, "commit", effects.BatchId(name, TransactionAttempt(txid, 0)))
 
     def deliver_all(self) -> None:
         """Deliver messages, of a channel that chance picks, until there is none."""
@@ -86,7 +83,7 @@ class Network:
                 self.perform(target, effect)
             executor.check()
 
-    def message(self, batch: effects.Batch) -> int:
+    def message(self, batch: effects.BatchId) -> int:
         """Open a message in the tree of a batch."""
         self.open[batch.attempt.txid] = self.open.get(batch.attempt.txid, 0) + 1
         return batch.attempt.txid
@@ -96,7 +93,9 @@ class Network:
     def perform(self, me: TaskId, effect: Any) -> None:
         if isinstance(effect, effects.Begin):
             self.begin(me, effect.batch)
-            self.live[me, effect.batch] = self.tasks[me].start_batch(effect.batch.group, Batch(effect.batch.attempt))
+            self.live[me, effect.batch] = self.tasks[me].start_batch(
+                effect.batch.group, ProcessorContext(effect.batch.attempt)
+            )
             self.came[me, effect.batch] = []
         elif isinstance(effect, effects.Execute):
             self.came[me, effect.batch] += effect.items
@@ -113,7 +112,7 @@ class Network:
             self.tell_time(me, effect.batch, lambda target: self.executors[me].emitted(effect.batch, target))
         elif isinstance(effect, effects.Report):
             name = next(name for (who, (name, attempt)) in self.live if who == me and attempt == effect.attempt)
-            self.post(me, effect.target, "report", (effects.Batch(name, effect.attempt), effect.sent))
+            self.post(me, effect.target, "report", (effects.BatchId(name, effect.attempt), effect.sent))
         elif isinstance(effect, effects.Forget):
             del self.live[me, effect.batch]
         elif isinstance(effect, effects.Ack):
@@ -121,26 +120,26 @@ class Network:
         else:
             self.failed.append(effect.cause)
 
-    def begin(self, me: TaskId, batch: effects.Batch) -> None:
+    def begin(self, me: TaskId, batch: effects.BatchId) -> None:
         started = {
-            exchange.id: self.run.outlets[exchange.id][me[1]].start_batch(Batch(batch.attempt))
+            exchange.id: self.run.outlets[exchange.id][me[1]].start_batch(ProcessorContext(batch.attempt))
             for exchange in self.plan.out_of(me[0])
         }
         self.outlets[me, batch] = started
 
-    def send(self, me: TaskId, batch: effects.Batch, emitted: Emitted) -> None:
+    def send(self, me: TaskId, batch: effects.BatchId, emitted: GroupOutput) -> None:
         for id, rows in emitted.exchanges.items():
             exchange = self.plan.exchanges[id]
             self.route(me, batch, exchange, rows, lambda target: self.executors[me].emitted(batch, target))
         for rows in emitted.sinks.values():
             self.sinks[batch.attempt.txid] += rows
 
-    def route(self, me: TaskId, batch: effects.Batch, exchange: Exchange, rows: list[Row], number: Any) -> None:
+    def route(self, me: TaskId, batch: effects.BatchId, exchange: Exchange, rows: list[Row], number: Any) -> None:
         for task, part in self.outlets[me, batch][exchange.id].route(rows).items():
             target = (exchange.target_group, task)
             self.post(me, target, "tuple", (batch, number(target), (exchange, me[1], part, None)))
 
-    def tell_time(self, me: TaskId, batch: effects.Batch, number: Any) -> None:
+    def tell_time(self, me: TaskId, batch: effects.BatchId, number: Any) -> None:
         """Tell all tasks of each window what was sent to any of them."""
         for exchange in self.plan.out_of(me[0]):
             largest = self.outlets[me, batch][exchange.id].largest

@@ -11,13 +11,11 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.test_trident_worlds import InMemory
 from windowing.errors import WindowingError
-from windowing.runtime.stores.memory import MemoryMap
-from windowing.transactions import fence, maps
-from windowing.transactions.caches import CachedBatchReadsMap, CachedMap
-from windowing.transactions.fence import RULES, Verdict
-from windowing.transactions.kinds import StateType
-from windowing.transactions.maps import _Batch
-from windowing.transactions.rows import Claim, Fence, Row
+from windowing.stores.memory import MemoryMap
+from windowing.trident import fence, maps
+from windowing.trident.fence import RULES, Claim, Fence, StateRow, Verdict
+from windowing.trident.kinds import StateType
+from windowing.trident.maps import CachedBatchReadsMap, CachedMap, _Batch
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -25,7 +23,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def no_fence_in_the_store(patch: pytest.MonkeyPatch) -> None:
     put = MemoryMap.multi_put
 
-    def unfenced(self: MemoryMap, rows: Mapping[bytes, Row | None], claim: Claim | None = None) -> Fence | None:
+    def unfenced(self: MemoryMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
         return put(self, rows, claim and Claim(self._partition.fence, claim.fence))
 
     patch.setattr(MemoryMap, "multi_put", unfenced)
@@ -35,7 +33,7 @@ def rows_without_their_fence(patch: pytest.MonkeyPatch) -> None:
     """The rows are written, then the process may die, then the fence: two operations."""
     flush = CachedBatchReadsMap.flush
 
-    def torn(self: CachedBatchReadsMap, rows: Mapping[bytes, Row | None], claim: Claim | None) -> Fence | None:
+    def torn(self: CachedBatchReadsMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
         self._backing.multi_put({**rows, **self.written}, None)
         return flush(self, rows, claim)
 
@@ -62,7 +60,9 @@ def an_empty_part_is_not_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_value_before_is_that_of_the_last_attempt(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(maps, "written", lambda row, txid, value, rule: Row(txid, value, None if row is None else row.value))
+    patch.setattr(
+        maps, "written", lambda row, txid, value, rule: StateRow(txid, value, None if row is None else row.value)
+    )
 
 
 def the_last_update_of_a_key_wins(patch: pytest.MonkeyPatch) -> None:

@@ -9,18 +9,16 @@ from hypothesis import strategies as st
 
 from tests.test_trident_operations import BATCHES, PARTED, Given, Row, assume_few, pipelines, several
 from tests.test_trident_stream_protocol import COMMITTING
-from windowing.core.measures import count
-from windowing.runtime.stores.factory import map_state
-from windowing.runtime.stores.memory import MemoryStore
-from windowing.topology.trident import builtins as b
-from windowing.topology.trident.evaluation import TridentRun
-from windowing.topology.trident.outlets import Outlet
-from windowing.topology.trident.plan import TridentPlan
-from windowing.topology.trident.processors import Batch
-from windowing.topology.trident.subtopology import Subtopology
-from windowing.topology.trident.topology import TridentTopology
-from windowing.topology.trident.units import Section, TridentUnits, Unit
-from windowing.transactions.attempt import TransactionAttempt
+from windowing.execution.stages import Section, TridentStage, TridentStages
+from windowing.stores.factory import map_state
+from windowing.stores.memory import MemoryStore
+from windowing.trident import builtins as b
+from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.plan import TridentPlan
+from windowing.trident.processors import ProcessorContext
+from windowing.trident.streams import TridentTopology
+from windowing.trident.subtopology import ExchangeWriter, Subtopology, TridentRun
+from windowing.windows.measures import count
 
 
 def plan_of(steps: list[Any], tasks: int) -> TridentPlan:
@@ -34,7 +32,7 @@ class UnitRun:
     """The slow, obvious driver of units: level by level, task by task; windows and states live from batch to batch."""
 
     def __init__(self, plan: TridentPlan) -> None:
-        self.plan, self.units = plan, TridentUnits(plan)
+        self.plan, self.units = plan, TridentStages(plan)
         self.units.check()
         states = {
             id: [state.spec.factory.make_state(part, state.partitions) for part in range(state.partitions)]
@@ -45,20 +43,20 @@ class UnitRun:
             for unit in self.units.units
         }
 
-    def _task(self, unit: Unit, task: int, states: Any) -> Subtopology:
+    def _task(self, unit: TridentStage, task: int, states: Any) -> Subtopology:
         held = {id: states[id][task] for id in unit.states}
         made = Subtopology(self.plan, unit.group.id, task, held, nodes=unit.nodes, out=unit.out)
         made.prepare()
         return made
 
     def batch(self, txid: int, rows: list[Row]) -> list[Row]:
-        facts = Batch(TransactionAttempt(txid, 0), as_of=txid - 1)
+        facts = ProcessorContext(TransactionAttempt(txid, 0), as_of=txid - 1)
         waiting: dict[tuple[int, int], list[tuple[Any, list[Row]]]] = {}
         largest: dict[int, list[Any]] = {}
         sunk: list[Row] = []
 
         def send(link: Any, task: int, what: list[Row]) -> None:
-            outlet = Outlet(self.plan, link, task).start_batch(facts)
+            outlet = ExchangeWriter(self.plan, link, task).start_batch(facts)
             for target, part in outlet.route(what).items():
                 waiting.setdefault((id(self.units.unit_of[link.id]), target), []).append((link, part))
             if outlet.largest:
@@ -102,7 +100,7 @@ def test_sections_of_a_word_count() -> None:
     words = topology.new_stream("in", Given()).flat_map(lambda row: [(row.k, 1)])
     counts = words.group_by("k").persistent_aggregate(map_state(MemoryStore(), "c"), None, b.Count(), "n long")
     counts.parallelism_hint(2).new_values_stream().filter(lambda row: row.n > 1).sink("out")
-    units = TridentUnits(topology.build())
+    units = TridentStages(topology.build())
     units.check()
     assert [(unit.section.name, unit.level, unit.first, len(unit.nodes)) for unit in units.units] == [
         ("BATCH", 0, 0, 2),
@@ -120,7 +118,7 @@ def test_what_leads_to_a_window_is_of_the_stream_and_what_follows_is_not() -> No
     sums = fired.tumbling_window(count(3), "n", b.Sum(), "n long", timestamp="n").map(lambda row: row.n, "n long")
     sums.shuffle().filter(lambda row: True).sink("out")
     rows.shuffle().filter(lambda row: True).sink("others")
-    units = TridentUnits(topology.build())
+    units = TridentStages(topology.build())
     units.check()
     assert units.levels(Section.STREAM)[-1] < units.levels(Section.BATCH)[0]
     assert {unit.section for unit in units.units if unit.keeps_window} == {Section.STREAM}

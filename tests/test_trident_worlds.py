@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.state_world import StateWorld
-from windowing.runtime.stores import MemoryStore, SqliteStore, Store
-from windowing.transactions.kinds import StateType
+from windowing.stores import MemoryStore, SqliteStore, Store
+from windowing.trident.kinds import StateType
 
 pytestmark = pytest.mark.hypothesis  # for the long profile
 

@@ -14,16 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing import Activation, count, millis
-from windowing.core import aggregate as agg
-from windowing.core.eviction import Action, EvictionPolicy
-from windowing.core.executor import WindowedBoltExecutor
+from windowing.codec import dumps, loads
 from windowing.errors import BoltError, ConfigError, CorruptStateError
-from windowing.spark.codec import dumps, loads
+from windowing.spark.operator import SIDE_STREAM, Control, TaskStage, TurnResult
+from windowing.spark.rows import Part
 from windowing.spark.state import encode_table
-from windowing.spark.turn import SIDE_STREAM, Control, Part, TaskStage, TurnResult
+from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of, windowed_bolt
-from windowing.topology.letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
-from windowing.topology.runner import Fitted
+from windowing.topology.user_code import Fitted
+from windowing.windows import aggregate as agg
+from windowing.windows.eviction import Action, EvictionPolicy
+from windowing.windows.executor import WindowedBoltExecutor
 
 OUTPUT = "key string, ends long, ids array<long>, fresh array<long>, gone array<long>, total double"
 

@@ -11,19 +11,19 @@ import pytest
 
 from tests.chains import Chain
 from windowing import count, millis
-from windowing.core import aggregate as agg
 from windowing.errors import BoltError, UnreadableValueError, WindowingError
+from windowing.schema.hashing import key_hash
+from windowing.schema.tuples import Fields
+from windowing.spark.exchange import largest_of, timestamps_of
+from windowing.spark.operator import SIDE_STREAM, Control, TaskStage, TurnResult
 from windowing.spark.output import arrow_column
-from windowing.spark.pack import largest_of, timestamps_of
+from windowing.spark.rows import Part
 from windowing.spark.state import encode_table
-from windowing.spark.turn import SIDE_STREAM, Control, Part, TaskStage, TurnResult
 from windowing.spark.unreadable import Unreadable, held_record_type, python_values, unreadable_in
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout
-from windowing.topology.decorators import bolt_of, windowed_bolt
-from windowing.topology.hashing import key_hash
-from windowing.topology.marking import bolt
-from windowing.topology.tuples import Fields
+from windowing.topology.decorators import bolt, bolt_of, windowed_bolt
+from windowing.windows import aggregate as agg
 
 YEAR_10000 = 2_932_897
 BEFORE_CHRIST = -735_678  # 44 BC

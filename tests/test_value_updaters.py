@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.transactions.aggregators import CombinerValueUpdater, ReducerValueUpdater, ReplaceUpdater
+from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater, ReplaceUpdater
 
 
 class Sum:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.topology.types import FieldType
-from windowing.topology.values import Misfit, converter_of, timestamp_of
+from windowing.schema.types import FieldType
+from windowing.schema.values import Misfit, converter_of, timestamp_of
 
 Pair = namedtuple("Pair", "x y")
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.core.config import Semantics
-from windowing.core.watermark import WaterMarkEventGenerator
 from windowing.errors import ConfigError, SnapshotError
+from windowing.windows.config import Semantics
+from windowing.windows.watermark import WaterMarkEventGenerator
 
 
 def storm(*streams: str, lag_ms: int = 5) -> WaterMarkEventGenerator:

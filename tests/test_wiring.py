@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.spark.wiring import Wiring, wired
+from windowing.execution.stages import stages_of
+from windowing.spark.context import ExecutionContext, wired
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.marking import bolt
+from windowing.topology.decorators import bolt
 from windowing.topology.plan import Topology
-from windowing.topology.stages import stages_of
 
 
 @bolt(output="n long")
@@ -53,7 +53,7 @@ def test_a_plan_of_many_diamonds_is_looked_at_once(monkeypatch: Any) -> None:
         above = f"d{number}"
     wiring = wired(stages_of(builder.build()), acks={("other", "default"): 0})
     asked: list[str] = []
-    ask = Wiring.component
-    monkeypatch.setattr(Wiring, "component", lambda self, name: asked.append(name) or ask(self, name))
+    ask = ExecutionContext.component
+    monkeypatch.setattr(ExecutionContext, "component", lambda self, name: asked.append(name) or ask(self, name))
     assert [above in wiring.rooted for _ in range(10)] == [False] * 10
     assert len(asked) <= 3 * 40 + 1, "2^40 ways lead up"

@@ -13,8 +13,8 @@ from tests.dying import in_a_child
 from tests.state_world import Add
 from tests.store_contract import commit
 from windowing.errors import SupersededError
-from windowing.runtime.stores import MapStateFactory, SqliteStore, map_state
-from windowing.transactions.kinds import StateType
+from windowing.stores import MapStateFactory, SqliteStore, map_state
+from windowing.trident.kinds import StateType
 
 REFUSED = 7
 ADDED = {f"key-{n}": Add(1) for n in range(5)}

@@ -12,14 +12,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from windowing.core.measures import count
-from windowing.runtime import VirtualClock, run_trident
-from windowing.runtime.stores.factory import map_state
-from windowing.runtime.stores.records import SqliteRecordStore
-from windowing.runtime.stores.sqlite import SqliteMap, SqliteStore
-from windowing.topology.trident import Count, Sum, TridentTopology
-from windowing.transactions.batch_spouts import FixedBatchSpout
-from windowing.transactions.coordinator_rules import CoordinatorConfig
+from windowing.local import VirtualClock, run_trident
+from windowing.stores.factory import map_state
+from windowing.stores.sqlite import SqliteMap, SqliteRecordStore, SqliteStore
+from windowing.trident import Count, Sum, TridentTopology
+from windowing.trident.coordinator import CoordinatorConfig
+from windowing.trident.spouts import FixedBatchSpout
+from windowing.windows.measures import count
 
 SENTENCE = "to be or not to be that is the question to be"
 ROWS = [(word, number) for number, word in enumerate(SENTENCE.split())]

@@ -57,10 +57,10 @@ assert [row[:2] for row in counts] == [("cow", 1), ("the", 2)], found
 OTHER_EXTRAS = (
     PROMPTS
     + """
-import windowing.runtime.stores.postgres, windowing.runtime.stores.redis
-from windowing.runtime.stores.addresses import store_of
+import windowing.stores.postgres, windowing.stores.redis
+from windowing.stores.factory import store_of
 assert repr(store_of("postgresql://me:key@127.0.0.1/db")) and repr(store_of("redis://127.0.0.1:1/0"))
-from windowing.runtime.drawing import to_png, to_svg
+from windowing.local.drawing import to_png, to_svg
 assert "<svg" in to_svg(test.globs["topology"]) and to_png(test.globs["topology"])
 """
 )

@@ -1,5 +1,7 @@
 """`python -m windowing`: see windowing/cli.py."""
 
+from __future__ import annotations
+
 import sys
 
 

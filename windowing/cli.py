@@ -19,10 +19,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from windowing.errors import WindowingError, shown
+from windowing.errors import WindowingError, quote
 from windowing.testing.replay import replay
 
-__all__ = ["commands"]
+__all__ = [
+    "commands",
+]
+
 
 _NEEDED = ("length", "slide", "event_time", "stateful", "clock_start_ms", "ops", "events")
 
@@ -106,7 +109,7 @@ def _difference(found: list[Any], recorded: list[Any]) -> str | None:
         return None
     for number, (ours, theirs) in enumerate(zip(found, recorded, strict=False)):
         if ours != theirs:
-            return f"event {number}: recorded {shown(theirs, 300)}, now {shown(ours, 300)}"
+            return f"event {number}: recorded {quote(theirs, 300)}, now {quote(ours, 300)}"
     return f"recorded {len(recorded)} events, now {len(found)}"
 
 

@@ -37,14 +37,14 @@ __all__ = [
     "WindowingError",
     "WorkerLostError",
     "cause_of",
+    "describe_error",
     "printable",
+    "quote",
     "represented",
-    "shown",
-    "told",
 ]
 
 
-def shown(value: Any, limit: int = 200) -> str:
+def quote(value: Any, limit: int = 200) -> str:
     """Return `value` as it may stand in a message: its repr on one line, at most `limit` characters.
 
     >>> shown("a\\nb")
@@ -81,7 +81,7 @@ def cause_of(problem: BaseException) -> str:
     return str(problem.args[0]) if problem.args and problem.args[0] else "it failed"
 
 
-def told(problem: BaseException) -> str:
+def describe_error(problem: BaseException) -> str:
     """Return what `problem` says, on one line behind its name.
 
     >>> told(KeyError("k")), told(ValueError())

@@ -19,7 +19,7 @@ import pyarrow as pa
 from benchmarks.events import Events, events
 from windowing import Activation, Count, Duration, WindowConfig, WindowedBoltExecutor, count, millis, seconds
 from windowing.columnar import ColumnRows, Keys, Timestamps, columnar_executor
-from windowing.core import aggregate as agg
+from windowing.windows import aggregate as agg
 
 TURN_EVERY = 1_000
 """Events between two watermark turns, where events are given one at a time."""

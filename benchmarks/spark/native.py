@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from benchmarks.spark.stage import Input, checkpoint, figures, rows_of, spark, stream
-from windowing.spark.starting import BY_RENAME, FILE_MANAGER, session_with
+from windowing.spark.settings import BY_RENAME, FILE_MANAGER, session_with
 
 DEFAULT: Mapping[str, str] = {}
 IN_MEMORY = {

@@ -22,9 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.crash.job import FILES_PER_BATCH, Job, start
 from windowing.spark import FunctionSink
-from windowing.spark.operator import TaskProcessor, batch_id
-from windowing.spark.turn import TurnResult
-from windowing.spark.values import TaskValues
+from windowing.spark.operator import TaskProcessor, TurnResult, batch_id
+from windowing.spark.state import TaskValues
 
 ROOT = Path(__file__).parents[2]
 BATCHES = 5

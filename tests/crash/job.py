@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 from pyspark.sql import SparkSession
 
 from windowing import Action, EvictionPolicy, WindowingError, count, seconds, windowed_bolt
-from windowing.core import aggregate as agg
 from windowing.spark import FileSink, Sink, WindowedQuery, WindowedStream, session, windowed
+from windowing.windows import aggregate as agg
 
 COLUMNS = "id long, key string, at long, value double"
 FILES_PER_BATCH = 2

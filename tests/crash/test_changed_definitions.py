@@ -25,8 +25,8 @@ from tests.crash.harness import (
 )
 from tests.crash.job import COLUMNS, DEFINITIONS, Definition, Job, describe, start
 from windowing import WindowedBoltExecutor, bolt_of, count, seconds
-from windowing.core import aggregate as agg
 from windowing.errors import CheckpointError, DefinitionChangedError
+from windowing.windows import aggregate as agg
 
 pytestmark = pytest.mark.crash
 

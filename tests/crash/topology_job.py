@@ -22,7 +22,7 @@ from windowing import seconds, sliding, tumbling
 from windowing.spark import FileSink, Root, Sink, SqliteQueue, WindowedQuery, session, submit
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.marking import bolt
+from windowing.topology.decorators import bolt
 from windowing.topology.plan import Topology
 
 FIELDS = "id long, key string, at long, value double"

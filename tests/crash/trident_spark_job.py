@@ -19,13 +19,13 @@ from pyspark.sql import SparkSession
 
 from tests.crash.job import FILES_PER_BATCH
 from windowing import seconds
-from windowing.runtime.stores.factory import map_state, snapshot_state
-from windowing.runtime.stores.sqlite import SqliteStore
 from windowing.spark import FileSink, Sink, WindowedQuery, session, submit_trident
+from windowing.stores.factory import map_state, snapshot_state
+from windowing.stores.sqlite import SqliteStore
 from windowing.topology.components import InputSpout
-from windowing.topology.trident import builtins as b
-from windowing.topology.trident.topology import TridentTopology
-from windowing.transactions.kinds import StateType
+from windowing.trident import builtins as b
+from windowing.trident.kinds import StateType
+from windowing.trident.streams import TridentTopology
 
 FIELDS = "id long, key string, at long, value double"
 

@@ -25,11 +25,11 @@ from tests.services.test_server_stores import store_on
 from tests.state_world import Add
 from tests.store_contract import commit
 from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError
-from windowing.runtime.stores import map_state
-from windowing.runtime.stores.postgres import PostgresStore
-from windowing.runtime.stores.remote import masked
-from windowing.transactions.kinds import StateType
-from windowing.transactions.rows import Place
+from windowing.stores import map_state
+from windowing.stores.postgres import PostgresStore
+from windowing.stores.remote import masked
+from windowing.trident.fence import PartitionId
+from windowing.trident.kinds import StateType
 
 ROUND_TRIPS_OF_A_BATCH = 2
 SERVICES = ROOT / ".services"
@@ -156,7 +156,7 @@ def test_a_lock_of_somebody_else_is_waited_for_no_longer_than_the_patience() -> 
 
 def test_timeouts_that_the_address_asks_for_are_kept_if_they_are_shorter() -> None:
     url = f"{address('postgres')}?options=-c%20statement_timeout%3D200%20-c%20lock_timeout%3D90min"
-    with closing(PostgresStore(url, PATIENCE_S).open(Place("counts", 0, 1))) as rows:
+    with closing(PostgresStore(url, PATIENCE_S).open(PartitionId("counts", 0, 1))) as rows:
         rows.multi_get([])
         db: Any = rows._db
         assert db.execute("SHOW statement_timeout").fetchone() == ("200ms",)

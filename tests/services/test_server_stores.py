@@ -11,12 +11,12 @@ import redis
 from tests.services.conftest import address
 from tests.store_contract import *  # noqa: F403
 from windowing.errors import CorruptStateError
-from windowing.runtime import TridentResult, VirtualClock, run_trident
-from windowing.runtime.stores import Store, map_state
-from windowing.runtime.stores.postgres import PostgresStore
-from windowing.runtime.stores.redis import RedisStore
-from windowing.topology.trident import Count, TridentTopology
-from windowing.transactions.batch_spouts import FixedBatchSpout
+from windowing.local import TridentResult, VirtualClock, run_trident
+from windowing.stores import Store, map_state
+from windowing.stores.postgres import PostgresStore
+from windowing.stores.redis import RedisStore
+from windowing.trident import Count, TridentTopology
+from windowing.trident.spouts import FixedBatchSpout
 
 
 def store_on(server: str, url: str | None = None, patience_s: float = 20) -> Store:

@@ -10,9 +10,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.services.test_server_stores import store_on
 from tests.state_world import StateWorld
-from windowing.runtime.stores import Store
-from windowing.transactions.kinds import StateType
-from windowing.transactions.rows import BackingMap, Place
+from windowing.stores import Store
+from windowing.trident.fence import BackingMap, PartitionId
+from windowing.trident.kinds import StateType
 
 
 class Renamed:
@@ -22,7 +22,7 @@ class Renamed:
         self.store = store
         self.name = f"counts_{uuid.uuid4().hex[:12]}"
 
-    def open(self, place: Place) -> BackingMap:
+    def open(self, place: PartitionId) -> BackingMap:
         return self.store.open(place._replace(state=self.name))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from tests.spark.test_query import batches, late_rows, plain_windows
-from windowing.core import aggregate as agg
-from windowing.core.measures import seconds
 from windowing.topology.decorators import sliding
+from windowing.windows import aggregate as agg
+from windowing.windows.measures import seconds
 
 DECLARED: dict[str, Any] = {
     "timestamp": "ts",

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing.core.config import WindowConfig
-from windowing.core.measures import count, seconds
 from windowing.spark.control import (
     DRAIN_FILE,
     control_folder,
@@ -18,6 +16,8 @@ from windowing.spark.control import (
     write_drain,
 )
 from windowing.spark.hadoop import literal_path
+from windowing.windows.config import WindowConfig
+from windowing.windows.measures import count, seconds
 
 
 def collected(rows: DataFrame, checkpoint: Path) -> dict[int, list[tuple[int, str]]]:

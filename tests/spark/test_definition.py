@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from windowing.core.measures import count, seconds
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError
 from windowing.spark.definition import describe, keep, pending_batch
 from windowing.topology.decorators import bolt_of, sliding
+from windowing.windows.measures import count, seconds
 
 SCHEMA = "k string not null, ts long, v double"
 

@@ -20,8 +20,6 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from windowing import errors
-from windowing.core.measures import count, seconds
-from windowing.core.windows import ListContent, TupleWindow
 from windowing.errors import (
     BoltError,
     CheckpointError,
@@ -38,7 +36,9 @@ from windowing.spark.failpoints import hit
 from windowing.spark.failures import About, WorkerError, damaged_file, is_of_spark, marked, unwrapped
 from windowing.spark.hadoop import Folder
 from windowing.topology.decorators import bolt_of, tumbling
-from windowing.topology.runner import BoltRunner
+from windowing.topology.user_code import BoltRunner
+from windowing.windows.events import ListContent, TupleWindow
+from windowing.windows.measures import count, seconds
 
 OK = [{"k": "a", "ts": ts, "v": 1.0} for ts in (500, 2500)]
 

@@ -32,9 +32,9 @@ from flights_screen import Screen  # noqa: E402
 from flights_states import PARTITIONS, QUERY, States, check  # noqa: E402
 
 from windowing.spark import ParquetSink  # noqa: E402
-from windowing.transactions.aggregators import ReplaceUpdater  # noqa: E402
-from windowing.transactions.attempt import TransactionAttempt  # noqa: E402
-from windowing.transactions.rows import Owner  # noqa: E402
+from windowing.trident.fence import Owner  # noqa: E402
+from windowing.trident.kinds import TransactionAttempt  # noqa: E402
+from windowing.trident.states import ReplaceUpdater  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,12 +10,12 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from windowing.core.measures import seconds
 from windowing.spark import FunctionSink, MemorySink, submit
-from windowing.spark.handover import LIMIT, SMALL_BYTES, Handover
+from windowing.spark.settings import LIMIT, SMALL_BYTES, ArrowBatchLimit
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import tumbling
+from windowing.windows.measures import seconds
 
 NONE = str(2**31 - 1)
 
@@ -41,13 +41,13 @@ class Session:
         del self.given[name]
 
 
-def inside(handover: Handover, session: Any) -> dict[str, str]:
+def inside(handover: ArrowBatchLimit, session: Any) -> dict[str, str]:
     with handover.of_batch(session):
         return dict(session.given)
 
 
 def test_the_first_batch_keeps_the_limit_and_the_batch_after_a_small_one_goes_without() -> None:
-    handover, session = Handover(), Session(other="x")
+    handover, session = ArrowBatchLimit(), Session(other="x")
     assert inside(handover, session) == {"other": "x"}
     for largest, lifted in ((SMALL_BYTES, True), (SMALL_BYTES + 1, False), (0, True), (None, True)):
         handover.took(largest)
@@ -56,13 +56,13 @@ def test_the_first_batch_keeps_the_limit_and_the_batch_after_a_small_one_goes_wi
 
 
 def test_a_limit_of_the_users_stays() -> None:
-    handover, session = Handover(), Session(**{LIMIT: "1m"})
+    handover, session = ArrowBatchLimit(), Session(**{LIMIT: "1m"})
     handover.took(1)
     assert inside(handover, session) == session.given == {LIMIT: "1m"}
 
 
 def test_a_batch_that_fails_leaves_the_limit_as_it_was() -> None:
-    handover, session = Handover(), Session()
+    handover, session = ArrowBatchLimit(), Session()
     handover.took(1)
     with pytest.raises(ZeroDivisionError), handover.of_batch(session):  # type: ignore[arg-type]
         raise ZeroDivisionError

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError
-from windowing.spark.labels import task_labels
+from windowing.spark.control import task_labels
 
 
 @pytest.mark.parametrize(("tasks", "partitions"), [(1, 1), (2, 2), (5, 3), (3, 8), (16, 16)])

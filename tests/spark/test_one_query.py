@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from windowing.core.measures import seconds
 from windowing.errors import CheckpointError, DrainedCheckpointError
-from windowing.spark import FunctionSink, MemorySink, one_query, submit, windowed
+from windowing.spark import FunctionSink, MemorySink, settings, submit, windowed
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import tumbling
+from windowing.windows.measures import seconds
 
 ROWS = [{"k": "a", "ts": ts, "v": 1.0} for ts in (500, 2500)]
 EVERY = timedelta(milliseconds=200)
@@ -34,7 +34,7 @@ def bolt(length: int = 1) -> Any:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query that goes on is not waited for."""
-    monkeypatch.setattr(one_query, "_ENDING_S", 0.0)
+    monkeypatch.setattr(settings, "_ENDING_S", 0.0)
 
 
 def test_a_second_start_is_refused_while_the_first_query_goes_on_and_works_right_after_it(
@@ -79,11 +79,11 @@ def test_a_topology_is_refused_too(
 
 
 def test_a_query_that_is_about_to_end_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
-    first = one_query.take(spark, str(tmp_path))
+    first = settings.take(spark, str(tmp_path))
     threading.Timer(0.3, first.set).start()
     began = time.monotonic()
-    second = one_query.take(spark, str(tmp_path))
-    assert 0.2 < time.monotonic() - began < one_query._ENDING_S
+    second = settings.take(spark, str(tmp_path))
+    assert 0.2 < time.monotonic() - began < settings._ENDING_S
     assert second is not first
 
 

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError
-from windowing.spark.pack import CLOCK_BITS, TASK, TIMESTAMP, Packer, packed, task_column, timestamps_of
-from windowing.spark.state import decode_table
-from windowing.topology.values import InvalidTimestampWarning
+from windowing.schema.values import InvalidTimestampWarning
+from windowing.spark.exchange import CLOCK_BITS, TASK, Packer, packed, task_column, timestamps_of
+from windowing.spark.state import TIMESTAMP, decode_table
 
 UTC = datetime.UTC
 NOON = 1_000_000

@@ -18,8 +18,6 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from windowing.core import aggregate as agg
-from windowing.core.measures import count, millis, seconds
 from windowing.errors import (
     CheckpointError,
     ConfigError,
@@ -30,6 +28,8 @@ from windowing.errors import (
 from windowing.spark import FunctionSink, MemorySink, MetricsListener, ParquetSink, control, windowed
 from windowing.spark.control import DRAIN_FILE
 from windowing.topology.decorators import sliding, tumbling, windowed_bolt
+from windowing.windows import aggregate as agg
+from windowing.windows.measures import count, millis, seconds
 
 LENGTH, SLIDE = 4000, 2000
 LOCK = threading.Lock()

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import ConfigError, CorruptStateError
 from windowing.spark import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink
+from windowing.spark.definition import OutputOwner, owner_of
 from windowing.spark.hadoop import Folder
-from windowing.spark.owners import Owner, owner_of
 from windowing.spark.sinks import claim
 
 
@@ -115,8 +115,8 @@ def test_a_damaged_schema_file_is_named(spark: SparkSession, tmp_path: Path) -> 
 def test_a_stream_that_has_had_no_row_reads_as_no_rows_of_its_declared_schema(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
-    from windowing.core.measures import count
     from windowing.topology.decorators import tumbling
+    from windowing.windows.measures import count
 
     @tumbling(count(2), timestamp="ts", late_stream="late", output="n long, at timestamp")
     def pairs(window: Any) -> Any:
@@ -171,8 +171,8 @@ def test_a_function_is_a_sink_and_noop_evaluates_everything(spark: SparkSession)
 def test_the_files_of_a_query_are_those_of_its_batches(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
-    from windowing.core.measures import count
     from windowing.topology.decorators import tumbling
+    from windowing.windows.measures import count
 
     @tumbling(count(2), timestamp="ts", output="n long")
     def pairs(window: Any) -> Any:
@@ -267,7 +267,7 @@ def test_a_damaged_owner_is_named_and_never_replaced(spark: SparkSession, tmp_pa
     out = Folder(spark, str(tmp_path / "out"))
     out.write("_owner.json", content)
     with pytest.raises(CorruptStateError, match=r"out/_owner\.json"):
-        ParquetSink(out.path).claim(spark, Owner("a", "b"))
+        ParquetSink(out.path).claim(spark, OutputOwner("a", "b"))
     assert out.read("_owner.json") == content
     Folder(spark, str(tmp_path / "ck/windowing")).write("query.json", content)
     with pytest.raises(CorruptStateError, match=r"windowing/query\.json"):
@@ -277,8 +277,8 @@ def test_a_damaged_owner_is_named_and_never_replaced(spark: SparkSession, tmp_pa
 def test_a_second_run_on_an_old_output_folder_is_refused_before_anything_is_written(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
-    from windowing.core.measures import count
     from windowing.topology.decorators import tumbling
+    from windowing.windows.measures import count
 
     @tumbling(count(2), timestamp="ts", late_stream="late", output="n long")
     def pairs(window: Any) -> Any:

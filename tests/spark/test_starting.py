@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from windowing.core.measures import seconds
 from windowing.errors import SessionError
 from windowing.spark import FunctionSink, windowed
 from windowing.spark.hadoop import Folder
-from windowing.spark.starting import FILE_MANAGER, settings_of
+from windowing.spark.settings import FILE_MANAGER, settings_of
 from windowing.topology.decorators import tumbling
+from windowing.windows.measures import seconds
 
 BY_CONTEXT = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
 PARTITIONS = "spark.sql.shuffle.partitions"

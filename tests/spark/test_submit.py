@@ -10,15 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.chains import clustered
-from windowing.core.measures import count, millis, seconds
 from windowing.errors import FailedException
 from windowing.spark import MemorySink, submit
-from windowing.spark.outlets import outlet_names
+from windowing.spark.sinks import outlet_names
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout
-from windowing.topology.decorators import sliding, tumbling
-from windowing.topology.marking import bolt
+from windowing.topology.decorators import bolt, sliding, tumbling
 from windowing.topology.plan import Topology
+from windowing.windows.measures import count, millis, seconds
 
 WORDS = "word string, at long"
 SENTENCES = [
@@ -293,7 +292,7 @@ def test_a_state_can_be_asked_for_all_it_holds(same: Both, spark: SparkSession) 
 
 
 @pytest.mark.filterwarnings(
-    "ignore::windowing.topology.support.LostFieldsWarning"
+    "ignore::windowing.execution.support.LostFieldsWarning"
 )  # its attempts are those of one batch
 def test_failing_bolts_are_tried_again_and_leave_no_trace(same: Both) -> None:
     @bolt(output="word string, attempt long")

@@ -12,17 +12,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from windowing.acking.batches import BatchLedger, BatchRecord, Partial
-from windowing.core.measures import count, millis, seconds
+from windowing.acking.batches import BatchLedger, BatchRecord, RootPartial
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, FailedException, SourceError
 from windowing.spark import MemorySink, ParquetSink, SqliteQueue, submit
-from windowing.spark.ack_log import AckLog
+from windowing.spark.acks import AckLog
 from windowing.spark.spouts import Root
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.decorators import tumbling
-from windowing.topology.marking import bolt
+from windowing.topology.decorators import bolt, tumbling
 from windowing.topology.plan import Topology
+from windowing.windows.measures import count, millis, seconds
 
 WORDS = "word string, at long"
 
@@ -215,7 +214,7 @@ def test_a_spout_is_a_streaming_dataframe_of_its_own(spark: SparkSession, tmp_pa
 
 def record(batch: int) -> BatchRecord:
     """Return a record whose root is acked at once in every second batch, and waits for ever in the others."""
-    partials = (Partial(batch << 16, 1, 1),) if batch % 2 else ()
+    partials = (RootPartial(batch << 16, 1, 1),) if batch % 2 else ()
     return BatchRecord(batch, {batch << 16: [{"0": batch}, {"0": batch + 1}]}, partials, batch - 2)
 
 

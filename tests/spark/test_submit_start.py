@@ -12,16 +12,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from windowing.core.measures import count, seconds
 from windowing.errors import BoltError, ConfigError, DefinitionChangedError, DrainedCheckpointError, FailedException
+from windowing.schema.types import Schema
 from windowing.spark import MemorySink, ParquetSink, submit
-from windowing.spark.arrow_types import arrow_schema
+from windowing.spark.spouts import arrow_schema
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.decorators import tumbling
-from windowing.topology.marking import bolt, spout
+from windowing.topology.decorators import bolt, spout, tumbling
 from windowing.topology.plan import Topology
-from windowing.topology.schema import Schema
+from windowing.windows.measures import count, seconds
 
 WORDS = "word string, at long"
 

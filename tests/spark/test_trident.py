@@ -14,21 +14,21 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from windowing.core.measures import count, seconds
 from windowing.errors import ConfigError, CorruptStateError, FailedException, ReportedFailedException, SupersededError
-from windowing.runtime import VirtualClock
-from windowing.runtime.stores.factory import map_state, snapshot_state
-from windowing.runtime.stores.memory import MemoryStore
-from windowing.runtime.stores.sqlite import SqliteStore
-from windowing.runtime.trident import run_trident
+from windowing.local import VirtualClock
+from windowing.local.trident_cluster import run_trident
 from windowing.spark import MemorySink, SqliteQueue, submit_trident
+from windowing.stores.factory import map_state, snapshot_state
+from windowing.stores.memory import MemoryStore
+from windowing.stores.sqlite import SqliteStore
 from windowing.topology.components import InputSpout
-from windowing.topology.trident import builtins as b
-from windowing.topology.trident.joining import JoinType
-from windowing.topology.trident.stateful import StateSpec
-from windowing.topology.trident.topology import TridentTopology
-from windowing.transactions.coordinator_rules import OnFailure
-from windowing.transactions.kinds import Guarantee, StateType
+from windowing.trident import builtins as b
+from windowing.trident.coordinator import OnFailure
+from windowing.trident.kinds import Guarantee, StateType
+from windowing.trident.operations import JoinType
+from windowing.trident.state_operations import StateSpec
+from windowing.trident.streams import TridentTopology
+from windowing.windows.measures import count, seconds
 
 SALES = "shop string, item string, n long, at long"
 DAYS = [

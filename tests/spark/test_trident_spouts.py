@@ -8,23 +8,22 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing.core.measures import seconds
 from windowing.errors import CheckpointError, ConfigError, FailedException
-from windowing.runtime.stores.factory import map_state
-from windowing.runtime.stores.records import SqliteRecordStore
-from windowing.runtime.stores.sqlite import SqliteStore
 from windowing.spark import FunctionSink, MemorySink, submit_trident
-from windowing.topology.trident import builtins as b
-from windowing.topology.trident.topology import TridentTopology
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.batch_spouts import FixedBatchSpout
-from windowing.transactions.coordinator_rules import Readiness
-from windowing.transactions.spouts import (
+from windowing.stores.factory import map_state
+from windowing.stores.sqlite import SqliteRecordStore, SqliteStore
+from windowing.trident import builtins as b
+from windowing.trident.coordinator import Readiness
+from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.spouts import (
+    FixedBatchSpout,
     IOpaquePartitionedTridentSpout,
     IPartitionedTridentSpout,
     PartitionedCoordinator,
     PartitionedEmitter,
 )
+from windowing.trident.streams import TridentTopology
+from windowing.windows.measures import seconds
 
 SIZES = {"x": 9, "y": 4, "z": 0}
 LAST = 5

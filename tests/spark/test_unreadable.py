@@ -15,8 +15,8 @@ from windowing import seconds, windowed_bolt
 from windowing.spark import MemorySink, ParquetSink, submit, submit_trident, windowed
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.marking import bolt
-from windowing.topology.trident.topology import TridentTopology
+from windowing.topology.decorators import bolt
+from windowing.trident.streams import TridentTopology
 
 FIELDS = "at long, v long, day date, word string, __seq long, __ts long, __TASK long"
 

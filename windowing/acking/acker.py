@@ -1,4 +1,30 @@
-"""Acker: says of each tuple tree, exactly once, that it was acked or that it failed.
+"""The ledger of the acker: what may happen to a root, as a table, and how a root is held, as one integer.
+
+    UNKNOWN   not held
+    OPEN      init has come, edges are outstanding
+    EARLY     acks came before their init
+    DOOMED    a fail came before its init
+    CLOSED    failed; kept for one more timeout, so that what the rest of the tree still sends is known to be late
+
+    bits   0..63      64..65   66..81               82..105   106...
+           value      state    last seen component  task      deadline in ms (0 with rotation)
+
+Laws: `TRANSITIONS` is all that can happen; a pair that is not in it is an error. The state OPEN is 0, so a root whose value
+and state are both 0 is complete. A closed root keeps no value that matters. An acked root leaves nothing: by the laws of
+acker.py no message of a complete tree is still under way.
+
+Anchors: what one tuple carries of the trees it belongs to, and what its ack says to the acker.
+
+    spout emits a, b:   a {root: e1}   b {root: e2}      init(root, e1 ^ e2)
+    bolt anchors c to a:               c {root: e3}      a has made e3
+    bolt acks a:                                         ack(root, e1 ^ e3)
+    bolt acks c:                                         ack(root, e3)
+
+Laws: edge ids come from the driver's seeded generator, 64 bits, none of them 0. Each delivery of a tuple (to one task, say)
+has anchors of its own. A tuple is acked or failed once; what is anchored to it is emitted before that. This is the place
+where repeated acks stop: the acker cannot see them.
+
+Acker: says of each tuple tree, exactly once, that it was acked or that it failed.
 
     spout  --init(root, e1 ^ e2)-->  +-------+
     bolt   --ack(root, e1 ^ e3)--->  | value |  --Acked-->  spout task      when the value is zero
@@ -17,7 +43,7 @@ Laws
   message (2T after the last init) the ledger is empty.
 - A message for a failed root is `late`: counted, without effect. One that comes after that T begins an entry that nobody
   completes, and that leaves silently T later (`orphaned`): no effect is possible without an init, and no root begins twice.
-- XOR cannot tell a message that comes twice: it undoes the first. Who sends acks once for each tuple (anchors.py), over a
+- XOR cannot tell a message that comes twice: it undoes the first. Who sends acks once for each tuple (acker.py), over a
   channel that does not repeat, or that repeats with a number that the driver drops by, keeps this law.
 - An entry has changed the machine wholly when it returns; its effects are data. A driver may enter again while it performs
   them, and one that drops them has lost them.
@@ -27,47 +53,312 @@ Time comes in with each message, and never falls: a smaller `now_ms` counts as t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from functools import reduce
+from operator import xor
+from typing import Any, NamedTuple
 
-from windowing.acking.ledger import (
-    BELOW_DEADLINE,
-    DEADLINE_SHIFT,
-    MAX_COMPONENTS,
-    MAX_TASK,
-    SEEN_MASK,
-    SEEN_SHIFT,
-    STATE_BITS,
-    STATE_MASK,
-    TASK_MASK,
-    TASK_SHIFT,
-    TRANSITIONS,
-    UNSEEN,
-    UNSTATED,
-    VALUE_MASK,
-    WITH_ROTATION,
-    Acked,
-    Cause,
-    Cell,
-    Failed,
-    Reason,
-    Row,
-    State,
-    deadline_of,
-    pack,
-    state_of,
-    unpack,
-)
 from windowing.acking.timeouts import Timeouts, timeouts_of
-from windowing.errors import AckError, SnapshotError, shown
+from windowing.errors import AckError, SnapshotError, quote
 
-__all__ = ["Acker", "Tally"]
+__all__ = [
+    "MAX_COMPONENTS",
+    "MAX_TASK",
+    "TRANSITIONS",
+    "WITH_ROTATION",
+    "Acked",
+    "Acker",
+    "AckerCounts",
+    "Anchors",
+    "Failed",
+    "Reason",
+    "RootCell",
+    "RootEvent",
+    "RootState",
+    "RootTransition",
+    "anchored",
+    "mermaid",
+    "pack",
+    "unpack",
+    "xor_of",
+]
+
+
+class Reason(Enum):
+    """Why a tree failed: somebody said so, or its time was over."""
+
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+
+
+class Acked(NamedTuple):
+    """Every edge of the tree was acked and none failed: tell the spout task. A NamedTuple, for one is made per root."""
+
+    root: int
+    task: int
+
+
+class Failed(NamedTuple):
+    """The tree failed: tell the spout task. `seen` is the component that sent the last message of it, if any told."""
+
+    root: int
+    task: int
+    reason: Reason
+    seen: str | None
+
+
+class RootState(Enum):
+    """What the ledger knows of a root."""
+
+    UNKNOWN = "unknown"
+    OPEN = "open"
+    EARLY = "early"
+    DOOMED = "doomed"
+    CLOSED = "closed"
+
+
+class RootEvent(Enum):
+    """What happens to a root. The two zeros are an init and an ack after which the value is zero."""
+
+    INIT = "init"
+    INIT_ZERO = "init, value 0"
+    ACK = "ack"
+    ACK_ZERO = "ack, value 0"
+    FAIL = "fail"
+    RESET = "reset"
+    DEADLINE = "deadline"
+
+
+class RootTransition(NamedTuple):
+    """What follows: the next state, the effect (Failed with a reason), and whether a new timeout begins."""
+
+    then: RootState
+    effect: type[Acked] | Reason | None = None
+    renews: bool = False
+
+
+_U, _O, _E, _D, _C = RootState.UNKNOWN, RootState.OPEN, RootState.EARLY, RootState.DOOMED, RootState.CLOSED
+
+TRANSITIONS: dict[tuple[RootState, RootEvent], RootTransition] = {
+    (_U, RootEvent.INIT): RootTransition(_O, renews=True),
+    (_U, RootEvent.INIT_ZERO): RootTransition(_U, Acked),  # a spout's tuple that nobody receives
+    (_U, RootEvent.ACK): RootTransition(_E, renews=True),
+    (_U, RootEvent.ACK_ZERO): RootTransition(_E, renews=True),
+    (_U, RootEvent.FAIL): RootTransition(_D, renews=True),
+    (_U, RootEvent.RESET): RootTransition(
+        _U
+    ),  # nothing to reset yet; the init that may follow has a whole timeout anyway
+    (_O, RootEvent.ACK): RootTransition(_O),
+    (_O, RootEvent.ACK_ZERO): RootTransition(_U, Acked),
+    (_O, RootEvent.FAIL): RootTransition(_C, Reason.FAILED, renews=True),
+    (_O, RootEvent.RESET): RootTransition(_O, renews=True),
+    (_O, RootEvent.DEADLINE): RootTransition(_C, Reason.TIMEOUT, renews=True),
+    (_E, RootEvent.INIT): RootTransition(_O, renews=True),
+    (_E, RootEvent.INIT_ZERO): RootTransition(_U, Acked),
+    (_E, RootEvent.ACK): RootTransition(_E),
+    (_E, RootEvent.ACK_ZERO): RootTransition(_E),
+    (_E, RootEvent.FAIL): RootTransition(
+        _D, renews=True
+    ),  # remembered for T since the fail, as in Storm, not since the first ack
+    (_E, RootEvent.RESET): RootTransition(_E, renews=True),
+    (_E, RootEvent.DEADLINE): RootTransition(
+        _U
+    ),  # its init was lost: who sent it knows no ack, and times out on its own
+    (_D, RootEvent.INIT): RootTransition(
+        _C, Reason.FAILED, renews=True
+    ),  # a fail wins over a zero; in Storm the zero wins
+    (_D, RootEvent.INIT_ZERO): RootTransition(_C, Reason.FAILED, renews=True),
+    (_D, RootEvent.ACK): RootTransition(_D),
+    (_D, RootEvent.ACK_ZERO): RootTransition(_D),
+    (_D, RootEvent.FAIL): RootTransition(_D, renews=True),
+    (_D, RootEvent.RESET): RootTransition(_D, renews=True),
+    (_D, RootEvent.DEADLINE): RootTransition(_U),
+    (_C, RootEvent.ACK): RootTransition(_C),
+    (_C, RootEvent.ACK_ZERO): RootTransition(_C),
+    (_C, RootEvent.FAIL): RootTransition(_C),
+    (_C, RootEvent.RESET): RootTransition(_C),
+    (_C, RootEvent.DEADLINE): RootTransition(_U),
+}
+
+WITH_ROTATION: dict[tuple[RootState, RootEvent], RootTransition] = {
+    **TRANSITIONS,
+    (_E, RootEvent.INIT): RootTransition(_O),
+}
+"""The transitions of an acker with rotation: as in Storm an entry keeps the age that it had before its init."""
+
+VALUE_MASK = (1 << 64) - 1
+STATE_SHIFT, SEEN_SHIFT, TASK_SHIFT, DEADLINE_SHIFT = 64, 66, 82, 106
+MAX_COMPONENTS = (1 << (TASK_SHIFT - SEEN_SHIFT)) - 1
+MAX_TASK = (1 << (DEADLINE_SHIFT - TASK_SHIFT)) - 1
+STATE_MASK = 3 << STATE_SHIFT
+SEEN_MASK = MAX_COMPONENTS << SEEN_SHIFT
+TASK_MASK = MAX_TASK << TASK_SHIFT
+BELOW_DEADLINE = (1 << DEADLINE_SHIFT) - 1
+UNSEEN, UNSTATED = ~SEEN_MASK, ~STATE_MASK
+
+STATES = (RootState.OPEN, RootState.EARLY, RootState.DOOMED, RootState.CLOSED)
+STATE_BITS = {state: number << STATE_SHIFT for number, state in enumerate(STATES)}
+
+
+class RootCell(NamedTuple):
+    """A root as the ledger holds it; `seen` is the number of a component, 0 for none."""
+
+    state: RootState
+    value: int
+    task: int
+    seen: int
+    deadline_ms: int
+
+
+def pack(cell: RootCell) -> int:
+    """Return the integer of a cell: 48 bytes, where an object of its own with its fields takes 130.
+
+    >>> unpack(pack(Cell(State.DOOMED, value=2**64 - 1, task=7, seen=3, deadline_ms=1_700_000_000_000)))
+    Cell(state=<State.DOOMED: 'doomed'>, value=18446744073709551615, task=7, seen=3, deadline_ms=1700000000000)
+    """
+    return (
+        cell.value
+        | STATE_BITS[cell.state]
+        | cell.seen << SEEN_SHIFT
+        | cell.task << TASK_SHIFT
+        | cell.deadline_ms << DEADLINE_SHIFT
+    )
+
+
+def unpack(cell: int) -> RootCell:
+    """Return the cell of an integer."""
+    return RootCell(
+        state_of(cell),
+        cell & VALUE_MASK,
+        (cell & TASK_MASK) >> TASK_SHIFT,
+        (cell & SEEN_MASK) >> SEEN_SHIFT,
+        deadline_of(cell),
+    )
+
+
+def state_of(cell: int) -> RootState:
+    """Return the state of a held root."""
+    return STATES[(cell & STATE_MASK) >> STATE_SHIFT]
+
+
+def deadline_of(cell: int) -> int:
+    """Return the deadline of a held root, 0 with rotation."""
+    return cell >> DEADLINE_SHIFT
+
+
+def mermaid() -> str:
+    """Return the table as a mermaid state diagram, for the docs.
+
+    >>> print(mermaid().splitlines()[2].strip())
+    unknown --> open: init
+    """
+    edges: dict[tuple[RootState, RootState, str], list[str]] = {}
+    for (state, cause), row in TRANSITIONS.items():
+        if isinstance(row.effect, Reason):
+            effect = f" / Failed({row.effect.name})"
+        elif row.effect is Acked:
+            effect = " / Acked"
+        else:
+            effect = " / new timeout" if row.renews and state is row.then else ""
+        edges.setdefault((state, row.then, effect), []).append(cause.value.replace(", value 0", " to 0"))
+    lines = ["stateDiagram-v2", "    [*] --> unknown"]
+    for (state, then, effect), causes in edges.items():
+        lines.append(f"    {state.value} --> {then.value}: {', '.join(causes)}{effect}")
+    return "\n".join(lines)
+
+
+# -- Anchors ---------------------------------------------------------------------------------------------------------------------
+
+
+def xor_of(ids: Iterable[int]) -> int:
+    """Return the XOR of edge ids, 0 for none.
+
+    >>> xor_of([0b011, 0b110])
+    5
+    """
+    return reduce(xor, ids, 0)
+
+
+class Anchors:
+    """The edges of one delivered tuple: root -> edge id; an unanchored tuple has none.
+
+    >>> edges = iter([0b001, 0b010, 0b100])
+    >>> first = Anchors({7: next(edges)})
+    >>> child = anchored([first], lambda: next(edges))
+    >>> first.ack(), child.ack()
+    ([(7, 3)], [(7, 2)])
+    """
+
+    __slots__ = ("_made", "_settled", "edges")
+
+    def __init__(self, edges: dict[int, int]) -> None:
+        for edge in edges.values():
+            if not 0 < edge < 1 << 64:
+                raise AckError(f"an edge id is in (0, 2**64), got {quote(edge)}; draw it with getrandbits(64), 0 again")
+        self.edges = edges
+        self._made = 0
+        self._settled = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether the tuple was acked or failed; a driver that is lenient with users asks before it acks."""
+        return self._settled
+
+    def make(self, edge: int) -> None:
+        """Take note of an edge to a tuple that is anchored to this one."""
+        self.require_open()
+        self._made ^= edge
+
+    def require_open(self) -> None:
+        """Raise AckError if the tuple was acked or failed: nothing can be anchored to it any more."""
+        if self._settled:
+            raise AckError(
+                f"a tuple was anchored to one that was acked or failed before (roots {quote(list(self.edges))}); "
+                "emit first, then ack"
+            )
+
+    def ack(self) -> list[tuple[int, int]]:
+        """Settle the tuple; return (root, xor) for each ack message. Raises AckError the second time."""
+        self._settle()
+        return [(root, edge ^ self._made) for root, edge in self.edges.items()]
+
+    def fail(self) -> list[int]:
+        """Settle the tuple; return the roots that fail. Raises AckError the second time."""
+        self._settle()
+        return list(self.edges)
+
+    def _settle(self) -> None:
+        if self._settled:
+            raise AckError(
+                f"a tuple was acked or failed twice (roots {quote(list(self.edges))}); settle each tuple once, "
+                "a BasicBolt does it by itself"
+            )
+        self._settled = True
+
+
+def anchored(anchors: Iterable[Anchors], next_edge: Callable[[], int]) -> Anchors:
+    """Return the anchors of a tuple emitted to one task and anchored to those of `anchors`, each with an edge of its own.
+
+    Cost: one edge id per anchor and an XOR per root of it. Source: Storm's `BoltOutputCollectorImpl.boltEmit`.
+    """
+    edges: dict[int, int] = {}
+    for anchor in anchors:
+        edge = next_edge()
+        anchor.make(edge)
+        for root in anchor.edges:
+            edges[root] = edges.get(root, 0) ^ edge
+    return Anchors(edges)
+
+
+# -- Acker -----------------------------------------------------------------------------------------------------------------------
+
 
 _VERSION = 1
 _NOTHING: Iterator[Any] = iter(())
 
 
-class Tally:
+class AckerCounts:
     """What became of the roots: inited == acked + failed + timed_out + open, at any time.
 
     `late` counts messages for roots that had failed, `orphaned` roots whose init never came.
@@ -108,7 +399,7 @@ class Acker:
     """
 
     def __init__(self, timeout_ms: int = 30_000, rotation: int | None = None) -> None:
-        self.tally = Tally()
+        self.tally = AckerCounts()
         self._timeout_ms = timeout_ms
         self._rotation = rotation
         self._now_ms = 0
@@ -133,7 +424,7 @@ class Acker:
             held.put(root, held.deadline(now_ms) << DEADLINE_SHIFT | task << TASK_SHIFT | xor, now_ms)
             return _NOTHING
         cell = xor if cell is None else cell ^ xor
-        cause = Cause.INIT if cell & VALUE_MASK else Cause.INIT_ZERO
+        cause = RootEvent.INIT if cell & VALUE_MASK else RootEvent.INIT_ZERO
         state, row = self._row(root, cause)
         self.tally.inited += 1
         return self._follow(root, (cell & ~TASK_MASK) | task << TASK_SHIFT, state, row)
@@ -164,7 +455,7 @@ class Acker:
         """Take the fail of a tuple: the tree of `root` fails, now or when its init comes."""
         self._now_ms = max(self._now_ms, now_ms)
         cell = self._held.get(root) or 0
-        state, row = self._row(root, Cause.FAIL)
+        state, row = self._row(root, RootEvent.FAIL)
         return self._follow(root, self._marked(cell, seen), state, row)
 
     def reset_timeout(self, root: int, now_ms: int) -> Iterator[Acked | Failed]:
@@ -174,7 +465,7 @@ class Acker:
         """
         self._now_ms = max(self._now_ms, now_ms)
         cell = self._held.get(root) or 0
-        state, row = self._row(root, Cause.RESET)
+        state, row = self._row(root, RootEvent.RESET)
         return self._follow(root, cell, state, row)
 
     def tick(self, now_ms: int) -> Iterator[Acked | Failed]:
@@ -183,7 +474,7 @@ class Acker:
         effects: list[Acked | Failed] = []
         for root, cell in self._held.expire(self._now_ms):
             state = state_of(cell)
-            effects.extend(self._follow(root, cell, state, self._transitions[state, Cause.DEADLINE]))
+            effects.extend(self._follow(root, cell, state, self._transitions[state, RootEvent.DEADLINE]))
         return iter(effects)
 
     def next_deadline_ms(self) -> int | None:
@@ -201,25 +492,25 @@ class Acker:
 
     # -- transitions ---------------------------------------------------------------------------------------------------
 
-    def _row(self, root: int, cause: Cause) -> tuple[State, Row]:
+    def _row(self, root: int, cause: RootEvent) -> tuple[RootState, RootTransition]:
         cell = self._held.get(root)
-        state = State.UNKNOWN if cell is None else state_of(cell)
+        state = RootState.UNKNOWN if cell is None else state_of(cell)
         row = self._transitions.get((state, cause))
         if row is None:
             raise AckError(
-                f"init of root {shown(root)}, which is {state.value} already; every emission of a spout needs a root id "
+                f"init of root {quote(root)}, which is {state.value} already; every emission of a spout needs a root id "
                 "of its own, a replay too"
             )
         return state, row
 
     def _ack_unless_open(self, root: int, xor: int, seen: str | None) -> Iterator[Acked | Failed]:
         cell = (self._held.get(root) or 0) ^ xor
-        state, row = self._row(root, Cause.ACK if cell & VALUE_MASK else Cause.ACK_ZERO)
+        state, row = self._row(root, RootEvent.ACK if cell & VALUE_MASK else RootEvent.ACK_ZERO)
         return self._follow(root, self._marked(cell, seen), state, row)
 
-    def _follow(self, root: int, cell: int, state: State, row: Row) -> Iterator[Acked | Failed]:
+    def _follow(self, root: int, cell: int, state: RootState, row: RootTransition) -> Iterator[Acked | Failed]:
         """Bring `root` from `state` to where the row says, and return the effect."""
-        if row.then is not State.UNKNOWN:
+        if row.then is not RootState.UNKNOWN:
             self._hold(root, (cell & UNSTATED) | STATE_BITS[row.then], row.renews)
         elif self._held.get(root) is not None:
             self._held.remove(root)
@@ -239,7 +530,7 @@ class Acker:
         else:
             held.replace(root, cell)
 
-    def _count(self, state: State, row: Row) -> None:
+    def _count(self, state: RootState, row: RootTransition) -> None:
         tally = self.tally
         if row.effect is Acked:
             tally.acked += 1
@@ -247,9 +538,9 @@ class Acker:
             tally.failed += 1
         elif row.effect is Reason.TIMEOUT:
             tally.timed_out += 1
-        elif state is State.CLOSED and row.then is State.CLOSED:
+        elif state is RootState.CLOSED and row.then is RootState.CLOSED:
             tally.late += 1
-        elif state in (State.EARLY, State.DOOMED) and row.then is State.UNKNOWN:
+        elif state in (RootState.EARLY, RootState.DOOMED) and row.then is RootState.UNKNOWN:
             tally.orphaned += 1
 
     # -- components ----------------------------------------------------------------------------------------------------
@@ -260,7 +551,7 @@ class Acker:
         if bits is None:
             if len(self._names) > MAX_COMPONENTS:
                 raise AckError(
-                    f"component {shown(seen)} is one more than the {MAX_COMPONENTS} that an acker tells apart; `seen` is "
+                    f"component {quote(seen)} is one more than the {MAX_COMPONENTS} that an acker tells apart; `seen` is "
                     "the name of a component, not of a tuple"
                 )
             bits = self._seen_bits[seen] = len(self._names) << SEEN_SHIFT
@@ -275,7 +566,7 @@ class Acker:
 
     def _refuse(self, xor: int, task: int = 0) -> None:
         raise AckError(
-            f"an XOR of edge ids is in [0, 2**64) and a task in [0, {MAX_TASK}], got xor={shown(xor)}, task={shown(task)}; "
+            f"an XOR of edge ids is in [0, 2**64) and a task in [0, {MAX_TASK}], got xor={quote(xor)}, task={quote(task)}; "
             "draw edge ids with getrandbits(64), and take Java's negative ones & (2**64 - 1)"
         )
 
@@ -302,7 +593,7 @@ class Acker:
         wanted = [_VERSION, "acker", self._rotation]
         if not isinstance(data, dict) or [data.get(name) for name in ("version", "machine", "rotation")] != wanted:
             raise SnapshotError(
-                f"the snapshot is {shown(data)}, this acker wants version, machine, rotation = {shown(wanted)}; "
+                f"the snapshot is {quote(data)}, this acker wants version, machine, rotation = {quote(wanted)}; "
                 "restore it into an acker with the same rotation="
             )
         restored = Acker(self._timeout_ms, self._rotation)
@@ -327,11 +618,11 @@ class Acker:
         self._held.check()
         cells = [unpack(cell) for bucket in self._held.buckets() for _, cell in bucket]
         # What was begun and has had no effect is open, and nothing else is.
-        assert self.tally.open == sum(cell.state is State.OPEN for cell in cells)
+        assert self.tally.open == sum(cell.state is RootState.OPEN for cell in cells)
         for cell in cells:
             # An open root has edges outstanding; one without an init has no task yet.
-            assert cell.value or cell.state is not State.OPEN
-            assert not cell.task or cell.state in (State.OPEN, State.CLOSED)
+            assert cell.value or cell.state is not RootState.OPEN
+            assert not cell.task or cell.state in (RootState.OPEN, RootState.CLOSED)
             # Components are known by name; nothing lives longer than a timeout.
             assert cell.seen < len(self._names)
             assert cell.deadline_ms <= self._held.deadline(self._now_ms)
@@ -349,4 +640,4 @@ def _item_of(row: list[Any], latest_ms: int) -> tuple[int, int]:
     assert 0 <= task <= MAX_TASK
     assert 0 <= seen <= MAX_COMPONENTS
     assert deadline_ms >= 0
-    return root, pack(Cell(State(state), value, task, seen, min(deadline_ms, latest_ms)))
+    return root, pack(RootCell(RootState(state), value, task, seen, min(deadline_ms, latest_ms)))

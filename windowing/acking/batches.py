@@ -28,15 +28,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from windowing.acking.ledger import VALUE_MASK
-from windowing.errors import AckError, SnapshotError, shown
+from windowing.acking.acker import VALUE_MASK
+from windowing.errors import AckError, SnapshotError, quote
 
-__all__ = ["BatchLedger", "BatchRecord", "News", "Partial"]
+__all__ = [
+    "BatchLedger",
+    "BatchRecord",
+    "News",
+    "RootPartial",
+]
+
 
 _VERSION = 1
 
 
-class Partial(NamedTuple):
+class RootPartial(NamedTuple):
     """What one sender says of a root in one batch; `failed` is the component that failed tuples of it, `given_up` the one that made
     dead letters of some.
     """
@@ -57,7 +63,7 @@ class BatchRecord:
 
     batch: int
     begun: Mapping[int, Any]
-    partials: tuple[Partial, ...]
+    partials: tuple[RootPartial, ...]
     told: int = -1
 
     def plain(self) -> dict[str, Any]:
@@ -77,7 +83,7 @@ class BatchRecord:
             if data["version"] != _VERSION:
                 raise ValueError(f"version {data['version']}, wanted {_VERSION}")
             begun = {int(root): payload for root, payload in data["begun"]}
-            return cls(data["batch"], begun, tuple(Partial(*each) for each in data["partials"]), data["told"])
+            return cls(data["batch"], begun, tuple(RootPartial(*each) for each in data["partials"]), data["told"])
         except (KeyError, TypeError, ValueError) as problem:
             raise SnapshotError(f"a record of a batch is not one ({problem!r}); restore it from a copy") from problem
 
@@ -165,14 +171,14 @@ class BatchLedger:
         for number, payload in record.begun.items():
             if number in self._roots:
                 raise AckError(
-                    f"batch {record.batch} begins root {shown(number)}, which is open; number roots by batch"
+                    f"batch {record.batch} begins root {quote(number)}, which is open; number roots by batch"
                 )
             changed[number] = _Root(payload)
         for partial in record.partials:
             root = changed.get(partial.root) or self._copy(partial.root)
             if root is None or not 0 <= partial.xor <= VALUE_MASK:
                 raise AckError(
-                    f"batch {record.batch} says {shown(partial)}, but that root is not open, or the XOR not in [0, 2**64); "
+                    f"batch {record.batch} says {quote(partial)}, but that root is not open, or the XOR not in [0, 2**64); "
                     "a tuple was acked twice, or the ledger is not of this run"
                 )
             changed[partial.root] = root

@@ -1,4 +1,8 @@
-"""SpoutPending: what a spout task has emitted and not yet heard of, and what becomes of it when it fails.
+"""RetryPolicy: how often a failed message is asked for again, and after how long; deterministic, without chance.
+
+attempt 1 fails, wait first_ms; 2 fails, wait first_ms * factor; ... never more than cap_ms; attempt `max_attempts` fails: over
+
+SpoutPending: what a spout task has emitted and not yet heard of, and what becomes of it when it fails.
 
     emitted --> FLYING --acked------------------> Done
                 FLYING --failed, attempts left--> WAITING --back-off over--> Retry --> (emitted again, attempt + 1)
@@ -24,14 +28,84 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from windowing.acking.ledger import Reason
-from windowing.acking.retry import RetryPolicy
+from windowing.acking.acker import Reason
 from windowing.acking.timeouts import ExactTimeouts, Timeouts, timeouts_of
-from windowing.errors import AckError, ConfigError, SnapshotError, shown
+from windowing.errors import AckError, ConfigError, SnapshotError, quote
 
-__all__ = ["Done", "GivenUp", "Retry", "SpoutPending"]
+__all__ = [
+    "Done",
+    "GivenUp",
+    "Retry",
+    "RetryPolicy",
+    "SpoutPending",
+]
+
+
+class _Settings(Protocol):
+    """What the settings of a topology say of retries."""
+
+    @property
+    def max_attempts(self) -> int | None: ...
+    @property
+    def retry_delay_ms(self) -> int: ...
+    @property
+    def retry_delay_max_ms(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Frozen; `max_attempts` counts the first emission too, None (as in Storm) is no limit, 1 is no retry.
+
+    forget_ms: how long the count of a message is kept that was asked for again and has not come.
+
+    >>> policy = RetryPolicy(max_attempts=5, first_ms=100, cap_ms=350)
+    >>> [policy.delay_ms(attempt) for attempt in range(1, 5)], policy.is_last(5)
+    ([100, 200, 350, 350], True)
+    """
+
+    max_attempts: int | None = 5
+    first_ms: int = 1_000
+    factor: int = 2
+    cap_ms: int = 60_000
+    forget_ms: int = 3_600_000
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise ConfigError(
+                f"max_attempts counts the first emission too and is at least 1, got {quote(self.max_attempts)}; "
+                "give 1 for no retry, None for no limit"
+            )
+        if self.first_ms < 0 or self.cap_ms < self.first_ms or self.factor < 1 or self.forget_ms <= self.cap_ms:
+            raise ConfigError(
+                f"a back-off wants 0 <= first_ms <= cap_ms, factor >= 1 and forget_ms > cap_ms, got {quote(self)}; "
+                "for a constant delay give factor=1"
+            )
+
+    @classmethod
+    def of(cls, settings: _Settings) -> RetryPolicy:
+        """Return the policy that the settings of a topology ask for."""
+        return cls(settings.max_attempts, settings.retry_delay_ms, cap_ms=settings.retry_delay_max_ms)
+
+    def delay_ms(self, attempt: int) -> int:
+        """Return how long to wait after `attempt` (from 1) failed. Cost: O(log(cap_ms / first_ms))."""
+        delay_ms = self.first_ms
+        if self.factor == 1:
+            return delay_ms
+        for _ in range(attempt - 1):
+            if not 0 < delay_ms < self.cap_ms:
+                break
+            delay_ms *= self.factor
+        return min(delay_ms, self.cap_ms)
+
+    def is_last(self, attempt: int) -> bool:
+        """Whether no attempt follows `attempt`."""
+        return self.max_attempts is not None and attempt >= self.max_attempts
+
+
+# -- SpoutPending ----------------------------------------------------------------------------------------------------------------
+
 
 _VERSION = 1
 _FOREVER_MS = 1 << 62
@@ -111,10 +185,10 @@ class SpoutPending:
     ) -> None:
         if max_pending is not None and max_pending < 1:
             raise ConfigError(
-                f"max_pending is at least 1, or None for no limit, got {shown(max_pending)}; with less no tuple is emitted"
+                f"max_pending is at least 1, or None for no limit, got {quote(max_pending)}; with less no tuple is emitted"
             )
         if rotation is not None and timeout_ms is None:
-            raise ConfigError(f"rotation={shown(rotation)} needs timeout_ms=: it is the time between two rotations")
+            raise ConfigError(f"rotation={quote(rotation)} needs timeout_ms=: it is the time between two rotations")
         self.stale = 0
         self._max_pending = max_pending
         self._retry = retry or RetryPolicy()
@@ -141,7 +215,7 @@ class SpoutPending:
         """Take note of an emission, before its first message reaches the acker. Raises AckError for a root in flight."""
         self._clock(now_ms)
         if self._flying.get(root) is not None:
-            raise AckError(f"root {shown(root)} is in flight already; every emission needs a root id of its own")
+            raise AckError(f"root {quote(root)} is in flight already; every emission needs a root id of its own")
         count = self._counts.get(message_id)
         attempt = 1 if count is None else count.failures + 1
         deadline_ms = self._flying.deadline(self._now_ms)
@@ -260,7 +334,7 @@ class SpoutPending:
         wanted = [_VERSION, "pending", self._rotation, self._timeout_ms is not None]
         if not isinstance(data, dict) or [data.get(name) for name in names] != wanted:
             raise SnapshotError(
-                f"the snapshot is {shown(data)}, this machine wants {', '.join(names)} = {shown(wanted)}; "
+                f"the snapshot is {quote(data)}, this machine wants {', '.join(names)} = {quote(wanted)}; "
                 "restore it into a spout with the same timeout_ms= and rotation="
             )
         restored = SpoutPending(self._max_pending, self._retry, self._timeout_ms, self._rotation)

@@ -1,4 +1,12 @@
-"""Two maps that forget after a timeout: exactly, or by rotation as Storm does.
+"""RotatingMap: a map that forgets by rotation, several keys at once.
+
+    put --> | head | ... | tail | --rotate--> expired, as data
+               a key is in one bucket at most; put moves it to the head
+
+Laws: `rotate` returns what was neither put nor removed during the last `num_buckets` rotations, counting this one; nothing
+else leaves unasked. There is no clock here: who rotates every T keeps a key for (T * (num_buckets - 1), T * num_buckets].
+
+Two maps that forget after a timeout: exactly, or by rotation as Storm does.
 
     ExactTimeouts      put at t  ->  expires at t + T                  the timeout is constant, so the order of putting is
                        | t+T | t+T | t'+T | ...   <- put, at the end   the order of deadlines: no heap, no search
@@ -10,17 +18,109 @@ one; `expire(now)` returns what is due and holds it no more; nothing expires bef
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from windowing.acking.rotating_map import RotatingMap
-from windowing.errors import ConfigError, shown
+from windowing.errors import ConfigError, quote
 
-__all__ = ["ExactTimeouts", "RotatingTimeouts", "Timeouts", "timeouts_of"]
+__all__ = [
+    "ExactTimeouts",
+    "RotatingMap",
+    "RotatingTimeouts",
+    "Timeouts",
+    "timeouts_of",
+]
+
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+class RotatingMap(Generic[K, V]):
+    """A dict in `num_buckets` parts. Cost: O(num_buckets) for all but `rotate`, which is O(1).
+
+    Source: Storm's `RotatingMap`, whose callback at expiry is here the result of `rotate`.
+
+    >>> seen = RotatingMap(num_buckets=2)
+    >>> seen.put("a", 1)
+    >>> seen.rotate(), seen.rotate(), len(seen)
+    ({}, {'a': 1}, 0)
+    """
+
+    __slots__ = ("_buckets",)
+
+    def __init__(self, num_buckets: int = 3) -> None:
+        if num_buckets < 2:
+            raise ConfigError(
+                f"num_buckets must be at least 2, got {quote(num_buckets)}: with one, a rotation forgets what has just "
+                "been put; Storm has 2 for a spout and 3 for an acker"
+            )
+        self._buckets: deque[dict[K, V]] = deque({} for _ in range(num_buckets))
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value of `key` and move it to the head."""
+        for bucket in self._buckets:
+            if bucket.pop(key, self) is not self:
+                break
+        self._buckets[0][key] = value
+
+    def replace(self, key: K, value: V) -> None:
+        """Set the value of a key that is there, without moving it; raises KeyError if it is not."""
+        for bucket in self._buckets:
+            if key in bucket:
+                bucket[key] = value
+                return
+        raise KeyError(key)
+
+    def get(self, key: K) -> V | None:
+        """Return the value of `key`, None if it is not there."""
+        for bucket in self._buckets:
+            if key in bucket:
+                return bucket[key]
+        return None
+
+    def remove(self, key: K) -> V | None:
+        """Forget `key` and return its value, None if it was not there."""
+        for bucket in self._buckets:
+            if key in bucket:
+                return bucket.pop(key)
+        return None
+
+    def rotate(self) -> dict[K, V]:
+        """Take off the oldest bucket and return it; a new empty one is the head."""
+        expired = self._buckets.pop()
+        self._buckets.appendleft({})
+        return expired
+
+    def buckets(self) -> list[list[tuple[K, V]]]:
+        """Return all items, oldest bucket first. Cost: O(n)."""
+        return [list(bucket.items()) for bucket in reversed(self._buckets)]
+
+    def load(self, buckets: Iterable[Iterable[tuple[K, V]]]) -> None:
+        """Become what `buckets` returned; a number of buckets of its own comes with it."""
+        self._buckets = deque(dict(items) for items in buckets)
+        self._buckets.reverse()
+
+    def __contains__(self, key: object) -> bool:
+        return any(key in bucket for bucket in self._buckets)
+
+    def __len__(self) -> int:
+        return sum(len(bucket) for bucket in self._buckets)
+
+    def __iter__(self) -> Iterator[K]:
+        """Iterate the keys, oldest bucket first, in order of insertion within a bucket."""
+        for bucket in reversed(self._buckets):
+            yield from bucket
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        # There are at least two buckets, and a key is in one of them only.
+        assert len(self._buckets) >= 2
+        assert len(set(self)) == len(self)
+
+
+# -- Two maps that forget after a timeout ----------------------------------------------------------------------------------------
 
 
 class Timeouts(Protocol[K, V]):
@@ -184,7 +284,7 @@ def timeouts_of(timeout_ms: int, rotation: int | None, deadline_of: Callable[[V]
     """Return the map for a timeout: exact, or with `rotation` that many buckets. Raises ConfigError."""
     if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or timeout_ms <= 0:
         raise ConfigError(
-            f"timeout_ms is a positive whole number of milliseconds, got {shown(timeout_ms)}; Storm's default is 30000"
+            f"timeout_ms is a positive whole number of milliseconds, got {quote(timeout_ms)}; Storm's default is 30000"
         )
     if rotation is None:
         return ExactTimeouts(timeout_ms, deadline_of)

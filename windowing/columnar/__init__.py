@@ -1,11 +1,8 @@
 """Windows over columns: Arrow tables in place of lists of rows, behind the same machine."""
 
-from windowing.columnar.buffer import ColumnBuffer
-from windowing.columnar.columns import Keys, Timestamps
-from windowing.columnar.manager import ColumnarWindowManager, columnar_executor
+from windowing.columnar.manager import ColumnarWindowManager, ColumnBuffer, columnar_executor, viewed
 from windowing.columnar.panes import ColumnarPaneManager, TablePaneManager, over_columns
-from windowing.columnar.rows import ColumnRows
-from windowing.columnar.views import viewed
+from windowing.columnar.rows import ColumnRows, Keys, Timestamps
 
 __all__ = [
     "ColumnBuffer",

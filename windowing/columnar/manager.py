@@ -1,4 +1,21 @@
-"""ColumnarWindowManager: WindowManager over columns, for bolts with `columnar=`.
+"""ColumnBuffer: the queue behind a window as columns, an Arrow table in (timestamp, arrival) order.
+
+    timestamps   numpy int64         3   5   5   9         8 bytes an event
+    sequences    numpy int64         0   1   3   2         8 bytes, only where a driver asks for them
+    table        chunk | chunk       rows of batch 1 | rows of batch 2, each as it came
+
+Laws: those of every Buffer (windows/queue.py): positions are absolute, what is staged is merged by `settle`. A batch that comes in
+order is taken over without a copy, and a slice shares its memory; only a tail that tuples come into out of order is written anew.
+
+Views: what a bolt with `columnar=` is handed in place of lists of rows.
+
+    columnar="arrow"     window.get()  pyarrow.Table               window.column("v")  pyarrow.ChunkedArray
+    columnar="numpy"     window.get()  {"v": numpy array, ...}     window.column("v")  numpy array
+
+An array of numbers without nulls that lies in one chunk is the memory of the queue itself: read-only, no copy. What lies in several
+chunks is put together for numpy, once for all windows over it; never for Arrow.
+
+ColumnarWindowManager: WindowManager over columns, for bolts with `columnar=`.
 
     add_batch(table, timestamps) --> ColumnBuffer --> window.get(): a slice of the table, no row in between
 
@@ -7,25 +24,338 @@ Laws: those of WindowManager, by the same property tests. Only the queue is anot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from windowing.columnar.buffer import ColumnBuffer
 from windowing.columnar.panes import over_columns
-from windowing.columnar.rows import ColumnRows, MakeRows
-from windowing.columnar.views import ColumnContent
-from windowing.core.checks import DEFAULT_STREAM
-from windowing.core.config import WindowConfig
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.manager import WindowManager
-from windowing.core.mixes import Firing
-from windowing.core.track import WindowTrack
-from windowing.core.windows import TupleWindow, WindowContent
-from windowing.errors import ConfigError
+from windowing.columnar.rows import ColumnRows, MakeRows, Shared, column
+from windowing.errors import ConfigError, StaleWindowError
+from windowing.schema.checks import DEFAULT_STREAM
+from windowing.windows.assigners import Firing
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import TupleWindow, WindowContent
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.key_state import KeyState
+from windowing.windows.manager import WindowManager
 
-__all__ = ["ColumnarWindowManager", "columnar_executor"]
+__all__ = [
+    "ColumnBuffer",
+    "ColumnContent",
+    "ColumnarWindowManager",
+    "columnar_executor",
+    "viewed",
+]
+
+
+_TRIM_AT_LEAST = 256
+_MOST_CHUNKS = 64
+_Numbers = np.ndarray[Any, np.dtype[np.int64]]
+_NONE: _Numbers = np.empty(0, dtype=np.int64)
+
+
+class ColumnBuffer:
+    """The TupleBuffer of columns. `make` makes row objects, for whoever asks for them.
+
+    >>> queue = ColumnBuffer()
+    >>> queue.stage([9, 4], ColumnRows(pa.table({"v": ["i", "d"]})), 0); queue.settle()
+    >>> queue.slice(0, 2).field_values("v")
+    ['d', 'i']
+    """
+
+    def __init__(self, sequenced: bool = False, make: MakeRows | None = None) -> None:
+        self.base = 0
+        self.sequenced = sequenced
+        self._make = make
+        self._columns: Shared | None = None
+        self._timestamps = _NONE
+        self._sequences = _NONE
+        self._staged_timestamps: list[int] = []
+        self._staged_sequences: list[int] = []
+        self._staged: list[ColumnRows] = []
+        self._single: list[Any] = []  # rows that came one by one, after all of `_staged`
+
+    def __len__(self) -> int:
+        return len(self._timestamps) + len(self._staged_timestamps)
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self._timestamps)
+
+    @property
+    def staged(self) -> Sequence[int]:
+        return self._staged_timestamps
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def stage(self, timestamps: Sequence[int], payloads: Sequence[Any], first_sequence: int) -> None:
+        self.stage_at(timestamps, payloads, range(first_sequence, first_sequence + len(timestamps)))
+
+    def stage_at(self, timestamps: Sequence[int], payloads: Sequence[Any], sequences: Sequence[int]) -> None:
+        """Append a run whose tuples have these sequence numbers."""
+        rows = self._rows(payloads)
+        self._gather()
+        self._staged.append(rows)
+        self._staged_timestamps.extend(timestamps)
+        if self.sequenced:
+            self._staged_sequences.extend(sequences)
+
+    def stage_one(self, timestamp: int, payload: Any, sequence: int) -> None:
+        self._single.append(payload)
+        self._staged_timestamps.append(timestamp)
+        if self.sequenced:
+            self._staged_sequences.append(sequence)
+
+    @property
+    def _table(self) -> pa.Table | None:
+        return None if self._columns is None else self._columns.table
+
+    @_table.setter
+    def _table(self, table: pa.Table | None) -> None:
+        self._columns = None if table is None else Shared(table)
+
+    def _rows(self, payloads: Sequence[Any]) -> ColumnRows:
+        return ColumnRows.of(payloads) if self._make is None else ColumnRows.of(payloads, self._make)
+
+    def _gather(self) -> None:
+        if self._single:
+            self._staged.append(self._rows(self._single))
+            self._single = []
+
+    def settle(self) -> None:
+        if not self._staged_timestamps:
+            return
+        self._gather()
+        timestamps = np.array(self._staged_timestamps, dtype=np.int64)
+        sequences = np.array(self._staged_sequences, dtype=np.int64)
+        tables = [rows.table for rows in self._staged]
+        self._staged_timestamps, self._staged_sequences, self._staged = [], [], []
+        cut = int(np.searchsorted(self._timestamps, timestamps.min(), side="right"))
+        if self._table is not None:
+            tables = [self._table.slice(cut), *tables]
+        timestamps = np.concatenate([self._timestamps[cut:], timestamps])
+        sequences = np.concatenate([self._sequences[cut:], sequences])
+        changed = _joined(tables)
+        if bool((timestamps[1:] < timestamps[:-1]).any()):
+            order = np.argsort(timestamps, kind="stable")
+            timestamps, changed = timestamps[order], changed.take(pa.array(order))
+            sequences = sequences[order] if self.sequenced else sequences
+        self._table = changed if self._table is None else _joined([self._table.slice(0, cut), changed])
+        self._timestamps = np.concatenate([self._timestamps[:cut], timestamps])
+        self._sequences = np.concatenate([self._sequences[:cut], sequences])
+
+    def trim(self, position: int) -> None:
+        dead, held = position - self.base, len(self._timestamps)
+        if dead <= 0 or (dead < held and (dead < _TRIM_AT_LEAST or dead * 2 < held)):
+            return
+        assert self._table is not None
+        table = self._table.slice(dead)
+        # A slice holds its whole chunk: copied when most of that is dead.
+        self._table = table if table.get_total_buffer_size() <= 2 * table.nbytes + 1024 else _copied(table)
+        self._timestamps, self._sequences = self._timestamps[dead:].copy(), self._sequences[dead:].copy()
+        self.base = position
+
+    # -- searching and handing out -------------------------------------------------------------------------------------
+
+    def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
+        found = self.base + int(np.searchsorted(self._timestamps, timestamp, side="right"))
+        return max(low, self.base, found if high is None else min(found, high))
+
+    def timestamp_at(self, position: int) -> int:
+        return int(self._timestamps[position - self.base])
+
+    def slice(self, low: int, high: int) -> ColumnRows:
+        if low < self.base:
+            raise StaleWindowError(
+                f"tuples from position {low} on were asked for after they had expired and been freed"
+            )
+        if self._columns is None:
+            return self._rows(pa.table({}))
+        low, count = low - self.base, max(high - low, 0)
+        if self._make is None:
+            return ColumnRows(self._columns, low=low, count=count)
+        return ColumnRows(self._columns, self._make, low, count)
+
+    def _held(self) -> pa.Table:
+        return pa.table({}) if self._table is None else self._table
+
+    def came_after(self, low: int, high: int, sequence: int, all_from: int) -> ColumnRows:
+        numbers = self._numbers(low, high)
+        return self._picked(low, (numbers >= sequence) | (np.arange(len(numbers)) + max(low, self.base) >= all_from))
+
+    def came_before(self, low: int, high: int, sequence: int) -> ColumnRows:
+        return self._picked(low, self._numbers(low, high) < sequence)
+
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        return int((self._numbers(low, high) >= sequence).sum())
+
+    def _picked(self, low: int, chosen: np.ndarray[Any, Any]) -> ColumnRows:
+        positions = np.flatnonzero(chosen) + max(low - self.base, 0)
+        return self._rows(self._held().take(pa.array(positions)))
+
+    def _numbers(self, low: int, high: int) -> _Numbers:
+        assert self.sequenced
+        return self._sequences[max(low - self.base, 0) : max(high - self.base, 0)]
+
+    # -- storing -------------------------------------------------------------------------------------------------------
+
+    def since(self, position: int, sequence: int) -> Iterator[tuple[int, int, Any]]:
+        """Yield (sequence, timestamp, tuple) of what is held from `position` on and arrived at `sequence` or later."""
+        at = position - self.base
+        rows = self._rows(self._held().slice(at))
+        for number, timestamp, row in zip(
+            self._sequences[at:].tolist(), self._timestamps[at:].tolist(), rows, strict=True
+        ):
+            if number >= sequence:
+                yield number, timestamp, row
+
+    def sequences_from(self, position: int) -> _Numbers:
+        """Return the sequence numbers of what is held from `position` on, without a row."""
+        return self._sequences[position - self.base :]
+
+    def load(self, timestamps: Any, rows: ColumnRows, sequences: Any, base: int) -> None:
+        """Fill an empty buffer: tuples in order, the first of them at position `base`."""
+        self._timestamps = np.asarray(timestamps, dtype=np.int64)
+        self._sequences = np.asarray(sequences if self.sequenced else (), dtype=np.int64)
+        self._table, self.base = rows.table, base
+
+    def dump(self, position: int) -> dict[str, Any]:
+        at = position - self.base
+        sink = pa.BufferOutputStream()
+        table = self._held().slice(at).combine_chunks()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return {
+            "timestamps": self._timestamps[at:].tolist(),
+            "arrow": base64.b64encode(sink.getvalue()).decode("ascii"),
+            "sequences": self._sequences[at:].tolist(),
+        }
+
+    def fill(self, data: dict[str, Any]) -> None:
+        with pa.ipc.open_stream(base64.b64decode(data["arrow"])) as reader:
+            table = reader.read_all()
+        self.load(data["timestamps"], self._rows(table), data["sequences"], data["base"])
+        if not table.num_columns:
+            self._table = None
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        # Columns are parallel, in order of time, and of arrival among equal times.
+        assert self._held().num_rows == len(self._timestamps)
+        assert bool((self._timestamps[1:] >= self._timestamps[:-1]).all())
+        assert len(self._staged_timestamps) == sum(map(len, self._staged)) + len(self._single)
+        assert self.base >= 0
+        if self.sequenced:
+            keys = list(zip(self._timestamps.tolist(), self._sequences.tolist(), strict=True))
+            assert keys == sorted(keys)
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    """Return the tables one after the other, without a copy; many small chunks become one."""
+    tables = [table for table in tables if table.num_rows] or tables[-1:]
+    if len(tables) == 1:
+        return tables[0]
+    same = all(table.schema.equals(tables[0].schema) for table in tables)
+    joined = pa.concat_tables(tables) if same else pa.concat_tables(tables, promote_options="default")
+    crowded = joined.num_columns and joined.column(0).num_chunks > _MOST_CHUNKS
+    return joined.combine_chunks() if crowded else joined
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    return table.take(pa.array(np.arange(table.num_rows)))
+
+
+# -- Views -----------------------------------------------------------------------------------------------------------------------
+
+
+def _as_table(rows: ColumnRows) -> pa.Table:
+    return rows.table
+
+
+def _as_arrays(rows: ColumnRows) -> dict[str, np.ndarray[Any, Any]]:
+    return {name: rows.array(name) for name in rows.names}
+
+
+def _as_chunks(rows: ColumnRows, name: str) -> pa.ChunkedArray:
+    return column(rows.table, name)
+
+
+_VIEWS: dict[str, Callable[[ColumnRows], Any]] = {"arrow": _as_table, "numpy": _as_arrays}
+_COLUMNS: dict[str, Callable[[ColumnRows, str], Any]] = {"arrow": _as_chunks, "numpy": ColumnRows.array}
+
+
+class ColumnContent:
+    """A window's content as views of the form `form`, over content that is rows or columns."""
+
+    __slots__ = ("_content", "_form")
+
+    def __init__(self, content: WindowContent, form: str) -> None:
+        self._content, self._form = content, form
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def current(self) -> Any:
+        return self._view(self._content.current())
+
+    def new(self) -> Any:
+        return self._view(self._content.new())
+
+    def expired(self) -> Any:
+        return self._view(self._content.expired())
+
+    def aggregate(self) -> Any:
+        return self._content.aggregate()
+
+    def column(self, name: str) -> Any:
+        """Return one column of the window."""
+        return _COLUMNS[self._form](ColumnRows.of(self._content.current()), name)
+
+    def _view(self, rows: Sequence[Any]) -> Any:
+        if not len(rows) and not isinstance(rows, ColumnRows):
+            return self._view(ColumnRows.of(self._content.current())[:0])
+        return _VIEWS[self._form](ColumnRows.of(rows))
+
+
+class _WindowOfRows:
+    """The content of a window of rows that somebody else keeps valid."""
+
+    __slots__ = ("_window",)
+
+    def __init__(self, window: TupleWindow) -> None:
+        self._window = window
+
+    def __len__(self) -> int:
+        return len(self._window)
+
+    def current(self) -> Sequence[Any]:
+        return self._window.get()
+
+    def new(self) -> Sequence[Any]:
+        return self._window.get_new()
+
+    def expired(self) -> Sequence[Any]:
+        return self._window.get_expired()
+
+    def aggregate(self) -> Any:
+        return self._window.aggregate
+
+
+def viewed(window: TupleWindow, form: str | None) -> TupleWindow:
+    """Return a window of rows as a bolt with `columnar=form` sees it (None: as it is); valid as long as the window is.
+
+    For a driver whose tuples are more than their fields, because it acks them. Cost: a conversion of what is asked for.
+    """
+    if form is None:
+        return window
+    content = ColumnContent(_WindowOfRows(window), form)
+    return TupleWindow(content, window.start_timestamp, window.end_timestamp, window.key)
+
+
+# -- ColumnarWindowManager -------------------------------------------------------------------------------------------------------
 
 
 class ColumnarWindowManager(WindowManager):
@@ -34,8 +364,8 @@ class ColumnarWindowManager(WindowManager):
     `make` makes row objects of a table where somebody asks for them (late tuples), dicts where it is left out.
 
     >>> import pyarrow as pa
-    >>> from windowing.core.events import Activation
-    >>> from windowing.core.measures import count
+    >>> from windowing.windows.events import Activation
+    >>> from windowing.windows.measures import count
     >>> manager = ColumnarWindowManager(WindowConfig(length=count(2), slide=count(2), timestamp="ts", columnar="numpy"))
     >>> list(manager.add_batch(ColumnRows(pa.table({"v": [5, 6, 7]})), [1, 2, 3]))
     []
@@ -57,7 +387,7 @@ class ColumnarWindowManager(WindowManager):
     def _buffer(self) -> ColumnBuffer:
         return ColumnBuffer(self._sequenced, self._make)
 
-    def _window(self, track: WindowTrack, firing: Firing) -> TupleWindow:
+    def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
         return track.fire(firing, self._mix.length_ms, self._sequence, self._tally, make=self._viewed)
 
     def _viewed(self, content: WindowContent, start: int | None, end: int, key: Any) -> TupleWindow:
@@ -65,12 +395,12 @@ class ColumnarWindowManager(WindowManager):
 
     def _stage_by_key(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
-    ) -> list[tuple[WindowTrack, Sequence[int] | None]]:
+    ) -> list[tuple[KeyState, Sequence[int] | None]]:
         rows = ColumnRows.of(payloads) if self._make is None else ColumnRows.of(payloads, self._make)
         positions: dict[Any, list[int]] = {}
         for position, key in enumerate(keys):
             positions.setdefault(key, []).append(position)
-        staged: list[tuple[WindowTrack, Sequence[int] | None]] = []
+        staged: list[tuple[KeyState, Sequence[int] | None]] = []
         for key, at in positions.items():
             track = self._tracks.get(key) or self._new_track(key)
             self._touched[key] = track
@@ -109,7 +439,7 @@ class ColumnarWindowManager(WindowManager):
             buffer.load(times[at], rows if ordered else rows.take(at), numbers[at], buffer.base)
 
 
-def _columns(track: WindowTrack) -> ColumnBuffer:
+def _columns(track: KeyState) -> ColumnBuffer:
     buffer = track.buffer
     assert isinstance(buffer, ColumnBuffer), "all queues of this machine are columns"
     return buffer

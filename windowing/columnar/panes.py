@@ -1,14 +1,29 @@
-"""ColumnarPaneManager: TimePaneManager that takes a batch of columns without making a row, a key or a value of it; and
+"""What `aggregate=` makes of many groups of tuples at once: partials, as windows/partials.py makes them one value at a time.
+
+    groups    0  1  0  0          value   3.0  5.0  None  4.0
+    partials  [3, 7.0]  [1, 5.0]           how many tuples, then what is summed (count, mean, min and max likewise)
+
+Law: to the last bit what `Aggregation.add_many` gives for the values of each group in order: a sum of floats begins with what the
+cell holds and goes on from left to right (numpy's bincount does). Where numpy would give something else there is no answer:
+None, for values that are not numbers, sums that may not fit 64 bits, -0.0, and NaN in min and max.
+
+TableWindow: the windows of all keys that end together, their aggregates side by side in columns.
+
+window.aggregate     k    n    total          one row for each key that has a tuple in the window, by first arrival
+                     a    2      7.0          (without key=: one row)
+                     b    1      5.0
+
+ColumnarPaneManager: TimePaneManager that takes a batch of columns without making a row, a key or a value of it; and
 TablePaneManager, which hands out columns too.
 
-    batch    ts   k    v         pane ends, keys --coded--> groups, by first arrival     (columns.py)
+    batch    ts   k    v         pane ends, keys --coded--> groups, by first arrival     (rows.py)
              1    a    3                                        |
-             2    b    5         values of each group ----------+--> its partial         (sums.py)
+             2    b    5         values of each group ----------+--> its partial         (panes.py)
              1    a    4                                                |
                                  cells of the panes <-------------------+   one step for each pane and key, none for a tuple
 
 Laws: those of TimePaneManager; after a batch it holds what that one would hold, to the last bit and in the same order. What
-columns cannot say exactly (sums.py), and windows with gaps between them, go the other's way.
+columns cannot say exactly (panes.py), and windows with gaps between them, go the other's way.
 """
 
 from __future__ import annotations
@@ -18,20 +33,232 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from windowing.columnar.columns import Keys, Timestamps, coded
-from windowing.columnar.rows import ColumnRows
-from windowing.columnar.sums import partials_of
-from windowing.columnar.tables import TableWindow
-from windowing.core.events import Activation, Effect
-from windowing.core.executor import WindowedBoltExecutor
-from windowing.core.guard import no_effects, one_for_each
-from windowing.core.partials import Partial
-from windowing.core.time_panes import TimePaneManager, Windows
+from windowing.columnar.rows import UNFIT, ColumnRows, Keys, Timestamps, coded, column, odd_among
+from windowing.errors import quote
+from windowing.windows.aggregate import AggregateFunction, Averaged, Counted, Largest, Smallest, Summed, field_of
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Effect
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.guard import no_effects, one_for_each
+from windowing.windows.panes import PaneWindow, TimePaneManager, Windows
+from windowing.windows.partials import Aggregation, Partial
 
-__all__ = ["ColumnarPaneManager", "TablePaneManager", "over_columns"]
+__all__ = [
+    "ColumnarPaneManager",
+    "TablePaneManager",
+    "TableWindow",
+    "over_columns",
+    "partials_of",
+]
+
 
 Numbers = np.ndarray[Any, Any]
+Before = list[Any] | None
+"""The accumulator that each group has so far (None: none), or None if no group has one."""
+_MOST = 2**63
+
+
+class _Column(NamedTuple):
+    """The values of a field that are not None, the group of each, and how many each group has; whether they are floats."""
+
+    values: Numbers
+    groups: Numbers
+    counts: Numbers
+    floats: bool
+
+
+def partials_of(
+    aggregation: Aggregation, table: pa.Table, groups: Numbers, held: Sequence[Partial | None]
+) -> list[Partial] | None:
+    """Return the partial of each group with the rows of `table` added, None where only a row at a time gives what is right.
+
+    groups: the group of each row. held: what there is of each group so far; it stays as it is. Raises ConfigError for a field
+    that the table has not.
+    """
+    count = len(held)
+    sizes = np.bincount(groups, minlength=count).tolist()
+    anything = any(held)
+    known: dict[str, _Column | None] = {}
+    found: list[list[Any]] = []
+    for at, (_, part) in enumerate(aggregation.parts, start=1):
+        field = field_of(part)
+        if field is None:
+            return None
+        if field not in known:
+            known[field] = _read(column(table, field), groups, count)
+        before = [None if cell is None else cell[at] for cell in held] if anything else None
+        after = _added(part, known[field], before)
+        if after is None:
+            return None
+        found.append(after)
+    if anything:
+        sizes = [size if cell is None else cell[0] + size for cell, size in zip(held, sizes, strict=True)]
+    return list(map(list, zip(sizes, *found, strict=True)))
+
+
+def _read(values: pa.ChunkedArray, groups: Numbers, count: int) -> _Column | None:
+    floats = pa.types.is_float32(values.type) or pa.types.is_float64(values.type)
+    if not floats and not pa.types.is_signed_integer(values.type):
+        return None
+    if values.null_count:
+        groups = groups[values.is_valid().to_numpy()]
+        values = values.drop_null()
+    numbers = values.to_numpy().astype(np.float64 if floats else np.int64, copy=False)
+    return _Column(numbers, groups, np.bincount(groups, minlength=count), floats)
+
+
+def _added(part: AggregateFunction, column: _Column | None, before: Before) -> list[Any] | None:
+    """Return the accumulator of each group after its values."""
+    if column is None:
+        return None
+    kind = type(part)
+    if kind is Counted:
+        counts: list[int] = column.counts.tolist()
+        return counts if before is None else [(acc or 0) + count for acc, count in zip(before, counts, strict=True)]
+    if kind is Summed:
+        return _summed(column, before)
+    if kind is Averaged:
+        return _averaged(column, before)
+    if kind is Smallest or kind is Largest:
+        return _extreme(part, column, before)
+    return None
+
+
+def _summed(column: _Column, before: Before) -> list[Any] | None:
+    values, groups, counts, floats = column
+    if not _is_exact(values, floats) or not _of_type(before, floats):
+        return None
+    if not floats:
+        totals = np.zeros(len(counts), dtype=np.int64)
+        np.add.at(totals, groups, values)
+        return _joined(before, counts, totals.tolist(), lambda acc, total: acc + total)
+    begun = {group: acc for group, acc in enumerate(before or ()) if acc is not None}
+    if begun:
+        groups = np.concatenate([list(begun), groups])
+        values = np.concatenate([np.array(list(begun.values()), dtype=np.float64), values])
+    totals = np.bincount(groups, weights=values, minlength=len(counts))
+    return _joined(before, counts, totals.tolist(), lambda _, total: total)
+
+
+def _of_type(before: Before, floats: bool) -> bool:
+    """Whether all accumulators are numbers as the column has them; from a batch of another type they may not be."""
+    return before is None or set(map(type, before)) <= {float if floats else int, type(None)}
+
+
+def _is_exact(values: Numbers, floats: bool) -> bool:
+    """Whether numpy's sums are Python's: no whole number overflows, and no -0.0 becomes 0.0."""
+    if not len(values):
+        return True
+    if floats:
+        return not bool(np.any(np.signbit(values) & (values == 0.0)))
+    return max(-int(values.min()), int(values.max())) * len(values) < _MOST
+
+
+def _averaged(column: _Column, before: Before) -> list[Any] | None:
+    sums = _summed(column, before and [None if acc is None else acc[0] for acc in before])
+    if sums is None:
+        return None
+    counts = column.counts.tolist()
+    if before is not None:
+        counts = [count if acc is None else acc[1] + count for acc, count in zip(before, counts, strict=True)]
+    return [None if total is None else [total, count] for total, count in zip(sums, counts, strict=True)]
+
+
+def _extreme(part: AggregateFunction, column: _Column, before: Before) -> list[Any] | None:
+    values, groups, counts, floats = column
+    if not _of_type(before, floats):
+        return None
+    if floats and bool(np.any(np.isnan(values) | (np.signbit(values) & (values == 0.0)))):
+        return None
+    smallest = type(part) is Smallest
+    worst = (
+        (np.inf if smallest else -np.inf) if floats else np.iinfo(np.int64).max if smallest else np.iinfo(np.int64).min
+    )
+    found = np.full(len(counts), worst, dtype=values.dtype)
+    (np.minimum if smallest else np.maximum).at(found, groups, values)
+    return _joined(before, counts, found.tolist(), part.merge)
+
+
+def _joined(before: Before, counts: Numbers, found: list[Any], join: Any) -> list[Any]:
+    """Return what there was where a group got no value, what was found where there was nothing, and else both as one."""
+    if before is None:
+        return (
+            found
+            if counts.all()
+            else [new if count else None for count, new in zip(counts.tolist(), found, strict=True)]
+        )
+    return [
+        acc if not count else new if acc is None else join(acc, new)
+        for acc, count, new in zip(before, counts.tolist(), found, strict=True)
+    ]
+
+
+# -- TableWindow -----------------------------------------------------------------------------------------------------------------
+
+
+class TableWindow(PaneWindow):
+    """A window of the partials of all keys; what is asked for is made when it is asked for, once. Its `key` is None."""
+
+    __slots__ = ("_config", "_made", "_windows")
+
+    def __init__(self, windows: Windows, aggregation: Aggregation, config: WindowConfig, start: int, end: int) -> None:
+        super().__init__((), aggregation, start, end, None)
+        self._windows, self._config = windows, config
+        self._made: Any = None
+
+    @property
+    def aggregate(self) -> Any:
+        """The key's fields and the results of `aggregate=`, a row for each key: a pyarrow.Table, or numpy arrays by name.
+
+        A column in which no key has a value is of Arrow's type null; an array of whole numbers or booleans with a None among them
+        is one of objects. Raises TypeError for results that make no column. Cost: 0.2 us a key and column.
+        """
+        self._refuse_if_stale()
+        if self._made is None:
+            columns = {name: _column(name, values) for name, values in self._columns().items()}
+            arrays = self._config.columnar == "numpy"
+            self._made = {n: _array(column) for n, column in columns.items()} if arrays else pa.table(columns)
+        return self._made
+
+    def __len__(self) -> int:
+        self._refuse_if_stale()
+        return sum(partial[0] for partials in self._windows[1] for partial in partials)
+
+    def _columns(self) -> dict[str, Sequence[Any]]:
+        names, keys, windows = self._config.key or (), list(self._windows[0]), self._windows[1]
+        fields: list[Any] = [keys] if len(names) == 1 else list(zip(*keys, strict=True)) if names else []
+        return dict(zip(names, fields, strict=True)) | self._aggregation.results(windows)
+
+
+def _column(name: str, values: Sequence[Any]) -> pa.Array:
+    """Return values as a column. Not dicts and tuples: Arrow would make structs of all keys' fields of them, and lists."""
+    if any(issubclass(kind, dict | tuple) for kind in set(map(type, values))):
+        odd = next(value for value in values if isinstance(value, dict | tuple))
+    else:
+        try:
+            return pa.array(values)
+        except UNFIT:
+            odd = values[odd_among(values)]
+    raise TypeError(
+        f"column {name!r} of window.aggregate cannot hold {quote(odd)}, wanted numbers of 64 bits, texts, or other plain values "
+        "of one type; let aggregate= give such values (a sum of floats, say), or leave out columnar="
+    )
+
+
+def _array(column: pa.Array) -> np.ndarray[Any, Any]:
+    """Return a column as numpy has it; whole numbers and booleans with a None stay what they are, as objects."""
+    whole = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
+    if whole and column.null_count:
+        return np.array(column.to_pylist(), dtype=object)
+    found: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
+    return found
+
+
+# -- ColumnarPaneManager ---------------------------------------------------------------------------------------------------------
+
+
 _WIDEST = 2**61  # milliseconds: with a timestamp, still in 64 bits
 
 
@@ -39,9 +266,9 @@ class ColumnarPaneManager(TimePaneManager):
     """Time windows with `aggregate=` over ColumnRows, Timestamps and Keys; rows and lists are taken too.
 
     >>> import pyarrow as pa
-    >>> from windowing.core import aggregate as agg
-    >>> from windowing.core.config import WindowConfig
-    >>> from windowing.core.measures import millis
+    >>> from windowing.windows import aggregate as agg
+    >>> from windowing.windows.config import WindowConfig
+    >>> from windowing.windows.measures import millis
     >>> config = WindowConfig(length=millis(10), slide=millis(10), timestamp="ts", aggregate=agg.sum("v"))
     >>> manager = ColumnarPaneManager(config)
     >>> list(manager.add_batch(ColumnRows(pa.table({"v": [5, 6]})), Timestamps(np.array([1, 12]))))
@@ -151,9 +378,9 @@ def _grouped(ends: Numbers, keys: Keys | None) -> _Groups:
 class TablePaneManager(ColumnarPaneManager):
     """Time windows of a bolt with `aggregate=` and `columnar=`: one window for all keys at an end, its aggregates a table.
 
-    >>> from windowing.core import aggregate as agg
-    >>> from windowing.core.config import WindowConfig
-    >>> from windowing.core.measures import millis
+    >>> from windowing.windows import aggregate as agg
+    >>> from windowing.windows.config import WindowConfig
+    >>> from windowing.windows.measures import millis
     >>> options = {"timestamp": "ts", "key": "k", "aggregate": {"n": agg.count()}, "columnar": "arrow"}
     >>> manager = TablePaneManager(WindowConfig.of(length=millis(10), slide=millis(10), **options))
     >>> list(manager.add_batch([{}, {}, {}], [1, 2, 3], ["a", "b", "a"]))

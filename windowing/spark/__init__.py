@@ -15,7 +15,7 @@ from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, 
 from windowing.spark.spouts import PartitionedSpout, Root
 from windowing.spark.sqlite_queue import SqliteQueue
 from windowing.spark.submit import submit
-from windowing.spark.trident import submit_trident
+from windowing.spark.trident_submit import submit_trident
 
 __all__ = [
     "BatchMetrics",

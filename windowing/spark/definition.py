@@ -11,6 +11,16 @@ first batch.
     columns, with a batch left half done              refused with order_by (they decide ties) and with "shuffle"
 
 Law: what is refused is refused before anything is written; a file that is no definition is an error and never replaced.
+
+Whose output a folder holds: the folder of a file sink belongs to one stream of one checkpoint, and says so itself.
+
+    <checkpoint>/windowing/query.json    {"id": "5f0c..."}                           made once, before the first batch
+    <folder>/_owner.json                 {"query": "5f0c...", "stream": "default"}   written before the first data
+
+Laws: batches of two streams, or of two checkpoints, never lie in one folder: batch 3 of the one would replace batch 3
+of the other. What is refused is refused before anything is written. Claiming again changes nothing, so a start that
+died half way can be made again. A folder from before there were owners goes to a checkpoint that has made as many
+batches as it holds, and to no other.
 """
 
 from __future__ import annotations
@@ -18,28 +28,39 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from itertools import permutations
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 from pyspark.errors import SparkNoSuchElementException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, shown
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, quote
 from windowing.spark import topology_definition, trident_definition
+from windowing.spark.control import MOST_TASKS
 from windowing.spark.hadoop import Folder
-from windowing.spark.labels import MOST_TASKS
 
 __all__ = [
+    "BATCH",
     "FILE",
+    "OWNER_FILE",
     "Definition",
+    "OutputOwner",
+    "batch_of",
+    "claim_folder",
     "describe",
     "frame",
     "keep",
     "last_batch",
+    "owner_of",
     "pending_batch",
+    "refuse_shared",
     "stored",
     "stored_partitions",
     "stored_tasks",
 ]
+
 
 FILE = "definition.json"
 FORMAT = 1
@@ -69,7 +90,7 @@ def describe(
         "tasks": tasks,
         "grouping": grouping if isinstance(grouping, str) else list(grouping),
         "order_by": list(order_by),
-        "ties": "columns",  # how rows of equal order_by columns arrive: arrival.py
+        "ties": "columns",  # how rows of equal order_by columns arrive: rows.py
         "inputs": {name: _columns(rows) for name, rows in sorted(inputs.items())},
     }
 
@@ -154,7 +175,7 @@ def shuffle_partitions(spark: SparkSession, checkpoint: str, asked: int | None, 
     as the widest level has tasks, but no more than cores. Raises ConfigError for a number below 1.
     """
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
-        raise ConfigError(f"partitions is a number of at least 1, got {shown(asked)}; leave it out for the default")
+        raise ConfigError(f"partitions is a number of at least 1, got {quote(asked)}; leave it out for the default")
     return asked or stored_partitions(spark, checkpoint) or min(widest, int(spark.sparkContext.defaultParallelism))
 
 
@@ -174,7 +195,7 @@ def _difference(stored: Definition, wanted: Definition, path: str) -> str | None
         return next(_differences(stored, wanted), None)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as problem:  # a part of another shape
         raise CorruptStateError(
-            f"{path} is no definition of a windowing query ({shown(str(problem))}); put back a copy"
+            f"{path} is no definition of a windowing query ({quote(str(problem))}); put back a copy"
         ) from problem
 
 
@@ -198,10 +219,10 @@ def _bolt_differences(stored: Definition, wanted: Definition) -> Iterator[str]:
     old, new = stored["bolt"]["fixed"], wanted["bolt"]["fixed"]
     for name in [*old, *(name for name in new if name not in old)]:
         if _plain(old.get(name)) != _plain(new.get(name)):
-            yield f"{name} of bolt {shown(old.get('name'))} was {_said(old.get(name))}, now {_said(new.get(name))}"
+            yield f"{name} of bolt {quote(old.get('name'))} was {_as_json(old.get(name))}, now {_as_json(new.get(name))}"
     for name in ("tasks", "grouping"):
         if _plain(stored[name]) != _plain(wanted[name]):
-            yield f"{name} was {_said(stored[name])}, now {_said(wanted[name])}"
+            yield f"{name} was {_as_json(stored[name])}, now {_as_json(wanted[name])}"
     if list(stored["inputs"]) != list(wanted["inputs"]):
         yield f"the input streams were {', '.join(stored['inputs'])}, now {', '.join(wanted['inputs'])}"
     for stream, columns in stored["inputs"].items():
@@ -236,10 +257,10 @@ def _other_order(stored: Definition, wanted: Definition) -> Iterator[str]:
     """Yield what would bring the rows of one batch in another order, or to other tasks."""
     order = wanted["order_by"]
     if order != stored["order_by"]:
-        yield f"order_by was {_said(stored['order_by'])}, now {_said(order)}"
+        yield f"order_by was {_as_json(stored['order_by'])}, now {_as_json(order)}"
     elif order and stored.get("ties") != wanted["ties"]:
         yield (
-            f"version {shown(stored.get('library'))} of the library began it, which left rows of equal order_by columns in the "
+            f"version {quote(stored.get('library'))} of the library began it, which left rows of equal order_by columns in the "
             "order of their partitions"
         )
     for name in [] if order else wanted["packing"]:
@@ -250,7 +271,7 @@ def _other_order(stored: Definition, wanted: Definition) -> Iterator[str]:
         for stream, columns in wanted.get("inputs", {}).items():
             was, now = ([name for name, *_ in each] for each in (stored["inputs"][stream], columns))
             if was != now:
-                yield f"the columns of input stream {stream!r} were {_said(was)}, now {_said(now)}"
+                yield f"the columns of input stream {stream!r} were {_as_json(was)}, now {_as_json(now)}"
 
 
 def _parsed(content: bytes, path: str) -> Definition:
@@ -262,12 +283,12 @@ def _parsed(content: bytes, path: str) -> Definition:
         complete = not known or (_is_whole(stored) and all(name in stored for name in ("order_by", "packing")))
     except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise CorruptStateError(
-            f"{path} is no definition of a windowing query ({shown(str(problem))}); put back a copy"
+            f"{path} is no definition of a windowing query ({quote(str(problem))}); put back a copy"
         ) from problem
     if not known:
         raise DefinitionChangedError(
-            f"{path} has format {shown(stored['format'])}, this version reads {FORMAT}; use the version "
-            f"{shown(stored.get('library'))} that wrote it"
+            f"{path} has format {quote(stored['format'])}, this version reads {FORMAT}; use the version "
+            f"{quote(stored.get('library'))} that wrote it"
         )
     if not complete:
         raise CorruptStateError(f"{path} is an incomplete definition of a windowing query; put back a copy")
@@ -276,7 +297,7 @@ def _parsed(content: bytes, path: str) -> Definition:
             number = part.get(name, 1)
             if type(number) is not int or not 1 <= number <= MOST_TASKS:
                 raise CorruptStateError(
-                    f"{path} says that {name} is {shown(number)}, wanted a whole number from 1 to {MOST_TASKS}; put back a copy"
+                    f"{path} says that {name} is {quote(number)}, wanted a whole number from 1 to {MOST_TASKS}; put back a copy"
                 )
     return dict(stored)
 
@@ -368,7 +389,7 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _said(value: Any) -> str:
+def _as_json(value: Any) -> str:
     return json.dumps(value)
 
 
@@ -377,3 +398,89 @@ def _library() -> str:
         return version("windowing")
     except PackageNotFoundError:
         return "unknown"
+
+
+# -- Whose output a folder holds -------------------------------------------------------------------------------------------------
+
+
+BATCH = "batch_id"
+"""A batch of a file sink is the directory `batch_id=000000000012`."""
+OWNER_FILE = "_owner.json"
+_QUERY_FILE = "query.json"
+_FORMAT = 1
+_WAY_OUT = "give this one a new output folder, or remove the old output"
+
+
+class OutputOwner(NamedTuple):
+    """A stream of a checkpoint: `query` is the checkpoint's id, `last_batch` the last that it has begun, None for none; `schema`
+    that of the stream's rows.
+    """
+
+    query: str
+    stream: str
+    last_batch: int | None = None
+    schema: StructType | None = None
+
+    @property
+    def name(self) -> str:
+        """Who it is, in a message."""
+        return f"stream {self.stream!r} of query {self.query}"
+
+    def is_same(self, other: OutputOwner) -> bool:
+        """Whether both are one stream of one checkpoint."""
+        return self[:2] == other[:2]
+
+
+def owner_of(spark: SparkSession, checkpoint: str, stream: str, schema: StructType | None = None) -> OutputOwner:
+    """Return a stream of a checkpoint as an owner; the checkpoint is given an id if it has none."""
+    folder = Folder(spark, checkpoint) / "windowing"
+    if not folder.exists(_QUERY_FILE):
+        folder.write(_QUERY_FILE, json.dumps({"format": _FORMAT, "id": uuid4().hex}).encode())
+    query = _field(folder, _QUERY_FILE, "id")
+    return OutputOwner(query, stream, last_batch(spark, checkpoint), schema)
+
+
+def claim_folder(folder: Folder, owner: OutputOwner) -> None:
+    """Write into `folder` that it is the owner's. Raises ConfigError where it is another's, or holds batches that the
+    owner cannot have written. Cost: two or three look-ups.
+    """
+    if folder.exists(OWNER_FILE):
+        found = OutputOwner(_field(folder, OWNER_FILE, "query"), _field(folder, OWNER_FILE, "stream"))
+        if not found.is_same(owner):
+            raise ConfigError(f"{folder.path} holds the output of {found.name}, not of {owner.name}; {_WAY_OUT}")
+        return
+    written = max(map(batch_of, folder.names()), default=-1)
+    if written > (-1 if owner.last_batch is None else owner.last_batch):
+        begun = "has begun none" if owner.last_batch is None else f"has come to batch {owner.last_batch}"
+        raise ConfigError(f"{folder.path} holds batch {written}, and {owner.name} {begun}; {_WAY_OUT}")
+    content = {"format": _FORMAT, "query": owner.query, "stream": owner.stream}
+    folder.write(OWNER_FILE, json.dumps(content).encode())
+
+
+def refuse_shared(paths: Mapping[str, str]) -> None:
+    """Raise ConfigError where the folder of one stream (by name; whole paths) is that of another, or lies inside it."""
+    for (stream, path), (other, outer) in permutations(paths.items(), 2):
+        if f"{path}/".startswith(f"{outer}/"):
+            where = f"the folder {path}" if path == outer else f"{path}, inside the folder {outer}"
+            raise ConfigError(
+                f"the sink of stream {stream!r} writes to {where} of stream {other!r}; give each stream a folder of its own"
+            )
+
+
+def batch_of(name: str) -> int:
+    """Return the batch that a directory of this name holds, -1 for any other."""
+    key, _, number = name.partition("=")
+    return int(number) if key == BATCH and number.isdigit() else -1
+
+
+def _field(folder: Folder, file: str, name: str) -> str:
+    try:
+        stored: Any = json.loads(folder.read(file))
+        value = stored[name]
+        if stored["format"] != _FORMAT or not isinstance(value, str):
+            raise ValueError(f"format {stored['format']!r}, {name} {value!r}")
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise CorruptStateError(
+            f"{folder.of(file)} does not say whose this is ({quote(str(problem))}); put the file back from a copy"
+        ) from problem
+    return value

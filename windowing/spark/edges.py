@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowing.acking.batches import Partial
+from windowing.acking.batches import RootPartial
 from windowing.spark.state import decode_table, encode_table
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "root_of",
     "unpacked_roots",
 ]
+
 
 EDGE, ROOTS = "__edge", "__roots"
 SOURCE_BITS = 16
@@ -142,18 +143,18 @@ class Partials:
                 found[1] += count
 
 
-def partials_of(tables: Iterable[bytes]) -> tuple[Partial, ...]:
+def partials_of(tables: Iterable[bytes]) -> tuple[RootPartial, ...]:
     """Return one partial per root out of what all senders of a batch say, by root."""
-    found: dict[int, Partial] = {}
+    found: dict[int, RootPartial] = {}
     for data in tables:
         columns = [column.to_pylist() for column in decode_table(data).columns]
-        for partial in map(Partial._make, zip(*columns, strict=True)):
-            before = found.get(partial.root, Partial(partial.root, 0, 0))
+        for partial in map(RootPartial._make, zip(*columns, strict=True)):
+            before = found.get(partial.root, RootPartial(partial.root, 0, 0))
             # Which of several components is named does not depend on the order of the senders.
             failed = min((name for name in (before.failed, partial.failed) if name is not None), default=None)
             given_up = min((name for name in (before.given_up, partial.given_up) if name is not None), default=None)
             sums = before.xor ^ partial.xor, before.edges + partial.edges
-            found[partial.root] = Partial(partial.root, *sums, failed, given_up)
+            found[partial.root] = RootPartial(partial.root, *sums, failed, given_up)
     return tuple(found[root] for root in sorted(found))
 
 

@@ -35,9 +35,15 @@ from __future__ import annotations
 import os
 import signal
 
-from windowing.errors import ConfigError, shown
+from windowing.errors import ConfigError, quote
 
-__all__ = ["ACK_NAMES", "NAMES", "TRIDENT_NAMES", "hit"]
+__all__ = [
+    "ACK_NAMES",
+    "NAMES",
+    "TRIDENT_NAMES",
+    "hit",
+]
+
 
 NAMES = ("before_batch", "before_state_write", "after_state_write", "kill_worker", "in_sink", "before_commit")
 ACK_NAMES = ("before_ledger", "after_ledger", "before_ack", "after_ack")
@@ -60,7 +66,7 @@ def hit(name: str, batch: int) -> None:
     point, _, number = wanted.partition(":")
     names = NAMES + ACK_NAMES + TRIDENT_NAMES
     if point not in names or not number.isdigit():
-        raise ConfigError(f"{_VARIABLE} is {shown(wanted)}, wanted name:batch with a name of {', '.join(names)}")
+        raise ConfigError(f"{_VARIABLE} is {quote(wanted)}, wanted name:batch with a name of {', '.join(names)}")
     if point == name and int(number) == batch and _first_time():
         _kill(name)
 
@@ -82,7 +88,7 @@ def _kill(name: str) -> None:
     group = os.environ.get("WINDOWING_FAILPOINT_GROUP", "")
     if not group.isdigit() or int(group) <= 1:
         raise ConfigError(
-            f"WINDOWING_FAILPOINT_GROUP is {shown(group)}, wanted the number of the process group to kill"
+            f"WINDOWING_FAILPOINT_GROUP is {quote(group)}, wanted the number of the process group to kill"
         )
     os.killpg(int(group), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)  # a worker is of another group; it may not go on for a moment longer

@@ -32,12 +32,12 @@ from windowing.errors import (
     SessionError,
     WindowingError,
     WorkerLostError,
+    describe_error,
     printable,
-    shown,
-    told,
+    quote,
 )
 from windowing.spark.hadoop import Folder, refused_by_files, unreachable
-from windowing.topology.blame import ended_in
+from windowing.topology.user_code import ended_in
 
 __all__ = [
     "About",
@@ -50,6 +50,7 @@ __all__ = [
     "raised_in_worker",
     "unwrapped",
 ]
+
 
 _mark = f"windowing-error:{secrets.token_hex(16)}:"
 _TRACEBACK = "Traceback (most recent call last)"
@@ -135,7 +136,7 @@ def _carried(error: BaseException) -> WindowingError | None:
     if found is None and not isinstance(error, GeneratorExit):  # a generator that is closed is no failure
         if is_sendable(error):
             return None
-        found = BoltError(f"code that the query runs for each row failed: {told(error)}")
+        found = BoltError(f"code that the query runs for each row failed: {describe_error(error)}")
     if found is not None:
         found.__cause__ = error
     return found
@@ -200,7 +201,9 @@ def damaged_file(spark: SparkSession, checkpoint: str) -> str | None:
         try:
             found = _damaged_files(spark, checkpoint)
         except Exception as problem:  # a file may vanish while it is listed; py4j has no types
-            _log.warning("checkpoint %s cannot be looked through for damaged files: %s", checkpoint, told(problem))
+            _log.warning(
+                "checkpoint %s cannot be looked through for damaged files: %s", checkpoint, describe_error(problem)
+            )
         else:
             agreed = [name for name in found if name in before]
             if agreed or not found:
@@ -261,7 +264,7 @@ def _trace(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception(error))
     except Exception as problem:  # an error of a user's whose text cannot be made
-        text = f"(its traceback cannot be made: {told(problem)})"
+        text = f"(its traceback cannot be made: {describe_error(problem)})"
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -382,7 +385,7 @@ def _damaged(error: BaseException, texts: list[str], locate: Callable[[], str | 
             file = _FILE.search(line)
             if file is not None and _DAMAGE.search(line) is not None:
                 return CorruptStateError(
-                    f"a file of the checkpoint is damaged or missing: {file[0].rstrip('.:;')} ({shown(line.strip())}); {_WAY_OUT}"
+                    f"a file of the checkpoint is damaged or missing: {file[0].rstrip('.:;')} ({quote(line.strip())}); {_WAY_OUT}"
                 )
     if any(_UNREADABLE.search(text) for text in texts):
         return CorruptStateError(f"the state store cannot be loaded, Spark does not say why; {_WAY_OUT}")

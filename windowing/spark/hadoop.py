@@ -17,9 +17,16 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from windowing.errors import CheckpointError, ConfigError, CorruptStateError, WindowingError, printable, shown
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, WindowingError, printable, quote
 
-__all__ = ["Folder", "checked_folder", "literal_path", "refused_by_files", "unreachable"]
+__all__ = [
+    "Folder",
+    "checked_folder",
+    "literal_path",
+    "refused_by_files",
+    "unreachable",
+]
+
 
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 _FROM_FILES = re.compile(
@@ -51,7 +58,7 @@ def checked_folder(option: str, path: Any) -> str:
     if isinstance(path, str | os.PathLike) and isinstance(text := os.fspath(path), str) and text.strip():
         return text
     raise ConfigError(
-        f'{option} is a folder: text or a Path, got {shown(path)}; write {option}="/data/delays", on a file system that Spark '
+        f'{option} is a folder: text or a Path, got {quote(path)}; write {option}="/data/delays", on a file system that Spark '
         "reaches"
     )
 

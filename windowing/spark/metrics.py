@@ -24,7 +24,15 @@ from pyspark.sql.streaming.listener import (
 
 from windowing.spark.output import metric_column
 
-__all__ = ["BatchMetrics", "MetricsListener", "metric_columns", "metrics_of", "observed", "wire_metric_columns"]
+__all__ = [
+    "BatchMetrics",
+    "MetricsListener",
+    "metric_columns",
+    "metrics_of",
+    "observed",
+    "wire_metric_columns",
+]
+
 
 _OBSERVATION = "windowing"
 _SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "duplicates")

@@ -23,11 +23,17 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from windowing.core.checks import DEFAULT_STREAM
-from windowing.errors import BoltError, shown
+from windowing.errors import BoltError, quote
+from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark.unreadable import arrow_values
 
-__all__ = ["METRICS", "Layout", "arrow_column", "metric_column"]
+__all__ = [
+    "METRICS",
+    "Layout",
+    "arrow_column",
+    "metric_column",
+]
+
 
 METRICS = (
     "tuples",
@@ -46,7 +52,7 @@ _STREAM = "_stream"
 _METRICS_ROW = -1
 _SLICE = 20_000
 
-Row = tuple[str, Any]
+OutputRow = tuple[str, Any]
 """A stream, and the values of one row or a table that `Encoder.fitted` has made."""
 
 
@@ -106,7 +112,7 @@ class Encoder:
         }
         self._numbers = {stream: number for number, stream in enumerate(layout.streams)}
 
-    def table(self, rows: Sequence[Row], metrics: Mapping[str, int | None]) -> pa.Table:
+    def table(self, rows: Sequence[OutputRow], metrics: Mapping[str, int | None]) -> pa.Table:
         """Return rows (of known streams; others are left out) and metrics as one table; the order inside a stream is kept.
 
         Raises BoltError for a value that is not of its field's type. Cost: one Arrow array per field and stream.
@@ -164,7 +170,7 @@ def arrow_column(bolt: str, stream: str, field: pa.Field, values: Sequence[Any])
     if array is None:
         wrong = next(value for value in values if _array([value], field.type) is None)
         raise BoltError(
-            f"bolt {bolt!r} emitted {shown(wrong)} as field {field.name!r} of stream {stream!r}, which is "
+            f"bolt {bolt!r} emitted {quote(wrong)} as field {field.name!r} of stream {stream!r}, which is "
             f"declared {field.type}; emit that type, or change the declaration"
         )
     return array
@@ -195,7 +201,7 @@ def _name(number: int, place: int) -> str:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """Return the values as Arrow takes them, None if it does not. They are of their declared types (topology/rows.py), or what
+    """Return the values as Arrow takes them, None if it does not. They are of their declared types (schema/rows.py), or what
     Spark holds and Python cannot (unreadable.py).
     """
     for array in (pa.array, arrow_values):

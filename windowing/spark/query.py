@@ -1,6 +1,6 @@
 """windowed(): a bolt and a streaming DataFrame in, streams out.
 
-    input streams --select, task--> mapInArrow (pack.py) --+
+    input streams --select, task--> mapInArrow (exchange.py) --+
     control files, ticks (control.py) ---------------------+--> groupBy(label) --> transformWithState (operator.py)
                                                                                        |
                                            the streams (output.py) <------------------------+
@@ -22,39 +22,42 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DateType, NumericType, StringType, StructType, TimestampNTZType, TimestampType
 
-from windowing.core.aggregate import field_of
-from windowing.core.checks import DEFAULT_STREAM
-from windowing.core.config import OnError, WindowConfig
-from windowing.core.measures import Duration
-from windowing.errors import ConfigError, shown
-from windowing.spark import control, definition, metrics, operator, pack
-from windowing.spark.arguments import names_of, require_carried, require_start
+from windowing.errors import ConfigError, quote
+from windowing.execution.support import LostFieldsWarning, Runtime, lost_fields, windows_without_effect
+from windowing.schema.checks import DEFAULT_STREAM
+from windowing.spark import control, definition, exchange, metrics, operator
+from windowing.spark.arguments import Shipped, names_of, require_carried, require_start
+from windowing.spark.control import task_labels
 from windowing.spark.hadoop import checked_folder, literal_path
-from windowing.spark.labels import task_labels
+from windowing.spark.operator import SIDE_STREAM, TaskStage
 from windowing.spark.output import Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_readable_zone, require_session
-from windowing.spark.shipping import Shipped
 from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.state import SEQUENCE, TIMESTAMP
-from windowing.spark.turn import SIDE_STREAM, TaskStage
 from windowing.topology.bolts import WindowedBolt
+from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of
-from windowing.topology.letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
-from windowing.topology.support import LostFieldsWarning, Runtime, lost_fields, windows_without_effect
-from windowing.topology.window_rules import nested, no_id
+from windowing.topology.rules import nested, no_id
+from windowing.windows.aggregate import field_of
+from windowing.windows.config import OnError, WindowConfig
+from windowing.windows.measures import Duration
 
-__all__ = ["WindowedStream", "windowed"]
+__all__ = [
+    "WindowedStream",
+    "windowed",
+]
+
 
 _log = logging.getLogger("windowing.spark")
 REASON = "reason"
-Source = DataFrame | Mapping[str, DataFrame]
+InputFrames = DataFrame | Mapping[str, DataFrame]
 _TIMES = (NumericType, DateType, TimestampType, TimestampNTZType)  # what pack.timestamps_of reads
 
 
 def windowed(
     bolt: Any,
-    source: Source,
+    source: InputFrames,
     *,
     tasks: int | None = None,
     grouping: str | Sequence[str] | None = None,
@@ -181,12 +184,12 @@ class WindowedStream:
         """Build the plan up to the operator's output; each call makes a plan of its own."""
         labels = task_labels(self._spark, tasks, tasks)
         config = self.bolt.config
-        ahead = pack.max_future_ms(config)
+        ahead = exchange.max_future_ms(config)
         if tasks not in self._shipped:
             self._shipped[tasks] = self._stage(tasks, ahead)
         parts = []
         for name, rows in self._inputs.items():
-            packer = pack.Packer(
+            packer = exchange.Packer(
                 name,
                 tuple(rows.columns),
                 labels,
@@ -196,7 +199,7 @@ class WindowedStream:
                 ahead,
                 config.on_invalid,
             )
-            parts.append(pack.packed(rows, packer, pack.task_column(rows, self.grouping, tasks)))
+            parts.append(exchange.packed(rows, packer, exchange.task_column(rows, self.grouping, tasks)))
         if control_folder is not None:
             parts.append(control.control_rows(self._spark, literal_path(control_folder), labels))
         if control.needs_ticks(config):
@@ -259,19 +262,19 @@ class WindowedStream:
     def _require_stream(self, name: str) -> None:
         if name not in self.schemas:
             streams = ", ".join(self.schemas) or "none: it declares no output"
-            raise ConfigError(f"bolt {self.bolt.name!r} has no stream {shown(name)}; it has {streams}")
+            raise ConfigError(f"bolt {self.bolt.name!r} has no stream {quote(name)}; it has {streams}")
 
 
-def _inputs(source: Source) -> dict[str, DataFrame]:
+def _inputs(source: InputFrames) -> dict[str, DataFrame]:
     """Return the input streams by name, sorted, all with the columns of the first in its order."""
     given = dict(source) if isinstance(source, Mapping) else {DEFAULT_STREAM: source}
     if not given:
         raise ConfigError("windowed() needs an input, got an empty mapping; give a streaming DataFrame")
     for name, rows in given.items():
         if not isinstance(name, str) or not name:
-            raise ConfigError(f"an input stream is called by a text, got {shown(name)}")
+            raise ConfigError(f"an input stream is called by a text, got {quote(name)}")
         if not isinstance(rows, DataFrame):
-            raise ConfigError(f"input stream {name!r} is a streaming DataFrame, got {shown(rows)}")
+            raise ConfigError(f"input stream {name!r} is a streaming DataFrame, got {quote(rows)}")
         if not rows.isStreaming:
             raise ConfigError(f"input stream {name!r} is a batch DataFrame; read it with spark.readStream")
     first, *_ = names = sorted(given)
@@ -286,7 +289,7 @@ def _inputs(source: Source) -> dict[str, DataFrame]:
         raise ConfigError(f"input column {own[0]!r} has a name that windowing uses itself; rename it before windowed()")
     for name in names[1:]:
         _require_same(first, wanted, name, {field.name: field.dataType for field in given[name].schema.fields})
-    columns = [F.col(pack.quoted(column)) for column in wanted]
+    columns = [F.col(exchange.quoted(column)) for column in wanted]
     return {name: given[name] if name == first else given[name].select(*columns) for name in names}
 
 
@@ -318,7 +321,7 @@ def _grouping(config: WindowConfig, grouping: str | Sequence[str] | None) -> str
         and not set(chosen if isinstance(chosen, tuple) else ()) <= set(config.key)
     ):
         raise ConfigError(
-            f"grouping={shown(grouping)} would spread the rows of one key= {config.key!r} over several tasks, or "
+            f"grouping={quote(grouping)} would spread the rows of one key= {config.key!r} over several tasks, or "
             "group by other columns; leave grouping out, or group by columns of the key"
         )
     if config.key is not None and chosen == "shuffle":
@@ -337,7 +340,7 @@ def _tasks(tasks: int | None, grouping: str | tuple[str, ...], asked: Any) -> in
             )
         return 1
     if tasks is not None and (isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1):
-        raise ConfigError(f"tasks is a number of at least 1, got {shown(tasks)}; leave it out for one task per core")
+        raise ConfigError(f"tasks is a number of at least 1, got {quote(tasks)}; leave it out for one task per core")
     return tasks
 
 
@@ -358,7 +361,7 @@ def _require_columns(
         for name in names:
             if name not in columns:
                 raise ConfigError(
-                    f"{option} of bolt {bolt.name!r} names column {shown(name)}, the input has {', '.join(columns)}"
+                    f"{option} of bolt {bolt.name!r} names column {quote(name)}, the input has {', '.join(columns)}"
                 )
     taken = [column for column in columns if column.lower() == REASON]
     if config.late_stream is not None and taken:

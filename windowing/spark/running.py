@@ -24,7 +24,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from windowing.core.measures import Duration
 from windowing.errors import (
     BoltError,
     CheckpointError,
@@ -32,8 +31,8 @@ from windowing.errors import (
     DrainedCheckpointError,
     QueryStoppedError,
     WindowingError,
-    shown,
-    told,
+    describe_error,
+    quote,
 )
 from windowing.spark import control, definition, failpoints
 from windowing.spark.acks import Acks
@@ -47,13 +46,18 @@ from windowing.spark.failures import (
     unwrapped,
 )
 from windowing.spark.hadoop import Folder
-from windowing.spark.handover import Handover
 from windowing.spark.metrics import BatchMetrics, metrics_of
-from windowing.spark.one_query import take
+from windowing.spark.settings import ArrowBatchLimit, settings_of, take
 from windowing.spark.sinks import Sink, claim
-from windowing.spark.starting import settings_of
+from windowing.windows.measures import Duration
 
-__all__ = ["BatchWriter", "Plan", "WindowedQuery", "trigger_options"]
+__all__ = [
+    "BatchWriter",
+    "Plan",
+    "WindowedQuery",
+    "trigger_options",
+]
+
 
 DRAINED_FILE = "drained.json"
 _ONE_FILE_ROWS = 50_000
@@ -101,7 +105,7 @@ class BatchWriter:
         self.failure: BaseException | None = None
         self.reported: dict[int, int] = {}
         """How many errors users' code has reported, by batch; of the stages that the writer evaluates."""
-        self._handover = Handover()
+        self._handover = ArrowBatchLimit()
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
@@ -120,7 +124,7 @@ class BatchWriter:
             if is_sendable(error):
                 raise
             # Py4J has no way to say anything else, and the JVM would wait for an answer for ever.
-            raise WorkerError(told(error)) from None
+            raise WorkerError(describe_error(error)) from None
 
     @property
     def schemas(self) -> dict[str, StructType]:
@@ -159,8 +163,8 @@ class BatchWriter:
                 if isinstance(problem, Exception):
                     raise
                 raise BoltError(
-                    f"the sink of stream {stream!r} of {self._bolt!r} ended with {told(problem)} on batch {batch_id}, which is not "
-                    "committed; let a sink raise an Exception"
+                    f"the sink of stream {stream!r} of {self._bolt!r} ended with {describe_error(problem)} on batch {batch_id}, "
+                    "which is not committed; let a sink raise an Exception"
                 ) from problem
             failpoints.hit("in_sink", batch_id)
         if self.acks is not None:
@@ -217,7 +221,7 @@ def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[st
         trigger = Duration(ms=int(trigger / timedelta(milliseconds=1)))
     if not isinstance(trigger, Duration) or trigger.ms <= 0:
         raise ConfigError(
-            f'trigger is "available_now" or a positive interval, got {shown(trigger)}; for example seconds(10)'
+            f'trigger is "available_now" or a positive interval, got {quote(trigger)}; for example seconds(10)'
         )
     if drain:
         raise ConfigError(
@@ -363,7 +367,7 @@ class WindowedQuery:
             found = QueryStoppedError(f"the session ended while the query ran. {_GO_ON.format(plan.checkpoint)}")
         elif not isinstance(failure, Exception):
             found = BoltError(
-                f"code that {about.name!r} runs in the driver ended with {told(failure)}; let it raise an Exception"
+                f"code that {about.name!r} runs in the driver ended with {describe_error(failure)}; let it raise an Exception"
             )
         else:
             return unwrapped(failure, self._damaged_file, about) if is_of_spark(failure) else failure
@@ -375,7 +379,7 @@ class WindowedQuery:
         try:
             self._query.stop()
         except Exception as problem:
-            _log.warning("query %s could not be stopped: %s", self._query.id, told(problem))
+            _log.warning("query %s could not be stopped: %s", self._query.id, describe_error(problem))
 
     def _damaged_file(self) -> str | None:
         return damaged_file(self._plan.spark, self._plan.checkpoint)

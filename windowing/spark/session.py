@@ -17,9 +17,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from windowing.errors import ConfigError, SessionError, shown, told
+from windowing.errors import ConfigError, SessionError, describe_error, quote
 
-__all__ = ["MAX_RECORDS_PER_BATCH", "require_readable_zone", "require_session", "session"]
+__all__ = [
+    "MAX_RECORDS_PER_BATCH",
+    "require_readable_zone",
+    "require_session",
+    "session",
+]
+
 
 MAX_RECORDS_PER_BATCH = 100_000
 _STORE = "spark.sql.streaming.stateStore"
@@ -122,7 +128,7 @@ def require_readable_zone(spark: SparkSession) -> None:
         pa.lib.string_to_tzinfo(zone)
     except Exception as problem:  # of pytz or zoneinfo
         raise SessionError(
-            f'{_ZONE} is {shown(zone)}, a name that Arrow does not know; spark.conf.set("{_ZONE}", "UTC") before streams are read '
+            f'{_ZONE} is {quote(zone)}, a name that Arrow does not know; spark.conf.set("{_ZONE}", "UTC") before streams are read '
             "as DataFrames, or use start()"
         ) from problem
 
@@ -136,7 +142,7 @@ def _wrong(spark: SparkSession, rule: _Rule) -> str | None:
     if given is not None and rule.holds(given):
         return None
     return (
-        f"{rule.name} is {'not set' if given is None else shown(given)}, wanted {rule.wanted}: {rule.why}; "
+        f"{rule.name} is {'not set' if given is None else quote(given)}, wanted {rule.wanted}: {rule.why}; "
         f'spark.conf.set("{rule.name}", "{rule.wanted}") before the start'
     )
 
@@ -147,7 +153,7 @@ def _require_packages() -> None:
         import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
     except Exception as problem:  # protobuf's VersionError is no ImportError
         raise SessionError(
-            f"PySpark cannot load the protocol of its state server ({told(problem)}); install what this library needs: "
+            f"PySpark cannot load the protocol of its state server ({describe_error(problem)}); install what this library needs: "
             'pip install --upgrade "windowing[spark]"'
         ) from problem
 
@@ -163,7 +169,7 @@ def _wrong_python(spark: SparkSession) -> str | None:
     found = shutil.which(named)
     if found is None or os.path.realpath(found) != os.path.realpath(sys.executable) or not _same_prefix(found):
         return (
-            f"{_PYTHON} is {shown(named)}, wanted {sys.executable}: the Python workers would run without this library; "
+            f"{_PYTHON} is {quote(named)}, wanted {sys.executable}: the Python workers would run without this library; "
             "set it (and the environment variable PYSPARK_PYTHON) before the session starts"
         )
     return None
@@ -178,7 +184,7 @@ def _cores(cores: int | str) -> int:
     if cores == "*":
         return os.cpu_count() or 1
     if isinstance(cores, bool) or not str(cores).isdigit() or int(cores) < 1:
-        raise ConfigError(f'cores is a number of at least 1 or "*", got {shown(cores)}; for example session(cores=2)')
+        raise ConfigError(f'cores is a number of at least 1 or "*", got {quote(cores)}; for example session(cores=2)')
     return int(cores)
 
 

@@ -1,24 +1,52 @@
 """Where streams go. Law: a sink is idempotent by batch id: writing a batch again leaves what writing it once leaves.
 
 Spark calls a sink again with the same batch id after a crash, so each one here keys what it writes by that id. So what
-a sink keeps is that of one stream and one checkpoint: others count their batches from 0 too (owners.py).
+a sink keeps is that of one stream and one checkpoint: others count their batches from 0 too (definition.py).
+
+Outlets: the streams of a topology that have a sink, on the wire and off it.
+
+    a row "out" of the wire (stream, how many, Arrow bytes) --rows(stream)--> a DataFrame of the stream's own fields
+
+A sink is named by "component" (its default stream) or "component.stream".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from pyspark.sql import DataFrame, Row, SparkSession
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StructType
 
-from windowing.errors import ConfigError, CorruptStateError, SinkError, shown
+from windowing.errors import ConfigError, CorruptStateError, SinkError, quote
+from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.schema.types import Schema
+from windowing.spark.definition import BATCH, OutputOwner, batch_of, claim_folder, owner_of, refuse_shared
+from windowing.spark.exchange import stream_name
+from windowing.spark.failures import Seal, marked
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
-from windowing.spark.owners import BATCH, Owner, batch_of, claim_folder, owner_of, refuse_shared
+from windowing.spark.state import decode_table
 from windowing.spark.unreadable import python_values
+from windowing.topology.plan import Topology
 
-__all__ = ["FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "Sink", "claim", "require_sink"]
+__all__ = [
+    "FileSink",
+    "FunctionSink",
+    "MemorySink",
+    "NoopSink",
+    "ParquetSink",
+    "Sink",
+    "SinkStreams",
+    "claim",
+    "outlet_names",
+    "require_sink",
+    "sinks_of",
+    "unread_late",
+]
+
 
 _FORMATS = ("parquet", "json", "csv")
 _SCHEMA_FILE = "_schema.json"
@@ -39,7 +67,7 @@ class Sink(Protocol):
 def require_sink(name: str, sink: Any, columns: Iterable[str]) -> None:
     """Raise ConfigError for what is no sink, and for a sink of files that has a column of its own among `columns`."""
     if not hasattr(sink, "write"):
-        raise ConfigError(f"the sink of {name!r} has no write(rows, batch_id), got {shown(sink)}; use FunctionSink(f)")
+        raise ConfigError(f"the sink of {name!r} has no write(rows, batch_id), got {quote(sink)}; use FunctionSink(f)")
 
     taken = [column for column in columns if column.lower() == BATCH] if isinstance(sink, FileSink) else []
     if taken:
@@ -60,7 +88,7 @@ class FileSink:
     def __init__(self, path: str, format: str = "parquet") -> None:
         if format not in _FORMATS:
             raise ConfigError(
-                f"a file sink writes {', '.join(_FORMATS)}, got {shown(format)}; use FunctionSink for others"
+                f"a file sink writes {', '.join(_FORMATS)}, got {quote(format)}; use FunctionSink for others"
             )
         self.path = checked_folder("path", path)
         self.format = format
@@ -69,7 +97,7 @@ class FileSink:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, {self.format!r})"
 
-    def claim(self, spark: SparkSession, owner: Owner) -> None:
+    def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
         """Refuse a folder that holds the output of another stream or query; else it is the owner's from now on."""
         folder = self._folder(spark)
         claim_folder(folder, owner)
@@ -151,7 +179,7 @@ class FileSink:
             return _nullable(StructType.fromJson(json.loads(folder.read(_SCHEMA_FILE))))
         except (ValueError, KeyError, TypeError, RecursionError) as problem:
             raise CorruptStateError(
-                f"{folder.of(_SCHEMA_FILE)} is no schema: {shown(str(problem))}; delete it"
+                f"{folder.of(_SCHEMA_FILE)} is no schema: {quote(str(problem))}; delete it"
             ) from problem
 
 
@@ -167,7 +195,7 @@ class FunctionSink:
 
     def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
         if not callable(function):
-            raise ConfigError(f"FunctionSink takes a function of (rows, batch_id), got {shown(function)}")
+            raise ConfigError(f"FunctionSink takes a function of (rows, batch_id), got {quote(function)}")
         self._function = function
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
@@ -180,14 +208,14 @@ class MemorySink:
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Row]] = {}
-        self._owner: Owner | None = None
+        self._owner: OutputOwner | None = None
 
     @property
     def rows(self) -> list[Row]:
         """All rows, in the order of batches."""
         return [row for batch in sorted(self.batches) for row in self.batches[batch]]
 
-    def claim(self, spark: SparkSession, owner: Owner) -> None:
+    def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
         """Refuse a second stream or query: their batches have the same ids."""
         if self._owner is not None and not self._owner.is_same(owner):
             raise ConfigError(
@@ -225,7 +253,7 @@ def claim(
     folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
     refuse_shared({name: folder.path for name, folder in folders.items()})
     for name, sink in sinks.items():
-        own: Callable[[SparkSession, Owner], None] | None = getattr(sink, "claim", None)
+        own: Callable[[SparkSession, OutputOwner], None] | None = getattr(sink, "claim", None)
         if own is not None:
             own(spark, owner_of(spark, checkpoint, name, (schemas or {}).get(name)))
 
@@ -245,3 +273,114 @@ def _nullable(schema: StructType) -> StructType:
     for field in schema.fields:
         field.nullable = True
     return schema
+
+
+# -- Outlets ---------------------------------------------------------------------------------------------------------------------
+
+
+class SinkStreams:
+    """The streams by sink name: what each is called on the wire, and its schema. `unread`: bolts whose late tuples go nowhere."""
+
+    def __init__(self, streams: Mapping[str, tuple[str, str]], unread: tuple[str, ...]) -> None:
+        self._streams, self._unread = dict(streams), unread
+
+    def schema_of(self, stream: str) -> StructType:
+        """Return the schema of the rows of a stream."""
+        schema = StructType.fromDDL(self._streams[stream][1])
+        assert isinstance(schema, StructType)
+        return schema
+
+    def count(self, stream: str) -> Column:
+        """Return the aggregate that counts the rows of a stream."""
+        return F.sum(F.when(self._is_of(stream), F.col("value"))).alias(f"_count{list(self._streams).index(stream)}")
+
+    def counted(self, counts: Any, stream: str) -> int:
+        """Return what the aggregate of `count` has found."""
+        return int(counts[f"_count{list(self._streams).index(stream)}"] or 0)
+
+    def late(self) -> Column:
+        """Return the aggregate that counts the late and unreadable tuples that go nowhere."""
+        late = (F.col("source") == "late") & F.col("stream").isin(*self._unread)
+        nowhere = (F.col("kind") == "metric") & (late | (F.col("source") == "invalid"))
+        return F.sum(F.when(nowhere, F.col("value")))
+
+    def largest(self) -> Column:
+        """Return the aggregate that tells how many packed bytes the largest task took."""
+        return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
+
+    def rows(self, output: DataFrame, stream: str) -> DataFrame:
+        """Return the rows of a stream. Cost: one Python worker that copies Arrow bytes."""
+        packed = output.where(self._is_of(stream)).select("data")
+        return packed.mapInArrow(_Unpacked(), self._streams[stream][1])
+
+    def _is_of(self, stream: str) -> Column:
+        return (F.col("kind") == "out") & (F.col("stream") == self._streams[stream][0])
+
+
+def outlet_names(topology: Topology) -> dict[str, tuple[str, str]]:
+    """Return every stream that can have a sink: sink name -> (name on the wire, fields); dead letters of bolts too."""
+    names = {}
+    for component in topology.components.values():
+        for stream, output in component.outputs.items():
+            if not (component.is_spout and output.dead):  # what fails here fails in a bolt
+                names[_sink_name(component.id, stream)] = (stream_name(component.id, stream), output.schema.ddl)
+    return names
+
+
+def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, ...]) -> dict[str, Sink]:
+    """Return the sinks in the order of the plan. Raises ConfigError for an unknown name, and for a stream that nobody reads
+    and that neither has a sink nor stands in `discard`; late streams may go nowhere (they are counted and logged).
+    """
+    names = outlet_names(topology)
+    for name in (*sinks, *discard):
+        if name not in names:
+            raise ConfigError(
+                f"topology {topology.name!r} has no stream {quote(name)}; {did_you_mean(str(name), names)}"
+            )
+    for name, sink in sinks.items():
+        require_sink(name, sink, Schema.parse(names[name][1]).names)
+        if name in discard:
+            raise ConfigError(f"{name!r} has a sink and stands in discard; leave out one of them")
+    for name in _needed(topology):
+        if name not in sinks and name not in discard:
+            raise ConfigError(
+                f"nobody reads {name!r} of topology {topology.name!r}, and it has no sink; give "
+                f"sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
+            )
+    return {name: sinks[name] for name in names if name in sinks}
+
+
+def unread_late(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the windowed bolts whose late tuples nobody reads, keeps or has said to discard."""
+    found = []
+    for component in topology.bolts:
+        late = None if component.window is None else component.window.config.late_stream
+        named = None if late is None else _sink_name(component.id, late)
+        read = late is not None and bool(topology.readers(component.id, late))
+        if component.window is not None and not read and named not in sinks and named not in discard:
+            found.append(component.id)
+    return tuple(found)
+
+
+def _needed(topology: Topology) -> Iterator[str]:
+    for component in topology.components.values():
+        for stream, output in component.outputs.items():
+            if not output.late and topology.ends(component, stream):
+                yield _sink_name(component.id, stream)
+
+
+def _sink_name(component: str, stream: str) -> str:
+    return component if stream == DEFAULT_STREAM else f"{component}.{stream}"
+
+
+class _Unpacked:
+    """What turns packed rows into those of a stream, in a worker."""
+
+    def __init__(self) -> None:
+        self._seal = Seal()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with marked():
+            for batch in batches:
+                for data in batch.column(0).to_pylist():
+                    yield from decode_table(data).to_batches()

@@ -1,4 +1,6 @@
-"""PartitionedSpout: a source of rows in Python, in partitions, that Spark can ask for a batch again.
+"""The Arrow types of declared fields, without a JVM: what Spark's own conversion gives (a test compares the two).
+
+PartitionedSpout: a source of rows in Python, in partitions, that Spark can ask for a batch again.
 
     partition "0"   1 2 3 4 5 6 7 8 9        offsets: whole numbers that only grow
                     ^ initial()  ^ latest()
@@ -10,6 +12,8 @@
 Where it runs: `initial`, `latest` and `commit` in one Python process of the query; `read` in the executors, on copies; `ack`,
 `fail` and `give_up` in the driver. So a spout holds a path or a URL, no connection. On Spark it is a data source with admission
 control (pyspark.sql.datasource). An offset in Spark's log says where its batch begins too, so that the log alone tells the batch.
+
+Sources: what a stream of a topology is fed from on Spark, brought to the columns that the stream declares.
 """
 
 from __future__ import annotations
@@ -22,20 +26,71 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
 
-from windowing.errors import CheckpointError, SourceError, shown
-from windowing.spark.arrow_types import arrow_schema
+from windowing.errors import CheckpointError, ConfigError, SourceError, quote
+from windowing.schema.types import FieldType, Schema
 from windowing.spark.failures import Seal, marked
-from windowing.topology.schema import Schema
 
-__all__ = ["Offsets", "PartitionedSpout", "Root", "batch_of", "refuse_other"]
+__all__ = [
+    "Offsets",
+    "PartitionedSpout",
+    "Root",
+    "SpoutInput",
+    "arrow_schema",
+    "arrow_type",
+    "batch_of",
+    "refuse_other",
+    "selected",
+    "told",
+]
+
+
+_SIMPLE = {
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "binary": pa.binary(),
+}
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the fields of a stream as Arrow has them; each may be null.
+
+    >>> arrow_schema(Schema.parse("word string, n long")).types
+    [DataType(string), DataType(int64)]
+    """
+    named = zip(schema.names, schema.types, strict=True)
+    return pa.schema([pa.field(name, arrow_type(FieldType.parse(kind))) for name, kind in named])
+
+
+def arrow_type(kind: FieldType) -> pa.DataType:
+    """Return the Arrow type of a field."""
+    inner = [arrow_type(each) for each in kind.inner]
+    match kind.kind:
+        case "decimal":
+            return pa.decimal128(*kind.digits)
+        case "array":
+            return pa.list_(pa.field("element", inner[0]))
+        case "map":
+            return pa.map_(*inner)
+        case "struct":
+            return pa.struct([pa.field(name, each) for name, each in zip(kind.names, inner, strict=True)])
+    return _SIMPLE[kind.kind]
+
+
+# -- PartitionedSpout ------------------------------------------------------------------------------------------------------------
+
 
 Offsets = Mapping[str, int]
 """A whole number for each partition, by name."""
@@ -132,7 +187,7 @@ def refuse_other(offset: Any, spout: PartitionedSpout, name: str) -> None:
         where = f" at {spout.path}" if hasattr(spout, "path") else ""
         raise CheckpointError(
             f"spout {name!r} reads another {type(spout).__name__}{where} than this checkpoint has read: its identity was "
-            f"{shown(known)}, now {shown(spout.identity)}, so the old one was lost and made anew, or another is in its place, "
+            f"{quote(known)}, now {quote(spout.identity)}, so the old one was lost and made anew, or another is in its place, "
             "whose first rows would count as read; put the old one back from a copy, or begin with a new checkpoint and new output "
             "folders, which reads all that this one has; nothing was read"
         )
@@ -250,7 +305,7 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if not plain:
             raise SourceError(
-                f"spout {self._name!r} says its offsets are {shown(found)}; wanted a whole number for each partition, by name"
+                f"spout {self._name!r} says its offsets are {quote(found)}; wanted a whole number for each partition, by name"
             )
         for name, at in since.items():
             if found.get(name, at) < at:
@@ -272,7 +327,7 @@ def _limited(start: Offsets, newest: Offsets, rows: int | None) -> dict[str, int
 
 def _fitted(batch: Any, wanted: pa.Schema, name: str) -> pa.RecordBatch:
     if not isinstance(batch, pa.RecordBatch):
-        raise SourceError(f"spout {name!r} gave {shown(batch)}; its read yields pyarrow RecordBatches")
+        raise SourceError(f"spout {name!r} gave {quote(batch)}; its read yields pyarrow RecordBatches")
     if batch.schema.names != wanted.names:
         raise SourceError(
             f"spout {name!r} gave columns {', '.join(batch.schema.names)}; its fields are {', '.join(wanted.names)}"
@@ -280,5 +335,51 @@ def _fitted(batch: Any, wanted: pa.Schema, name: str) -> pa.RecordBatch:
     try:
         columns = [column.cast(field.type) for column, field in zip(batch.columns, wanted, strict=True)]
     except pa.ArrowException as problem:
-        raise SourceError(f"spout {name!r} gave a value that is not of its field: {shown(str(problem))}") from problem
+        raise SourceError(f"spout {name!r} gave a value that is not of its field: {quote(str(problem))}") from problem
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+# -- Sources ---------------------------------------------------------------------------------------------------------------------
+
+
+SpoutInput = DataFrame | PartitionedSpout
+"""A streaming DataFrame, or a source of rows in Python."""
+
+
+def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession, name: str) -> DataFrame:
+    """Return the declared columns of the rows of a source. `what`: how errors call the stream; `name`: how Spark's log does.
+
+    Raises ConfigError for what is no streaming DataFrame, and for a column that is missing or of another type.
+    """
+    rows = source.stream(spark, name) if isinstance(source, PartitionedSpout) else source
+    if not isinstance(rows, DataFrame) or not rows.isStreaming:
+        raise ConfigError(
+            f"the source of {what} is a streaming DataFrame or a PartitionedSpout, got {quote(rows)}; read it with spark.readStream"
+        )
+    wanted = StructType.fromDDL(schema.ddl)
+    assert isinstance(wanted, StructType)
+    types = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    for field in wanted.fields:
+        kind = types.get(field.name)
+        if kind != field.dataType.simpleString():
+            given = "no such column" if kind is None else f"it as {kind}"
+            raise ConfigError(
+                f"the source of {what} declares {field.name!r} as {field.dataType.simpleString()}, the DataFrame has {given}; "
+                "bring it there with select, withColumn or cast"
+            )
+    return rows.select(*[F.col(f"`{name}`") for name in schema.names])
+
+
+def told(packed: DataFrame) -> DataFrame:
+    """Return control rows (control.py) as rows of the wire: every place is told, whatever its level."""
+    return packed.select(
+        F.col("label").alias("target"),
+        "kind",
+        "stream",
+        F.col("partition").alias("sender"),
+        "sequence",
+        "now",
+        "source",
+        "value",
+        "data",
+    )

@@ -25,15 +25,17 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from windowing.core.codec import decode_value, encode_value
-from windowing.errors import CheckpointError, ConfigError, CorruptStateError, SourceError, printable, shown
-from windowing.spark.arrow_types import arrow_schema
-from windowing.spark.spouts import Offsets, PartitionedSpout, Root
-from windowing.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
-from windowing.topology.rows import RowError, row_of
-from windowing.topology.schema import Schema
+from windowing.codec import decode_value, encode_value
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, SourceError, printable, quote
+from windowing.schema.rows import RowError, row_of
+from windowing.schema.types import Schema
+from windowing.spark.spouts import Offsets, PartitionedSpout, Root, arrow_schema
+from windowing.stores.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
 
-__all__ = ["SqliteQueue"]
+__all__ = [
+    "SqliteQueue",
+]
+
 
 _WAIT_S = 30.0
 _ROWS_PER_BATCH = 20_000
@@ -77,7 +79,7 @@ class SqliteQueue(PartitionedSpout):
     ) -> None:
         for name, number in (("partitions", partitions), ("max_rows", max_rows), ("max_attempts", max_attempts)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-                raise ConfigError(f"{name} of a queue is a whole number of at least 1, got {shown(number)}")
+                raise ConfigError(f"{name} of a queue is a whole number of at least 1, got {quote(number)}")
         self._schema = Schema.parse(fields)
         self.path, self.fields = os.path.abspath(checked_path(path, "a queue")), self._schema.ddl
         # A partition has one of so many numbers: of n offsets it has n / partitions rows.
@@ -92,7 +94,7 @@ class SqliteQueue(PartitionedSpout):
             for name, wanted in (("fields", self.fields), ("partitions", str(partitions))):
                 if facts.setdefault(name, wanted) != wanted:
                     raise ConfigError(
-                        f"the queue {self.path} was made with {name} {shown(facts[name])}, now {wanted!r}; give it another path"
+                        f"the queue {self.path} was made with {name} {quote(facts[name])}, now {wanted!r}; give it another path"
                     )
         self.identity = facts["identity"]
 

@@ -1,4 +1,4 @@
-"""submit(): a topology as ONE Spark query, evaluated level by level (windowing/topology/stages.py).
+"""submit(): a topology as ONE Spark query, evaluated level by level (windowing/execution/stages.py).
 
 DataFrames of the spouts --> mapInArrow: fused bolts, packing --+
 control files, ticks -------------------------------------------+--> groupBy(place) --> transformWithState: level 1
@@ -18,41 +18,41 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing.core.checks import DEFAULT_STREAM, did_you_mean
-from windowing.core.measures import Duration
-from windowing.errors import ConfigError, shown
-from windowing.spark import control, definition, metrics
-from windowing.spark.acks import Acks
-from windowing.spark.arguments import names_of, require_mapping, require_start
-from windowing.spark.hadoop import literal_path
-from windowing.spark.labels import task_labels
-from windowing.spark.level import SpoutStage, emitted, processed
-from windowing.spark.outlets import Outlets, outlet_names, sinks_of, unread_late
-from windowing.spark.place import PlaceTurn
-from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
-from windowing.spark.session import require_session
-from windowing.spark.shipping import Shipped
-from windowing.spark.sinks import Sink
-from windowing.spark.sources import Source, selected, told
-from windowing.spark.spouts import PartitionedSpout
-from windowing.spark.topology_definition import described
-from windowing.spark.wire import stream_name
-from windowing.spark.wiring import Wiring, wired
-from windowing.topology.marking import ComponentKind
-from windowing.topology.plan import Component, Topology, required
-from windowing.topology.stages import stages_of
-from windowing.topology.support import (
+from windowing.errors import ConfigError, quote
+from windowing.execution.stages import stages_of
+from windowing.execution.support import (
     LostFieldsWarning,
     Runtime,
     lost_fields,
     settings_without_effect,
     windows_without_effect,
 )
+from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.spark import control, definition, metrics
+from windowing.spark.acks import Acks
+from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
+from windowing.spark.context import ExecutionContext, wired
+from windowing.spark.control import task_labels
+from windowing.spark.exchange import stream_name
+from windowing.spark.hadoop import literal_path
+from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
+from windowing.spark.session import require_session
+from windowing.spark.sinks import Sink, SinkStreams, outlet_names, sinks_of, unread_late
+from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected, told
+from windowing.spark.stages import SpoutStage, StageTaskTurn, emitted, processed
+from windowing.spark.topology_definition import described
+from windowing.topology.decorators import ComponentKind
+from windowing.topology.plan import Component, Topology, required
+from windowing.windows.measures import Duration
 
-__all__ = ["Sources", "submit"]
+__all__ = [
+    "Sources",
+    "submit",
+]
+
 
 _log = logging.getLogger("windowing.spark")
-Sources = Mapping[str, Source | Mapping[str, Source]]
+Sources = Mapping[str, SpoutInput | Mapping[str, SpoutInput]]
 
 
 def submit(
@@ -104,7 +104,7 @@ def submit(
     unread = unread_late(topology, sinks, discarded)
     parts = {f"bolt {bolt.id!r}": bolt.declaration for bolt in topology.bolts}
     shipped = Shipped(spark, wiring, f"topology {topology.name!r}", parts)
-    outlets = Outlets({name: names[name] for name in known}, unread)
+    outlets = SinkStreams({name: names[name] for name in known}, unread)
     plan = Plan(
         spark=spark,
         checkpoint=str(checkpoint),
@@ -122,7 +122,7 @@ def submit(
 
 def _chain(
     spark: SparkSession,
-    shipped: Shipped[Wiring],
+    shipped: Shipped[ExecutionContext],
     inputs: Mapping[tuple[str, str], DataFrame],
     partitions: int,
     folder: str,
@@ -141,7 +141,7 @@ def _chain(
     return rows
 
 
-def _require_runnable(wiring: Wiring) -> None:
+def _require_runnable(wiring: ExecutionContext) -> None:
     """Refuse what has no meaning on Spark, by name."""
     topology = wiring.stages.topology
     for component in topology.bolts:
@@ -151,7 +151,7 @@ def _require_runnable(wiring: Wiring) -> None:
                 "tuples. Use windows over the clock, or run it on LocalCluster"
             )
     for place in wiring.stages.places:
-        PlaceTurn(wiring, place)  # refuses what its windows cannot do here
+        StageTaskTurn(wiring, place)  # refuses what its windows cannot do here
 
 
 def _tell(topology: Topology) -> None:
@@ -186,7 +186,7 @@ def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:
     spouts = {spout.id: spout for spout in topology.spouts}
     for name in sources:
         if name not in spouts:
-            raise ConfigError(f"sources names {shown(name)}, which is no spout; {did_you_mean(str(name), spouts)}")
+            raise ConfigError(f"sources names {quote(name)}, which is no spout; {did_you_mean(str(name), spouts)}")
     found: dict[tuple[str, str], Any] = {}
     for spout in topology.spouts:
         if spout.kind is not ComponentKind.INPUT:
@@ -212,6 +212,6 @@ def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:
     return found
 
 
-def _selected(spout: Component, stream: str, source: Source, spark: SparkSession) -> DataFrame:
+def _selected(spout: Component, stream: str, source: SpoutInput, spark: SparkSession) -> DataFrame:
     what = f"spout {spout.id!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
     return selected(what, spout.outputs[stream].schema, source, spark, stream_name(spout.id, stream))

@@ -15,17 +15,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from windowing.spark.wiring import Wiring
-from windowing.topology.kept import bolt_definition, bolt_differences, said, same
+from windowing.execution.compatibility import as_json, bolt_definition, bolt_differences, same
+from windowing.spark.context import ExecutionContext
 from windowing.topology.plan import Component
 
-__all__ = ["described", "differences", "is_whole"]
+__all__ = [
+    "described",
+    "differences",
+    "is_whole",
+]
+
 
 Definition = dict[str, Any]
 _PARTS = ("spouts", "partitions", "levels", "free")
 
 
-def described(wiring: Wiring, partitions: int, acking: Collection[tuple[str, str]] = ()) -> Definition:
+def described(wiring: ExecutionContext, partitions: int, acking: Collection[tuple[str, str]] = ()) -> Definition:
     """Return what has to stay, and under "free" what need not, as plain JSON data. `acking`: names of the streams of spouts that
     take acks.
     """
@@ -56,17 +61,17 @@ def differences(stored: Definition, wanted: Definition) -> Iterator[str]:
     """Yield, as sentences, what keeps a topology from going on with the state of another."""
     for part, told in (("spouts", "the spouts with their streams"), ("partitions", "partitions")):
         if not same(stored[part], wanted[part]):
-            yield f"{told} were {said(stored[part])}, now {said(wanted[part])}"
+            yield f"{told} were {as_json(stored[part])}, now {as_json(wanted[part])}"
     old, new = ([[name for name, _ in level] for level in each["levels"]] for each in (stored, wanted))
     if old != new:
-        yield f"the bolts behind exchanges were, level by level, {said(old)}, now {said(new)}"
+        yield f"the bolts behind exchanges were, level by level, {as_json(old)}, now {as_json(new)}"
         return
     for before, after in zip(stored["levels"], wanted["levels"], strict=True):
         for (name, was), (_, is_now) in zip(before, after, strict=True):
             yield from bolt_differences(name, was, is_now)
 
 
-def _fixed(wiring: Wiring, component: Component) -> Definition:
+def _fixed(wiring: ExecutionContext, component: Component) -> Definition:
     window = wiring.windows.get(component.id)
     fixed = None if window is None else window.definition()["fixed"]
     return bolt_definition(wiring.stages.topology, component, fixed, window is not None or component.stateful)

@@ -13,16 +13,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from windowing.topology.kept import said, same
-from windowing.topology.trident.units import Section, TridentUnits
+from windowing.execution.compatibility import as_json, same
+from windowing.execution.stages import Section, TridentStages
 
-__all__ = ["described", "differences", "is_whole"]
+__all__ = [
+    "described",
+    "differences",
+    "is_whole",
+]
+
 
 Definition = dict[str, Any]
 _PARTS = {"streams": "the streams", "partitions": "the number of partitions", "stream": "what keeps or feeds windows"}
 
 
-def described(units: TridentUnits, partitions: int) -> Definition:
+def described(units: TridentStages, partitions: int) -> Definition:
     """Return what has to stay, as plain JSON data."""
     definition = units.plan.definition()["groups"]
     return {
@@ -50,7 +55,7 @@ def differences(stored: Definition, wanted: Definition) -> Iterator[str]:
     """Yield, as sentences, what keeps a topology from going on with the checkpoint of another."""
     for part, what in _PARTS.items():
         if not same(stored[part], wanted[part]):
-            yield f"{what} of the Trident topology was {said(stored[part])}, now {said(wanted[part])}"
+            yield f"{what} of the Trident topology was {as_json(stored[part])}, now {as_json(wanted[part])}"
 
 
 def _fixed(node: Definition) -> Definition:

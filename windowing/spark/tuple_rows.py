@@ -7,7 +7,7 @@
 (and __edge, __roots where some spout asks for acks: edges.py)
 
 One wide table for the stored chunks; a subscription's columns are null in the rows of the others. Order of arrival: the
-phase, the component in the order of the plan, its task, the sender, the position in what that has emitted (wire.py).
+phase, the component in the order of the plan, its task, the sender, the position in what that has emitted (exchange.py).
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowing.schema.tuples import Tuple
+from windowing.spark.context import Arrival, ExecutionContext, Origins
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
+from windowing.spark.exchange import PHASE, POSITION, TASK, field_column, stream_name
 from windowing.spark.rows import Part, one_nan
 from windowing.spark.state import TIMESTAMP, decode_table
 from windowing.spark.unreadable import Held, any_of, any_unreadable, held_rows, plain, python_values, unreadable_in
-from windowing.spark.wire import PHASE, POSITION, TASK, field_column, stream_name
-from windowing.spark.wiring import Arrival, Origins, Wiring
-from windowing.topology.tuples import Tuple
 
-__all__ = ["TupleRows"]
+__all__ = [
+    "TupleRows",
+]
+
 
 _INPUT = "__in"
 _SENDER = "__sender"
@@ -39,7 +42,7 @@ _ORDER = (PHASE, _RANK, TASK, _SENDER, POSITION)
 class TupleRows:
     """What a placed bolt's tuples look like. Cost: a Tuple for each row, columns at the speed of Arrow."""
 
-    def __init__(self, wiring: Wiring, component: str) -> None:
+    def __init__(self, wiring: ExecutionContext, component: str) -> None:
         self._wiring = wiring
         self._inputs = wiring.component(component).inputs
 

@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.columnar import ColumnRows
-from windowing.columnar.views import ColumnContent
-from windowing.core.windows import ListContent, TupleWindow
-from windowing.errors import UnreadableValueError, printable, shown
-from windowing.topology.records import record_type
-from windowing.topology.tuples import Tuple
+from windowing.columnar.manager import ColumnContent
+from windowing.errors import UnreadableValueError, printable, quote
+from windowing.schema.rows import record_type
+from windowing.schema.tuples import Tuple
+from windowing.windows.events import ListContent, TupleWindow
 
 __all__ = [
     "Held",
@@ -43,6 +43,7 @@ __all__ = [
     "readable_window",
     "unreadable_in",
 ]
+
 
 _UNFIT = (OverflowError, ValueError)  # a date; text, whose UnicodeDecodeError is a ValueError
 _DAYS = -719_162, 2_932_896
@@ -79,7 +80,7 @@ class Unreadable:
         kind = self.scalar.type
         if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
             return f"{'date' if pa.types.is_date32(kind) else 'timestamp'} {self.scalar.cast(pa.string()).as_py()}"
-        return f"text {shown(self.raw, 60)}" if self.raw is not None else f"a value of {printable(str(kind), 60)}"
+        return f"text {quote(self.raw, 60)}" if self.raw is not None else f"a value of {printable(str(kind), 60)}"
 
 
 class Held(tuple[Any, ...]):

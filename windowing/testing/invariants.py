@@ -16,17 +16,20 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
-from windowing.acking.ledger import Acked, Failed
-from windowing.runtime.cluster import LocalCluster
-from windowing.runtime.hub import Delivery
-from windowing.runtime.kept_windows import KeptWindowTask, RecoveredWindowTask
-from windowing.runtime.spouts import SpoutTask
-from windowing.runtime.stateful import StatefulBoltTask
-from windowing.runtime.tasks import BoltTask, Task
-from windowing.runtime.windowed import WindowedBoltTask
-from windowing.topology.letters import DeadLetter
+from windowing.acking.acker import Acked, Failed
+from windowing.local.checkpoints import CheckpointedWindowTask, RecoveredWindowTask, StatefulBoltTask
+from windowing.local.cluster import LocalCluster
+from windowing.local.router import Delivery
+from windowing.local.spouts import SpoutTask
+from windowing.local.tasks import BoltTask, Task
+from windowing.local.windowed import WindowedBoltTask
+from windowing.topology.dead_letters import DeadLetter
 
-__all__ = ["Watch", "check_counts", "check_ids"]
+__all__ = [
+    "Watch",
+    "check_counts",
+    "check_ids",
+]
 
 
 def check_counts(counts: Mapping[str, int], over: bool = False) -> None:
@@ -132,7 +135,7 @@ class Watch:
     def _unsettled(self) -> Iterator[Delivery]:
         for task in self._cluster.crew.tasks:
             held: list[Any] = [list(task.inbox)]
-            if isinstance(task, KeptWindowTask | StatefulBoltTask):
+            if isinstance(task, CheckpointedWindowTask | StatefulBoltTask):
                 held.append(task.keeper.held())
             elif isinstance(task, WindowedBoltTask):
                 held.append(task.executor.snapshot())
@@ -147,11 +150,11 @@ class Watch:
 
 def _check_kept(task: Task) -> None:
     """Let the machines of a task that outlives its process check themselves."""
-    if isinstance(task, KeptWindowTask | StatefulBoltTask):
+    if isinstance(task, CheckpointedWindowTask | StatefulBoltTask):
         task.keeper.executor.check()
     if isinstance(task, RecoveredWindowTask):
         task.recovery.check()
-    elif isinstance(task, KeptWindowTask) and task.keeper.initialised:
+    elif isinstance(task, CheckpointedWindowTask) and task.keeper.initialised:
         task.executor.check()
 
 

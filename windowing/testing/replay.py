@@ -9,34 +9,53 @@ timestamp; ["watermark"] is a watermark turn; ["tick"] one firing of the time tr
 the stream. Events, each with the index of the op that caused it: [op, "activate", ids, new_ids, expired_ids,
 reference_ms], [op, "expire", ids], [op, "late", id]. `semantics` is "storm" (default) or "lossless"; `batched` feeds
 runs of adds through `add_batch`.
+
+The lossless half of `replay`: a case through the WindowedBoltExecutor, one op at a time or in batches.
+
+Histories: the events of a replayed case, brought into a form that two runs of it can be compared in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from windowing.core.config import Semantics
-from windowing.core.events import Activation, Effect, Expired
-from windowing.core.eviction import (
+from windowing.errors import ConfigError, quote
+from windowing.testing.models import ModelResult
+from windowing.windows.config import Semantics, SkippedTuplesWarning, WindowConfig
+from windowing.windows.events import Activation, Effect, Expired
+from windowing.windows.eviction import (
     CountEvictionPolicy,
     EvictionPolicy,
     TimeEvictionPolicy,
     WatermarkCountEvictionPolicy,
     WatermarkTimeEvictionPolicy,
 )
-from windowing.core.storm import StormStatefulWindowManager, StormWindowManager
-from windowing.core.trigger import (
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import Count, Duration, Measure
+from windowing.windows.storm import StormStatefulWindowManager, StormWindowManager
+from windowing.windows.trigger import (
     CountTriggerPolicy,
     TimeTriggerPolicy,
     TriggerPolicy,
     WatermarkCountTriggerPolicy,
     WatermarkTimeTriggerPolicy,
 )
-from windowing.core.watermark import WaterMarkEventGenerator
-from windowing.errors import ConfigError, shown
+from windowing.windows.watermark import WaterMarkEventGenerator
 
-__all__ = ["StormReplay", "replay"]
+__all__ = [
+    "History",
+    "LosslessReplay",
+    "StormReplay",
+    "by_op",
+    "config_of",
+    "counts_of",
+    "replay",
+    "replay_lossless",
+    "run_steps",
+]
+
 
 Op = list[Any]
 Recorded = list[Any]
@@ -55,11 +74,11 @@ def replay(case: Mapping[str, Any]) -> list[Recorded]:
     """
     semantics = case.get("semantics", Semantics.STORM.value)
     if semantics == Semantics.LOSSLESS.value:
-        from windowing.testing._replay_lossless import replay_lossless
+        pass
 
         return list(replay_lossless(case))
     if semantics != Semantics.STORM.value:
-        raise ConfigError(f'a case has the semantics "storm" or "lossless", got {shown(semantics)}')
+        raise ConfigError(f'a case has the semantics "storm" or "lossless", got {quote(semantics)}')
     run = StormReplay(case)
     return [event for first, ops in runs_of(case) for event in run.feed(first, ops)]
 
@@ -133,7 +152,7 @@ class StormReplay:
                 self.manager.drain()
             case unknown:
                 raise ConfigError(
-                    f"op {first} is {shown(unknown)}; an op is clock, add, tuple, watermark, tick or drain"
+                    f"op {first} is {quote(unknown)}; an op is clock, add, tuple, watermark, tick or drain"
                 )
         return []
 
@@ -155,7 +174,7 @@ class StormReplay:
     def _watermarks(self, op: Op) -> WaterMarkEventGenerator:
         if self.generator is None:
             raise ConfigError(
-                f'op {shown(op)} needs an event time; give the case "event_time": {{"lag_ms", "streams"}}'
+                f'op {quote(op)} needs an event time; give the case "event_time": {{"lag_ms", "streams"}}'
             )
         return self.generator
 
@@ -182,3 +201,179 @@ class StormReplay:
         if self.generator is not None:
             self.generator.restore(data["generator"])
         self.clock_ms = data["clock_ms"]
+
+
+# -- The lossless half of `replay` -----------------------------------------------------------------------------------------------
+
+
+def _measure(data: Mapping[str, int]) -> Measure:
+    return Count(data["count"]) if "count" in data else Duration(data["duration_ms"])
+
+
+def config_of(case: Mapping[str, Any], **more: Any) -> WindowConfig:
+    """Return the definition of a case; `more` are further options of WindowConfig.of."""
+    options: dict[str, Any] = {"length": _measure(case["length"]), "slide": _measure(case["slide"])}
+    event_time = case["event_time"]
+    if event_time is not None:
+        options |= {"timestamp": "ts", "lag": Duration(event_time["lag_ms"])}
+    for name, option in (
+        ("idle_timeout_ms", "idle_timeout"),
+        ("max_future_ms", "max_future"),
+        ("key_ttl_ms", "key_ttl"),
+    ):
+        if name in case:
+            options[option] = Duration(case[name])
+    for name in ("lateness", "repeat", "max_repeats"):
+        if name in case:
+            options[name] = case[name]
+    slide_ms = case["slide"].get("duration_ms")
+    if "offset_ms" in case and slide_ms is not None:
+        options["offset"] = Duration(case["offset_ms"] % slide_ms)
+    if case.get("source"):
+        options["source"] = "source"
+    if case.get("keyed"):
+        options["key"] = "key"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkippedTuplesWarning)
+        return WindowConfig.of(**options, **more)
+
+
+class LosslessReplay:
+    """One run of a case; `executor` may be snapshotted and exchanged between two ops.
+
+    `value_of` turns an id into the payload, `record_window` a window into what stands in the event between "activate" and the
+    reference.
+    """
+
+    def __init__(
+        self,
+        case: Mapping[str, Any],
+        config: WindowConfig | None = None,
+        record_window: Callable[[Any], list[Any]] | None = None,
+    ) -> None:
+        self.event_time = case["event_time"]
+        self.keyed = case.get("keyed", False)
+        self.sourced = case.get("source", False)
+        self.config = config or config_of(case)
+        streams = self.event_time["streams"] if self.event_time else ("default",)
+        self.streams = tuple(streams)
+        self.record_window = record_window or (lambda w: [list(w.get()), list(w.get_new()), list(w.get_expired())])
+        self.executor = self.build()
+        self.executor.set_clock(case["clock_start_ms"])
+        if self.event_time:
+            self.executor.turn()
+
+    def build(self) -> WindowedBoltExecutor:
+        """Return a new executor for the case."""
+        return WindowedBoltExecutor(self.config, self.streams)
+
+    def feed(self, first: int, ops: list[Op]) -> list[Recorded]:
+        """Perform `ops`, the first of which has the index `first`; return what they caused."""
+        executor = self.executor
+        if ops[0][0] in ("add", "tuple"):
+            return self._add(first, ops)
+        match ops[0]:
+            case ["clock", ms]:
+                executor.set_clock(ms)
+                return []
+            case ["watermark"] | ["tick"]:
+                return self._record(first, executor.turn())
+            case ["drain"]:
+                return self._record(first, executor.drain())
+        raise ConfigError(f"op {first} is {quote(ops[0])}; an op is clock, add, tuple, watermark, tick or drain")
+
+    def _add(self, first: int, ops: list[Op]) -> list[Recorded]:
+        tuples = [self._tuple(op) for op in ops]
+        if len(tuples) == 1:
+            payload, timestamp, stream, key, source = tuples[0]
+            return self._record(first, self.executor.add(payload, timestamp, stream=stream, key=key, source=source))
+        payloads, timestamps, streams, keys, sources = zip(*tuples, strict=True)
+        effects = self.executor.add_batch(
+            payloads,
+            timestamps if self.event_time else None,
+            stream=streams if self.event_time else "default",
+            keys=keys if self.keyed else None,
+            sources=sources if self.sourced else None,
+        )
+        return [event for at, effect in effects for event in self._record(first + at, [effect])]
+
+    def _tuple(self, op: Op) -> tuple[Any, Any, str, Any, Any]:
+        more = op[-1] if isinstance(op[-1], dict) else {}
+        stream, payload, timestamp = op[1:4] if op[0] == "tuple" else ("default", op[1], None)
+        return payload, timestamp, stream, more.get("key") if self.keyed else None, more.get("source")
+
+    def _record(self, index: int, effects: Iterable[Effect]) -> list[Recorded]:
+        return [event for effect in effects for event in self._events(index, effect)]
+
+    def _events(self, index: int, effect: Effect) -> Iterator[Recorded]:
+        if isinstance(effect, Activation):
+            yield [index, "activate", *self.record_window(effect.window), effect.window.end_timestamp]
+        elif isinstance(effect, Expired):
+            payloads = effect.get()
+            runs = [[each] for each in payloads] if effect.spread and payloads else [payloads]
+            for at, run in enumerate(runs):
+                yield [index + at, "expire", run]
+        else:
+            for at, payload in enumerate(effect.payloads):
+                yield [index + at, "late", payload]
+
+
+def replay_lossless(case: Mapping[str, Any]) -> list[Recorded]:
+    """Run a case of lossless semantics and return its events, in order of their ops."""
+    pass
+
+    run = LosslessReplay(case)
+    events = [event for first, ops in runs_of(case) for event in run.feed(first, ops)]
+    return sorted(events, key=lambda event: event[0])
+
+
+# -- Histories -------------------------------------------------------------------------------------------------------------------
+
+
+History = dict[int, tuple[list[Any], list[Any], list[Any]]]
+"""By op: activations in order, expired ids sorted, late ids in order."""
+
+
+def by_op(events: Iterable[list[Any]]) -> History:
+    """Return events by op; the order of expiries among the events of one op is free, that of windows is not.
+
+    >>> by_op([[3, "expire", [2, 1]], [3, "activate", [2], [2], [], 9], [3, "expire", [0]]])
+    {3: ([[[2], [2], [], 9]], [0, 1, 2], [])}
+    """
+    history: History = {}
+    for op, kind, *what in events:
+        activations, expired, late = history.setdefault(op, ([], [], []))
+        if kind == "activate":
+            activations.append(what)
+        elif kind == "expire":
+            expired.extend(what[0])
+        else:
+            late.append(what[0])
+    for _, expired, _ in history.values():
+        expired.sort()
+    return history
+
+
+def counts_of(result: ModelResult) -> dict[str, int]:
+    """Return what the model says of a case, as WindowedBoltExecutor.counts does."""
+    shown, skipped, pending, late = (
+        len(ids) for ids in (result.shown, result.skipped, result.pending, result.late_reasons)
+    )
+    return {
+        "in": shown + skipped + pending + late,
+        "shown": shown,
+        "skipped": skipped,
+        "pending": pending,
+        "expired": len(result.expired),
+        "late": late,
+        "fired": sum(event[1] == "activate" for event in result.events),
+    }
+
+
+def run_steps(case: Mapping[str, Any], run: LosslessReplay | None = None) -> Iterator[list[list[Any]]]:
+    """Yield the events of each op (of each batch in a batched case), and `check` the executor after it."""
+    run = run or LosslessReplay(case)
+    for first, ops in runs_of(case):
+        events = run.feed(first, ops)
+        run.executor.check()
+        yield events

@@ -27,7 +27,16 @@ from windowing.errors import printable
 from windowing.testing.simulation.scenario import Fault, Scenario
 from windowing.testing.simulation.world import World
 
-__all__ = ["Fault", "Run", "Scenario", "Tally", "run_seeds", "shrink", "simulate"]
+__all__ = [
+    "Fault",
+    "Scenario",
+    "ScenarioResult",
+    "SeedsResult",
+    "run_seeds",
+    "shrink",
+    "simulate",
+]
+
 
 _SHOWN_LINES = 40
 _SHRINK_RUNS = 400
@@ -36,7 +45,7 @@ _CHUNK = 250
 
 
 @dataclass(frozen=True)
-class Run:
+class ScenarioResult:
     """What came of a scenario. problem: what is wrong, None if nothing is. events: how many things happened, faults: of which
     kinds, how often. virtual_ms: how long it took in its own time."""
 
@@ -64,7 +73,7 @@ def _line(entry: tuple[Any, ...]) -> str:
     return printable(" ".join(map(str, words)), 200)
 
 
-def simulate(scenario: Scenario) -> Run:
+def simulate(scenario: Scenario) -> ScenarioResult:
     """Run a scenario to its end, or to what is wrong. Cost: some 20 ms.
 
     >>> run = simulate(Scenario.of(3))
@@ -76,7 +85,7 @@ def simulate(scenario: Scenario) -> Run:
         world.run()
     except Exception as found:  # whatever a machine or a check raises is what the simulator is for
         problem = f"{type(found).__name__}: {found}" if str(found) else f"{found!r} {_place_of(found)}"
-    return Run(scenario, problem, world.trace, world.events, world.faults, world.now_ms)
+    return ScenarioResult(scenario, problem, world.trace, world.events, world.faults, world.now_ms)
 
 
 def _place_of(found: BaseException) -> str:
@@ -86,7 +95,7 @@ def _place_of(found: BaseException) -> str:
     return f"at {place.tb_frame.f_code.co_qualname}:{place.tb_lineno}" if place is not None else ""
 
 
-def shrink(run: Run) -> Run:
+def shrink(run: ScenarioResult) -> ScenarioResult:
     """Return a run that fails too, of a scenario that is as simple as some hundred tries find."""
     tries = 0
     while True:
@@ -108,7 +117,7 @@ def _with(scenario: Scenario, chances: Iterable[int]) -> Iterator[Scenario]:
 
 
 @dataclass
-class Tally:
+class SeedsResult:
     """What many seeds came to; `failed` are those that found something."""
 
     seeds: int = 0
@@ -118,7 +127,7 @@ class Tally:
     faults: Counter[str] = field(default_factory=Counter)
     failed: list[int] = field(default_factory=list)
 
-    def __iadd__(self, other: Tally) -> Tally:
+    def __iadd__(self, other: SeedsResult) -> SeedsResult:
         self.seeds += other.seeds
         self.events += other.events
         self.virtual_ms += other.virtual_ms
@@ -136,9 +145,9 @@ class Tally:
         )
 
 
-def run_seeds(seeds: range) -> Tally:
+def run_seeds(seeds: range) -> SeedsResult:
     """Run the scenarios of these seeds, in this process."""
-    tally, began = Tally(), time.process_time()
+    tally, began = SeedsResult(), time.process_time()
     for seed in seeds:
         run = simulate(Scenario.of(seed))
         tally.seeds += 1
@@ -151,7 +160,7 @@ def run_seeds(seeds: range) -> Tally:
     return tally
 
 
-def _tallies(start: int, seeds: int, processes: int) -> Iterator[Tally]:
+def _tallies(start: int, seeds: int, processes: int) -> Iterator[SeedsResult]:
     chunks = [range(first, min(first + _CHUNK, start + seeds)) for first in range(start, start + seeds, _CHUNK)]
     if processes == 1:
         yield from map(run_seeds, chunks)
@@ -167,7 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--start", type=int, default=0, help="the first of them")
     parser.add_argument("--processes", type=int, default=1, help="how many processes share them")
     options = parser.parse_args(arguments)
-    total = Tally()
+    total = SeedsResult()
     for tally in _tallies(options.start, options.seeds, max(1, options.processes)):
         total += tally
         if total.failed:

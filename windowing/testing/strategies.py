@@ -22,14 +22,19 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from windowing.testing.models import Mix, WatermarkModel
+from windowing.testing.models import ModelMix, WatermarkModel
 
-__all__ = ["cases", "counts", "durations"]
+__all__ = [
+    "cases",
+    "counts",
+    "durations",
+]
+
 
 BIG_GAP_MS = 10**12
 DELTAS_MS = (0, 1, -1, 2, 3, 5, -2, 4, 10, -5, 20, -12)
 KEYS = ("a", "b", "c")
-Step = tuple[Any, ...]
+CaseStep = tuple[Any, ...]
 
 
 def counts(min_value: int = 1, max_value: int = 10) -> st.SearchStrategy[dict[str, int]]:
@@ -43,9 +48,9 @@ def durations(min_ms: int = 1, max_ms: int = 30) -> st.SearchStrategy[dict[str, 
 
 
 @st.composite
-def windows(draw: st.DrawFn, mix: Mix | str | None = None) -> dict[str, Any]:
+def windows(draw: st.DrawFn, mix: ModelMix | str | None = None) -> dict[str, Any]:
     """Pairs of length and slide, often tumbling: `windows("D/D")` draws `{"length": ..., "slide": ...}`."""
-    mix = Mix(mix) if mix is not None else draw(st.sampled_from(Mix))
+    mix = ModelMix(mix) if mix is not None else draw(st.sampled_from(ModelMix))
     length = draw(counts() if mix.startswith("C") else durations())
     slide = draw(counts() if mix.endswith("C") else durations(max_ms=10))
     if length.keys() == slide.keys() and draw(st.integers(0, 3)) == 3:
@@ -56,7 +61,7 @@ def windows(draw: st.DrawFn, mix: Mix | str | None = None) -> dict[str, Any]:
 @st.composite
 def cases(
     draw: st.DrawFn,
-    mix: Mix | str | None = None,
+    mix: ModelMix | str | None = None,
     event_time: bool | None = None,
     semantics: str = "lossless",
     *,
@@ -84,7 +89,7 @@ def cases(
     """
     case: dict[str, Any] = {**draw(windows(mix)), "stateful": False, "semantics": semantics}
     kind = window_mix(case)
-    counted = kind is not Mix.DURATION_DURATION
+    counted = kind is not ModelMix.DURATION_DURATION
     of_event_time = chosen(draw, event_time)
     case["event_time"] = None
     if of_event_time:
@@ -94,12 +99,12 @@ def cases(
         case["offset_ms"] = draw(st.integers(-15, 15))
     if not counted and of_event_time and (lateness or draw(st.sampled_from(["watermark", "window"]))) == "window":
         case["lateness"] = "window"
-    if kind is Mix.COUNT_DURATION and chosen(draw, repeat):
+    if kind is ModelMix.COUNT_DURATION and chosen(draw, repeat):
         case["repeat"] = True
     if chosen(draw, keyed):
         case["keyed"] = True
         # a tick does nothing to a Count slide on processing time, so nothing would tell that a key is outlived
-        if counted and (of_event_time or kind is Mix.COUNT_DURATION) and chosen(draw, key_ttl):
+        if counted and (of_event_time or kind is ModelMix.COUNT_DURATION) and chosen(draw, key_ttl):
             case["key_ttl_ms"] = draw(st.integers(1, 20))
     if of_event_time and chosen(draw, idle):
         case["idle_timeout_ms"] = draw(st.integers(1, 15))
@@ -124,9 +129,9 @@ def chosen(draw: st.DrawFn, wanted: bool | None) -> bool:
     return draw(st.booleans()) if wanted is None else wanted
 
 
-def window_mix(case: dict[str, Any]) -> Mix:
+def window_mix(case: dict[str, Any]) -> ModelMix:
     """The mix of a case's length and slide."""
-    return Mix("/".join("C" if "count" in case[part] else "D" for part in ("length", "slide")))
+    return ModelMix("/".join("C" if "count" in case[part] else "D" for part in ("length", "slide")))
 
 
 def gaps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[int]:
@@ -134,7 +139,7 @@ def gaps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[int]:
     return st.sampled_from([30, 75] if case.get("repeat") or not big_gaps else [30, 75, BIG_GAP_MS])
 
 
-def event_time_steps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[Step]:
+def event_time_steps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[CaseStep]:
     """The steps of a case on event time, tuples by far the most."""
     which = (
         st.integers(0, len(case["event_time"]["streams"]) - 1),
@@ -147,26 +152,26 @@ def event_time_steps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[
     on_end = st.tuples(st.just("tuple"), st.just("end"), st.sampled_from([0, 0, 1]), *which)
     each = st.tuples(st.just("each"), st.sampled_from([0, 1, 5, 12]))
     gap = st.tuples(st.just("gap"), gaps(case, big_gaps))
-    turn: st.SearchStrategy[Step] = st.just(("turn",))
-    steps: list[st.SearchStrategy[Step]] = [rising, rising, rising, turn, turn, each, on_watermark, on_end, gap]
+    turn: st.SearchStrategy[CaseStep] = st.just(("turn",))
+    steps: list[st.SearchStrategy[CaseStep]] = [rising, rising, rising, turn, turn, each, on_watermark, on_end, gap]
     if "idle_timeout_ms" in case or "max_future_ms" in case:
         steps.append(st.tuples(st.just("clock"), st.sampled_from([0, 1, 3, 8, 20])))
         steps.append(st.just(("clock to front",)))
     return one_of_weighted(steps)
 
 
-def processing_time_steps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[Step]:
+def processing_time_steps(case: dict[str, Any], big_gaps: bool) -> st.SearchStrategy[CaseStep]:
     """The steps of a case on processing time; the clock stands still often and never falls."""
     add = st.tuples(st.just("add"), st.integers(0, 2 if case.get("keyed") else 0))
     small = st.tuples(st.just("clock"), st.sampled_from([1, 0, 2, 3, 5, 10]))
     gap = st.tuples(st.just("clock"), gaps(case, big_gaps))
-    turn: st.SearchStrategy[Step] = st.just(("turn",))
-    steps: list[st.SearchStrategy[Step]] = [add, add, add, add, small, small, turn, turn, gap]
+    turn: st.SearchStrategy[CaseStep] = st.just(("turn",))
+    steps: list[st.SearchStrategy[CaseStep]] = [add, add, add, add, small, small, turn, turn, gap]
     return one_of_weighted(steps)
 
 
 @st.composite
-def one_of_weighted(draw: st.DrawFn, strategies: list[st.SearchStrategy[Step]]) -> Step:
+def one_of_weighted(draw: st.DrawFn, strategies: list[st.SearchStrategy[CaseStep]]) -> CaseStep:
     """One of them, a repeated one more often; `one_of` counts each only once."""
     return draw(strategies[draw(st.integers(0, len(strategies) - 1))])
 
@@ -183,7 +188,7 @@ class Script:
     watermark: float = -math.inf
     generator: WatermarkModel | None = None
 
-    def write(self, steps: list[Step]) -> list[list[Any]]:
+    def write(self, steps: list[CaseStep]) -> list[list[Any]]:
         """The ops of all steps, in order."""
         self.clock_ms = self.front_ms = self.case["clock_start_ms"]
         if event_time := self.case["event_time"]:
@@ -198,7 +203,7 @@ class Script:
             self.write_step(step)
         return self.ops
 
-    def write_step(self, step: Step) -> None:
+    def write_step(self, step: CaseStep) -> None:
         """The ops of one step."""
         match step:
             case ("tuple", aim, delta, stream, key, source):

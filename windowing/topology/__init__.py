@@ -1,9 +1,9 @@
 """A plan as data: components, decorators, groupings."""
 
+from windowing.schema.types import Schema, declare_streams
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.decorators import bolt_of, sliding, tumbling, windowed_bolt
-from windowing.topology.runner import BoltRunner, Collector, Emission, Outcome
-from windowing.topology.schema import Schema, declare_streams
+from windowing.topology.user_code import BoltRunner, Collector, Emission, Outcome
 
 __all__ = [
     "BoltRunner",

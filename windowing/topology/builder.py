@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from windowing.core.checks import DEFAULT_STREAM
-from windowing.core.storm_names import StormNames
-from windowing.errors import shown
-from windowing.topology.config_keys import Setting, without_effect
-from windowing.topology.drafts import Draft, Facts, facts_of
+from windowing.errors import quote
+from windowing.schema.checks import DEFAULT_STREAM, StormNames
+from windowing.schema.tuples import Fields
+from windowing.topology.config import Setting, without_effect
+from windowing.topology.declaration import ComponentDeclaration, ResolvedTopology, facts_of
 from windowing.topology.groupings import (
     AllGrouping,
     CustomGrouping,
@@ -36,9 +36,12 @@ from windowing.topology.groupings import (
 )
 from windowing.topology.plan import Component, Subscription, Topology, TopologyError
 from windowing.topology.rules import RULES, name_problem
-from windowing.topology.tuples import Fields
 
-__all__ = ["Declarer", "TopologyBuilder"]
+__all__ = [
+    "Declarer",
+    "TopologyBuilder",
+]
+
 
 _Names = Fields | str | Iterable[str]
 
@@ -51,7 +54,7 @@ class Declarer(StormNames):
 
     __slots__ = ("_draft",)
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: ComponentDeclaration) -> None:
         self._draft = draft
 
     def fields_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
@@ -116,7 +119,7 @@ class Declarer(StormNames):
 class TopologyBuilder(StormNames):
     """Collects a topology. `name` is what it is called in messages, drawings and checkpoints.
 
-    >>> from windowing.topology.marking import bolt, spout
+    >>> from windowing.topology.decorators import bolt, spout
     >>> @spout(output="sentence string")
     ... def sentences():
     ...     yield "the cow jumped over the moon"
@@ -139,16 +142,16 @@ class TopologyBuilder(StormNames):
 
     def __init__(self, name: str = "topology") -> None:
         self.name = name
-        self._drafts: list[Draft] = []
+        self._drafts: list[ComponentDeclaration] = []
         self._settings: list[Setting] = []
 
     def set_spout(self, id: str, spout: Any, parallelism: int = 1) -> Declarer:
         """Add a spout under an id; `parallelism` is its number of tasks."""
-        return self._add(Draft(id, spout, parallelism, is_spout=True))
+        return self._add(ComponentDeclaration(id, spout, parallelism, is_spout=True))
 
     def set_bolt(self, id: str, bolt: Any, parallelism: int = 1) -> Declarer:
         """Add a bolt under an id; what is returned says what it reads."""
-        return self._add(Draft(id, bolt, parallelism, is_spout=False))
+        return self._add(ComponentDeclaration(id, bolt, parallelism, is_spout=False))
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TopologyBuilder:
         """Set the whole topology, by Storm's keys or typed names; a later setting wins.
@@ -165,14 +168,14 @@ class TopologyBuilder(StormNames):
         for rule in RULES:
             problems += rule(facts)
         if problems:
-            raise TopologyError(self.name if isinstance(self.name, str) else shown(self.name), tuple(problems))
+            raise TopologyError(self.name if isinstance(self.name, str) else quote(self.name), tuple(problems))
         topology = _topology(self.name, facts)
         idle = without_effect([*topology.config.own, *(key for each in facts.configs.values() for key in each.own)])
         if idle is not None:
             warnings.warn(f"topology {self.name!r}: settings {idle}", stacklevel=2)
         return topology
 
-    def _add(self, draft: Draft) -> Declarer:
+    def _add(self, draft: ComponentDeclaration) -> Declarer:
         self._drafts.append(draft)
         return Declarer(draft)
 
@@ -183,13 +186,13 @@ class TopologyBuilder(StormNames):
             yield problem
         for draft in self._drafts:
             if not isinstance(draft.id, str):
-                yield f"the id of a component is a text, got {shown(draft.id)}; write for example 'count'"
+                yield f"the id of a component is a text, got {quote(draft.id)}; write for example 'count'"
         for name, times in Counter(draft.id for draft in self._drafts if isinstance(draft.id, str)).items():
             if times > 1:
-                yield f"the id {shown(name)} is given to {times} components; give each its own"
+                yield f"the id {quote(name)} is given to {times} components; give each its own"
 
 
-def _topology(name: str, facts: Facts) -> Topology:
+def _topology(name: str, facts: ResolvedTopology) -> Topology:
     assert facts.order is not None
     limit = facts.config.max_task_parallelism
     return Topology(
@@ -217,4 +220,4 @@ def _names(fields: Any) -> tuple[str, ...]:
 
 def _text(name: Any) -> str:
     """Return a name; what is none is shown, and then not found by `build`."""
-    return name if isinstance(name, str) else shown(name)
+    return name if isinstance(name, str) else quote(name)

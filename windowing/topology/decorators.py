@@ -5,6 +5,17 @@ Law: what is decorated stays what it was, callable and testable; `bolt_of` colle
     @sliding(hours(1), minutes(15), timestamp="departure", output="flights long")
     def count_flights(window):
         return len(window)
+
+@spout, @bolt: they check a declaration, mark what they stand on, and return it unchanged; `declaration_of` collects.
+
+    @spout(output="sentence string")            a function of () that returns or yields rows, or of (collector),
+    def sentences(): ...                        or a class with next_tuple
+    @bolt(output="word string")                 a function of (tuple) or (tuple, collector), or a class with execute
+    def split(tuple): ...
+
+What a topology takes: a marked function; a marked class (each task makes its own); `functools.partial` of one, for arguments;
+an instance of a marked class (each task gets a deep copy of it, as it is now); an InputSpout; a WindowedBolt.
+Law: what is decorated stays what it was, callable and testable.
 """
 
 from __future__ import annotations
@@ -14,23 +25,47 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar, Unpack
+from enum import Enum
+from typing import Any, TypeVar, Unpack, overload
 
-from windowing.core.checks import DEFAULT_STREAM, checked_name
-from windowing.core.config import OnError, WindowConfig, WindowOptions, config_of
-from windowing.core.measures import Count, Duration
-from windowing.errors import ConfigError, shown
-from windowing.topology.bolts import CallStyle, WindowedBolt, title_of
-from windowing.topology.letters import DEAD_LETTERS
-from windowing.topology.makers import HOW_TO_MAKE, copies_of
-from windowing.topology.schema import Schema, declare_streams
-from windowing.topology.signatures import STATE_METHODS, bound, check_call, check_methods, style_of_function
+from windowing.errors import ConfigError, quote
+from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean
+from windowing.schema.types import Schema, declare_streams
+from windowing.topology.bolts import (
+    HOW_TO_MAKE,
+    STATE_METHODS,
+    CallStyle,
+    WindowedBolt,
+    bound,
+    check_call,
+    check_methods,
+    copies_of,
+    refuse_async,
+    style_of_function,
+)
+from windowing.topology.components import Bolt, InputSpout, Spout, StatefulWindowedBolt
+from windowing.topology.dead_letters import DEAD_LETTERS
+from windowing.windows.aggregate import title_of
+from windowing.windows.config import OnError, WindowConfig, WindowOptions, config_of
+from windowing.windows.measures import Count, Duration
 
-__all__ = ["bolt_of", "is_windowed", "sliding", "tumbling", "windowed_bolt"]
+__all__ = [
+    "ComponentKind",
+    "Declaration",
+    "bolt",
+    "bolt_of",
+    "declaration_of",
+    "is_windowed",
+    "sliding",
+    "spout",
+    "tumbling",
+    "windowed_bolt",
+]
+
 
 _MARK = "__windowed_bolt__"
 COMPONENT_MARK = "__topology_component__"
-"""What @spout and @bolt leave on their target (windowing/topology/marking.py)."""
+"""What @spout and @bolt leave on their target (windowing/topology/decorators.py)."""
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 _Length = Count | Duration | timedelta
@@ -62,7 +97,7 @@ def windowed_bolt(
     own where it is left out; the options are those of `WindowConfig.of`. Raises ConfigError where the declaration cannot
     work, before data arrives.
 
-    >>> from windowing.core.measures import seconds
+    >>> from windowing.windows.measures import seconds
     >>> @windowed_bolt(length=seconds(10), slide=seconds(5), timestamp="ts", output="words long")
     ... def count_words(window):
     ...     return len(window.get())
@@ -90,7 +125,7 @@ def tumbling(
     stray: Mapping[str, Any] = options
     if "slide" in stray:
         raise ConfigError(
-            f"a tumbling window slides by its length, got slide={shown(stray['slide'])}; "
+            f"a tumbling window slides by its length, got slide={quote(stray['slide'])}; "
             "leave out slide=, or use @sliding(length, slide)"
         )
     return _decorator("tumbling", length, length, output, name, options)
@@ -173,7 +208,7 @@ def refuse_positions(target: functools.partial[Any], title: str) -> None:
     """Raise for a partial of a function that fills in what the driver gives."""
     if target.args:
         raise ConfigError(
-            f"functools.partial of {title!r} fills in the argument that the driver gives, got {shown(target.args)}; "
+            f"functools.partial of {title!r} fills in the argument that the driver gives, got {quote(target.args)}; "
             "fill in arguments by name"
         )
 
@@ -275,7 +310,7 @@ def _style(target: Any, title: str) -> CallStyle:
         return _style_of_class(target, title)
     if not callable(target):
         raise ConfigError(
-            f"a bolt is a function or a class, got {shown(target)}; put the decorator on a function of (window)"
+            f"a bolt is a function or a class, got {quote(target)}; put the decorator on a function of (window)"
         )
     body = target if inspect.isroutine(target) or isinstance(target, functools.partial) else type(target).__call__
     return style_of_function(target, body, title)
@@ -291,3 +326,297 @@ def _style_of_class(target: type[Any], title: str) -> CallStyle:
     if callable(getattr(target, "init_state", None)):
         check_methods(target, title, STATE_METHODS)
     return style_of_function(bound(target, "execute"), execute, f"{title}.execute")
+
+
+# -- @spout, @bolt ---------------------------------------------------------------------------------------------------------------
+
+
+_SPOUT_FORMS = "a spout takes () and returns or yields rows, or (collector)"
+_SPOUT_METHODS = (("open", ("context", "collector")), ("activate", ()), ("deactivate", ()), ("close", ()))
+
+
+class ComponentKind(Enum):
+    """What a component is; BOLT acks by itself, BASIC_BOLT is acked by the driver, INPUT is fed by it."""
+
+    SPOUT = "spout"
+    INPUT = "input"
+    BOLT = "bolt"
+    BASIC_BOLT = "basic_bolt"
+    WINDOWED_BOLT = "windowed_bolt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """A component before it has a place in a topology: what a decorator marked.
+
+    target: the function, or what makes an instance (`is_class`); None for an INPUT. style: ROWS if the function, or a
+    BASIC_BOLT's execute, returns its rows. direct: the streams on which the emitter names the task. values_back: which
+    of a spout's "ack", "fail" and "give_up" take (message_id, values). window: the windowed bolt.
+    """
+
+    kind: ComponentKind
+    title: str
+    outputs: Mapping[str, Schema]
+    direct: frozenset[str] = frozenset()
+    target: Callable[..., Any] | None = None
+    is_class: bool = False
+    style: CallStyle = CallStyle.ROWS
+    stateful: bool = False
+    values_back: frozenset[str] = frozenset()
+    window: WindowedBolt | None = None
+
+    @property
+    def is_spout(self) -> bool:
+        """Whether it is a source of tuples."""
+        return self.kind in (ComponentKind.SPOUT, ComponentKind.INPUT)
+
+
+def spout(
+    bare: Any = None, /, *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()
+) -> Callable[[_Target], _Target]:
+    """Declare a spout, on a class with `next_tuple`, or on a function of () or (collector).
+
+    `output` are the fields of the rows, or a mapping of streams to fields; `direct` the streams on which the emitter names the
+    task. A function of () gives rows, one of each `next_tuple`; (collector) is `next_tuple` itself. Raises ConfigError.
+
+    >>> @spout(output="n long")
+    ... def numbers():
+    ...     yield from range(3)
+    >>> list(numbers()), declaration_of(numbers).kind.value
+    ([0, 1, 2], 'spout')
+    """
+    if bare is not None or output is None:
+        on = "" if bare is None else f" on {title_of(bare)!r}" if callable(bare) else f" of {quote(bare)}"
+        raise ConfigError(f"@spout{on} does not name the fields of its rows; write @spout(output='sentence string')")
+    outputs = declare_streams(output)
+    marked = _direct(direct, outputs)
+    return _marker(lambda target, title: _spout_of(target, title, outputs, marked))
+
+
+@overload
+def bolt(bare: _Target, /) -> _Target: ...
+@overload
+def bolt(
+    *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()
+) -> Callable[[_Target], _Target]: ...
+def bolt(bare: Any = None, /, *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()) -> Any:
+    """Declare a bolt, on a class with `execute`, or on a function of (tuple) or (tuple, collector).
+
+    Without `output`, and as a bare `@bolt`, it emits nothing. A subclass of Bolt acks by itself, what any other one is handed is
+    acked when it returns. A class with `init_state` is stateful. Raises ConfigError where the declaration cannot work.
+
+    >>> @bolt(output="word string")
+    ... def split(tuple):
+    ...     return tuple["sentence"].split()
+    >>> split({"sentence": "the cow jumped"})
+    ['the', 'cow', 'jumped']
+    """
+    outputs = {} if output is None else declare_streams(output)
+    marked = _direct(direct, outputs)
+    mark: Callable[[Any], Any] = _marker(lambda target, title: _bolt_of(target, title, outputs, marked))
+    if bare is None:
+        return mark
+    if isinstance(bare, str | Schema | Mapping) or output is not None:
+        raise ConfigError(f"@bolt got {quote(bare)} without a name; write @bolt(output='word string')")
+    return mark(bare)
+
+
+def declaration_of(target: Any) -> Declaration:
+    """Return what `target` was declared as; ConfigError for what cannot stand in a topology."""
+    if isinstance(target, Declaration):
+        return target
+    if isinstance(target, InputSpout):
+        return Declaration(kind=ComponentKind.INPUT, title="an InputSpout", outputs=target.outputs)
+    if is_windowed(target):
+        return _windowed(bolt_of(target))
+    own = getattr(target, "__dict__", {})
+    if COMPONENT_MARK in own:
+        declared: Declaration = own[COMPONENT_MARK]
+        if declared.is_class:
+            check_call(target, (), f"class {declared.title!r}", HOW_TO_MAKE)
+        return replace(declared, target=target)
+    if isinstance(target, functools.partial):
+        return _partial(target)
+    marked = None if isinstance(target, type) else _marked(type(target))
+    if marked is not None:
+        return replace(marked, target=copies_of(target))
+    raise _undeclared(target)
+
+
+def _marked(of_class: type[Any]) -> Declaration | None:
+    """Return what @spout or @bolt has left on a class itself."""
+    found: Declaration | None = vars(of_class).get(COMPONENT_MARK)
+    return found
+
+
+def _partial(target: functools.partial[Any]) -> Declaration:
+    inner: Any = target.func
+    marked = _marked(inner) if isinstance(inner, type) else None
+    if marked is not None:
+        check_call(target, (), f"{title_of(inner)!r} with these arguments", "fill in what is missing")
+        return replace(marked, target=target)
+    declared = declaration_of(inner)
+    refuse_positions(target, declared.title)
+    return replace(declared, target=target)
+
+
+def _undeclared(target: Any) -> ConfigError:
+    inherited = getattr(target, COMPONENT_MARK, None)
+    parent = any(map(is_windowed, target.__mro__)) if isinstance(target, type) else False
+    why = " (a class that it inherits from is)" if parent or isinstance(inherited, Declaration) else ""
+    return ConfigError(
+        f"{title_of(target)!r} is not declared as a component{why}; put @spout, @bolt or @windowed_bolt with output=... on it"
+    )
+
+
+def _windowed(window: WindowedBolt) -> Declaration:
+    kept = window.stateful or window.config.max_events_in_memory is not None
+    if window.config.message_id is not None and not kept:
+        raise ConfigError(
+            f"message_id={window.config.message_id!r} is for bolts with a state, and {window.name!r} has no "
+            "init_state(self, state); write one, keep its window on disk (max_events_in_memory=), or leave out message_id="
+        )
+    return Declaration(
+        kind=ComponentKind.WINDOWED_BOLT,
+        title=window.name,
+        outputs=window.outputs,
+        target=window.target,
+        is_class=window.is_class,
+        style=window.style,
+        stateful=window.stateful,
+        window=window,
+    )
+
+
+def _direct(direct: Any, outputs: Mapping[str, Schema]) -> frozenset[str]:
+    names = (direct,) if isinstance(direct, str) else tuple(direct)
+    for name in names:
+        if name not in outputs:
+            raise ConfigError(
+                f"direct names stream {quote(name)}, which output does not; {did_you_mean(str(name), outputs)}"
+                if outputs
+                else f"direct={quote(direct)} names a stream, but there is no output; declare the stream in output"
+            )
+    return frozenset(names)
+
+
+def _marker(declare: Callable[[Any, str], Declaration]) -> Callable[[_Target], _Target]:
+    def mark(target: _Target) -> _Target:
+        title = title_of(target)
+        refuse_marked(target, title)
+        declared = declare(target, title)
+        if declared.style is CallStyle.ROWS and declared.outputs and DEFAULT_STREAM not in declared.outputs:
+            raise ConfigError(
+                f"{title!r} returns its rows, which go to the stream 'default', but output names only "
+                f"{', '.join(declared.outputs)}; add 'default' to output, or take a collector"
+            )
+        if declared.style is CallStyle.ROWS and DEFAULT_STREAM in declared.direct:
+            raise ConfigError(
+                f"{title!r} returns its rows, but on a direct stream each row needs a task; "
+                "take a collector and call emit_direct"
+            )
+        try:
+            setattr(target, COMPONENT_MARK, declared)
+        except (AttributeError, TypeError):
+            raise ConfigError(
+                f"{title!r} cannot be marked, it is a {type(target).__name__}; wrap it in a function of your own"
+            ) from None
+        return target
+
+    return mark
+
+
+def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: frozenset[str]) -> Declaration:
+    if not isinstance(target, type):
+        style = _style_of_spout(target, title)
+        return Declaration(kind=ComponentKind.SPOUT, title=title, outputs=outputs, direct=direct, style=style)
+    if not callable(getattr(target, "next_tuple", None)):
+        raise ConfigError(f"class {title!r} has no next_tuple; give it next_tuple(self), or mark it with @bolt")
+    check_methods(target, title, (("next_tuple", ()), *_SPOUT_METHODS))
+    _refuse_abstract(target, title)
+    values_back = set()
+    for method in ("ack", "fail", "give_up"):
+        if getattr(target, method, None) is not None:
+            if _binds(bound(target, method), 2):
+                values_back.add(method)
+            else:
+                check_methods(target, title, ((method, ("message_id",)),))
+    return Declaration(
+        kind=ComponentKind.SPOUT,
+        title=title,
+        outputs=outputs,
+        direct=direct,
+        is_class=True,
+        style=CallStyle.COLLECTOR,
+        values_back=frozenset(values_back),
+    )
+
+
+def _style_of_spout(target: Any, title: str) -> CallStyle:
+    if not callable(target):
+        raise ConfigError(f"a spout is a function or a class, got {quote(target)}; put the decorator on one")
+    refuse_async(target, title, "turn")
+    if _binds(target, 0):
+        return CallStyle.ROWS
+    if not _binds(target, 1):
+        raise ConfigError(f"{title!r} cannot be called as a spout: {_SPOUT_FORMS}; give its other arguments defaults")
+    if inspect.isgeneratorfunction(target):
+        raise ConfigError(f"{title!r} yields rows and takes a collector too; do one of them: {_SPOUT_FORMS}")
+    return CallStyle.COLLECTOR
+
+
+def _bolt_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: frozenset[str]) -> Declaration:
+    kind, stateful = ComponentKind.BASIC_BOLT, False
+    if not isinstance(target, type):
+        if not callable(target):
+            raise ConfigError(f"a bolt is a function or a class, got {quote(target)}; put the decorator on one")
+        style = style_of_function(target, target, title, "tuple")
+    else:
+        _refuse_other_classes(target, title)
+        prepare: tuple[str, ...] = ("context",)
+        if issubclass(target, Bolt):
+            kind, prepare, style = ComponentKind.BOLT, ("context", "collector"), CallStyle.COLLECTOR
+            check_methods(target, title, (("execute", ("tuple",)),))
+        else:
+            written: Any = target
+            style = style_of_function(bound(target, "execute"), written.execute, f"{title}.execute", "tuple")
+        check_methods(target, title, (("prepare", prepare), ("cleanup", ())))
+        stateful = callable(getattr(target, "init_state", None))
+        if stateful:
+            check_methods(target, title, STATE_METHODS)
+        _refuse_abstract(target, title)
+    return Declaration(
+        kind=kind,
+        title=title,
+        outputs=outputs,
+        direct=direct,
+        is_class=isinstance(target, type),
+        style=style,
+        stateful=stateful,
+    )
+
+
+def _refuse_other_classes(target: type[Any], title: str) -> None:
+    if issubclass(target, StatefulWindowedBolt):
+        raise ConfigError(
+            f"class {title!r} is a bolt over windows; mark it with @windowed_bolt(length=..., output=...)"
+        )
+    if issubclass(target, Spout) or not callable(getattr(target, "execute", None)):
+        way_out = "mark it with @spout" if callable(getattr(target, "next_tuple", None)) else "give it one"
+        raise ConfigError(f"class {title!r} has no execute(self, tuple) or execute(self, tuple, collector); {way_out}")
+
+
+def _refuse_abstract(target: type[Any], title: str) -> None:
+    missing = sorted(getattr(target, "__abstractmethods__", ()))
+    if missing:
+        raise ConfigError(f"class {title!r} lacks {', '.join(missing)}; write what its base class leaves open")
+
+
+def _binds(function: Callable[..., Any], arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature
+        return arguments <= 1
+    return True

@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
-from windowing.errors import ConfigError, shown
-from windowing.topology.bolts import title_of
-from windowing.topology.hashing import SEED, GroupingError, Hasher, hasher_of, signed
-from windowing.topology.schema import Schema
+from windowing.errors import ConfigError, quote
+from windowing.schema.hashing import SEED, GroupingError, Hasher, hasher_of, signed
+from windowing.schema.types import Schema
+from windowing.windows.aggregate import title_of
 
 __all__ = [
     "AllGrouping",
@@ -217,7 +217,7 @@ def direct_targets(task: Any, readers: Mapping[str, range], stream: str) -> tupl
             return reader, ids.index(task)
     has = ", ".join(f"{reader!r} has {ids.start} to {ids.stop - 1}" for reader, ids in readers.items())
     raise GroupingError(
-        f"there is no task {shown(task)} that reads stream {stream!r}: {has}; give an id, as "
+        f"there is no task {quote(task)} that reads stream {stream!r}: {has}; give an id, as "
         "context.component_tasks(component) and emit give them"
     )
 
@@ -225,7 +225,7 @@ def direct_targets(task: Any, readers: Mapping[str, range], stream: str) -> tupl
 def direct_task(index: Any, tasks: int) -> int:
     """Return `index` if it is one of so many tasks, or raise GroupingError."""
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < tasks:
-        raise GroupingError(f"there is no task {shown(index)}, tasks are counted from 0 to {tasks - 1}; emit to one")
+        raise GroupingError(f"there is no task {quote(index)}, tasks are counted from 0 to {tasks - 1}; emit to one")
     return index
 
 
@@ -233,7 +233,7 @@ def _key_hasher(fields: tuple[str, ...], schema: Schema) -> Callable[[Sequence[A
     """Return the function of a tuple's values that is its key's hash, unsigned."""
     missing = [name for name in fields if name not in schema.names]
     if missing:
-        raise ConfigError(f"the key names {shown(missing[0])}, the stream has {schema.ddl}; name fields that are there")
+        raise ConfigError(f"the key names {quote(missing[0])}, the stream has {schema.ddl}; name fields that are there")
     positions = [schema.names.index(name) for name in fields]
     columns: list[tuple[int, Hasher]] = [(position, hasher_of(schema.types[position])) for position in positions]
 
@@ -339,7 +339,7 @@ class _Custom(_Fixed):
         said = self._choose(values, tasks)
         chosen = (said,) if isinstance(said, int) else said
         if not isinstance(chosen, list | tuple | range):
-            raise GroupingError(f"{self._title} returned {shown(said)}; return the index of a task, or a list of them")
+            raise GroupingError(f"{self._title} returned {quote(said)}; return the index of a task, or a list of them")
         try:
             return tuple(direct_task(task, tasks) for task in chosen)
         except GroupingError as problem:

@@ -1,4 +1,8 @@
-"""Topology: components, their streams, who reads them and how, and the settings, as frozen plain data.
+"""Mermaid text of a plan: boxes and arrows in, one text out, the same for the same plan.
+
+windowing/local/drawing.py makes images of the same boxes and arrows.
+
+Topology: components, their streams, who reads them and how, and the settings, as frozen plain data.
 
     Topology
       components   by id, in the order in which they were given
@@ -12,21 +16,85 @@ Law: a Topology is made by `TopologyBuilder.build`, which has found every mistak
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from windowing.core.checks import DEFAULT_STREAM, did_you_mean
-from windowing.core.config import OnError
-from windowing.errors import ConfigError, shown
+from windowing.errors import ConfigError, quote
+from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.schema.types import Schema
 from windowing.topology.bolts import WindowedBolt
-from windowing.topology.config_keys import ComponentConfig, TopologyConfig
-from windowing.topology.drawing import Arrow, Box, mermaid
+from windowing.topology.config import ComponentConfig, TopologyConfig
+from windowing.topology.decorators import ComponentKind, Declaration
 from windowing.topology.groupings import Grouping
-from windowing.topology.marking import ComponentKind, Declaration
-from windowing.topology.schema import Schema
+from windowing.windows.config import OnError
 
-__all__ = ["Component", "OutputStream", "Subscription", "Topology", "TopologyError", "required"]
+__all__ = [
+    "Arrow",
+    "Box",
+    "Component",
+    "OutputStream",
+    "Subscription",
+    "Topology",
+    "TopologyError",
+    "mermaid",
+    "required",
+]
+
+
+_SHAPES = {"spout": ("([", "])"), "bolt": ("[", "]"), "window": ("[[", "]]"), "state": ("[(", ")]")}
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A component as it is drawn; `shape` is "spout", "bolt", "window" or "state"."""
+
+    name: str
+    lines: tuple[str, ...]
+    shape: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A subscription as it is drawn."""
+
+    source: str
+    target: str
+    label: str
+    dotted: bool = False
+
+
+def mermaid(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
+    """Return a flowchart from left to right; names get a `c_` in front, for `end` and others are words of Mermaid.
+
+    >>> print(mermaid([Box("end", ("end ×2",), "bolt")], [Arrow("end", "end", "shuffle")]), end="")
+    flowchart LR
+        c_end["end ×2"]
+        c_end -- "shuffle" --> c_end
+    """
+    lines = ["flowchart LR"]
+    for box in boxes:
+        opening, closing = _SHAPES[box.shape]
+        lines.append(f'    {_id(box.name)}{opening}"{"<br/>".join(map(_escaped, box.lines))}"{closing}')
+    for arrow in arrows:
+        head, tail = ("-.", ".->") if arrow.dotted else ("--", "-->")
+        lines.append(f'    {_id(arrow.source)} {head} "{_escaped(arrow.label)}" {tail} {_id(arrow.target)}')
+    return "\n".join(lines) + "\n"
+
+
+def _id(name: str) -> str:
+    """Return the id of a box: `-` and `.` of a name are written by their codes, for a dash may be part of an arrow."""
+    return f"c_{name}".replace("-", "_2d_").replace(".", "_2e_")
+
+
+def _escaped(text: str) -> str:
+    """Return `text` as it may stand between quotes: the name of a custom grouping's function may hold a `<lambda>`."""
+    return (
+        text.replace("#", "#35;").replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
+    )
+
+
+# -- Topology --------------------------------------------------------------------------------------------------------------------
 
 
 class TopologyError(ConfigError):
@@ -44,7 +112,7 @@ class TopologyError(ConfigError):
 @dataclass(frozen=True, slots=True)
 class OutputStream:
     """A stream of a component; `direct`: its emitter names the task; `late`: the side stream of a windowed bolt; `dead`: the
-    stream of its dead letters (letters.py).
+    stream of its dead letters (dead_letters.py).
     """
 
     schema: Schema
@@ -146,7 +214,7 @@ class Topology:
     def component(self, name: str) -> Component:
         """Return a component by its id; ConfigError names the nearest one."""
         if name not in self.components:
-            raise ConfigError(f"there is no component {shown(name)}; {did_you_mean(str(name), self.components)}")
+            raise ConfigError(f"there is no component {quote(name)}; {did_you_mean(str(name), self.components)}")
         return self.components[name]
 
     def stream(self, subscription: Subscription) -> OutputStream:
@@ -222,7 +290,7 @@ def required(given: Any, runner: str) -> Topology:
         return given
     built = " its build()" if hasattr(given, "set_bolt") else " builder.build()"
     raise ConfigError(
-        f"{runner} runs a Topology, got {shown(given)}; give{built} (its name is TopologyBuilder's, its settings are "
+        f"{runner} runs a Topology, got {quote(given)}; give{built} (its name is TopologyBuilder's, its settings are "
         "builder.configure({...}))"
     )
 

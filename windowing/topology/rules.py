@@ -1,4 +1,9 @@
-"""RULES: every mistake that a topology can have, a function each, which yields a sentence for each place where it is made.
+"""Mistakes of windowed bolts: fields that are not there or make no key, windows that hold more than may be in flight. Part of
+`RULES` (rules.py).
+
+Mistakes of topologies whose windows outlive their process: what a crash would lose. Part of `RULES` (rules.py).
+
+RULES: every mistake that a topology can have, a function each, which yields a sentence for each place where it is made.
 
 The first line of a rule's docstring is its row in docs/topology.md (a test compares them). A rule looks only at facts that
 could be read: one mistake is reported once, not again by all that follows from it.
@@ -9,18 +14,281 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from windowing.core.checks import did_you_mean
-from windowing.errors import shown
-from windowing.topology.config_keys import pointless
-from windowing.topology.drafts import REASON, Draft, Facts, stream_called
-from windowing.topology.groupings import CustomGrouping, DirectGrouping, FieldsGrouping
-from windowing.topology.hashing import hashable
-from windowing.topology.kept_rules import KEPT_RULES
-from windowing.topology.letters import DEAD_LETTERS
+from windowing.errors import quote
+from windowing.schema.checks import did_you_mean
+from windowing.schema.hashing import hashable
+from windowing.topology.config import pointless
+from windowing.topology.dead_letters import DEAD_LETTERS
+from windowing.topology.declaration import REASON, ComponentDeclaration, ResolvedTopology, stream_called
+from windowing.topology.groupings import (
+    CustomGrouping,
+    DirectGrouping,
+    FieldsGrouping,
+    GroupingKind,
+    LocalOrShuffleGrouping,
+    PartialKeyGrouping,
+    ShuffleGrouping,
+)
 from windowing.topology.plan import OutputStream, Subscription
-from windowing.topology.window_rules import WINDOW_RULES
+from windowing.topology.user_code import TIMELESS, holds_times
+from windowing.windows.measures import Count, Duration
 
-__all__ = ["RULES", "name_problem"]
+__all__ = [
+    "KEPT_RULES",
+    "RULES",
+    "WINDOW_RULES",
+    "name_problem",
+    "nested",
+    "no_id",
+]
+
+
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+
+
+def nested(option: str, called: str, name: str, kind: str) -> str | None:
+    """Return the sentence about an option of a bolt that names a field of many values, None for a plain one.
+
+    >>> nested("key", "bolt 'count'", "tags", "array<string>")
+    "key of bolt 'count' names column 'tags', which is array<string>; give a column of plain values"
+    """
+    if not kind.startswith(("array", "map", "struct")):
+        return None
+    return f"{option} of {called} names column {name!r}, which is {kind}; give a column of plain values"
+
+
+def no_id(called: str, name: str, kind: str) -> str | None:
+    """Return the sentence about a message_id of a type that is none, None for a good one.
+
+    >>> no_id("bolt 'count'", "at", "double")
+    "message_id of bolt 'count' names 'at', which is double; give a field of whole numbers that rise, an offset at the source, say"
+    """
+    if kind in _WHOLE:
+        return None
+    return (
+        f"message_id of {called} names {name!r}, which is {kind}; give a field of whole numbers that rise, an offset at the "
+        "source, say"
+    )
+
+
+def fields_of_windows(facts: ResolvedTopology) -> Iterator[str]:
+    """The fields that a window names (timestamp, source, message_id, key) are in every stream that its bolt reads."""
+    for draft, declared in facts.windowed():
+        assert declared.window is not None
+        config = declared.window.config
+        named = [
+            ("timestamp", config.timestamp),
+            ("source", config.source),
+            ("message_id", config.message_id),
+            *(("key", key) for key in config.key or ()),
+        ]
+        for found in draft.inputs:
+            stream = facts.stream(found)
+            if stream is None:
+                continue
+            for option, name in named:
+                if isinstance(name, str) and name not in stream.schema.names:
+                    hint = did_you_mean(name, stream.schema.names)
+                    yield f"{draft.called} has {option}={name!r}, a field that {stream_called(found)} has not; {hint}"
+
+
+def plain_keys(facts: ResolvedTopology) -> Iterator[str]:
+    """The fields of a window's key are no arrays, maps or structs."""
+    for draft, declared in facts.windowed():
+        assert declared.window is not None
+        types = [dict(zip(stream.schema.names, stream.schema.types, strict=True)) for stream in _inputs(facts, draft)]
+        for name in declared.window.config.key or ():
+            found = (nested("key", draft.called, name, kinds[name]) for kinds in types if name in kinds)
+            yield from dict.fromkeys(filter(None, found))
+
+
+def whole_ids(facts: ResolvedTopology) -> Iterator[str]:
+    """The message_id of a window is a whole number."""
+    for draft, declared in facts.windowed():
+        assert declared.window is not None
+        name = declared.window.config.message_id
+        for stream in _inputs(facts, draft):
+            kinds = dict(zip(stream.schema.names, stream.schema.types, strict=True))
+            problem = None if name is None or name not in kinds else no_id(draft.called, name, kinds[name])
+            if problem is not None:
+                yield problem
+                break
+
+
+def times_of_windows(facts: ResolvedTopology) -> Iterator[str]:
+    """The timestamp of a window is a number, a date or a time."""
+    for draft, declared in facts.windowed():
+        assert declared.window is not None
+        name = declared.window.config.timestamp
+        for found in draft.inputs:
+            stream = facts.stream(found)
+            kinds = {} if stream is None else dict(zip(stream.schema.names, stream.schema.types, strict=True))
+            if isinstance(name, str) and name in kinds and not holds_times(kinds[name]):
+                yield f"{draft.called} has timestamp={name!r}, which {stream_called(found)} declares {kinds[name]}: {TIMELESS}"
+
+
+def windows_within_timeout(facts: ResolvedTopology) -> Iterator[str]:
+    """Length + slide + lag + watermark interval of a time window in memory are at most the message timeout, if there is one."""
+    config = facts.config
+    for draft, declared in facts.windowed() if config.timeouts else ():
+        assert declared.window is not None
+        window = declared.window.config
+        if window.max_events_in_memory is not None:
+            continue  # its tuples are acked by the next checkpoint
+        parts = [("length", window.length), ("slide", window.slide)]
+        spans = [(what, measure.ms) for what, measure in parts if isinstance(measure, Duration)]
+        if window.event_time:
+            spans += [("lag", window.lag_ms), ("watermark interval", window.watermark_interval_ms)]
+        if declared.stateful:
+            spans += [("checkpoint interval", config.state_checkpoint_interval_ms)]
+        held = sum(ms for _, ms in spans)
+        if held > config.message_timeout_ms and any(isinstance(measure, Duration) for _, measure in parts):
+            clock = "taking event time for the clock, as Storm does; " if window.event_time else ""
+            yield (
+                f"{draft.called} acks a tuple when it expires, after up to {held} ms "
+                f"({' + '.join(f'{what} {ms}' for what, ms in spans)}), but it fails after {config.message_timeout_ms} ms; "
+                f"{clock}set topology.message.timeout.secs to {-(-held // 1000)} or more, or "
+                "topology.enable.message.timeouts to False"
+            )
+
+
+def windows_within_pending(facts: ResolvedTopology) -> Iterator[str]:
+    """Length + slide of a count window in memory, times its tasks, are at most the max spout pending of every spout above."""
+    for draft, declared in facts.windowed() if facts.config.acker_executors > 0 else ():
+        assert declared.window is not None
+        window = declared.window.config
+        if window.max_events_in_memory is not None:
+            continue
+        counts = [
+            (what, measure.value)
+            for what, measure in (("length", window.length), ("slide", window.slide))
+            if isinstance(measure, Count)
+        ]
+        tasks = _sharing_tasks(draft)
+        held = sum(value for _, value in counts) * tasks
+        each = f" in each of {tasks} tasks" if tasks > 1 else ""
+        for spout in facts.spouts_above(str(draft.id)):
+            own = facts.configs.get(spout)
+            said = own is not None and "max_spout_pending" in own.given
+            pending = own.max_spout_pending if own is not None and said else facts.config.max_spout_pending
+            if pending is not None and held > pending:
+                yield (
+                    f"{draft.called} holds up to {held} tuples without an ack "
+                    f"({' + '.join(f'{what} {value}' for what, value in counts)}{each}), but spout {spout!r} stops at "
+                    f"{pending} in flight, so no window might ever be full; set topology.max.spout.pending to {held} or more"
+                )
+
+
+def ticks_of_bolts(facts: ResolvedTopology) -> Iterator[str]:
+    """A windowed bolt asks for no ticks, and a topology that asks for them has a bolt of another kind."""
+    windowed = {str(draft.id) for draft, _ in facts.windowed()}
+    for name in windowed:
+        if facts.configs[name].tick_tuple_freq_ms is not None:
+            yield (
+                f"{facts.drafts[name].called} asks for ticks (topology.tick.tuple.freq.secs), but it is handed windows, and a tick "
+                "is a tuple; leave it out: a window over the clock fires in time by itself, or give ticks to a bolt behind it"
+            )
+    bolts = [draft for draft in facts.bolts() if isinstance(draft.id, str)]
+    if facts.config.tick_tuple_freq_ms is not None and bolts and all(str(draft.id) in windowed for draft in bolts):
+        yield (
+            "topology.tick.tuple.freq.secs asks for ticks, but every bolt is a windowed one, and those are handed windows; "
+            "leave it out: a window over the clock fires in time by itself"
+        )
+
+
+WINDOW_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
+    fields_of_windows,
+    plain_keys,
+    whole_ids,
+    times_of_windows,
+    windows_within_timeout,
+    windows_within_pending,
+    ticks_of_bolts,
+)
+"""All of them, in the order in which their sentences are reported."""
+
+
+def _inputs(facts: ResolvedTopology, draft: ComponentDeclaration) -> Iterator[OutputStream]:
+    return filter(None, map(facts.stream, draft.inputs))
+
+
+def _sharing_tasks(draft: ComponentDeclaration) -> int:
+    """Return how many tasks of a bolt share its tuples: one where each of them gets all, or one of them does."""
+    whole = (GroupingKind.GLOBAL, GroupingKind.ALL)
+    shared = any(found.grouping.kind not in whole for found in draft.inputs)
+    return draft.parallelism if shared and isinstance(draft.parallelism, int) else 1
+
+
+# -- Mistakes of topologies whose windows outlive their process ------------------------------------------------------------------
+
+
+_BY_CHANCE = (ShuffleGrouping, LocalOrShuffleGrouping, PartialKeyGrouping)
+
+
+def ids_find_their_windows(facts: ResolvedTopology) -> Iterator[str]:
+    """With message_id= a tuple that comes again takes the same way: shuffles and partial keys lead to one task only."""
+    for draft, declared in facts.windowed():
+        assert declared.window is not None
+        if declared.window.config.message_id is None:
+            continue
+        for reader, found in _way_to(facts, draft):
+            if isinstance(found.grouping, _BY_CHANCE) and reader.parallelism != 1:
+                yield (
+                    f"{draft.called} knows tuples again by message_id={quote(declared.window.config.message_id)}, but "
+                    f"{reader.called} reads {quote(found.component)} by {found.grouping} grouping with {reader.parallelism} "
+                    "tasks, so that a tuple that comes again may go to another one; use fields_grouping, or one task"
+                )
+
+
+def ids_come_again(facts: ResolvedTopology) -> Iterator[str]:
+    """With message_id= there is an acker, so that tuples come again."""
+    for draft, declared in facts.windowed() if facts.config.acker_executors == 0 else ():
+        assert declared.window is not None
+        if declared.window.config.message_id is not None and declared.stateful:
+            yield (
+                f"{draft.called} waits after a restart for tuples that were not acked, but without an acker all are; set "
+                "topology.acker.executors to 1 or more"
+            )
+
+
+def disks_feed_disks(facts: ResolvedTopology) -> Iterator[str]:
+    """What a window on disk emits, which no spout sends again, goes to no window in memory, by no way."""
+    for draft, declared in facts.windowed():
+        assert declared.window is not None
+        if declared.window.config.max_events_in_memory is not None:
+            continue
+        for disk in sorted({found.component for _, found in _way_to(facts, draft)}):
+            above = facts.declarations.get(disk)
+            if above is not None and above.window is not None and above.window.config.max_events_in_memory is not None:
+                yield (
+                    f"{draft.called} keeps in memory what comes from {quote(disk)}, whose window is on disk and whose tuples were "
+                    "acked: after a crash nobody sends that again; give it max_events_in_memory= too"
+                )
+
+
+KEPT_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
+    ids_find_their_windows,
+    ids_come_again,
+    disks_feed_disks,
+)
+"""All of them, in the order in which their sentences are reported."""
+
+
+def _way_to(
+    facts: ResolvedTopology, draft: ComponentDeclaration
+) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
+    """Yield every subscription on the way from the spouts to a bolt, with who reads by it."""
+    seen, ahead = {draft.id}, [draft]
+    while ahead:
+        reader = ahead.pop()
+        for found in reader.inputs:
+            yield reader, found
+            if found.component in facts.drafts and found.component not in seen:
+                seen.add(found.component)
+                ahead.append(facts.drafts[found.component])
+
+
+# -- RULES -----------------------------------------------------------------------------------------------------------------------
 
 
 _CALLED = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
@@ -38,11 +306,11 @@ def name_problem(name: object, what: str) -> str | None:
     better = better if better[:1].isalpha() else f"c{better}" if better else "word_count"
     return (
         f"{what} is a name of letters, digits, '_', '-' and '.' that begins with a letter or '_', at most 63 long, "
-        f"got {shown(name)}; write for example {better!r}"
+        f"got {quote(name)}; write for example {better!r}"
     )
 
 
-def good_names(facts: Facts) -> Iterator[str]:
+def good_names(facts: ResolvedTopology) -> Iterator[str]:
     """An id is a name: letters, digits, `_`, `-` and `.`, a letter or `_` first, at most 63; two underscores first are ours."""
     for name, draft in facts.drafts.items():
         problem = name_problem(name, f"the id of a {'spout' if draft.is_spout else 'bolt'}")
@@ -54,22 +322,22 @@ def good_names(facts: Facts) -> Iterator[str]:
             yield f"{draft.called} is called like a stream of {owner!r}, whose rows a run gives as {name!r}; rename one of them"
 
 
-def distinct_names(facts: Facts) -> Iterator[str]:
+def distinct_names(facts: ResolvedTopology) -> Iterator[str]:
     """No two ids differ only in upper and lower case."""
     seen: dict[str, str] = {}
     for name in facts.drafts:
         other = seen.setdefault(name.lower(), name)
         if other != name:
-            yield f"{shown(other)} and {shown(name)} differ only in upper and lower case; rename one of them"
+            yield f"{quote(other)} and {quote(name)} differ only in upper and lower case; rename one of them"
 
 
-def has_spout(facts: Facts) -> Iterator[str]:
+def has_spout(facts: ResolvedTopology) -> Iterator[str]:
     """There is a spout."""
     if not any(draft.is_spout for draft in facts.drafts.values()):
         yield "there is no spout, so there is nothing to work on; add one with set_spout(id, spout)"
 
 
-def right_kind(facts: Facts) -> Iterator[str]:
+def right_kind(facts: ResolvedTopology) -> Iterator[str]:
     """`set_spout` is given a spout, `set_bolt` a bolt."""
     for name, declared in facts.declarations.items():
         draft = facts.drafts[name]
@@ -78,15 +346,15 @@ def right_kind(facts: Facts) -> Iterator[str]:
             yield f"{draft.called} is given {declared.title!r}, which is a {is_now}; use set_{is_now}"
 
 
-def positive_parallelism(facts: Facts) -> Iterator[str]:
+def positive_parallelism(facts: ResolvedTopology) -> Iterator[str]:
     """The parallelism is a whole number above 0."""
     for draft in facts.drafts.values():
         tasks = draft.parallelism
         if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks <= 0:
-            yield f"{draft.called} has parallelism={shown(tasks)}; give the number of its tasks, 1 or more"
+            yield f"{draft.called} has parallelism={quote(tasks)}; give the number of its tasks, 1 or more"
 
 
-def no_input_of_spouts(facts: Facts) -> Iterator[str]:
+def no_input_of_spouts(facts: ResolvedTopology) -> Iterator[str]:
     """A spout reads no stream."""
     for draft in facts.drafts.values():
         if draft.is_spout and draft.inputs:
@@ -97,22 +365,22 @@ def no_input_of_spouts(facts: Facts) -> Iterator[str]:
             )
 
 
-def input_of_bolts(facts: Facts) -> Iterator[str]:
+def input_of_bolts(facts: ResolvedTopology) -> Iterator[str]:
     """A bolt reads some stream."""
     for draft in facts.bolts():
         if not draft.inputs:
             yield f"{draft.called} reads nothing; say what it reads, for example .shuffle_grouping('sentences')"
 
 
-def known_components(facts: Facts) -> Iterator[str]:
+def known_components(facts: ResolvedTopology) -> Iterator[str]:
     """What a bolt reads is a component of the topology."""
     for draft, found in _subscriptions(facts):
         if found.component not in facts.drafts:
             hint = did_you_mean(found.component, [name for name in facts.drafts if name != draft.id])
-            yield f"{draft.called} reads component {shown(found.component)}, which is not there; {hint}"
+            yield f"{draft.called} reads component {quote(found.component)}, which is not there; {hint}"
 
 
-def known_streams(facts: Facts) -> Iterator[str]:
+def known_streams(facts: ResolvedTopology) -> Iterator[str]:
     """What a bolt reads is a stream that its component declares; a late stream needs late_stream=."""
     for draft, found in _subscriptions(facts):
         declared = facts.declarations.get(found.component)
@@ -124,11 +392,11 @@ def known_streams(facts: Facts) -> Iterator[str]:
         streams = [*declared.outputs, *([window.config.late_stream] if window and window.config.late_stream else [])]
         hint = did_you_mean(found.stream, streams) if streams else "it declares none; add output= to its decorator"
         if window is not None and window.config.late_stream is None:
-            hint += f", or for late tuples add late_stream={shown(found.stream)} and a timestamp to {window.name!r}"
+            hint += f", or for late tuples add late_stream={quote(found.stream)} and a timestamp to {window.name!r}"
         yield f"{draft.called} reads stream {stream_called(found)}, which is not declared; {hint}"
 
 
-def no_own_dead_letters(facts: Facts) -> Iterator[str]:
+def no_own_dead_letters(facts: ResolvedTopology) -> Iterator[str]:
     """No component declares a stream `dead_letters`: there goes what is given up in it."""
     for name, declared in facts.declarations.items():
         late = None if declared.window is None else declared.window.config.late_stream
@@ -137,7 +405,7 @@ def no_own_dead_letters(facts: Facts) -> Iterator[str]:
                 yield f"{facts.drafts[name].called} has a stream {stream!r}, where dead letters go; give it another name"
 
 
-def one_subscription(facts: Facts) -> Iterator[str]:
+def one_subscription(facts: ResolvedTopology) -> Iterator[str]:
     """A bolt reads a stream once, by one grouping."""
     for draft in facts.bolts():
         seen = set()
@@ -148,7 +416,7 @@ def one_subscription(facts: Facts) -> Iterator[str]:
             seen.add(place)
 
 
-def no_cycle(facts: Facts) -> Iterator[str]:
+def no_cycle(facts: ResolvedTopology) -> Iterator[str]:
     """No component reads, by way of others, what it emits."""
     for cycle in facts.cycles:
         yield (
@@ -157,7 +425,7 @@ def no_cycle(facts: Facts) -> Iterator[str]:
         )
 
 
-def keys_of_fields(facts: Facts) -> Iterator[str]:
+def keys_of_fields(facts: ResolvedTopology) -> Iterator[str]:
     """A grouping by fields names fields of the stream, each once, whose types have a hash (no map, no struct)."""
     for draft, found in _subscriptions(facts):
         stream = facts.stream(found)
@@ -174,7 +442,7 @@ def keys_of_fields(facts: Facts) -> Iterator[str]:
                 yield from _wrong_field(what, name, stream)
 
 
-def same_keys(facts: Facts) -> Iterator[str]:
+def same_keys(facts: ResolvedTopology) -> Iterator[str]:
     """A bolt that reads two streams by the same fields finds them there with types that hash alike."""
     for draft in facts.bolts():
         seen: dict[tuple[str, ...], tuple[Subscription, list[str]]] = {}
@@ -195,7 +463,7 @@ def same_keys(facts: Facts) -> Iterator[str]:
                 )
 
 
-def direct_streams(facts: Facts) -> Iterator[str]:
+def direct_streams(facts: ResolvedTopology) -> Iterator[str]:
     """A direct grouping reads a stream that is declared direct, and such a stream is read by no other grouping."""
     for draft, found in _subscriptions(facts):
         stream = facts.stream(found)
@@ -211,19 +479,19 @@ def direct_streams(facts: Facts) -> Iterator[str]:
             )
 
 
-def callable_custom(facts: Facts) -> Iterator[str]:
+def callable_custom(facts: ResolvedTopology) -> Iterator[str]:
     """A custom grouping is a function of (values, tasks), or has choose_tasks(values, tasks)."""
     for draft, found in _subscriptions(facts):
         if isinstance(found.grouping, CustomGrouping):
             choose = found.grouping.choose
             if not callable(getattr(choose, "choose_tasks", choose)) or isinstance(choose, type):
                 yield (
-                    f"{draft.called} groups {stream_called(found)} by {shown(choose)}; "
+                    f"{draft.called} groups {stream_called(found)} by {quote(choose)}; "
                     "give a function of (values, tasks), or an object with choose_tasks(values, tasks)"
                 )
 
 
-def late_streams(facts: Facts) -> Iterator[str]:
+def late_streams(facts: ResolvedTopology) -> Iterator[str]:
     """A late stream has a timestamp to be late by, and inputs without a field `reason` that agree on the type of a name."""
     for draft, declared in facts.windowed():
         assert declared.window is not None
@@ -239,7 +507,9 @@ def late_streams(facts: Facts) -> Iterator[str]:
         yield from _alike_by_name(draft, late, [(found, stream) for found, stream in read if stream is not None])
 
 
-def _alike_by_name(draft: Draft, late: str, read: list[tuple[Subscription, OutputStream]]) -> Iterator[str]:
+def _alike_by_name(
+    draft: ComponentDeclaration, late: str, read: list[tuple[Subscription, OutputStream]]
+) -> Iterator[str]:
     seen: dict[str, tuple[Subscription, str, str]] = {}
     for found, stream in read:
         for name, kind in zip(stream.schema.names, stream.schema.types, strict=True):
@@ -252,7 +522,7 @@ def _alike_by_name(draft: Draft, late: str, read: list[tuple[Subscription, Outpu
                 )
 
 
-def checkpoints_within_timeout(facts: Facts) -> Iterator[str]:
+def checkpoints_within_timeout(facts: ResolvedTopology) -> Iterator[str]:
     """With a stateful bolt, or a window on disk, the checkpoint interval is at most the message timeout, if there is one."""
     config = facts.config
     stateful = [
@@ -269,7 +539,7 @@ def checkpoints_within_timeout(facts: Facts) -> Iterator[str]:
         )
 
 
-def ordered_delays(facts: Facts) -> Iterator[str]:
+def ordered_delays(facts: ResolvedTopology) -> Iterator[str]:
     """The longest delay of a retry is at least the first one, and less than an hour."""
     first_ms, longest_ms = facts.config.retry_delay_ms, facts.config.retry_delay_max_ms
     if not first_ms <= longest_ms < 3_600_000:
@@ -285,13 +555,13 @@ _OF_TRIDENT = {
 }
 
 
-def settings_of_batches(facts: Facts) -> Iterator[str]:
+def settings_of_batches(facts: ResolvedTopology) -> Iterator[str]:
     """The two settings of batches are for Trident topologies."""
     for key in pointless(facts.config, _OF_TRIDENT):
         yield f"{key} is for a TridentTopology; leave it out"
 
 
-RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
+RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
     good_names,
     distinct_names,
     has_spout,
@@ -318,14 +588,14 @@ RULES: tuple[Callable[[Facts], Iterator[str]], ...] = (
 """All of them, in the order in which their sentences are reported."""
 
 
-def _subscriptions(facts: Facts) -> Iterator[tuple[Draft, Subscription]]:
+def _subscriptions(facts: ResolvedTopology) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
     return ((draft, found) for draft in facts.bolts() for found in draft.inputs)
 
 
 def _wrong_field(what: str, name: str, stream: OutputStream) -> Iterator[str]:
     schema = stream.schema
     if name not in schema.names:
-        yield f"{what} field {shown(name)}, which is not there; {did_you_mean(name, schema.names)}"
+        yield f"{what} field {quote(name)}, which is not there; {did_you_mean(name, schema.names)}"
         return
     kind = schema.types[schema.names.index(name)]
     reason = hashable(kind)

@@ -12,23 +12,45 @@
 
 The undisturbed run is a fold: for each committed attempt the rows that its spouts emitted, and these rows, from commit to commit,
 are each partition's rows in order, without a gap, each once.
+
+The stores of a run: the library's own in memory, with steps at which a task dies, writes that come late, lost answers, damage.
+
+    task --write--> | step | the store, and what is checked of the write | step | --> task
+                       |
+                       +-- the task is gone, and the write is done later, as it was: that of a task which was held up
+
+Whoever checks reads the stores beneath, past all faults.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
 
-from windowing.runtime.stores.factory import map_state
-from windowing.runtime.stores.memory import MemoryStore
-from windowing.testing.simulation.scenario import Scenario
-from windowing.testing.simulation.source import Row, key_of
-from windowing.transactions.attempt import TransactionAttempt
-from windowing.transactions.coordinator_record import CoordinatorRecord
-from windowing.transactions.kinds import SpoutKind, StateType
-from windowing.transactions.rows import Claim, Place
+from windowing.stores.factory import map_state
+from windowing.stores.memory import MemoryMap, MemoryStore
+from windowing.testing.simulation.scenario import Scenario, SourceRow, key_of
+from windowing.trident.coordinator import CoordinatorRecord
+from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
+from windowing.trident.kinds import SpoutKind, StateType, TransactionAttempt
+from windowing.trident.transactional_state import MemoryRecordStore
 
-__all__ = ["BOUND_MS", "STATE", "Checks", "Violation"]
+if TYPE_CHECKING:
+    from windowing.testing.simulation.world import World
+
+__all__ = [
+    "BOUND_MS",
+    "STATE",
+    "Checks",
+    "Records",
+    "States",
+    "Violation",
+]
+
 
 BOUND_MS = 1_500_000
 """How long all may take once faults have stopped."""
@@ -40,7 +62,7 @@ class Violation(AssertionError):
 
 
 @dataclass
-class _Tree:
+class _CheckedTree:
     open: set[int]
     failed: bool = False
     ended: bool = False
@@ -50,7 +72,7 @@ class _Tree:
 class _Emission:
     """What the spouts emitted of one attempt, all tasks together."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[SourceRow] = field(default_factory=list)
     tasks: set[str] = field(default_factory=set)
     skipped: bool = False
 
@@ -62,18 +84,18 @@ class Checks:
         self._scenario = scenario
         self.saving: CoordinatorRecord | None = None
         self.record = CoordinatorRecord()
-        self.dead: dict[tuple[int, str], tuple[TransactionAttempt, list[Row]]] = {}
-        self.committed_rows = set[Row]()
+        self.dead: dict[tuple[int, str], tuple[TransactionAttempt, list[SourceRow]]] = {}
+        self.committed_rows = set[SourceRow]()
         self._model = Counter[int]()
         self._ends = dict.fromkeys(range(scenario.partitions), 0)
         self._emissions: dict[TransactionAttempt, _Emission] = {}
-        self._first: dict[tuple[int, str], list[Row]] = {}
-        self._trees: dict[int, _Tree] = {}
+        self._first: dict[tuple[int, str], list[SourceRow]] = {}
+        self._trees: dict[int, _CheckedTree] = {}
         self._highest: dict[int, TransactionAttempt] = {}
         factory = map_state(states, STATE, scenario.state)
         count = scenario.states
         self._states = [factory.make_state(number, count) for number in range(count)]
-        self._places = [states.open(Place(STATE, number, count)) for number in range(count)]
+        self._places = [states.open(PartitionId(STATE, number, count)) for number in range(count)]
         self._keys = [[key for key in range(scenario.keys) if key % count == number] for number in range(count)]
         self._exact = scenario.state is not StateType.NON_TRANSACTIONAL
 
@@ -81,7 +103,7 @@ class Checks:
 
     def begun(self, root: int, edges: list[int]) -> None:
         """A tree was begun with these edges."""
-        self._trees[root] = _Tree(set(edges))
+        self._trees[root] = _CheckedTree(set(edges))
 
     def grew(self, root: int, edge: int) -> None:
         """An edge was anchored to a tuple of the tree."""
@@ -106,7 +128,7 @@ class Checks:
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
-    def emitted(self, attempt: TransactionAttempt, task: str, rows: list[Row], skipped: bool) -> None:
+    def emitted(self, attempt: TransactionAttempt, task: str, rows: list[SourceRow], skipped: bool) -> None:
         """A spout task has emitted its part of an attempt, wholly."""
         emission = self._emissions.setdefault(attempt, _Emission())
         if task in emission.tasks:
@@ -119,7 +141,7 @@ class Checks:
             if first != rows:
                 raise Violation(f"I9: {task} emitted {rows} in {attempt}, {first} in an attempt before")
 
-    def buried(self, attempt: TransactionAttempt, task: str, rows: list[Row]) -> None:
+    def buried(self, attempt: TransactionAttempt, task: str, rows: list[SourceRow]) -> None:
         """A spout task has written its part of an attempt to the dead letters."""
         known = self.dead.get((attempt.txid, task))
         if known is None or known[0] < attempt:
@@ -154,7 +176,7 @@ class Checks:
                 raise Violation(f"I4: {attempt} is done, but the state {number} has committed {found} last")
             self._compare(number, attempt.txid)
 
-    def _check_next(self, attempt: TransactionAttempt, row: Row) -> None:
+    def _check_next(self, attempt: TransactionAttempt, row: SourceRow) -> None:
         if self._scenario.spout is SpoutKind.NON_TRANSACTIONAL:
             return
         if row.place != self._ends[row.partition]:
@@ -166,7 +188,7 @@ class Checks:
         if sorted(row for rows in letters for row in rows) != sorted(emission.rows):
             raise Violation(f"I8: {attempt} was skipped, but its rows are not the dead letters")
 
-    def heard(self, row: Row) -> None:
+    def heard(self, row: SourceRow) -> None:
         """A spout of single tuples has heard that a row is done with: its source has no need to send it again."""
         letters = (row for _, rows in self.dead.values() for row in rows)
         if row not in self.committed_rows and row not in letters:
@@ -174,7 +196,7 @@ class Checks:
 
     # -- states --------------------------------------------------------------------------------------------------------
 
-    def wrote(self, place: Place, claim: Claim | None) -> None:
+    def wrote(self, place: PartitionId, claim: Claim | None) -> None:
         """Rows were written to a partition of the state."""
         if not self._exact:
             return
@@ -214,3 +236,101 @@ class Checks:
             )
         for number in range(self._scenario.states):
             self._compare(number, self._scenario.batches)
+
+
+# -- The stores of a run ---------------------------------------------------------------------------------------------------------
+
+
+class Records:
+    """The RecordStore of coordinators and spouts. `damaged` holds what a damaged record was; `taken` what was read of them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.beneath = MemoryRecordStore()
+        self.damaged: dict[str, bytes] = {}
+        self.taken: set[str] = set()
+
+    def read(self, path: str) -> bytes | None:
+        blob: bytes | None = self._world.in_store(partial(self.beneath.read, path), is_write=False)
+        if path in self.damaged:
+            self.taken.add(path)
+        return blob
+
+    def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        record = self._world.checks.saving
+        return bool(self._world.in_store(partial(self._write, dict(changes), dict(expected), record)))
+
+    def paths(self, prefix: str) -> list[str]:
+        return sorted(self.beneath.paths(prefix))
+
+    def _write(self, changes: dict[str, bytes | None], expected: dict[str, bytes | None], record: Any) -> bool:
+        if not self.beneath.write(changes, expected):
+            return False
+        for path in changes:
+            self.damaged.pop(path, None)
+        if record is not None:
+            self._world.checks.saved(record)
+        return True
+
+    def damage(self, chance: Random) -> str | None:
+        """Damage a record: flip a bit, cut it, or put another's in its place. Return which, None if there is none."""
+        blobs = self.beneath.blobs
+        if not blobs or self.damaged:
+            return None
+        path = chance.choice(sorted(blobs))
+        was, place = blobs[path], chance.randrange(len(blobs[path]))
+        others = [blob for name, blob in sorted(blobs.items()) if name != path]
+        flipped = was[:place] + bytes([was[place] ^ 1 << chance.randrange(8)]) + was[place + 1 :]
+        self.damaged[path] = was
+        blobs[path] = chance.choice([flipped, was[:place], *others[:1]])
+        return path
+
+    def repair(self) -> None:
+        """Put back from a copy what is damaged, as the error says."""
+        self.beneath.blobs.update(self.damaged)
+        self.damaged.clear()
+        self.taken.clear()
+
+
+class States:
+    """The Store of the states."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.beneath = MemoryStore()
+
+    def open(self, place: PartitionId) -> StateRows:
+        """Return the rows of one partition."""
+        return StateRows(self._world, self.beneath.open(place))
+
+
+class StateRows:
+    """One partition (BackingMap)."""
+
+    def __init__(self, world: World, beneath: MemoryMap) -> None:
+        self._world = world
+        self._beneath = beneath
+        self.place = beneath.place
+
+    def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
+        reading: Reading = self._world.in_store(partial(self._beneath.multi_get, list(keys), undo), is_write=False)
+        return reading
+
+    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
+        refused: Fence | None = self._world.in_store(partial(self._put, dict(rows), claim))
+        return refused
+
+    def _put(self, rows: dict[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
+        refused = self._beneath.multi_put(rows, claim)
+        if refused is None:
+            self._world.checks.wrote(self.place, claim)
+        return refused
+
+    def items(self) -> Iterator[tuple[bytes, StateRow]]:
+        return self._beneath.items()
+
+    def count(self) -> int:
+        return self._beneath.count()
+
+    def close(self) -> None:
+        self._beneath.close()

@@ -17,20 +17,31 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from windowing.acking.anchors import Anchors
+from windowing.acking.acker import Anchors
 from windowing.errors import CorruptStateError, FailedException, SupersededError
-from windowing.testing.simulation.bolts import MapTask, SinkTask, StateTask
-from windowing.testing.simulation.checks import BOUND_MS, Checks, Violation
-from windowing.testing.simulation.leaders import AckerTask, CoordinatorTask, MasterTask, SpoutTask
-from windowing.testing.simulation.scenario import Fault, Scenario
-from windowing.testing.simulation.source import Row
-from windowing.testing.simulation.stores import Records, States
-from windowing.testing.simulation.tasks import Task, names_of
+from windowing.testing.simulation.checks import BOUND_MS, Checks, Records, States, Violation
+from windowing.testing.simulation.scenario import Fault, Scenario, SourceRow
+from windowing.testing.simulation.tasks import (
+    MapTask,
+    SimulatedAcker,
+    SimulatedCoordinator,
+    SimulatedMaster,
+    SimulatedSpout,
+    SimulatedTask,
+    SinkTask,
+    StateTask,
+    names_of,
+)
 
-__all__ = ["Message", "World"]
+__all__ = [
+    "Message",
+    "World",
+]
 
-_TASKS: dict[str, type[Task]] = {
-    "m": MasterTask, "a": AckerTask, "c": CoordinatorTask, "s": SpoutTask, "b": MapTask, "p": StateTask, "q": SinkTask,
+
+_TASKS: dict[str, type[SimulatedTask]] = {
+    "m": SimulatedMaster, "a": SimulatedAcker, "c": SimulatedCoordinator,
+    "s": SimulatedSpout, "b": MapTask, "p": StateTask, "q": SinkTask,
 }  # fmt: skip
 """What a task is, by the first letter of its name."""
 HOUR_MS = 3_600_000
@@ -55,7 +66,7 @@ class Message:
         self.body = body
         self.anchors = anchors
         self.number = number
-        self.task: Task | None = None
+        self.task: SimulatedTask | None = None
 
 
 class World:
@@ -72,14 +83,14 @@ class World:
         self.records = Records(self)
         self.states = States(self)
         self.checks = Checks(scenario, self.states.beneath)
-        self.queues: dict[int, list[Row]] = {}
+        self.queues: dict[int, list[SourceRow]] = {}
         self.rows_made = 0
         self._kinds = scenario.faults
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = self._messages = self._lives = 0
-        self._acting: Task | None = None
-        self._living: dict[str, Task] = {}
-        self._zombies: dict[str, Task] = {}
+        self._acting: SimulatedTask | None = None
+        self._living: dict[str, SimulatedTask] = {}
+        self._zombies: dict[str, SimulatedTask] = {}
         self._loss = self.chance.choice((0.002, 0.01, 0.03))
         self._steps_of_a_life = self.chance.choice((40, 150, 600))
 
@@ -170,7 +181,7 @@ class World:
         self.trace.append((self.now_ms, name, task.life, "begins"))
         self._enter(task, task.start)
 
-    def _enter(self, task: Task, entry: Callable[..., Iterator[Any]], *args: Any) -> None:
+    def _enter(self, task: SimulatedTask, entry: Callable[..., Iterator[Any]], *args: Any) -> None:
         """Let a task take an event, and perform all that follows; or less, if it dies or is held up."""
         self._acting = task
         try:
@@ -195,7 +206,7 @@ class World:
         if self.records.taken and not task.is_dead:
             raise Violation(f"I8: {task.name} took damaged records for sound: {sorted(self.records.taken)}")
 
-    def _perform(self, task: Task) -> None:
+    def _perform(self, task: SimulatedTask) -> None:
         """Perform what is to be done, innermost first; stop where the task is held up."""
         todo = task.todo
         while todo:
@@ -219,13 +230,13 @@ class World:
         else:
             self._set_alarm(task)
 
-    def _set_alarm(self, task: Task) -> None:
+    def _set_alarm(self, task: SimulatedTask) -> None:
         due_ms = task.next_deadline_ms()
         if due_ms is not None and (task.alarm_ms is None or due_ms < task.alarm_ms):
             task.alarm_ms = due_ms
             self.at(max(1, due_ms - task.clock_ms()), self._wake, task, due_ms)
 
-    def _wake(self, task: Task, alarm_ms: int) -> None:
+    def _wake(self, task: SimulatedTask, alarm_ms: int) -> None:
         if task.is_dead or task.is_held_up or task.alarm_ms != alarm_ms:
             return
         task.alarm_ms = None
@@ -233,12 +244,12 @@ class World:
 
     # -- how tasks end -------------------------------------------------------------------------------------------------
 
-    def _burns(self, task: Task) -> bool:
+    def _burns(self, task: SimulatedTask) -> bool:
         """Take one step of a life; return whether it was the last."""
         task.fuse -= 1
         return self.faulty and task.fuse == 0 and (Fault.CRASHES in self._kinds or Fault.ZOMBIES in self._kinds)
 
-    def _may_be_held_up(self, task: Task) -> bool:
+    def _may_be_held_up(self, task: SimulatedTask) -> bool:
         is_alone = self._living.get(task.name) is task
         return (
             Fault.ZOMBIES in self._kinds
@@ -246,7 +257,7 @@ class World:
             and (Fault.CRASHES not in self._kinds or self.chance.random() < 0.5)
         )
 
-    def _die(self, task: Task) -> None:
+    def _die(self, task: SimulatedTask) -> None:
         """A task is gone, with all it had in memory; another life begins soon."""
         if task.is_dead:
             return
@@ -259,11 +270,11 @@ class World:
         if self._living.get(task.name) is task:
             self._replace(task)
 
-    def _replace(self, task: Task) -> None:
+    def _replace(self, task: SimulatedTask) -> None:
         del self._living[task.name]
         self.at(self.chance.choice((1, 50, 500, 5_000)), self._begin, task.name)
 
-    def _hold_up(self, task: Task) -> None:
+    def _hold_up(self, task: SimulatedTask) -> None:
         task.is_held_up = True
         self._note(Fault.ZOMBIES)
         self.trace.append((self.now_ms, task.name, task.life, "is held up"))
@@ -273,7 +284,7 @@ class World:
         self._replace(task)
         self.at(self.chance.choice((10, 200, 2_000, 15_000, 60_000)), self._go_on, task)
 
-    def _go_on(self, task: Task) -> None:
+    def _go_on(self, task: SimulatedTask) -> None:
         if task.is_dead:
             return
         task.is_held_up, task.alarm_ms = False, None
@@ -302,7 +313,7 @@ class World:
             raise Crash
         return result
 
-    def _write_late(self, task: Task, operation: Callable[[], Any]) -> None:
+    def _write_late(self, task: SimulatedTask, operation: Callable[[], Any]) -> None:
         self.trace.append((self.now_ms, task.name, task.life, "writes late"))
         operation()
 

@@ -1,0 +1,207 @@
+"""Stored bytes: a frame around every blob, and a typed JSON for plain data. No pickle: decoding makes values, never runs code.
+
+    frame    magic 4 · version u16 · crc32 u32 · length u64 · body
+    value    a value that JSON lacks is a one-entry object: {"$": [kind, text]}
+
+Laws: what is read is what was written, types included (subclasses of them become the plain type: a namedtuple a tuple). What
+cannot be written is a TypeError, before anything is stored; what cannot be read is a CorruptStateError, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from windowing.errors import CorruptStateError, quote
+
+__all__ = [
+    "CHUNK_MAGIC",
+    "META_MAGIC",
+    "NAN",
+    "decode_value",
+    "dumps",
+    "encode_value",
+    "frame",
+    "loads",
+    "unframe",
+]
+
+
+META_MAGIC = b"WNDM"
+CHUNK_MAGIC = b"WNDC"
+VERSION = 1
+_HEADER = struct.Struct(">4sHIQ")
+_MAX_INFLATED = 2**31
+_COMPRESS_FROM = 4096
+_COMPRESSED = b"x"  # how zlib begins, and no JSON does
+_json = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode  # json.dumps makes an encoder for every value
+
+NAN = float("nan")
+"""The one NaN of decoded data, so that NaN is one key of a dict, as it is one key in Spark."""
+
+Reference = Callable[[Any], Any]
+"""Names a value by other plain data, to be written in its place; None: it is written itself."""
+
+
+def frame(magic: bytes, body: bytes) -> bytes:
+    """Return `body` behind a header that tells damage, truncation and foreign bytes."""
+    return _HEADER.pack(magic, VERSION, zlib.crc32(body), len(body)) + body
+
+
+def unframe(magic: bytes, blob: bytes, what: str) -> bytes:
+    """Return the body of a frame; `what` names the blob in the CorruptStateError."""
+    if len(blob) < _HEADER.size or blob[:4] != magic:
+        raise CorruptStateError(
+            f"{what} is not ours: it begins with {quote(blob[:4])}, wanted {magic!r}; nothing was reset"
+        )
+    _, version, crc, length = _HEADER.unpack_from(blob)
+    if version != VERSION:
+        raise CorruptStateError(
+            f"{what} has format {version}, this library reads {VERSION}; use the version that wrote it"
+        )
+    body = blob[_HEADER.size :]
+    if len(body) != length or zlib.crc32(body) != crc:
+        raise CorruptStateError(
+            f"{what} is damaged: {len(body)} bytes with crc {zlib.crc32(body):#010x}, wanted {length} with {crc:#010x}; "
+            "restore the checkpoint from a copy, nothing was reset"
+        )
+    return body
+
+
+def dumps(data: Any, reference: Reference | None = None) -> bytes:
+    """Return plain data as compressed, typed JSON; `reference` may name a value by a number instead (a stored row)."""
+    text = _written(_plain(data, reference))
+    return zlib.compress(text.encode(), 1)
+
+
+def loads(blob: bytes, what: str, resolve: Callable[[int], Any] | None = None) -> Any:
+    """Return the data of `dumps`; `resolve` turns the numbers of references back into values."""
+    try:
+        return _value(json.loads(_inflated(blob, what)), resolve)
+    except _UNREADABLE as problem:
+        raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
+
+
+def encode_value(value: Any, reference: Reference | None = None) -> bytes:
+    """Return one small value as typed JSON, compressed from 4 KiB on. Raises TypeError for what is not plain data.
+
+    `reference` may put plain data in the place of a value that is not.
+
+    As a key of a store: 1, 1.0 and True are three keys, NaN is one, ("a", 1) and ["a", 1] are two. Cost: 2 us a number.
+
+    >>> encode_value(("JFK", 3)), decode_value(encode_value(("JFK", 3)), "a key")
+    (b'{"$":["tuple",["JFK",3]]}', ('JFK', 3))
+    """
+    text = _written(_plain(value, reference)).encode()
+    return zlib.compress(text, 1) if len(text) >= _COMPRESS_FROM else text
+
+
+def decode_value(blob: bytes, what: str, resolve: Callable[[Any], Any] | None = None) -> Any:
+    """Return the value of `encode_value`; `what` names it in the CorruptStateError, `resolve` undoes its `reference`."""
+    try:
+        return _value(json.loads(_inflated(blob, what) if blob[:1] == _COMPRESSED else blob), resolve)
+    except _UNREADABLE as problem:
+        raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
+
+
+_LONG_BITS = 2_000  # below 640 digits, the least that sys.set_int_max_str_digits takes
+_UNREADABLE = (zlib.error, ValueError, KeyError, TypeError, ArithmeticError, RecursionError)
+
+
+def _inflated(blob: bytes, what: str) -> bytes:
+    inflater = zlib.decompressobj()
+    text = inflater.decompress(blob, _MAX_INFLATED)
+    if inflater.unconsumed_tail or not inflater.eof:
+        raise CorruptStateError(f"{what} does not inflate to at most {_MAX_INFLATED} bytes; nothing was reset")
+    return text
+
+
+def _written(plain: Any) -> str:
+    try:
+        return _json(plain)
+    except ValueError:  # an int of more digits than Python writes out in tens
+        return _json(_in_hex(plain))
+
+
+def _in_hex(plain: Any) -> Any:
+    if type(plain) is int and plain.bit_length() > _LONG_BITS:
+        return {"$": ["int", hex(plain)]}
+    if type(plain) is dict:
+        return {name: _in_hex(each) for name, each in plain.items()}
+    return [_in_hex(each) for each in plain] if type(plain) is list else plain
+
+
+def _plain(value: Any, reference: Reference | None) -> Any:
+    kind = type(value)
+    if kind in (int, str, bool, float) or value is None:
+        return value
+    if kind is list:
+        return [_plain(each, reference) for each in value]
+    if kind is dict:
+        if all(type(name) is str and name != "$" for name in value):
+            return {name: _plain(each, reference) for name, each in value.items()}
+        return {"$": ["map", [[_plain(k, reference), _plain(v, reference)] for k, v in value.items()]]}
+    if reference is not None and (data := reference(value)) is not None:
+        return {"$": ["row", _plain(data, reference)]}
+    for base in (int, float, str):
+        if isinstance(value, base):  # numpy's float64, an IntEnum: the plain value says the same
+            return base(value)
+    return {"$": _tagged(value, reference)}
+
+
+def _tagged(value: Any, reference: Reference | None) -> list[Any]:
+    match value:
+        case tuple():
+            return ["tuple", [_plain(each, reference) for each in value]]
+        case bytes() | bytearray():
+            return ["bytes", base64.b64encode(value).decode()]
+        case Decimal():
+            return ["decimal", str(value)]
+        case datetime():
+            return ["datetime", value.isoformat()]
+        case date():
+            return ["date", value.isoformat()]
+        case timedelta():
+            return ["timedelta", [value.days, value.seconds, value.microseconds]]
+        case set() | frozenset():
+            kind = "set" if isinstance(value, set) else "frozenset"
+            return [kind, sorted((_plain(each, reference) for each in value), key=repr)]
+    raise TypeError(
+        f"a value of type {type(value).__name__} cannot be stored: {quote(value)}; keep plain data in states, policies "
+        "and accumulators (numbers, strings, bytes, dates, Decimals, lists, dicts)"
+    )
+
+
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda digits: int(digits, 16),
+    "bytes": base64.b64decode,
+    "decimal": Decimal,
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "timedelta": lambda parts: timedelta(*parts),
+}
+
+
+def _value(data: Any, resolve: Callable[[Any], Any] | None) -> Any:
+    if type(data) is list:
+        return [_value(each, resolve) for each in data]
+    if type(data) is not dict:
+        return data if data == data else NAN
+    if "$" not in data:
+        return {name: _value(each, resolve) for name, each in data.items()}
+    kind, content = data["$"]
+    if kind == "row" and resolve is not None:
+        return resolve(_value(content, resolve))
+    if kind == "tuple":
+        return tuple(_value(each, resolve) for each in content)
+    if kind in ("set", "frozenset"):
+        return (set if kind == "set" else frozenset)(_value(each, resolve) for each in content)
+    if kind == "map":
+        return {_value(k, resolve): _value(v, resolve) for k, v in content}
+    return _DECODERS[kind](content)

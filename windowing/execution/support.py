@@ -1,0 +1,198 @@
+"""What each runtime makes of each option: one table, of which docs/options.md is made and by which drivers say what has no effect.
+
+    WORKS              it does there what its documentation says
+    Refused(sentence)  an error with this sentence, before anything runs
+    Without(reason)    it means nothing there; a driver that is given it says so once, at its start
+
+Law: nothing is ignored without a word. tests/test_options.py walks the decorators' options and the settings, and fails for one
+without a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from windowing.topology.bolts import WindowedBolt, class_of, fields_set
+from windowing.topology.config import KEYS, ComponentConfig, TopologyConfig
+from windowing.topology.plan import Component
+from windowing.windows.config import WindowConfig
+from windowing.windows.measures import Count
+
+__all__ = [
+    "COMPONENT_OPTIONS",
+    "SETTINGS",
+    "WINDOW_OPTIONS",
+    "WORKS",
+    "LostFieldsWarning",
+    "Refused",
+    "Runtime",
+    "Without",
+    "lost_fields",
+    "settings_without_effect",
+    "windows_without_effect",
+]
+
+
+class LostFieldsWarning(UserWarning):
+    """A bolt sets fields of itself while it runs, and on Spark an instance of it lives for one batch."""
+
+
+class Runtime(Enum):
+    """Where a declaration runs; LOCAL is `run_local` and LocalRun."""
+
+    LOCAL = "run_local"
+    CLUSTER = "LocalCluster"
+    TRIDENT = "TridentCluster"
+    WINDOWED = "Spark windowed"
+    SUBMIT = "Spark submit"
+    SUBMIT_TRIDENT = "Spark submit_trident"
+
+
+class Refused(NamedTuple):
+    """An error; `sentence` is a part of it."""
+
+    sentence: str
+
+
+class Without(NamedTuple):
+    """No effect, and why."""
+
+    reason: str
+
+
+WORKS = "works"
+Cell = str | Refused | Without
+
+_EVERYWHERE: tuple[Cell, ...] = (WORKS, WORKS, WORKS, WORKS)
+_BY_BATCH = Without("there is a turn after each micro-batch; trigger= says how often there is one")
+_STORED = Without("windows are stored with their tuples, so none is waited for")
+_IN_STORE = Refused("on Spark a turn has all live tuples of its task in memory")
+
+_WINDOWS: dict[str, tuple[Cell, ...]] = {
+    **dict.fromkeys(
+        ("length", "slide", "output", "name", "timestamp", "lag", "late_stream", "offset", "lateness", "repeat"),
+        _EVERYWHERE,
+    ),
+    **dict.fromkeys(
+        ("max_repeats", "source", "idle_timeout", "max_future", "key", "key_ttl", "on_invalid"), _EVERYWHERE
+    ),
+    **dict.fromkeys(("semantics", "aggregate", "eviction", "trigger", "columnar"), _EVERYWHERE),
+    "watermark_interval": (WORKS, WORKS, _BY_BATCH, _BY_BATCH),
+    "on_error": (
+        WORKS,
+        WORKS,
+        Refused("on_error='fail', which fails tuples back to their spout, and none of its spouts takes acks"),
+        WORKS,
+    ),
+    "max_events_in_memory": (WORKS, WORKS, _IN_STORE, _IN_STORE),
+    "message_id": (WORKS, WORKS, WORKS, WORKS),
+    "recovery_timeout": (Without("a run has no restart"), WORKS, _STORED, _STORED),
+}
+_WINDOWS_RUN_IN = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
+
+WINDOW_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
+    option: dict(zip(_WINDOWS_RUN_IN, cells, strict=True)) for option, cells in _WINDOWS.items()
+}
+"""The options of @windowed_bolt, @tumbling and @sliding."""
+
+_NO_SPOUTS = Refused("is Python code that cannot be asked for a batch again")
+
+COMPONENT_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
+    "@spout output": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: _NO_SPOUTS},
+    "@spout direct": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: _NO_SPOUTS},
+    "@bolt output": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS},
+    "@bolt direct": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS},
+}
+"""The options of @spout and @bolt."""
+
+_CUT = Without("the trigger and the source say how much is in flight")
+_WHOLE = Without("a batch succeeds or is made again as a whole, and has no timeout")
+_NO_ACKER = Without("nothing is acked but batches")
+_CHECKPOINTS = Without("states are committed with each batch")
+_SPARK_STORE = Without("states lie in Spark's state store, in the checkpoint")
+_SPARK_WAITS = Without("Spark waits for its sources")
+_SPARK_CUTS = Without("the trigger and the source cut batches")
+_NO_LOG = Without("only LocalCluster logs each tuple")
+_NOT_TRIDENT = Refused("has no meaning in a Trident topology")
+_OF_TRIDENT = Refused("is for a TridentTopology")
+
+_SETTINGS: dict[str, tuple[Cell, Cell, Cell, Cell]] = {
+    "message_timeout": (WORKS, WORKS, _WHOLE, _WHOLE),
+    "enable_message_timeouts": (WORKS, WORKS, _WHOLE, _WHOLE),
+    "max_spout_pending": (WORKS, WORKS, _CUT, _CUT),
+    "acker_executors": (WORKS, _NOT_TRIDENT, WORKS, _NOT_TRIDENT),
+    "acker_rotation": (WORKS, _NOT_TRIDENT, _NO_ACKER, _NOT_TRIDENT),
+    "max_attempts": (WORKS, WORKS, WORKS, WORKS),
+    "retry_delay": (WORKS, WORKS, WORKS, WORKS),
+    "retry_delay_max": (WORKS, WORKS, WORKS, WORKS),
+    "tick_tuple_freq": (
+        WORKS,
+        _NOT_TRIDENT,
+        Refused("asks for tick tuples, which a Spark query does not send"),
+        _NOT_TRIDENT,
+    ),
+    "state_checkpoint_interval": (WORKS, _NOT_TRIDENT, _CHECKPOINTS, _NOT_TRIDENT),
+    "state_provider": (WORKS, _NOT_TRIDENT, _SPARK_STORE, _NOT_TRIDENT),
+    "max_task_parallelism": (WORKS, WORKS, WORKS, WORKS),
+    "sleep_spout_wait": (WORKS, _NOT_TRIDENT, _SPARK_WAITS, _NOT_TRIDENT),
+    "batch_emit_interval": (_OF_TRIDENT, WORKS, _OF_TRIDENT, _SPARK_CUTS),
+    "max_batch_size": (_OF_TRIDENT, WORKS, _OF_TRIDENT, _SPARK_CUTS),
+    "debug": (WORKS, _NOT_TRIDENT, _NO_LOG, _NOT_TRIDENT),
+}
+_SETTINGS_OF = (Runtime.CLUSTER, Runtime.TRIDENT, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)
+
+SETTINGS: Mapping[str, Mapping[Runtime, Cell]] = {
+    setting: dict(zip(_SETTINGS_OF, cells, strict=True)) for setting, cells in _SETTINGS.items()
+}
+"""The settings of a topology, by typed name."""
+
+
+def settings_without_effect(
+    runtime: Runtime, config: TopologyConfig, components: Iterable[Component] = ()
+) -> Iterator[str]:
+    """Yield a sentence for each setting, of a topology or of one of its components, that was given another value than its own and
+    means nothing in a runtime.
+    """
+    yield from _without_effect(runtime, config, {key.attribute for key in KEYS})
+    for component in components:
+        yield from _without_effect(runtime, component.config, component.config.given, f" of {component.id!r}")
+
+
+def _without_effect(
+    runtime: Runtime, config: TopologyConfig | ComponentConfig, given: Collection[str], of: str = ""
+) -> Iterator[str]:
+    usual = TopologyConfig()
+    for key in KEYS:
+        cell = SETTINGS[key.typed][runtime]
+        if key.attribute not in given or not isinstance(cell, Without):
+            continue
+        if getattr(config, key.attribute) != getattr(usual, key.attribute):
+            yield f"{key.storm}{of} has no effect in {runtime.value}: {cell.reason}"
+
+
+def windows_without_effect(runtime: Runtime, bolt: WindowedBolt) -> Iterator[str]:
+    """Yield a sentence for each option of a windowed bolt that was given, and that means nothing in a runtime."""
+    usual = WindowConfig(length=Count(1), slide=Count(1))
+    for option, attribute in (
+        ("watermark_interval", "watermark_interval_ms"),
+        ("recovery_timeout", "recovery_timeout_ms"),
+    ):
+        cell = WINDOW_OPTIONS[option][runtime]
+        if isinstance(cell, Without) and getattr(bolt.config, attribute) != getattr(usual, attribute):
+            yield f"{option}= of bolt {bolt.name!r} has no effect in {runtime.value}: {cell.reason}"
+
+
+def lost_fields(title: str, target: Any, stateful: bool) -> str | None:
+    """Return the sentence about a bolt that keeps in itself what Spark does not keep, None where nothing is lost."""
+    of_class = None if stateful else class_of(target)
+    fields = [] if of_class is None else fields_set(of_class)
+    if not fields:
+        return None
+    named = ", ".join(f"self.{name}" for name in fields)
+    return (
+        f"bolt {title!r} sets {named} in execute, and on Spark an instance lives for one batch: the next one begins without; "
+        "keep what is to last in a state (init_state(self, state), then state.put(key, value)), and silence LostFieldsWarning "
+        "where it need not last"
+    )

@@ -1,0 +1,617 @@
+"""The definition of what a store of states holds: a record beside the states, compared before a cluster opens any of them.
+
+    start    record "definition"    record "checkpoint"     then
+             none                   none                    the store is new
+             ...                    nothing was committed   the store is as good as new
+             there                  something was           compared (compatibility.py); a readable difference is taken over
+             none                   something was           refused: what the states are of cannot be known
+
+Law: what is refused is refused before anything is written; a definition is durable before the first state is prepared.
+
+StatesInUse: the states of a topology while one cluster uses them.
+
+    made    StatesInUse(...)   given, or made as path and settings say; compared with the topology (definition.py)
+    begun   begin()            what a cluster before left half changed is forgotten; the definition is durable
+    over    release()          closed if made here; what was given stays open, for whoever gave it
+
+Law: a store that cannot be used is let go of at once, so that the next start finds it free.
+
+Crew: the tasks of a topology, made and wired: each has its inbox, its outbox, and knows its place.
+
+LocalCluster: runs a topology in one process, in one loop, the same way every time.
+
+    round   hear the clock; each task once, in topological order: spouts emit, bolts take what lies in their inboxes, ackers last
+    batch   the rows of the inputs; rounds until nothing moves; then each windowed bolt makes its turn, in topological order
+    run     the batches, or rounds until nothing moves; then the windows are drained, in topological order; then whatever was
+            emitted is acked, or has failed for the last time
+
+Laws
+- The same topology, input, seed and clock give the same run, whatever the machine does.
+- With a VirtualClock nothing waits: when nothing moves, the clock is set to the next deadline.
+- An error of a component ends the cluster; nothing goes on with half of it.
+
+Source: Storm's `LocalCluster`; the loop is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from windowing.acking.acker import Acker
+from windowing.acking.pending import RetryPolicy, SpoutPending
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, quote
+from windowing.execution.checkpoints import CheckPointState
+from windowing.execution.compatibility import is_whole, same, states_definition, states_differences
+from windowing.execution.support import Runtime, settings_without_effect
+from windowing.local.checkpoints import (
+    COORDINATOR,
+    RECORD,
+    CheckpointTask,
+    Gate,
+    Links,
+    PagedWindowTask,
+    RecoveredWindowTask,
+    StatefulBoltTask,
+    links_of,
+)
+from windowing.local.clock import Clock, VirtualClock
+from windowing.local.loop import LoopedCluster
+from windowing.local.router import ClusterResult, Outbox, Router, output_name
+from windowing.local.spouts import InputSource, SpoutTask, batches_by_name, listed, rows_in
+from windowing.local.tasks import AckerTask, BoltTask, RichBoltTask, Task
+from windowing.local.windowed import WindowedBoltTask, streams_of
+from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.stores.pages import PersistentWindow
+from windowing.stores.states import state_provider
+from windowing.topology.components import TaskContext
+from windowing.topology.config import TopologyConfig
+from windowing.topology.dead_letters import DEAD_LETTERS
+from windowing.topology.decorators import ComponentKind
+from windowing.topology.plan import Component, Topology, required
+from windowing.topology.state import NEVER, StateProvider
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import Duration
+
+__all__ = [
+    "DEFINITION",
+    "ClusterTasks",
+    "LocalCluster",
+    "StatesInUse",
+    "compare_definition",
+    "crew_of",
+    "keep_definition",
+    "run_topology",
+]
+
+
+DEFINITION = "definition"
+"""The name of the durable record."""
+
+
+def compare_definition(topology: Topology, states: StateProvider) -> None:
+    """Raise DefinitionChangedError if the stored states are not those of this topology (what differs, and the way out),
+    CorruptStateError or CheckpointError if their definition is damaged or missing. Nothing is written.
+    """
+    if CheckPointState.of(states.record(RECORD)).txid == NEVER:
+        return
+    stored = states.record(DEFINITION)
+    if stored is None:
+        raise CheckpointError(
+            f"the stored states of topology {topology.name!r} have checkpoints but no definition of what they are of; restore all "
+            "of the store from one copy, or begin with new states; nothing was reset"
+        )
+    if not is_whole(stored):
+        raise CorruptStateError(
+            f"the definition of the stored states of topology {topology.name!r} is {quote(stored)}, which this version cannot "
+            "read; restore the store from a copy, or use the version that wrote it; nothing was reset"
+        )
+    difference = next(states_differences(stored, states_definition(topology)), None)
+    if difference is not None:
+        raise DefinitionChangedError(
+            f"the stored states of topology {topology.name!r}: {difference}; restore the old definition, or begin with new states "
+            "(another state_path=, say); nothing was reset"
+        )
+
+
+def keep_definition(topology: Topology, states: StateProvider) -> None:
+    """Store the definition of a topology that may go on with the states, unless it is there."""
+    wanted = states_definition(topology)
+    if not same(states.record(DEFINITION), wanted):
+        states.save_record(DEFINITION, wanted)
+
+
+# -- StatesInUse -----------------------------------------------------------------------------------------------------------------
+
+
+class StatesInUse:
+    """`provider` is None for a topology that keeps nothing.
+
+    Raises ConfigError for a provider or a path that nothing would be kept in, or for both; DefinitionChangedError for states of
+    another definition; what the store raises for a file that it cannot use.
+    """
+
+    def __init__(self, topology: Topology, given: StateProvider | None, path: str | Path | None) -> None:
+        _refuse_contradictions(topology, given, path)
+        self._topology = topology
+        self._made = given is None
+        self.provider = given
+        if not topology.stateful:
+            return
+        if given is None:
+            self.provider = state_provider(topology.config.state_provider, topology.name, path)
+        assert self.provider is not None
+        try:
+            compare_definition(topology, self.provider)
+        except BaseException:
+            self.release()
+            raise
+
+    def begin(self) -> None:
+        """Make the states those of the last checkpoint, and their definition that of this topology."""
+        if self.provider is not None:
+            self.provider.forget()
+            keep_definition(self._topology, self.provider)
+
+    def release(self) -> None:
+        """Let go of the states; what is not prepared is gone."""
+        if self.provider is None:
+            return
+        if self._made:
+            self.provider.close()
+        else:
+            self.provider.forget()
+
+
+def _refuse_contradictions(topology: Topology, given: StateProvider | None, path: str | Path | None) -> None:
+    if given is not None and path is not None:
+        raise ConfigError(
+            f"topology {topology.name!r} was given both states= and state_path={quote(str(path))}; leave one of the two out"
+        )
+    if not topology.stateful and (given is not None or path is not None):
+        what = "states=" if path is None else f"state_path={quote(str(path))}"
+        raise ConfigError(
+            f"topology {topology.name!r} keeps nothing in {what}: no bolt has init_state or max_events_in_memory=; leave it out, "
+            "or give a bolt a state"
+        )
+
+
+# -- Crew ------------------------------------------------------------------------------------------------------------------------
+
+
+_Place = tuple[Router, TaskContext, int, deque[Any], Outbox, Component]
+_YEARS_MS = 1 << 50
+_ACKER = "__acker"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTasks:
+    """All tasks in the order in which a round goes through them, and some of them by kind."""
+
+    tasks: list[Task]
+    spouts: list[SpoutTask]
+    windowed: list[WindowedBoltTask]
+    ackers: list[AckerTask]
+    coordinator: CheckpointTask | None
+
+
+def crew_of(topology: Topology, hub: Router, by_hand: bool, states: StateProvider | None = None) -> ClusterTasks:
+    """Return the tasks of a topology; `by_hand`: windows over event time make no turns of their own.
+
+    states: where the states are, for a topology with checkpoints. Raises ConfigError for a bolt that cannot be kept there, and for
+    a setting of a spout that its batches leave without effect.
+    """
+    hall = _Inboxes(topology, hub, by_hand, states)
+    tasks = [
+        hall.task(topology.component(name), index)
+        for name in topology.order
+        for index in range(topology.component(name).parallelism)
+    ]
+    hall.letters()
+    spouts = [task for task in tasks if isinstance(task, SpoutTask)]
+    ackers = _ackers(topology.config, hub, len(tasks), spouts)
+    windowed = [task for task in tasks if isinstance(task, WindowedBoltTask)]
+    coordinator = None if states is None else hall.coordinator(states)
+    last: list[Task] = [*ackers] if coordinator is None else [coordinator, *ackers]
+    return ClusterTasks([*tasks, *last], spouts, windowed, ackers, coordinator)
+
+
+class _Inboxes:
+    """What is there before the tasks are: their inboxes, and the one for reports of checkpoints."""
+
+    def __init__(self, topology: Topology, hub: Router, by_hand: bool, states: StateProvider | None) -> None:
+        self._topology, self._hub, self._by_hand, self._states = topology, hub, by_hand, states
+        self._inboxes: dict[str, list[deque[Any]]] = {
+            component.id: [deque() for _ in range(component.parallelism)] for component in topology.components.values()
+        }
+        self._reports: deque[Any] = deque()
+
+    def task(self, component: Component, index: int) -> Task:
+        """Return one task of a component."""
+        topology, hub = self._topology, self._hub
+        config = topology.config_of(component.id)
+        context = TaskContext(component.id, index, component.parallelism, config, topology.task_ids)
+        id, inbox = topology.task_ids[component.id][index], self._inboxes[component.id][index]
+        place = (hub, context, id, inbox, Outbox(hub, topology, component.id, index, self._inboxes), component)
+        if component.is_spout:
+            fed = self._by_hand and component.kind is ComponentKind.INPUT
+            if fed and component.config.max_spout_pending is not None:
+                raise ConfigError(
+                    f"InputSpout {component.id!r} says max_spout_pending={component.config.max_spout_pending}, but its rows are "
+                    "handed over in batches, and a batch comes whole; leave it out, or give rows by run_batch without batches="
+                )
+            # A batch comes whole: tuples that wait in windows for its turn would keep the rest of it out.
+            limit = None if fed else topology.setting(component.id, "max_spout_pending")
+            return SpoutTask(*place, SpoutPending(limit, _retry(topology.config)))
+        tick_ms = topology.setting(component.id, "tick_tuple_freq_ms") if component.window is None else None
+        if self._states is not None and component.checkpointed:
+            return self._kept(component, index, place, tick_ms, self._states)
+        task: Task
+        if component.window is not None:
+            task = WindowedBoltTask(*place, self._by_hand)
+        else:
+            kind = RichBoltTask if component.kind is ComponentKind.BOLT else BoltTask
+            task = kind(*place, tick_ms)
+        if self._states is not None:
+            task.gate = Gate(task, self._links(component))
+        return task
+
+    def letters(self) -> None:
+        """Let spouts send dead letters of other components: of each, where somebody reads them."""
+        for name in self._topology.components:
+            outbox = Outbox(self._hub, self._topology, name, 0, self._inboxes)
+            if outbox.is_read(DEAD_LETTERS):
+                self._hub.letters[name] = outbox
+
+    def _kept(
+        self, component: Component, index: int, place: _Place, tick_ms: int | None, states: StateProvider
+    ) -> Task:
+        """Return a task that outlives its process."""
+        links, window = self._links(component), component.window
+        state = states.state(component.id, index) if component.stateful else None
+        if window is None:
+            assert state is not None
+            return StatefulBoltTask(*place, tick_ms, links, state)
+        streams = tuple(streams_of(component).values())
+        if window.config.max_events_in_memory is not None:
+            pages = states.pages(component.id, index)
+            pages.task_ids = self._topology.task_ids
+            kept = PersistentWindow(window.config, None, streams, component.id, pages=pages)
+            return PagedWindowTask(*place, self._by_hand, window=kept, links=links, state=state)
+        rows = states.state(component.id, index, "windows")
+        executor = WindowedBoltExecutor(window.config, streams, component.id, sequenced=True, keep_tuples=True)
+        return RecoveredWindowTask(*place, self._by_hand, executor=executor, links=links, state=state, rows=rows)
+
+    def _links(self, component: Component) -> Links:
+        return links_of(self._topology, component.id, self._inboxes, self._reports)
+
+    def coordinator(self, states: StateProvider) -> CheckpointTask:
+        """Return the task that begins checkpoints."""
+        topology = self._topology
+        spouts = {spout.id for spout in topology.spouts}
+        first = [bolt.id for bolt in topology.bolts if any(found.component in spouts for found in bolt.inputs)]
+        roots = [inbox for id in first for inbox in self._inboxes[id]]
+        tasks = [id for bolt in topology.bolts for id in topology.task_ids[bolt.id]]
+        context = TaskContext(COORDINATOR[0], 0, 1, topology.config)
+        return CheckpointTask(self._hub, context, 0, self._reports, states, roots, tasks)
+
+
+def _ackers(config: TopologyConfig, hub: Router, tasks: int, spouts: list[SpoutTask]) -> list[AckerTask]:
+    timeout_ms = config.message_timeout_ms if config.enable_message_timeouts else _YEARS_MS
+    ackers = []
+    for index, inbox in enumerate(hub.ackers):
+        context = TaskContext(_ACKER, index, len(hub.ackers), config)
+        acker = AckerTask(hub, context, tasks + 1 + index, inbox, Acker(timeout_ms, config.acker_rotation))
+        acker.spouts = {spout.id: spout.inbox for spout in spouts}
+        ackers.append(acker)
+    return ackers
+
+
+def _retry(config: TopologyConfig) -> RetryPolicy:
+    return RetryPolicy.of(config)
+
+
+# -- LocalCluster ----------------------------------------------------------------------------------------------------------------
+
+
+_LONGEST_POLL_MS = 1000
+
+Batches = Mapping[str, Sequence[Iterable[Any]]]
+"""For each InputSpout the rows of each batch: tuples, or dicts by name."""
+
+
+class LocalCluster(LoopedCluster):
+    """A topology at work. A context manager: leaving it closes spouts and bolts.
+
+    batches: the rows of every InputSpout, batch by batch; then turns of windows over event time come at the ends of batches.
+    clock: the system's if left out. seed: None does every step in its order; a number chooses the order of steps by chance,
+    the same for the same number, to find what depends on it. outputs: the streams to keep, as "count" or "count.late"; those
+    that nobody reads if left out. states: where states and windows are that outlive the process, as `topology.state.provider`
+    says if left out; with a `state_path`, in that SQLite file. What is given as `states` is left open. A topology that is started
+    again with the same states goes on from the last checkpoint; in batches there is one after each. Raises ConfigError for a
+    stateful windowed bolt without `message_id` that keeps its windows in memory, DefinitionChangedError for states of another plan.
+
+    >>> from windowing.topology.builder import TopologyBuilder
+    >>> from windowing.topology.components import InputSpout
+    >>> from windowing.topology.decorators import bolt
+    >>> @bolt(output="word string")
+    ... def split(tuple):
+    ...     return tuple["sentence"].split()
+    >>> builder = TopologyBuilder("words")
+    >>> _ = builder.set_spout("sentences", InputSpout("sentence string"))
+    >>> _ = builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
+    >>> with LocalCluster(builder.build(), batches={"sentences": [[("the cow",)], [("jumped",)]]}) as cluster:
+    ...     result = cluster.run()
+    >>> result["split"], result.acked
+    ([('the',), ('cow',), ('jumped',)], 2)
+    """
+
+    def __init__(
+        self,
+        topology: Topology | None = None,
+        *,
+        batches: Batches | None = None,
+        clock: Clock | None = None,
+        seed: int | None = None,
+        outputs: Sequence[str] | None = None,
+        states: StateProvider | None = None,
+        state_path: str | Path | None = None,
+    ) -> None:
+        topology = self.topology = required(topology, "LocalCluster")
+        for sentence in settings_without_effect(Runtime.CLUSTER, topology.config, topology.components.values()):
+            logging.getLogger("windowing").warning("topology %r: %s", topology.name, sentence)
+        self._batches = _checked_batches(topology, batches)
+        self._hub = Router(seed or 0, topology.config.acker_executors)
+        super().__init__(topology.name, clock, self._hub, seed)
+        self._hub.result.outputs = {name: [] for name in _outputs(topology, outputs)}
+        self._states = StatesInUse(topology, states, state_path)
+        try:
+            self.crew: ClusterTasks = crew_of(topology, self._hub, batches is not None, self._states.provider)
+        except BaseException:
+            self._end("it could not be made")
+            raise
+        self._quiet_rounds = 0
+        self._batch = 0
+
+    @property
+    def result(self) -> ClusterResult:
+        """What came of the run so far."""
+        return self._hub.result
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def run(self, drain: bool = True) -> ClusterResult:
+        """Run until the input is over and everything that was emitted is acked or given up; drain the windows meanwhile.
+
+        Without `drain` it ends with a checkpoint: windows stay open, for a cluster that is started again with the same states. A
+        spout of `next_tuple` is taken to be over when it emits nothing; for one that waits use `run_for`. Raises BoltError.
+        """
+        for batch in range(max(map(len, self._batches.values()), default=0)):
+            self.run_batch({spout: rows[batch] for spout, rows in self._batches.items() if batch < len(rows)})
+        self._settle()
+        while not self._dry() and self._pass_time():
+            self._settle()
+        self._undisturbed(self._finish if drain else self.checkpoint)
+        return self.result
+
+    def run_batch(self, rows: Mapping[str, Iterable[Any]]) -> None:
+        """Let rows arrive, run until nothing moves and nothing that failed waits, then let every window make its turn."""
+        self._begin()
+        for spout, some in rows.items():
+            self._feed(spout, some)
+        self._batch += 1
+        self._settle()
+        self._undisturbed(self._turns)
+
+    def checkpoint(self) -> bool:
+        """Commit the states now; False if a hook refused, and they were rolled back. Nothing happens in a topology without."""
+        self._begin()
+        coordinator = self.crew.coordinator
+        if coordinator is None:
+            return True
+        self._recovered()
+        before = self.result.checkpoints
+        self._guarded(coordinator.request)
+        self._recovered()
+        return self.result.checkpoints > before
+
+    def run_for(self, span: Duration | timedelta) -> ClusterResult:
+        """Run for this long by the clock, and leave everything as it is then.
+
+        With a VirtualClock a round in which spouts emit takes a millisecond, or one that always emits would hold the time; what
+        they have emitted is worked off at the end.
+        """
+        self._run_for(span)
+        if isinstance(self.clock, VirtualClock):
+            self._work_off()
+        return self.result
+
+    def step(self) -> bool:
+        """Make one round; return whether anything moved."""
+        moved = super().step()
+        if moved:
+            self._quiet_rounds = 0
+        return moved
+
+    def drain(self) -> None:
+        """End the input, in topological order: the last windows fire, bolts with ticks get one more. A recovery that is under way,
+        and whatever waits to be tried again, comes first; after a rollback meanwhile what was drained is drained again.
+        """
+        self._undisturbed(self._drain)
+
+    @property
+    def pending(self) -> int:
+        """How many messages of spouts are in flight, or wait to be emitted again."""
+        return sum(len(task.pending) for task in self.crew.spouts)
+
+    def activate(self) -> None:
+        """Let the spouts go on."""
+        self._begin()
+        for task in self.crew.spouts:
+            self._guarded(task.activate)
+
+    def deactivate(self) -> None:
+        """Ask the spouts for no more tuples; what is in flight goes on."""
+        self._begin()
+        for task in self.crew.spouts:
+            self._guarded(task.deactivate)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return self.crew.tasks
+
+    def _take_hold(self) -> None:
+        self._states.begin()
+
+    def _held(self) -> Iterable[Callable[[], object]]:
+        return (self._states.release,)
+
+    def _settle(self) -> None:
+        """Make rounds until nothing moves and no failed message waits to be emitted again."""
+        self._busy()
+        while self._retrying() and self._pass_time():
+            self._busy()
+
+    def _work_off(self) -> None:
+        """Make rounds until nothing moves, without asking the spouts."""
+        asked = [task for task in self.crew.spouts if task.active]
+        for task in asked:
+            task.active = False
+        self._busy()
+        for task in asked:
+            task.active = True
+
+    def _emissions(self) -> int:
+        return sum(task.emissions for task in self.crew.spouts)
+
+    def _turns(self) -> None:
+        for task in self.crew.windowed:
+            self._guarded(task.turn)
+            self._settle()
+        self.checkpoint()
+
+    def _finish(self) -> None:
+        rollbacks = self._rollbacks
+        self.drain()
+        self.checkpoint()
+        while self.pending and rollbacks == self._rollbacks and self._pass_time():
+            self._busy()
+
+    @property
+    def _rollbacks(self) -> int:
+        return 0 if self.crew.coordinator is None else self.crew.coordinator.rollbacks
+
+    def _undisturbed(self, work: Callable[[], object]) -> None:
+        """Do the work; do it again as long as a checkpoint is rolled back meanwhile, for what that held comes again."""
+        rollbacks = -1
+        while rollbacks != self._rollbacks:
+            rollbacks = self._rollbacks
+            work()
+            self._settle()
+            self._recovered()
+
+    def _recovered(self) -> None:
+        """Make rounds until nothing moves and the states are those of a checkpoint."""
+        coordinator = self.crew.coordinator
+        self._busy()
+        while coordinator is not None and coordinator.spout.recovering and self._pass_time():
+            self._busy()
+
+    def _drain(self) -> None:
+        self._recovered()
+        self._settle()
+        for task in self.crew.tasks:
+            if self.crew.coordinator is not None:
+                self._recovered()  # a task without its states has no windows to drain
+            if isinstance(task, WindowedBoltTask):
+                self._guarded(task.drain)
+                self._settle()
+            elif isinstance(task, BoltTask):
+                task.last_tick()
+                self._settle()
+
+    def _retrying(self) -> bool:
+        return any(task.pending.waiting for task in self.crew.spouts)
+
+    def _dry(self) -> bool:
+        return all(task.dry for task in self.crew.spouts)
+
+    def _pass_time(self, end_ms: int | None = None) -> bool:
+        poll_ms = None
+        if not all(task.source.over for task in self.crew.spouts):
+            poll_ms = self._hub.now_ms + self._poll_ms(until_end=end_ms is None)
+        return self._loop.wait(self.crew.tasks, poll_ms, end_ms)
+
+    def _poll_ms(self, until_end: bool) -> int:
+        """Return when spouts that had nothing are asked again. At the end of the input, where only what failed may come again, they
+        are asked more and more rarely while nothing moves: virtual time would cost a round a millisecond.
+        """
+        wait_ms = max(1, self.topology.config.sleep_spout_wait_ms)
+        if not until_end or not isinstance(self.clock, VirtualClock):
+            return wait_ms
+        self._quiet_rounds += 1
+        return min(wait_ms << min(self._quiet_rounds - 1, 20), max(wait_ms, _LONGEST_POLL_MS))
+
+    def _feed(self, spout: str, rows: Iterable[Any]) -> None:
+        sources = [task.source for task in self.crew.spouts if task.context.component == spout]
+        inputs = [source for source in sources if isinstance(source, InputSource)]
+        if not inputs:
+            raise ConfigError(f"{quote(spout)} is no InputSpout of topology {self.topology.name!r}; feed one that is")
+        some = list(listed(rows, f"InputSpout {spout!r} takes a list of rows as a batch"))
+        schema = self.topology.component(spout).outputs[DEFAULT_STREAM].schema
+        fitting = rows_in(some, schema, f"InputSpout {spout!r}, batch {self._batch}")
+        for index, source in enumerate(inputs):
+            source.feed(fitting[index :: len(inputs)])
+
+
+def run_topology(
+    topology: Topology,
+    batches: Batches | None = None,
+    *,
+    clock: Clock | None = None,
+    seed: int | None = None,
+    outputs: Sequence[str] | None = None,
+    states: StateProvider | None = None,
+    state_path: str | Path | None = None,
+    drain: bool = True,
+) -> ClusterResult:
+    """Run a topology from its first tuple to its last ack, and return everything that came of it. See LocalCluster.run."""
+    with LocalCluster(
+        topology, batches=batches, clock=clock, seed=seed, outputs=outputs, states=states, state_path=state_path
+    ) as cluster:
+        return cluster.run(drain)
+
+
+def _outputs(topology: Topology, names: Sequence[str] | None) -> list[str]:
+    declared = {
+        output_name(component.id, stream): (component, stream)
+        for component in topology.components.values()
+        for stream in component.outputs
+    }
+    if names is None:
+        return [name for name, (component, stream) in declared.items() if topology.ends(component, stream)]
+    if isinstance(names, str):
+        raise ConfigError(f"outputs is a list of names, got the text {names!r}; write outputs=[{names!r}]")
+    for name in names:
+        if name not in declared:
+            raise ConfigError(f"there is no stream {quote(name)} to keep; {did_you_mean(str(name), declared)}")
+    return list(names)
+
+
+def _checked_batches(topology: Topology, batches: Batches | None) -> dict[str, list[Iterable[Any]]]:
+    inputs = [spout.id for spout in topology.spouts if spout.kind is ComponentKind.INPUT]
+    given = batches_by_name(batches, "InputSpout")
+    for spout in given:
+        if spout not in inputs:
+            raise ConfigError(
+                f"batches has rows for {quote(spout)}, which is no InputSpout of topology {topology.name!r}; "
+                f"{did_you_mean(str(spout), inputs) if inputs else 'it has none'}"
+            )
+    return given

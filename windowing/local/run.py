@@ -1,0 +1,380 @@
+"""run_local(), LocalRun: one windowed bolt in one process, over plain rows. A window fires at the prompt, without a cluster.
+
+    feed(rows)   the rows of a micro-batch arrive, in order       (a Count slide over the clock fires here)
+    turn()       one watermark turn                               (everything else fires here)
+    tick()       the same, if the clock says that it is time
+    drain()      the end of the input: the last windows fire
+
+A row that is fed as a dict reaches the bolt as a record (schema/rows.py): `row.word` and `row["word"]`, as on Spark.
+
+Laws: a micro-batch is all its rows, then one turn, as on Spark. A step in which the bolt raises adds nothing to the
+result and ends the run. One task sees all rows; a bolt with `key=` has the windows of each key, as on Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from windowing.errors import BoltError, ConfigError, WindowingError, quote
+from windowing.local.clock import Clock, SystemClock
+from windowing.local.spouts import is_list, listed
+from windowing.local.windowed import (
+    FailedTuples,
+    WindowTimer,
+    field_of,
+    key_of,
+    require_hash,
+    shown_to,
+    source_of,
+    timestamps_of,
+    with_tables,
+)
+from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.schema.rows import record_of
+from windowing.stores.pages import SqlitePages
+from windowing.stores.states import MemoryStateProvider
+from windowing.topology.bolts import WindowedBolt
+from windowing.topology.components import TaskContext
+from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
+from windowing.topology.decorators import bolt_of
+from windowing.topology.state import KeyValueState
+from windowing.topology.user_code import BoltRunner, Emission, warn_of
+from windowing.windows.config import OnError
+from windowing.windows.deduplicator import Deduplicator
+from windowing.windows.events import Activation, Effect, Expired, LateReason, TupleWindow
+from windowing.windows.executor import WindowedBoltExecutor
+
+__all__ = [
+    "DeadLetter",
+    "LateRow",
+    "LocalBatch",
+    "LocalResult",
+    "LocalRun",
+    "run_local",
+]
+
+
+LocalBatch = Sequence[Any] | Mapping[str, Sequence[Any]]
+"""The rows of one micro-batch: a list, or a mapping of input streams to lists, taken in its order."""
+
+
+class LateRow(NamedTuple):
+    """A row of the side stream."""
+
+    row: Any
+    reason: LateReason
+
+
+@dataclass(slots=True)
+class LocalResult:
+    """What came of a run so far; `result["late"]` and `result["dead_letters"]` are the rows that Spark has on those streams.
+
+    rows: for each declared stream, its rows as tuples in the order of its fields. late: the side stream. failed: tuples of
+    windows on which a bolt with `on_error="fail"` failed, each once. dead_letters: see DeadLetter. acked: how many tuples
+    were done with (expired, or late) without having failed. failures: on how many windows the bolt failed. counts: the
+    executor's (in, shown, skipped, pending, expired, late, fired). duplicates: how many rows came again, by their message_id, and
+    were in no window. state: what a stateful bolt has put, None for another.
+    """
+
+    rows: dict[str, list[tuple[Any, ...]]]
+    late: list[LateRow] = field(default_factory=list)
+    failed: list[Any] = field(default_factory=list)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    acked: int = 0
+    failures: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    bolt: WindowedBolt | None = None
+    duplicates: int = 0
+    state: KeyValueState | None = None
+
+    def __getitem__(self, stream: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a stream: a declared one, the late stream (each row and its reason), or the dead letters."""
+        if stream in self.rows:
+            return self.rows[stream]
+        config = None if self.bolt is None else self.bolt.config
+        if config is not None and stream == config.late_stream:
+            return [(*(row if isinstance(row, tuple) else (row,)), reason.value) for row, reason in self.late]
+        if config is not None and stream == DEAD_LETTERS and config.on_error is OnError.DEAD_LETTER:
+            return [letter.row() for letter in self.dead_letters]
+        streams = [*self.rows, *([] if config is None or config.late_stream is None else [config.late_stream])]
+        raise ConfigError(
+            f"there is no stream {quote(stream)}, {did_you_mean(str(stream), streams)}; late rows are in result.late, too, "
+            "and failed windows in result.dead_letters"
+        )
+
+
+class LocalRun:
+    """One task of one bolt, step by step; a context manager that ends with `close()`, not with a drain.
+
+    `streams` are the input streams: the watermark waits for each of them. `clock` is the system's if left out; windows over
+    event time use it for `idle_timeout=`, `max_future=` and `tick()` only. Source: what a worker of Storm does for a bolt.
+
+    >>> from windowing import count, tumbling
+    >>> @tumbling(count(2), output="total long")
+    ... def total(window):
+    ...     return sum(row["n"] for row in window)
+    >>> run = LocalRun(total)
+    >>> run.feed([{"n": 1}, {"n": 2}, {"n": 3}])
+    [('default', (3,))]
+    >>> run.drain()
+    [('default', (3,))]
+    """
+
+    def __init__(self, bolt: Any, *, streams: Sequence[str] = (DEFAULT_STREAM,), clock: Clock | None = None) -> None:
+        self.bolt: WindowedBolt = bolt_of(bolt)
+        self.streams = _named(streams)
+        self._pages = None if self.bolt.config.max_events_in_memory is None else SqlitePages()
+        self.executor = with_tables(
+            WindowedBoltExecutor(self.bolt.config, self.streams, self.bolt.name, pages=self._pages)
+        )
+        self.clock: Clock = clock or SystemClock()
+        self.result = LocalResult({stream: [] for stream in self.bolt.outputs}, bolt=self.bolt)
+        self._state = MemoryStateProvider().state(self.bolt.name, 0) if self.bolt.stateful else None
+        self._txid = self._steps = 0
+        self.result.state = self._state
+        self._known = None if self.bolt.config.message_id is None else Deduplicator(f"bolt {self.bolt.name!r}")
+        self._runner = BoltRunner(self.bolt)
+        self._runner.open(TaskContext(self.bolt.name), self._state)
+        self._failed = FailedTuples() if self.bolt.config.on_error is OnError.FAIL else None
+        self._timer = WindowTimer(self.executor)
+        self._timed = bool(self.bolt.config.event_time)  # a clock is read when the run begins, not where it was made
+        self._over: str | None = None
+
+    def __enter__(self) -> LocalRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def feed(self, rows: Iterable[Any], stream: str = DEFAULT_STREAM) -> list[Emission]:
+        """Let `rows` arrive on an input stream, in order; return what the bolt emitted meanwhile.
+
+        Over the clock they get the time of now; a window that fell due before them fires first. Raises ConfigError for a stream
+        that was not declared, and for a row without its key or source, or whose key has no hash; BoltError as `on_error` says.
+        """
+        if stream not in self.streams:
+            raise ConfigError(
+                f"rows came on stream {quote(stream)}, the declared ones are {', '.join(self.streams)}; "
+                f"write streams=({quote(stream)}, ...)"
+            )
+        arrived = list(map(record_of, listed(rows, "feed takes rows")))
+        config = self.bolt.config
+        timestamps, problem = self._timestamps(arrived)
+        keys = None if config.key is None else [key_of(row, config.key) for row in arrived]
+        sources = None if config.source is None else [source_of(row, config.source) for row in arrived]
+        self._wake()
+        if self._known is not None:
+            ids = [field_of(row, str(config.message_id)) for row in arrived]
+            kept = self._known.fresh(ids, [stream] * len(ids))
+            arrived = [arrived[at] for at in kept]
+            timestamps = None if timestamps is None else [timestamps[at] for at in kept]
+            keys = None if keys is None else [keys[at] for at in kept]
+            sources = None if sources is None else [sources[at] for at in kept]
+            self.result.duplicates = self._known.duplicates
+        emitted = self._turn() if self._is_due() else []
+        add_batch = partial(self.executor.add_batch, arrived, timestamps, stream=stream, keys=keys, sources=sources)
+        emitted += self._perform(lambda: self._added(add_batch, keys))
+        if problem is not None:
+            warn_of(problem)
+        return emitted
+
+    def turn(self) -> list[Emission]:
+        """Make a watermark turn (over the clock: a tick of it) and return what the bolt emitted."""
+        self._wake()
+        return self._turn(hooks=True)
+
+    def tick(self) -> list[Emission]:
+        """Make a turn if the clock has reached `next_deadline_ms()`; return what the bolt emitted."""
+        deadline = self.next_deadline_ms()
+        return [] if deadline is not None and self.clock.now_ms() < deadline else self.turn()
+
+    def drain(self) -> list[Emission]:
+        """End the input: fire the last windows too, let everything expire, clean up; return what the bolt emitted.
+
+        Rows that are fed afterwards are late, with the reason `closed`.
+        """
+        self._wake()
+        emitted = self._perform(self.executor.drain, hooks=True)
+        self._runner.close()
+        return emitted
+
+    def close(self) -> None:
+        """End the run without firing anything, and call the bolt's `cleanup`. Idempotent."""
+        self._over = self._over or "it was closed"
+        if self._pages is not None:
+            self._pages.close()
+        self._runner.close()
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the clock's time from which on `tick()` makes a turn; None where every tick does.
+
+        Over event time that is every `watermark_interval`; over the clock it is when the next window is due (in Storm's
+        semantics: every slide).
+        """
+        self._begin()
+        return self._timer.next_deadline_ms()
+
+    # -- the work ------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._over is not None:
+            raise WindowingError(f"the run of bolt {self.bolt.name!r} is over: {self._over}; make another LocalRun")
+        self._begin()
+        self.executor.set_clock(self.clock.now_ms())
+
+    def _begin(self) -> None:
+        """Let the intervals of windows over the clock begin, at the first entry."""
+        if not self._timed:
+            self._timed = True
+            self._timer.start(self.clock.now_ms())
+
+    def _timestamps(self, rows: Sequence[Any]) -> tuple[list[int | None] | None, str | None]:
+        config = self.bolt.config
+        if config.timestamp is None:
+            return None, None
+        return timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
+
+    def _added(
+        self, add_batch: Callable[[], Iterator[tuple[int, Effect]]], keys: Sequence[Any] | None
+    ) -> Iterator[Effect]:
+        try:
+            for _, effect in add_batch():
+                yield effect
+        except Exception:
+            require_hash(self.bolt.name, self.bolt.config.key or (), keys or ())
+            raise
+
+    def _turn(self, hooks: bool = False) -> list[Emission]:
+        self._timer.turned(self.clock.now_ms())
+        return self._perform(self.executor.turn, hooks)
+
+    def _is_due(self) -> bool:
+        """Whether the clock has passed the end of a window, over the clock; event time waits for its turn."""
+        now = self.executor.now_ms
+        return not self.bolt.config.event_time and now is not None and self._timer.due(now)
+
+    def _perform(self, step: Callable[[], Iterator[Effect]], hooks: bool = False) -> list[Emission]:
+        """Make one step and perform its effects; only then do the result and the state change. `hooks`: a batch ends with it."""
+        done = LocalResult({})
+        emitted: list[Emission] = []
+        try:
+            for effect in step():
+                self._perform_one(effect, done, emitted)
+            if self._state is not None:
+                self._commit(self._state, hooks)
+        except BaseException as problem:
+            self._over = f"it ended with {type(problem).__name__}"
+            if self._state is not None:
+                self._state.rollback()
+            with suppress(BoltError):  # what came first is what went wrong
+                self._runner.close()
+            raise
+        for stream, values in emitted:
+            self.result.rows[stream].append(values)
+        self.result.late += done.late
+        self.result.failed += done.failed
+        self.result.dead_letters += done.dead_letters
+        self.result.acked += done.acked
+        self.result.failures += done.failures
+        self.result.counts = self.executor.counts()
+        return emitted
+
+    def _commit(self, state: KeyValueState, hooks: bool) -> None:
+        """Keep what the bolt has put in a step. The hooks are those of a whole batch, as on Spark."""
+        if hooks:
+            self._txid += 1
+            self._runner.hook("pre_prepare", self._txid)
+            self._runner.hook("pre_commit", self._txid)
+        self._steps += 1
+        state.prepare_commit(self._steps)
+        state.commit(self._steps)
+
+    def _perform_one(self, effect: Effect, done: LocalResult, emitted: list[Emission]) -> None:
+        if isinstance(effect, Activation):
+            window = effect.window
+            if self._failed is not None and (rows := _tuples(window.get)) is not None:
+                self._failed.show(window.key, rows, window.get_new())
+            outcome = self._runner.attempt(shown_to(self.bolt.config.columnar, window))
+            emitted += outcome.emissions
+            if outcome.error is not None:
+                self._deal_with(window, outcome.error, done)
+        elif isinstance(effect, Expired):
+            done.acked += effect.count
+            if self._failed is not None:
+                done.acked -= self._failed.expire(effect.get() or ())
+        else:
+            done.late += [LateRow(row, effect.reason) for row in effect.payloads]
+            done.acked += len(effect.payloads)
+
+    def _deal_with(self, window: TupleWindow, error: BoltError, done: LocalResult) -> None:
+        done.failures += 1
+        if self._failed is not None:
+            done.failed += self._failed.fail(window.key, _tuples(window.get) or ())
+        elif self.bolt.config.on_error is OnError.DEAD_LETTER:
+            done.dead_letters.append(DeadLetter.of_window(self.bolt.name, 0, error, window))
+
+
+def run_local(
+    bolt: Any,
+    batches: Iterable[LocalBatch],
+    *,
+    drain: bool = True,
+    streams: Sequence[str] = (DEFAULT_STREAM,),
+    clock: Clock | None = None,
+) -> LocalResult:
+    """Run a bolt over micro-batches of rows, one turn after each, and return everything that came of it.
+
+    batches: lists of rows (dicts, namedtuples, objects), or mappings of input streams to such lists. drain: fire the last
+    windows at the end. streams, clock: see LocalRun. Raises BoltError as the bolt's `on_error` says. Cost: that of the
+    windows, in memory.
+
+    >>> from windowing import seconds, tumbling
+    >>> @tumbling(seconds(10), timestamp="at", output="words long")
+    ... def words(window):
+    ...     return len(window)
+    >>> run_local(words, [[{"at": 1_000}, {"at": 12_000}], [{"at": 3_000}]]).rows
+    {'default': [(1,), (1,)]}
+    """
+    wanted = "run_local takes a list of batches, each a list of rows"
+    with LocalRun(bolt, streams=streams, clock=clock) as run:
+        for batch in listed(batches, wanted):
+            for stream, rows in _by_stream(batch, run.streams).items():
+                run.feed(rows, stream)
+            run.turn()
+        if drain:
+            run.drain()
+    return run.result
+
+
+def _tuples(get: Callable[[], Sequence[Any]]) -> list[Any] | None:
+    try:
+        return list(get())
+    except TypeError:  # panes of an aggregate hold no tuples
+        return None
+
+
+def _named(streams: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(streams, str):
+        raise ConfigError(f"streams is a list of input streams, got the text {streams!r}; write streams=({streams!r},)")
+    return tuple(streams)
+
+
+def _by_stream(batch: Any, streams: tuple[str, ...]) -> Mapping[str, Iterable[Any]]:
+    if isinstance(batch, Mapping):
+        if all(name in streams and is_list(rows) for name, rows in batch.items()):
+            return batch
+        wanted = f"a mapping of the input streams {', '.join(streams)} to lists of rows, or a list of rows"
+        raise ConfigError(f"run_local takes a list of batches, each {wanted}, got {quote(batch)}; write [[row, row]]")
+    rows = listed(batch, "run_local takes a list of batches, each a list of rows")
+    if len(streams) > 1:
+        raise ConfigError(
+            f"a batch without stream names came to a bolt with the input streams {', '.join(streams)}; "
+            f"write {{{streams[0]!r}: rows, ...}}"
+        )
+    return {streams[0]: rows}

@@ -1,0 +1,704 @@
+"""What the records keep beside the coordinator's: the definition of the windows, and whose the states are.
+
+    windows    no batch was begun: stored    the same: goes on    another, or none: refused, nothing is changed
+    states     compared with the records, partition by partition, before the first batch (trident/fence.py)
+
+States compare their own kinds and partitions too, and spouts go by the names of their streams.
+
+MasterTask: carries out what MasterBatchCoordinator says, and tells it what the acker says of the trees.
+
+    Save      the record, durable                     AskReady  the coordinators of all spouts, answered at once
+    $batch    to the coordinator of every spout       $commit   to committer emitters and to groups that commit
+    $success  to all                                  Stop      a FailedException ends the run
+
+Laws: the rows of a batch reach its sinks after its last commit was acked and before the record says so. The time of a batch, and
+that it is the one that drains the windows, are durable before it is sent (where there are windows): an attempt after a restart
+moves the windows as the one before it.
+
+TridentTasks: the tasks of a plan, made and wired.
+
+master, then a coordinator for each spout, then one task per (group, index) in the order of the plan, the acker last
+
+TridentCluster: runs a Trident topology in one process, with batches side by side, the same way every time.
+
+    master, coordinators, emitters, groups, acker     tasks with inboxes, on the loop of LocalCluster (local/loop.py)
+    records    coordinator, metadata, where partitions end, windows     durable in state_path
+    states     those of the topology, each in its own store
+
+Laws
+- The states, and the rows of the sinks, are those of TridentRun: one batch after the other. What is under way at the same time,
+  what fails and is tried again, in which order tasks step, and where a run is killed and started again, changes neither.
+- The same plan, spouts, seed and clock give the same run. With a VirtualClock nothing waits.
+- An error that is no FailedException ends the cluster; a new one goes on from the records and states.
+
+Source: what Storm's `LocalCluster` does with a `TridentTopology`; the loop is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from windowing.acking.acker import Acked, Acker, Failed, Reason
+from windowing.acking.pending import RetryPolicy
+from windowing.errors import (
+    ConfigError,
+    DefinitionChangedError,
+    DrainedCheckpointError,
+    FailedException,
+    StateConflictError,
+    SupersededError,
+    quote,
+)
+from windowing.execution.support import Runtime, settings_without_effect
+from windowing.local.clock import Clock
+from windowing.local.loop import LoopedCluster
+from windowing.local.spouts import batches_by_name, rows_in
+from windowing.local.tasks import AckerTask, Task
+from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, RequestTask, batch_spout_of
+from windowing.local.trident_tasks import Begun, CommitMessage, GroupTask, Success, TridentResult, TridentRouter
+from windowing.schema.checks import did_you_mean
+from windowing.stores.sqlite import SqliteRecordStore
+from windowing.topology.components import TaskContext
+from windowing.trident import batch_effects as effects
+from windowing.trident.coordinator import (
+    AskReady,
+    CoordinatorConfig,
+    CoordinatorRecord,
+    CoordinatorStream,
+    EmitOnStream,
+    MasterBatchCoordinator,
+    Readiness,
+    SaveRecord,
+    Status,
+    Stop,
+    StoredRecord,
+)
+from windowing.trident.fence import Life, Owner, Progress, owned
+from windowing.trident.fields import Row
+from windowing.trident.graph import ProcessorNode, SpoutNode
+from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.operations import Operation
+from windowing.trident.plan import GroupPlan, TridentPlan
+from windowing.trident.spouts import ICommitterTridentSpout
+from windowing.trident.streams import TridentTopology, planned
+from windowing.trident.transactional_state import (
+    MemoryRecordStore,
+    RecordStore,
+    RotatingTransactionalState,
+    TransactionalState,
+    part_of,
+)
+from windowing.trident.windows import WindowOperation
+from windowing.windows.measures import Duration
+
+__all__ = [
+    "MasterTask",
+    "SinkWriter",
+    "TridentCluster",
+    "TridentTasks",
+    "coordinator_state",
+    "crew_of",
+    "keep_definition",
+    "owners_of",
+    "run_trident",
+    "windows_of",
+]
+
+
+_NAME = "definition"
+_LIFE = "life"
+
+
+def owners_of(plan: TridentPlan, state: TransactionalState) -> dict[str, Owner]:
+    """Return who writes each state in this life of the topology, which is stored before any batch.
+
+    Raises SupersededError for a state that another life writes, CorruptStateError for one that lacks what the records know.
+    """
+    if not plan.written:
+        return {}
+    stored = state.read(_LIFE)
+    record = StoredRecord(state).load()
+    tries = record.tries.get(record.current)
+    progress = Progress.of(f"topology {plan.name!r}", record.current - 1, None if tries is None else tries.attempt)
+    life, owners = owned(Life.of(stored, f"{plan.name} {uuid4().hex}"), plan.written, progress, claims=False)
+    if life.plain() != stored:
+        try:
+            state.write({_LIFE: life.plain()})
+        except StateConflictError as problem:
+            raise SupersededError(
+                f"topology {plan.name!r} was started twice at the same time on the records {state.root}; run it once at a time"
+            ) from problem
+    for written in plan.written:
+        if written.factory.kind is StateType.NON_TRANSACTIONAL and callable(getattr(written.factory, "mark", None)):
+            written.factory.mark(written.partitions)
+    return owners
+
+
+def windows_of(plan: TridentPlan) -> dict[str, Any]:
+    """Return what is kept of a plan's windows, as plain data: by task group and node, with the number of tasks."""
+    found = {}
+    for group in plan.groups.values():
+        for number in group.nodes:
+            node = plan.graph.nodes[number]
+            operation: Operation | None = node.operation if isinstance(node, ProcessorNode) else None
+            if isinstance(node, ProcessorNode) and isinstance(operation, WindowOperation):
+                definition = operation.bolt(node.inputs[0], node.schema).definition()
+                found[f"{group.id}, {node.called}"] = {"tasks": group.parallelism, "window": definition}
+    return found
+
+
+def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -> None:
+    """Store the definition of the windows; if batches were begun before, raise DefinitionChangedError unless it is the same."""
+    stored, wanted = state.read(_NAME), windows_of(plan)
+    if not begun:
+        if (stored or {}) != wanted:
+            state.write({_NAME: wanted})
+        return
+    stored = stored or {}
+    for name in sorted({*stored, *wanted}):
+        if stored.get(name) != wanted.get(name):
+            raise DefinitionChangedError(
+                f"the windows kept for topology {plan.name!r}: {name} was {quote(stored.get(name))}, is {quote(wanted.get(name))}; "
+                "restore the old topology, or begin with new records and new states; nothing was reset"
+            )
+
+
+# -- MasterTask ------------------------------------------------------------------------------------------------------------------
+
+
+SinkWriter = Callable[[int, list[Row]], Any]
+"""A function of (txid, rows) that takes the rows of a committed batch. After a crash it may be called again with a txid."""
+
+
+class MasterTask(Task):
+    """until_end: whether a spout of single tuples that has nothing has ended. drains: whether the end closes the windows.
+
+    committers, readers: the inboxes of those that take part in the commit, and of all, with their batch groups.
+    """
+
+    def __init__(
+        self, hub: TridentRouter, id: int, plan: TridentPlan, config: CoordinatorConfig, state: TransactionalState
+    ) -> None:
+        super().__init__(hub, TaskContext(plan.name, 0, 1, plan.config), id, deque())
+        self.trident = hub
+        self.spouts: list[CoordinatorTask] = []
+        self.committers: list[tuple[deque[Any], str]] = []
+        self.readers: list[tuple[deque[Any], str]] = []
+        self.writers: Mapping[str, SinkWriter] = {}
+        self.until_end = self.drains = False
+        self.begun = 0
+        self._plan, self._config, self._state = plan, config, state
+        self._stored = StoredRecord(state)
+        self._windowed = bool(windows_of(plan))
+        self._roots: dict[int, tuple[CoordinatorStream, TransactionAttempt]] = {}
+        self._machine: MasterBatchCoordinator | None = None
+        self._stamps: RotatingTransactionalState
+
+    @property
+    def machine(self) -> MasterBatchCoordinator:
+        """The machine, once the task is open."""
+        assert self._machine is not None
+        return self._machine
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        record = self._stored.load()
+        keep_definition(self._plan, self._state, begun=record != CoordinatorRecord())
+        self._machine = MasterBatchCoordinator(self._config, record)
+        self._stamps = RotatingTransactionalState(self._state, "stamps")
+
+    def tick(self) -> None:
+        self._coordinate(self.machine.tick(self.hub.now_ms))
+
+    def next_deadline_ms(self) -> int | None:
+        return self.machine.next_deadline_ms()
+
+    def activate(self) -> None:
+        """Begin batches again."""
+        self._coordinate(self.machine.activate(self.hub.now_ms))
+
+    def deactivate(self) -> None:
+        """Begin no more batches; those that are processed are committed."""
+        self._coordinate(self.machine.deactivate(self.hub.now_ms))
+
+    def handle(self, message: Acked | Failed) -> None:
+        stream, attempt = self._roots.pop(message.root)
+        machine, now_ms = self.machine, self.hub.now_ms
+        cause = self.trident.fell(message.root)
+        if isinstance(message, Failed):
+            if message.reason is Reason.TIMEOUT:
+                cause = f"its {stream.value} took too long; it was last seen in {message.seen}"
+            stale = machine.stale
+            found = machine.failed(stream, attempt, now_ms, cause)
+            self.trident.trident.failures += machine.stale == stale
+            self._coordinate(found)
+            return
+        if stream is CoordinatorStream.COMMIT and (attempt, Status.COMMITTING) in machine.under_way:
+            self._hand_out(attempt)
+        self._coordinate(machine.acked(stream, attempt, now_ms))
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def _coordinate(self, found: Iterator[Any]) -> None:
+        asked = self._perform(found)
+        while asked is not None:
+            asked = self._perform(self.machine.answered(asked, self._answers(asked), self.hub.now_ms))
+
+    def _perform(self, found: Iterator[Any]) -> int | None:
+        """Carry out effects; return the txid whose readiness is asked for, if any is."""
+        asked = None
+        for effect in found:
+            if isinstance(effect, SaveRecord):
+                self._stored.save(effect.record)
+            elif isinstance(effect, AskReady):
+                asked = effect.txid
+            elif isinstance(effect, Stop):
+                raise FailedException(str(effect))
+            elif effect.stream is CoordinatorStream.BATCH:
+                self._begin(effect)
+            elif effect.stream is CoordinatorStream.COMMIT:
+                posts = [
+                    _poster(inbox, CommitMessage, effects.BatchId(group, effect.attempt))
+                    for inbox, group in self.committers
+                ]
+                self._plant(effect, posts)
+            else:
+                self._succeed(effect.attempt)
+        return asked
+
+    def _begin(self, effect: EmitOnStream) -> None:
+        attempt = effect.attempt
+        self.begun += 1
+        self.trident.stamps[attempt.txid] = self._stamp(attempt.txid)
+        posts = [_poster(spout.inbox, Begun, attempt, effect.after, effect.skip) for spout in self.spouts]
+        self._plant(effect, posts)
+
+    def _plant(self, effect: EmitOnStream, posts: Sequence[Callable[[Any], None]]) -> None:
+        self._roots[self.trident.plant(self.id, posts)] = effect.stream, effect.attempt
+
+    def _hand_out(self, attempt: TransactionAttempt) -> None:
+        """Give the rows of a committed batch to its sinks."""
+        result, rows = self.trident.trident, self.trident.release(attempt)
+        result.batches += 1
+        for name, kept in result.sinks.items():
+            kept += rows.get(name, [])
+        for name, write in self.writers.items():
+            write(attempt.txid, rows.get(name, []))
+
+    def _succeed(self, attempt: TransactionAttempt) -> None:
+        for inbox, group in self.readers:
+            inbox.append(Success(effects.BatchId(group, attempt)))
+        stamps = self.trident.stamps
+        self.trident.stamps = {txid: stamp for txid, stamp in stamps.items() if txid >= attempt.txid}
+        if self._windowed:
+            self._stamps.cleanup_before(attempt.txid)
+
+    # -- time, and the end of the input --------------------------------------------------------------------------------
+
+    def _stamp(self, txid: int) -> tuple[int, bool]:
+        """Return the time of a batch, and whether it drains; what was said once is said again."""
+        if not self._windowed:
+            return self.hub.now_ms, False
+        if txid not in self._stamps:
+            self._stamps.put(txid, [self.hub.now_ms, False])
+        now_ms, drains = self._stamps.get(txid)
+        return now_ms, drains
+
+    def _answers(self, txid: int) -> list[Readiness]:
+        """Return what the spouts say; at the end there is one batch more, in which windows fire what is left."""
+        answers = [spout.is_ready(txid, self.until_end) for spout in self.spouts]
+        if not self._windowed:
+            return answers
+        ended = all(answer is Readiness.ENDED for answer in answers)
+        drained = self._drained()
+        if drained is not None and drained < txid:
+            if Readiness.READY in answers:
+                raise DrainedCheckpointError(
+                    f"the windows of topology {self.context.component!r} were drained by batch {drained} at the end of the input, "
+                    "and a spout has more; begin with new records and new states, or run(drain=False) where more may come"
+                )
+            return [Readiness.ENDED]
+        if ended and (self.drains or drained is not None):
+            self._stamps.put(txid, [self.hub.now_ms, True])
+            return [Readiness.READY]
+        if drained is not None and Readiness.READY in answers:  # it was to be the last, but nothing of it was sent
+            self._stamps.put(txid, [self.hub.now_ms, False])
+        return answers
+
+    def _drained(self) -> int | None:
+        """Return the txid of the batch that drains, None if there is none yet."""
+        last = self._stamps.last()
+        return max(self._stamps.txids()) if last is not None and last[1] else None
+
+
+def _poster(inbox: deque[Any], kind: Callable[..., Any], *what: Any) -> Callable[[Any], None]:
+    return lambda anchors: inbox.append(kind(*what, anchors))
+
+
+# -- TridentTasks -----------------------------------------------------------------------------------------------------------------
+
+
+_YEARS_MS = 1 << 50
+Given = Mapping[str, Sequence[Sequence[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class TridentTasks:
+    """All tasks in the order in which a round goes through them, and some of them by kind."""
+
+    tasks: list[Task]
+    master: MasterTask
+    requests: dict[str, RequestTask]
+
+
+def coordinator_state(plan: TridentPlan, store: RecordStore) -> TransactionalState:
+    """Return where the records of a topology's coordinator are."""
+    return _root(plan, store).at("master")
+
+
+def _root(plan: TridentPlan, store: RecordStore) -> TransactionalState:
+    return TransactionalState(store, part_of(plan.name))
+
+
+def crew_of(
+    plan: TridentPlan,
+    hub: TridentRouter,
+    config: CoordinatorConfig,
+    store: RecordStore,
+    states: Mapping[str, list[Any]],
+    given: Given,
+) -> TridentTasks:
+    """Return the tasks of a plan. states: all partitions by id. given: rows in place of spouts, by stream."""
+    hall = _TridentInboxes(plan, hub, config, store, states, given)
+    for group in plan.groups.values():
+        hall.add(group)
+    timeout_ms = hall.timeout_ms
+    acker = AckerTask(hub, TaskContext("__acker", 0, 1, plan.config), hall.next_id(), hub.ackers[0], Acker(timeout_ms))
+    owners: list[Task] = [hall.master, *hall.requests.values()]
+    acker.spouts = {owner.id: owner.inbox for owner in owners}
+    return TridentTasks([hall.master, *hall.master.spouts, *hall.tasks, acker], hall.master, hall.requests)
+
+
+class _TridentInboxes:
+    """What is there before the tasks are: their inboxes, their stores, and the master."""
+
+    def __init__(
+        self,
+        plan: TridentPlan,
+        hub: TridentRouter,
+        config: CoordinatorConfig,
+        store: RecordStore,
+        states: Mapping[str, list[Any]],
+        given: Given,
+    ) -> None:
+        self._plan, self._hub, self._states, self._given = plan, hub, states, given
+        self._state = _root(plan, store)
+        self._ids = 0
+        self.tasks: list[Task] = []
+        self.requests: dict[str, RequestTask] = {}
+        times_out = plan.config.enable_message_timeouts
+        self.timeout_ms = plan.config.message_timeout_ms if times_out else _YEARS_MS
+        # A task may hold a batch for as long as those before it are tried: the trees time out, never this.
+        self._patience_ms = 2 * self.timeout_ms * (config.max_pending + 1)
+        self._requests = frozenset(plan.batch_groups[found.spout] for found in plan.drpc.values())
+        self.master = MasterTask(hub, self.next_id(), plan, config, coordinator_state(plan, store))
+        for group in plan.groups.values():
+            hub.inboxes |= {(group.id, task): deque() for task in range(group.parallelism)}
+
+    def next_id(self) -> int:
+        """Return the number of one more task."""
+        self._ids += 1
+        return self._ids
+
+    def add(self, group: GroupPlan) -> None:
+        """Make the tasks of a group."""
+        if not group.is_spout:
+            self._add_operations(group)
+            return
+        node = self._plan.graph.nodes[group.nodes[0]]
+        assert isinstance(node, SpoutNode)
+        if node.kind is None:
+            task = self.requests[str(node.source.name)] = RequestTask(self._hub, self.next_id(), self._plan, node)
+            self.tasks.append(task)
+        else:
+            self._add_spout(group, node)
+
+    def _add_spout(self, group: GroupPlan, node: SpoutNode) -> None:
+        plan, hub, name = self._plan, self._hub, str(node.source.name)
+        state = self._state.at(f"spouts/{part_of(name)}")
+        rows, batch_group = self._given.get(name), plan.batch_groups[node.number]
+        spouts = [batch_spout_of(node, rows, plan.config.max_batch_size) for _ in range(group.parallelism)]
+        context = TaskContext(name, 0, group.parallelism, plan.config)
+        coordinator = CoordinatorTask(hub, context, self.next_id(), spouts[0][0], state)
+        self.master.spouts.append(coordinator)
+        self.master.readers.append((coordinator.inbox, batch_group))
+        for task, (spout, single) in enumerate(spouts):
+            emitter = EmitterTask(hub, self.next_id(), plan, node, task, spout=spout, state=state)
+            self.tasks.append(emitter)
+            coordinator.emitters.append(emitter.inbox)
+            coordinator.singles += [] if single is None else [single]
+            self.master.readers.append((emitter.inbox, batch_group))
+            if isinstance(spout, ICommitterTridentSpout):
+                self.master.committers.append((emitter.inbox, batch_group))
+
+    def _add_operations(self, group: GroupPlan) -> None:
+        for task in range(group.parallelism):
+            made = GroupTask(
+                self._hub,
+                self.next_id(),
+                self._plan,
+                group,
+                task,
+                states={id: partitions[task] for id, partitions in self._states.items() if task < len(partitions)},
+                windows=self._state.at(f"windows/{part_of(group.id)}/{task}"),
+                requests=self._requests,
+                timeout_ms=self._patience_ms,
+            )
+            self.tasks.append(made)
+            for name, spec in made.executor.specs.items():
+                if name not in self._requests:
+                    self.master.readers.append((made.inbox, name))
+                    if spec.commits:
+                        self.master.committers.append((made.inbox, name))
+
+
+# -- TridentCluster --------------------------------------------------------------------------------------------------------------
+
+
+Batches = Mapping[str, Sequence[Iterable[Any]]]
+"""For a stream the rows of each batch, in place of its spout: the n-th are those of txid n, in every attempt and every run."""
+
+
+class TridentCluster(LoopedCluster):
+    """A Trident topology at work. A context manager: leaving it closes spouts, operations and states.
+
+    batches: rows for streams, in place of their spouts. clock: the system's if left out. seed: None does every step in its order;
+    a number chooses the order by chance, the same for the same number. coordination: how many batches are under way, how often a
+    batch is tried, whether it is skipped then; if left out `topology.max.spout.pending` (1), `windowing.max.attempts` and the
+    delays of the settings. records: where coordinator, spouts and windows keep what outlives the process; with a `state_path`, in
+    that SQLite file; else in memory. sinks: functions of (txid, rows) that take the rows of committed batches, in place of the
+    result: once for each txid, but for the last ones before a crash, which may come again under the same txid.
+
+    `states[id]` are the partitions of a state. Raises ConfigError for a stream whose spout emits nothing.
+
+    >>> from windowing.local import VirtualClock
+    >>> from windowing.trident.builtins import Count
+    >>> from windowing.trident.spouts import FixedBatchSpout
+    >>> topology = TridentTopology("words")
+    >>> spout = FixedBatchSpout("word string", 2, [("to",), ("be",), ("to",)])
+    >>> _ = topology.new_stream("words", spout).group_by("word").aggregate(None, Count(), "n long").sink("counts")
+    >>> with TridentCluster(topology, clock=VirtualClock()) as cluster:
+    ...     result = cluster.run()
+    >>> result.batches, sorted(result["counts"])
+    (2, [('be', 1), ('to', 1), ('to', 1)])
+    """
+
+    def __init__(
+        self,
+        topology: TridentTopology | TridentPlan | None = None,
+        *,
+        batches: Batches | None = None,
+        clock: Clock | None = None,
+        seed: int | None = None,
+        coordination: CoordinatorConfig | None = None,
+        records: RecordStore | None = None,
+        state_path: str | Path | None = None,
+        sinks: Mapping[str, SinkWriter] | None = None,
+    ) -> None:
+        self.plan = planned(topology, "TridentCluster")
+        if records is not None and state_path is not None:
+            raise ConfigError(
+                f"topology {self.plan.name!r} was given both records= and state_path={quote(str(state_path))}; leave one out"
+            )
+        for sentence in settings_without_effect(Runtime.TRIDENT, self.plan.config):
+            logging.getLogger("windowing").warning("topology %r: %s", self.plan.name, sentence)
+        self._hub = TridentRouter(seed or 0)
+        super().__init__(self.plan.name, clock, self._hub, seed)
+        given = _checked_batches(self.plan, batches)
+        writers = _checked_sinks(self.plan, sinks)
+        self._hub.trident.sinks = {name: [] for name in self.plan.sinks if name not in writers}
+        self._own = None if state_path is None else SqliteRecordStore(state_path)
+        store = self._own or records or MemoryRecordStore()
+        self._coordinator = coordinator_state(self.plan, store)
+        self.states: dict[str, list[Any]] = {}
+        try:
+            for id, state in self.plan.states.items():
+                made = (state.spec.factory.make_state(part, state.partitions) for part in range(state.partitions))
+                self.states[id] = list(made)
+            config = coordination or _coordination(self.plan)
+            self.crew: TridentTasks = crew_of(self.plan, self._hub, config, store, self.states, given)
+        except BaseException:
+            self._end("it could not be made")
+            raise
+        self.crew.master.writers = writers
+
+    @property
+    def result(self) -> TridentResult:
+        """What came of the run so far."""
+        return self._hub.trident
+
+    def explain(self) -> str:
+        """Return groups, exchanges and operations as text."""
+        return self.plan.explain()
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def run(self, drain: bool = True) -> TridentResult:
+        """Run until every spout has ended and every batch is committed; then windows fire what is left, in one batch more.
+
+        Without `drain` windows stay open, for a cluster that is started again with the same records. A spout of single tuples has
+        ended when it has nothing; for one that waits use `run_for`. Raises FailedException for a batch that failed as often as it
+        may, BoltError for other errors of users' code.
+        """
+        self._begin()
+        master = self.crew.master
+        master.until_end, master.drains = True, drain
+        self._busy()
+        while not master.machine.over and self._pass_time():
+            self._busy()
+        return self.result
+
+    def run_for(self, span: Duration | timedelta) -> TridentResult:
+        """Run for this long by the clock, and leave everything as it is then. With a VirtualClock a round in which batches begin
+        takes a millisecond."""
+        self._begin()
+        self.crew.master.until_end = False
+        self._run_for(span)
+        return self.result
+
+    def ask(self, function: str, args: str) -> list[Row]:
+        """Return what a function of DRPC answers; no batch begins meanwhile. Raises FailedException if it fails, or gives no answer
+        within `topology.message.timeout.secs`."""
+        self._begin()
+        task = self.crew.requests.get(function)
+        if task is None:
+            known = self.crew.requests
+            raise ConfigError(
+                f"there is no function {quote(function)}; {did_you_mean(str(function), known) if known else 'there is none'}"
+            )
+        others: list[Task] = [each for each in self.crew.tasks if each is not self.crew.master]
+        number = self._guarded(task.ask, args)
+        while (answer := task.answer(number)) is None:
+            if not self._guarded(self._loop.round, others):
+                self._loop.wait(others)
+        return answer
+
+    def values(self, state: str) -> Any:
+        """Return what a state holds: the items of all partitions of a map as a dict, or the value. Cost: O(what it holds)."""
+        if state not in self.states:
+            raise ConfigError(f"there is no state {quote(state)}; {did_you_mean(state, self.states)}")
+        partitions = self.states[state]
+        if not hasattr(partitions[0], "items"):
+            return partitions[0].get()
+        return {key: value for partition in partitions for key, value in partition.items()}
+
+    def activate(self) -> None:
+        """Begin batches again."""
+        self._begin()
+        self._guarded(self.crew.master.activate)
+
+    def deactivate(self) -> None:
+        """Begin no more batches; what is under way goes on."""
+        self._begin()
+        self._guarded(self.crew.master.deactivate)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return self.crew.tasks
+
+    def _take_hold(self) -> None:
+        """Make the states this topology's own; states and records were opened when the cluster was made, to be read."""
+        for id, owner in owners_of(self.plan, self._coordinator).items():
+            for state in self.states[id]:
+                take = getattr(state, "own", None)
+                if take is not None:
+                    take(owner)
+
+    def _held(self) -> Iterable[Callable[[], object]]:
+        states = [state.close for partitions in self.states.values() for state in partitions]
+        return states if self._own is None else [*states, self._own.close]
+
+    def _emissions(self) -> int:
+        return self.crew.master.begun
+
+    def _pass_time(self, end_ms: int | None = None) -> bool:
+        return self._loop.wait(self.crew.tasks, end_ms)
+
+
+def run_trident(
+    topology: TridentTopology | TridentPlan,
+    batches: Batches | None = None,
+    *,
+    clock: Clock | None = None,
+    seed: int | None = None,
+    coordination: CoordinatorConfig | None = None,
+    records: RecordStore | None = None,
+    state_path: str | Path | None = None,
+    sinks: Mapping[str, SinkWriter] | None = None,
+    drain: bool = True,
+) -> TridentResult:
+    """Run a topology until its spouts have ended; the arguments are those of TridentCluster. `states` of the result is what they
+    hold then, by id: for tests and examples, for it is copied.
+
+    >>> from windowing.local import VirtualClock
+    >>> from windowing.stores.factory import map_state
+    >>> from windowing.stores.memory import MemoryStore
+    >>> from windowing.trident.builtins import Count
+    >>> from windowing.trident.spouts import FixedBatchSpout
+    >>> topology = TridentTopology("words")
+    >>> words = topology.new_stream("words", FixedBatchSpout("word string", 2, [("to",), ("be",), ("to",)]))
+    >>> _ = words.group_by("word").persistent_aggregate(map_state(MemoryStore(), "counts"), None, Count(), "n long")
+    >>> run_trident(topology, clock=VirtualClock()).states
+    {'state1': {('be',): 1, ('to',): 2}}
+    """
+    cluster = TridentCluster(
+        topology,
+        batches=batches,
+        clock=clock,
+        seed=seed,
+        coordination=coordination,
+        records=records,
+        state_path=state_path,
+        sinks=sinks,
+    )
+    with cluster:
+        result = cluster.run(drain)
+        result.states = {id: cluster.values(id) for id in cluster.states}
+    return result
+
+
+def _coordination(plan: TridentPlan) -> CoordinatorConfig:
+    config = plan.config
+    retry = RetryPolicy.of(config)
+    return CoordinatorConfig(config.max_spout_pending or 1, config.batch_emit_interval_ms, retry=retry)
+
+
+def _checked_batches(plan: TridentPlan, batches: Batches | None) -> dict[str, list[list[Any]]]:
+    schemas = {str(spout.source.name): spout.schema for spout in plan.spouts if spout.kind is not None}
+    given = batches_by_name(batches, "stream")
+    for name in given:
+        if name not in schemas:
+            raise ConfigError(f"there is no stream {quote(name)}; {did_you_mean(str(name), schemas)}")
+    return {
+        name: [rows_in(list(rows), schemas[name], f"stream {name!r}, batch {n}") for n, rows in enumerate(some)]
+        for name, some in given.items()
+    }
+
+
+def _checked_sinks(plan: TridentPlan, sinks: Mapping[str, SinkWriter] | None) -> dict[str, SinkWriter]:
+    for name, write in (sinks or {}).items():
+        if name not in plan.sinks:
+            raise ConfigError(f"there is no sink {quote(name)}; {did_you_mean(str(name), plan.sinks)}")
+        if not callable(write):
+            raise ConfigError(f"the sink {name} is given {quote(write)}; give a function of (txid, rows)")
+    return dict(sinks or {})

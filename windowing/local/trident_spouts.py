@@ -1,0 +1,461 @@
+"""Spouts in a cluster: which of the five kinds a stream begins with, and the tasks that coordinate and emit.
+
+    Spout (rows one by one)           SingleTuples > RichSpoutBatchExecutor     non-transactional
+    IBatchSpout, rows by hand         BatchSpoutExecutor
+    ITridentSpout, committer spouts   as it is
+    IPartitionedTridentSpout          PartitionedTridentSpoutExecutor
+    IOpaquePartitionedTridentSpout    OpaquePartitionedTridentSpoutExecutor
+
+Law: an object of a kind that makes coordinators and emitters (the last three) is used as it is given; of the others each task has
+a copy of its own, which is opened before it is asked for anything. Source: the choice of Storm's `TridentTopology.newStream`.
+
+The tasks of a spout of batches, and of requests: CoordinatorTask, EmitterTask, RequestTask.
+
+    $batch --> CoordinatorTask (TridentSpoutCoordinator: metadata, durable) --> EmitterTask (TridentSpoutExecutor: rows, reports)
+    ask() ---> RequestTask: one row, reports, a tree of its own; answered when that is acked
+
+In a batch that drains no spout emits: it was made by the cluster, to tell the windows that the input is over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from windowing.acking.acker import Acked, Failed, anchored
+from windowing.errors import (
+    CheckpointError,
+    ConfigError,
+    FailedException,
+    ReportedFailedException,
+    StateError,
+    cause_of,
+    quote,
+)
+from windowing.local.spouts import FunctionSource, ObjectSource, RowsSource, TupleSource
+from windowing.local.tasks import Task
+from windowing.local.trident_tasks import (
+    Begun,
+    CommitMessage,
+    DeadBatch,
+    Reported,
+    Sending,
+    SpoutEmission,
+    Success,
+    TridentRouter,
+)
+from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.rows import rows_of
+from windowing.topology.bolts import CallStyle, copies_of
+from windowing.topology.components import TaskContext
+from windowing.topology.decorators import ComponentKind, declaration_of
+from windowing.trident import batch_effects as effects
+from windowing.trident.coordinator import Readiness
+from windowing.trident.fields import Row
+from windowing.trident.graph import SpoutNode
+from windowing.trident.kinds import FIRST_TXID, SpoutKind, TransactionAttempt
+from windowing.trident.plan import TridentPlan, targets_of
+from windowing.trident.processors import ProcessorContext, TridentOutput, raised
+from windowing.trident.spout_executor import SendBatch, TridentSpoutCoordinator, TridentSpoutExecutor
+from windowing.trident.spouts import (
+    BatchSpoutExecutor,
+    IBatchSpout,
+    IOpaquePartitionedTridentSpout,
+    IPartitionedTridentSpout,
+    ITridentSpout,
+    OpaquePartitionedTridentSpoutExecutor,
+    PartitionedTridentSpoutExecutor,
+    RichSpoutBatchExecutor,
+    SpoutBatch,
+    SpoutContext,
+)
+from windowing.trident.states import TridentCollector
+from windowing.trident.subtopology import ExchangeWriter
+from windowing.trident.transactional_state import TransactionalState
+
+__all__ = [
+    "CoordinatorTask",
+    "EmitterTask",
+    "GivenBatches",
+    "RequestTask",
+    "SingleTuples",
+    "batch_spout_of",
+    "guarded",
+]
+
+
+class GivenBatches(IBatchSpout):
+    """Batches that are handed to the cluster: batch n is always the n-th of them, in every attempt and every run. Several tasks
+    deal its rows out in turn."""
+
+    kind = SpoutKind.TRANSACTIONAL
+
+    def __init__(self, batches: Sequence[Sequence[Any]]) -> None:
+        self._batches = batches
+        self._mine = slice(None)
+
+    def open(self, context: SpoutContext) -> None:
+        self._mine = slice(context.task, None, context.tasks)
+
+    def is_ready(self, txid: int) -> Readiness:
+        return Readiness.READY if txid < FIRST_TXID + len(self._batches) else Readiness.ENDED
+
+    def emit_batch(self, txid: int, collector: TridentCollector) -> None:
+        number = txid - FIRST_TXID
+        for row in self._batches[number][self._mine] if number < len(self._batches) else ():
+            collector.emit(row)
+
+
+class SingleTuples:
+    """A spout of topologies as RichSpoutBatchExecutor wants it (RichSpout); rows that failed come again before new ones.
+
+    over: it will never emit again. dry: it had nothing when it was asked last.
+    """
+
+    def __init__(self, spout: Any) -> None:
+        self._declaration = declaration_of(spout)
+        self._source: TupleSource
+        self._instance: Any = None
+        self._again: deque[tuple[Any, Any]] = deque()
+        self._collector: _Counting
+        self.dry = False
+        self.ack: Any = self._ack
+        self.fail: Any = self._fail
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will come any more, except what fails."""
+        return self._source.over and not self._again
+
+    def open(self, context: Any, collector: Any) -> None:
+        """Make the source of this task."""
+        declared, self._collector = self._declaration, _Counting(collector)
+        assert declared.target is not None
+        if declared.is_class:
+            self._instance = declared.target()
+            if getattr(self._instance, "open", None) is not None:
+                self._instance.open(context, self._collector)
+            self._source = ObjectSource(self._instance, declared.values_back)
+        elif declared.style is CallStyle.ROWS:
+            rows = rows_of(declared.target(), declared.outputs[DEFAULT_STREAM], DEFAULT_STREAM)
+            self._source = RowsSource(rows, self._collector)  # type: ignore[arg-type]
+        else:
+            self._source = FunctionSource(declared.target, self._collector)  # type: ignore[arg-type]
+
+    def next_tuple(self) -> None:
+        """Emit some tuples, or none."""
+        before = self._collector.emitted
+        if self._again:
+            message_id, values = self._again.popleft()
+            self._collector.emit(values, message_id=message_id)
+        elif not self._source.over:
+            self._source.next_tuple()
+        self.dry = self._collector.emitted == before
+
+    def _ack(self, message_id: Any, values: Any) -> None:
+        """Pass on that a message is committed."""
+        self._source.ack(message_id, values)
+
+    def _fail(self, message_id: Any, values: Any) -> None:
+        """Pass on that a message failed; emit it again if the source leaves that to the driver."""
+        if not self._source.fail(message_id, values):
+            self._again.append((message_id, values))
+
+    def close(self) -> None:
+        """End the source of this task."""
+        close = getattr(self._instance, "close", None)
+        if close is not None:
+            close()
+
+
+class _Counting:
+    """The collector of a batch, which counts."""
+
+    def __init__(self, collector: Any) -> None:
+        self._collector = collector
+        self.emitted = 0
+
+    def emit(self, *values: Any, **how: Any) -> Any:
+        self.emitted += 1
+        return self._collector.emit(*values, **how)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._collector, name)
+
+
+def batch_spout_of(
+    node: SpoutNode, batches: Sequence[Sequence[Any]] | None, max_batch_size: int
+) -> tuple[ITridentSpout, SingleTuples | None]:
+    """Return the spout of one task as a spout of batches; and the source, if it is one of single tuples.
+
+    batches: its rows, where they are handed in. max_batch_size: how many tuples of a spout of single tuples are a batch.
+    Raises ConfigError for an object that is none of the five kinds.
+    """
+    spout = node.source.spout
+    if batches is not None:
+        return BatchSpoutExecutor(GivenBatches(batches)), None
+    if isinstance(spout, IBatchSpout):
+        return BatchSpoutExecutor(copies_of(spout)()), None
+    if isinstance(spout, ITridentSpout):
+        return spout, None
+    if isinstance(spout, IPartitionedTridentSpout):
+        return PartitionedTridentSpoutExecutor(spout), None
+    if isinstance(spout, IOpaquePartitionedTridentSpout):
+        return OpaquePartitionedTridentSpoutExecutor(spout), None
+    if isinstance(getattr(spout, "kind", None), SpoutKind):
+        raise ConfigError(
+            f"{node.called} begins with {quote(spout)}, which says its kind and emits nothing; give an IBatchSpout, an "
+            "ITridentSpout or a partitioned spout, or its rows in batches="
+        )
+    if declaration_of(spout).kind is ComponentKind.INPUT:
+        raise ConfigError(f"{node.called} begins with an InputSpout, which is fed by hand; give its rows in batches=")
+    single = SingleTuples(spout)
+    return RichSpoutBatchExecutor(single, node.schema.ddl, max_batch_size), single
+
+
+# -- The tasks of a spout of batches, and of requests ----------------------------------------------------------------------------
+
+
+def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a spout's code; what it raises is blamed on it, but for what fails the batch, and what the stores say."""
+    try:
+        return call(*arguments)
+    except (CheckpointError, StateError):
+        raise
+    except BaseException as problem:
+        raise raised(who, problem, where) from problem
+
+
+class CoordinatorTask(Task):
+    """The coordinator of one spout; `emitters` are the inboxes of the spout's tasks."""
+
+    def __init__(
+        self, hub: TridentRouter, context: TaskContext, id: int, spout: ITridentSpout, state: TransactionalState
+    ) -> None:
+        super().__init__(hub, context, id, deque())
+        self.emitters: list[deque[Any]] = []
+        self.singles: list[SingleTuples] = []
+        self._trident = hub
+        self._who = f"spout {context.component!r}"
+        self._spout, self._state = spout, state
+        self._machine: TridentSpoutCoordinator | None = None
+        self._rested = False
+
+    @property
+    def machine(self) -> TridentSpoutCoordinator:
+        """The machine, once the task is open."""
+        assert self._machine is not None
+        return self._machine
+
+    def open(self) -> None:
+        context = SpoutContext(self._state.at("emitter"), 0, self.context.tasks, self.context, self._report)
+        coordinator = guarded(self._who, "in get_coordinator", self._spout.get_coordinator, context)
+        self._machine = TridentSpoutCoordinator(coordinator, self._state.at("coordinator"))
+
+    def close(self) -> None:
+        if self._machine is not None:
+            self._machine.close()
+
+    def is_ready(self, txid: int, until_end: bool) -> Readiness:
+        """Return what the spout says of a new batch. One of single tuples has ended when it is over, and with `until_end` when it
+        had nothing last; else it is left alone for once then."""
+        if self.singles and all(single.over or (single.dry and until_end) for single in self.singles):
+            return Readiness.ENDED
+        if self.singles and all(single.over or single.dry for single in self.singles):
+            self._rested = not self._rested
+            if self._rested:
+                return Readiness.WAIT
+        answer: Readiness = guarded(self._who, "in is_ready", self.machine.is_ready, txid)
+        return answer
+
+    def handle(self, message: Begun | Success) -> None:
+        attempt = message.batch.attempt if isinstance(message, Success) else message.attempt
+        _, drains = self._trident.stamps.get(attempt.txid, (0, False))
+        if isinstance(message, Success):
+            if not drains:
+                guarded(self._who, f"in success of {attempt}", self.machine.success, attempt)
+        elif drains:
+            self._send(SpoutBatch(attempt, None, message.after), None, message.anchors)
+            self.hub.ack(message.anchors, self.context.component)
+        else:
+            self._begin(message)
+
+    def _begin(self, message: Begun) -> None:
+        machine_effects = self.machine.batch(message.attempt, message.after, message.skip, message.anchors)
+        for effect in guarded(self._who, f"on the metadata of {message.attempt}", list, machine_effects):
+            if isinstance(effect, SendBatch):
+                self._send(effect.batch, effect.skip, effect.message)
+            elif isinstance(effect, effects.Ack):
+                self.hub.ack(effect.message, self.context.component)
+            else:
+                if effect.reported is not None:
+                    self._report(effect.reported)
+                self._trident.refuse(effect.message, self.context.component, effect.cause)
+
+    def _report(self, error: BaseException) -> None:
+        self.hub.report(self.context.component, 0, error)
+
+    def _send(self, batch: SpoutBatch, skip: str | None, anchors: Any) -> None:
+        for inbox in self.emitters:
+            inbox.append(SpoutEmission(batch, skip, anchored([anchors], self.hub.edge)))
+
+
+class _Source(Task):
+    """What emitters and requests share: a place in the plan, and who reads what they emit."""
+
+    def __init__(self, hub: TridentRouter, id: int, plan: TridentPlan, node: SpoutNode, task: int) -> None:
+        group = plan.group_of(node.number)
+        self.me = (group.id, task)
+        super().__init__(hub, TaskContext(group.id, task, group.parallelism, plan.config), id, hub.inboxes[self.me])
+        self.trident, self.plan, self.node = hub, plan, node
+        self.group = plan.batch_groups[node.number]
+        self.targets = targets_of(plan, group.id, self.group)
+        self._outlets = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(group.id)]
+
+    def sending(self, batch: effects.BatchId, facts: ProcessorContext, number: Any) -> Sending:
+        """Return the way out for one attempt."""
+        return Sending(self.trident, self.plan, self.me, self._outlets, batch, facts, number)
+
+    def post_report(self, batch: effects.BatchId, target: Any, sent: int, anchors: Any) -> None:
+        """Tell a target how many pieces it was sent."""
+        self.trident.inboxes[target].append(Reported(batch, self.me, sent, anchors))
+
+
+class EmitterTask(_Source):
+    """One task of a spout."""
+
+    def __init__(
+        self,
+        hub: TridentRouter,
+        id: int,
+        plan: TridentPlan,
+        node: SpoutNode,
+        task: int,
+        *,
+        spout: ITridentSpout,
+        state: TransactionalState,
+    ) -> None:
+        super().__init__(hub, id, plan, node, task)
+        self.machine = TridentSpoutExecutor(self.targets)
+        self._spout, self._state = spout, state
+        self._who = f"spout {node.source.name!r}"
+        self._emitter: Any = None
+
+    def open(self) -> None:
+        context = SpoutContext(
+            self._state.at("emitter"), self.context.task, self.context.tasks, self.context, self._report
+        )
+        self._emitter = guarded(self._who, "when it was opened", self._spout.get_emitter, context)
+
+    def close(self) -> None:
+        if self._emitter is not None:
+            guarded(self._who, "in close", self._emitter.close)
+
+    def handle(self, message: SpoutEmission | CommitMessage | Success) -> None:
+        if isinstance(message, SpoutEmission):
+            found = self.machine.batch(message.batch, message.skip, message.anchors)
+        elif isinstance(message, CommitMessage):
+            found = self.machine.commit(message.batch.attempt, message.anchors)
+        else:
+            found = self.machine.success(message.batch.attempt)
+        for effect in found:
+            self._perform(effect)
+
+    def _perform(self, effect: Any) -> None:
+        if isinstance(effect, effects.EmitBatch):
+            self._attempted(effect.batch.attempt, "on", self._emit, effect.batch, effect.skip)
+        elif isinstance(effect, effects.Commit):
+            self._attempted(effect.attempt, "in commit of", self._emitter.commit, effect.attempt)
+        elif isinstance(effect, effects.Succeed):
+            if not self._drains(effect.attempt):
+                guarded(self._who, f"in success of {effect.attempt}", self._emitter.success, effect.attempt)
+        elif isinstance(effect, effects.Report):
+            anchors = anchored([effect.message], self.hub.edge)
+            self.post_report(effects.BatchId(self.group, effect.attempt), effect.target, effect.sent, anchors)
+        elif isinstance(effect, effects.Ack):
+            self.hub.ack(effect.message, self.context.component)
+        else:
+            self.trident.refuse(effect.message, self.context.component, effect.cause)
+
+    def _drains(self, attempt: TransactionAttempt) -> bool:
+        return self.trident.stamps.get(attempt.txid, (0, False))[1]
+
+    def _attempted(self, attempt: TransactionAttempt, where: str, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call the emitter, unless the batch only drains; a FailedException fails the attempt."""
+        if self._drains(attempt):
+            return
+        try:
+            guarded(self._who, f"{where} batch {attempt}", call, *arguments)
+        except FailedException as problem:
+            if isinstance(problem, ReportedFailedException):
+                self._report(problem)
+            self.machine.failed(attempt, f"{self._who}: {cause_of(problem)}")
+
+    def _report(self, error: BaseException) -> None:
+        self.hub.report(str(self.node.source.name), self.context.task, error)
+
+    def _emit(self, batch: SpoutBatch, skip: str | None) -> None:
+        output, attempt = TridentOutput(self.node.schema, self._report), batch.attempt
+        self._emitter.emit_batch(batch, output)
+        rows = output.take()
+        if skip is not None:
+            dead = DeadBatch(attempt.txid, str(self.node.source.name), self.context.task, skip, rows)
+            self.trident.bury(attempt, dead)
+            return
+        facts = self.trident.batch(attempt)
+        sending = self.sending(
+            effects.BatchId(self.group, attempt), facts, lambda target: self.machine.emitted(attempt, target)
+        )
+        sending.everywhere(rows)
+        sending.tell_time()
+
+
+class RequestTask(_Source):
+    """The requests of one function of DRPC. `ask` begins one; `answer` returns what came, None as long as it is under way."""
+
+    def __init__(self, hub: TridentRouter, id: int, plan: TridentPlan, node: SpoutNode) -> None:
+        super().__init__(hub, id, plan, node, 0)
+        self._asked = 0
+        self._roots: dict[int, int] = {}
+        self._answered: dict[int, list[Row] | FailedException] = {}
+
+    def ask(self, args: Any) -> int:
+        """Send a request and return its number."""
+        output = TridentOutput(self.node.schema)
+        output.emit((args,))
+        self._asked += 1
+        number = self._asked
+        batch, counts = effects.BatchId(self.group, TransactionAttempt(number, 0)), effects.Outgoing(self.targets)
+        self.sending(batch, ProcessorContext(("request", number)), counts.number).everywhere(output.take())
+        posts = [self._poster(batch, target, sent) for target, sent in counts.counts.items()]
+        self._roots[self.trident.plant(self.id, posts)] = number
+        return number
+
+    def answer(self, number: int) -> list[Row] | None:
+        """Return the answer to a request, once. Raises FailedException if it failed."""
+        answer = self._answered.pop(number, None)
+        if isinstance(answer, FailedException):
+            raise answer
+        return answer
+
+    def handle(self, message: Acked | Failed) -> None:
+        number = self._roots.pop(message.root)
+        batch = effects.BatchId(self.group, TransactionAttempt(number, 0))
+        rows = self.trident.answers.pop(batch, [])
+        cause = self.trident.fell(message.root) or "no answer in time"
+        for target in self._readers():
+            self.trident.inboxes[target].append(Success(batch))
+        failed = isinstance(message, Failed)
+        self._answered[number] = (
+            FailedException(f"request {number} of {self.node.source.name}: {cause}") if failed else rows
+        )
+
+    def _poster(self, batch: effects.BatchId, target: Any, sent: int) -> Callable[[Any], None]:
+        return lambda anchors: self.post_report(batch, target, sent, anchors)
+
+    def _readers(self) -> Sequence[Any]:
+        groups = [
+            found for found in self.plan.groups.values() if self.group in found.batch_groups and not found.is_spout
+        ]
+        return [(found.id, task) for found in groups for task in range(found.parallelism)]

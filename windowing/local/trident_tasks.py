@@ -1,0 +1,400 @@
+"""What the tasks of a Trident cluster share: messages, trees, and what batches gave before they are committed.
+
+    master --$batch--> coordinator --metadata--> emitter --tuples, reports--> group task --> group task
+      |    --$commit-> committer emitters, group tasks that commit                    |
+      |    --$success> all                                                            +-- rows of sinks: held here until the
+      +<------------- acker: the tree of each $batch and $commit was acked, or failed      commit of their attempt is acked
+
+Law: everything between tasks goes through inboxes, first in, first out; a row of a sink comes out once, with its batch.
+
+GroupTask: one task of a group. TridentBoltExecutor says when, the Subtopology does the work, this carries both out.
+
+    Tuples, Reported, Commit, Success --> TridentBoltExecutor --Begin Execute Finish Forget--> GroupBatch --> rows on their way
+                                                |---Report, Ack, Fail---> inboxes, acker                  --> rows of sinks, answers
+
+A batch's tuples are worked on when all have come, in the order of the tasks that sent them: which of them was faster must not
+decide which partition a tuple is shuffled to, or another attempt would give a state's partitions other tuples than before.
+Windows are kept where the coordinator keeps its record, each time they move on: so a run that is started again goes on with them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from windowing.acking.acker import Anchors, anchored
+from windowing.errors import FailedException, ReportedFailedException, cause_of, quote
+from windowing.local.router import INIT, ReportedError, Router
+from windowing.local.tasks import Task
+from windowing.topology.components import TaskContext
+from windowing.trident import batch_effects as effects
+from windowing.trident.bolt_executor import TridentBoltExecutor
+from windowing.trident.fields import Row
+from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.plan import Exchange, GroupPlan, TaskId, TridentPlan, coord_specs
+from windowing.trident.processors import ProcessorContext
+from windowing.trident.spouts import SpoutBatch
+from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutput, Subtopology
+from windowing.trident.transactional_state import TransactionalState
+
+__all__ = [
+    "Begun",
+    "CommitMessage",
+    "DeadBatch",
+    "GroupTask",
+    "Piece",
+    "Reported",
+    "Sending",
+    "SpoutEmission",
+    "Success",
+    "TridentResult",
+    "TridentRouter",
+    "TupleParts",
+]
+
+
+class Piece(NamedTuple):
+    """What travels over an exchange, and from which task: rows, or (rows None) what all tasks of a window are told of the time."""
+
+    exchange: Exchange
+    task: int
+    rows: list[Row] | None
+    largest: dict[str | None, int] | None
+
+
+class Begun(NamedTuple):
+    """A `$batch`, to the coordinator of a spout."""
+
+    attempt: TransactionAttempt
+    after: TransactionAttempt | None
+    skip: str | None
+    anchors: Anchors
+
+
+class SpoutEmission(NamedTuple):
+    """What a spout's tasks are to emit."""
+
+    batch: SpoutBatch
+    skip: str | None
+    anchors: Anchors
+
+
+class TupleParts(NamedTuple):
+    """Pieces of one upstream task; `first` is the number of the first."""
+
+    batch: effects.BatchId
+    sender: TaskId
+    first: int
+    pieces: Sequence[Piece]
+
+
+class Reported(NamedTuple):
+    """What an upstream task says: so many pieces, and that was all."""
+
+    batch: effects.BatchId
+    sender: TaskId
+    sent: int
+    anchors: Anchors
+
+
+class CommitMessage(NamedTuple):
+    """A `$commit`."""
+
+    batch: effects.BatchId
+    anchors: Anchors
+
+
+class Success(NamedTuple):
+    """A `$success`."""
+
+    batch: effects.BatchId
+
+
+class DeadBatch(NamedTuple):
+    """Rows of a batch that failed too often: one task's part of it."""
+
+    txid: int
+    stream: str
+    task: int
+    cause: str
+    rows: list[Row]
+
+
+@dataclass(slots=True)
+class TridentResult:
+    """What came of a run so far.
+
+    sinks: the rows of each sink that no function takes, of committed batches only, in the order of their txids. batches: how many
+    were committed. failures: attempts that failed, those not counted that only rested on one. dead_letters: what was skipped.
+    errors: what spouts and operations reported, by `report_error` or a ReportedFailedException, in attempts that failed too.
+    states: what `run_trident` found in the states at the end, by id: the items of a map, or the value.
+    """
+
+    sinks: dict[str, list[Row]] = field(default_factory=dict)
+    batches: int = 0
+    failures: int = 0
+    dead_letters: list[DeadBatch] = field(default_factory=list)
+    errors: list[ReportedError] = field(default_factory=list)
+    states: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, sink: str) -> list[Row]:
+        """Return the rows of a sink."""
+        if sink not in self.sinks:
+            raise KeyError(f"{quote(sink)} is no sink whose rows are kept, those are {', '.join(self.sinks) or 'none'}")
+        return self.sinks[sink]
+
+
+class TridentRouter(Router):
+    """The time, the ids and the acker's inbox of a Hub, and the batches that are under way.
+
+    stamps: of each txid what its tasks are told (its time, whether it drains). answers: of requests that are under way.
+    """
+
+    __slots__ = ("_causes", "_dead", "_rows", "answers", "inboxes", "stamps", "trident")
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, ackers=1)
+        self.inboxes: dict[TaskId, deque[Any]] = {}
+        self.stamps: dict[int, tuple[int, bool]] = {}
+        self.answers: dict[effects.BatchId, list[Row]] = {}
+        self.trident = TridentResult()
+        self._causes: dict[int, str] = {}
+        self._rows: dict[TransactionAttempt, dict[str, list[Row]]] = {}
+        self._dead: dict[TransactionAttempt, list[DeadBatch]] = {}
+
+    @property
+    def errors(self) -> list[ReportedError]:
+        return self.trident.errors
+
+    def batch(self, attempt: TransactionAttempt) -> ProcessorContext:
+        """Return what processors are told of a batch. One that is over has no stamp, and what comes of it does not count."""
+        now_ms, drains = self.stamps.get(attempt.txid, (self.now_ms, False))
+        return ProcessorContext(attempt, now_ms, as_of=attempt.txid - 1, drain=drains)
+
+    # -- trees ---------------------------------------------------------------------------------------------------------
+
+    def plant(self, owner: int, posts: Sequence[Callable[[Anchors], None]]) -> int:
+        """Begin a tree with one message for each of `posts`; its end is told to the task `owner`. Return the root."""
+        root, xor = self.edge(), 0
+        for post in posts:
+            edge = self.edge()
+            xor ^= edge
+            post(Anchors({root: edge}))
+        self.tell(root, (INIT, root, xor, owner))
+        self._causes[root] = ""
+        return root
+
+    def fell(self, root: int) -> str:
+        """Take note that a tree has ended; return why it failed, if somebody said it."""
+        return self._causes.pop(root)
+
+    def refuse(self, anchors: Anchors, component: str, cause: str) -> None:
+        """Settle a message: its tree fails, and this is why; the first cause of a tree is kept."""
+        for root in anchors.edges:
+            if self._causes.get(root) == "":
+                self._causes[root] = cause
+        self.fail(anchors, component)
+
+    # -- what batches gave ---------------------------------------------------------------------------------------------
+
+    def hold(self, attempt: TransactionAttempt, sinks: dict[str, list[Row]]) -> None:
+        """Keep rows of sinks until their attempt is committed."""
+        held = self._rows.setdefault(attempt, {})
+        for name, rows in sinks.items():
+            held.setdefault(name, []).extend(rows)
+
+    def bury(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
+        """Keep the dead letters of an attempt until it is committed."""
+        self._dead.setdefault(attempt, []).append(dead)
+
+    def release(self, attempt: TransactionAttempt) -> dict[str, list[Row]]:
+        """Return the rows of an attempt that is committed, and forget those of other attempts at it."""
+        rows = self._rows.get(attempt, {})
+        self.trident.dead_letters += self._dead.get(attempt, [])
+        self._rows = {each: held for each, held in self._rows.items() if each.txid > attempt.txid}
+        self._dead = {each: held for each, held in self._dead.items() if each.txid > attempt.txid}
+        return rows
+
+
+class Sending:
+    """What one task sends in one attempt: rows over its exchanges, and at the end what windows are told of the time."""
+
+    def __init__(
+        self,
+        hub: TridentRouter,
+        plan: TridentPlan,
+        me: TaskId,
+        outlets: Sequence[ExchangeWriter],
+        batch: effects.BatchId,
+        facts: ProcessorContext,
+        number: Callable[[TaskId], int],
+    ) -> None:
+        self._hub, self._plan, self._me, self._batch, self._number = hub, plan, me, batch, number
+        self._outlets = {
+            outlet.exchange.id: (outlet.exchange, outlet.start_batch(facts))
+            for outlet in outlets
+            if outlet.exchange.batch_group == batch.group
+        }
+
+    def rows(self, exchange: int, rows: list[Row]) -> None:
+        """Send rows over an exchange."""
+        found, outlet = self._outlets[exchange]
+        for task, part in outlet.route(rows).items():
+            self._post((found.target_group, task), Piece(found, self._me[1], part, None))
+
+    def everywhere(self, rows: list[Row]) -> None:
+        """Send rows over all exchanges, as a spout does."""
+        for exchange in self._outlets:
+            self.rows(exchange, rows)
+
+    def tell_time(self) -> None:
+        """Tell all tasks of each window what was sent to any of them."""
+        for exchange, outlet in self._outlets.values():
+            for task in range(self._plan.group(exchange.target_group).parallelism if outlet.largest else 0):
+                self._post((exchange.target_group, task), Piece(exchange, self._me[1], None, outlet.largest))
+
+    def _post(self, target: TaskId, piece: Piece) -> None:
+        self._hub.inboxes[target].append(TupleParts(self._batch, self._me, self._number(target), (piece,)))
+
+
+# -- GroupTask -------------------------------------------------------------------------------------------------------------------
+
+
+class GroupTask(Task):
+    """states: the partitions that it holds, by id. windows: where its windows are kept; None where nothing outlives the run.
+
+    requests: the batch groups that are requests of DRPC, which are no transactions.
+    """
+
+    def __init__(
+        self,
+        hub: TridentRouter,
+        id: int,
+        plan: TridentPlan,
+        group: GroupPlan,
+        task: int,
+        *,
+        states: Mapping[str, Any],
+        windows: TransactionalState,
+        requests: frozenset[str],
+        timeout_ms: int,
+    ) -> None:
+        self.me = (group.id, task)
+        inbox: deque[Any] = hub.inboxes[self.me]
+        super().__init__(hub, TaskContext(group.id, task, group.parallelism, plan.config), id, inbox)
+        self.trident = hub
+        self.executor = TridentBoltExecutor(coord_specs(plan, group), timeout_ms)
+        self.subtopology = Subtopology(plan, group.id, task, states)
+        self._plan, self._windows, self._requests = plan, windows, requests
+        self._outlets = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(group.id)]
+        self._live: dict[effects.BatchId, tuple[GroupBatch, Sending]] = {}
+        self._came: dict[effects.BatchId, list[Piece]] = {}
+
+    def open(self) -> None:
+        self.subtopology.prepare()
+        for node, window in self.subtopology.windows().items():
+            stored = self._windows.read(str(node))
+            if stored is not None:
+                window.restore(stored)
+
+    def close(self) -> None:
+        self.subtopology.cleanup()
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def handle(self, message: TupleParts | Reported | CommitMessage | Success) -> None:
+        group = message.batch.group
+        for effect in self._entered(message):
+            self._perform(group, effect)
+
+    def _entered(self, message: TupleParts | Reported | CommitMessage | Success) -> Iterator[Any]:
+        executor, (group, attempt), now_ms = self.executor, message.batch, self.hub.now_ms
+        if isinstance(message, TupleParts):
+            return executor.tuples(group, attempt, message.sender, message.first, message.pieces, now_ms)
+        if isinstance(message, Reported):
+            return executor.report(group, attempt, message.sender, message.sent, message.anchors, now_ms)
+        if isinstance(message, CommitMessage):
+            return executor.commit(group, attempt, message.anchors, now_ms)
+        return executor.success(group, attempt, now_ms)
+
+    def tick(self) -> None:
+        for effect in self.executor.tick(self.hub.now_ms):
+            self._perform("", effect)
+
+    def next_deadline_ms(self) -> int | None:
+        return self.executor.next_deadline_ms()
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def _perform(self, group: str, effect: Any) -> None:
+        if isinstance(effect, effects.Begin):
+            self._begin(effect.batch)
+        elif isinstance(effect, effects.Execute):
+            self._came[effect.batch].extend(effect.items)
+        elif isinstance(effect, effects.Finish):
+            self._finish(effect.batch)
+        elif isinstance(effect, effects.Report):
+            anchors = anchored([effect.message], self.hub.edge)
+            batch = effects.BatchId(group, effect.attempt)
+            self.trident.inboxes[effect.target].append(Reported(batch, self.me, effect.sent, anchors))  # type: ignore[index]
+        elif isinstance(effect, effects.Ack):
+            self.hub.ack(effect.message, self.context.component)
+        elif isinstance(effect, effects.Fail):
+            self.trident.refuse(effect.message, self.context.component, effect.cause)
+        else:
+            del self._live[effect.batch], self._came[effect.batch]
+
+    def _begin(self, batch: effects.BatchId) -> None:
+        is_request = batch.group in self._requests
+        facts = ProcessorContext(("request", batch.attempt.txid)) if is_request else self.trident.batch(batch.attempt)
+        sending = Sending(
+            self.trident,
+            self._plan,
+            self.me,
+            self._outlets,
+            batch,
+            facts,
+            lambda target: self.executor.emitted(batch, target),
+        )
+        self._live[batch] = self.subtopology.start_batch(batch.group, facts), sending
+        self._came[batch] = []
+
+    def _finish(self, batch: effects.BatchId) -> None:
+        """Do the work and send what comes of it; a FailedException fails the attempt."""
+        found, sending = self._live[batch]
+        try:
+            for exchange, _, rows, largest in sorted(
+                self._came[batch], key=lambda piece: (piece.exchange.id, piece.task)
+            ):
+                if rows is None:
+                    found.learn(exchange, largest or {})
+                else:
+                    found.execute(exchange, rows)
+            self._commit(found)
+        except FailedException as problem:
+            if isinstance(problem, ReportedFailedException):
+                self.hub.report(*self.me, problem)
+            self.executor.failed(batch, f"{self.context.component}, task {self.me[1]}: {cause_of(problem)}")
+            return
+        finally:
+            for error in self.subtopology.take_reports():
+                self.hub.report(*self.me, error)
+        self._deliver(batch, sending, found.take())
+        sending.tell_time()
+
+    def _commit(self, batch: GroupBatch) -> None:
+        batch.finish_batch()
+        batch.commit_batch()
+        windows = self.subtopology.windows()
+        if batch.batch_group not in self._requests and windows:
+            self._windows.write({str(node): window.snapshot() for node, window in windows.items()})
+
+    def _deliver(self, batch: effects.BatchId, sending: Sending, emitted: GroupOutput) -> None:
+        for exchange, rows in emitted.exchanges.items():
+            sending.rows(exchange, rows)
+        if batch.group in self._requests:
+            self.trident.answers.setdefault(batch, []).extend(emitted.answers)
+        elif emitted.sinks:
+            self.trident.hold(batch.attempt, emitted.sinks)

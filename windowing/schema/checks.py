@@ -1,0 +1,168 @@
+"""Checks of what is declared: names, options, choices; each answers with a value or raises a ConfigError with the way out.
+
+What a user of Storm writes by habit, and what to write here: names in camelCase, and the orders of emit's arguments.
+
+    window.getNew()                  'TupleWindow' has no 'getNew'; write get_new()
+    tuple.getStringByField("word")   a tuple of split:default[0] has no field 'getStringByField'; write tuple["word"]
+    collector.emit("moon", 3)        emit takes one row, got 2 values without a name: ...; give one tuple: emit(('moon', 3))
+
+Law: only what fails anyway comes here, so nothing that works is slower or otherwise.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from windowing.errors import ConfigError, quote
+
+__all__ = [
+    "DEFAULT_STREAM",
+    "StormNames",
+    "checked_name",
+    "did_you_mean",
+    "emit_advice",
+    "getters",
+    "missing",
+    "stream_or_value",
+]
+
+
+DEFAULT_STREAM = "default"
+"""Where the rows of a bolt go that names no stream."""
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown `word`: the nearest known one, or all of them.
+
+    >>> did_you_mean("lenght", ["length", "slide"])
+    "did you mean 'length'?"
+    >>> did_you_mean("x", ["length", "slide"])
+    'there are length, slide'
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+
+
+def checked_name(name: Any, what: str) -> str:
+    """Return `name` if it is an identifier of at most 63 characters, the only names that reach files, SQL and state."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what} must be a name of letters, digits and underscores that begins with no digit, at most 63 long, "
+            f"got {quote(name)}; a name such as late_flights will do"
+        )
+    return name
+
+
+# -- What a user of Storm writes by habit, and what to write here ----------------------------------------------------------------
+
+
+_GETTERS = ("Value", "String", "Integer", "Long", "Boolean", "Short", "Byte", "Double", "Float", "Binary")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_VALUES = (tuple, list, Mapping)
+
+
+def getters(tuple: str) -> dict[str, str]:
+    """Return what to write for each of the typed getters of Storm's `ITuple`.
+
+    >>> getters("row")["getInteger"], getters("row")["getStringByField"]
+    ('row[0]', 'row["word"]')
+    """
+    found = {f"get{kind}": f"{tuple}[0]" for kind in _GETTERS}
+    return found | {f"get{kind}ByField": f'{tuple}["word"]' for kind in _GETTERS} | {"size": f"len({tuple})"}
+
+
+def missing(owner: type[Any], name: str, elsewhere: Mapping[str, str] | None = None, said: str = "") -> AttributeError:
+    """Return the error of an attribute that is not there, which says what to write: as `elsewhere` has it, or the nearest name.
+
+    `said` begins the sentence. Cost: O(attributes) for a name that is asked for the first time.
+    """
+    said = said or f"{owner.__name__!r} has no {name!r}"
+    if name.startswith("_"):
+        return AttributeError(said)
+    if elsewhere and name in elsewhere:
+        return AttributeError(f"{said}; write {elsewhere[name]}")
+    return AttributeError(said + _nearest(owner, name))  # type: ignore[arg-type]  # a class has a hash
+
+
+@lru_cache(maxsize=1024)
+def _nearest(owner: Any, name: str) -> str:
+    """Return the end of the sentence; kept, since some code asks what an object has (`hasattr`) once for every row."""
+    known = [each for each in dir(owner) if not each.startswith("_")]
+    snake = _HUMP.sub("_", name).lower()
+    for same in (snake, f"{snake}_", re.sub("^(get|is)_", "", snake)):
+        if same in known:
+            return f"; write {same}{'()' if callable(getattr(owner, same)) else ''}"
+    return f"; {did_you_mean(snake, known)}" if known else ""
+
+
+class StormNames:
+    """Answers a name that is not there with the one that is; `_elsewhere` has those that differ by more than their spelling."""
+
+    __slots__ = ()
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:  # a type checker is to go on saying which attributes there are
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(type(self), name, self._elsewhere)
+
+
+def emit_advice(given: tuple[Any, ...], streams: Collection[str], tracked: str = "", method: str = "emit") -> str:
+    """Return the sentence about an emit whose arguments have no names, in Storm's order or value by value.
+
+    `streams`: what the component declares. `tracked`: how the collector calls what is tracked: "anchors", "message_id" or nothing.
+
+    >>> emit_advice(("moon", 3), ["default"]).partition("; ")[2]
+    "give one tuple: emit(('moon', 3))"
+    >>> emit_advice((("moon",), 7), ["default"], "message_id").partition("; ")[2]
+    "write emit(('moon',), message_id=7)"
+    >>> emit_advice(("slow", ["moon"]), ["default", "slow"]).partition("; ")[2]
+    "write emit(['moon'], stream='slow')"
+    """
+    said = f"{method} takes one row, got {len(given)} values without a name: {quote(given)}"
+    rest, named = list(given), ""
+    if isinstance(rest[0], str) and rest[0] in streams and (isinstance(rest[1], _VALUES) or _is_tuple(rest[1])):
+        stream = rest.pop(0)
+        named = "" if stream == "default" else f", stream={quote(stream)}"
+    if len(rest) > 1 and _is_anchor(rest[0]):
+        rest.pop(0)
+        named = f", anchors=tuple{named}" if tracked == "anchors" else named
+    elif len(rest) == 2 and isinstance(rest[0], _VALUES) and not isinstance(rest[1], _VALUES):
+        second = rest.pop()
+        if tracked == "message_id":
+            named = f", message_id={quote(second)}{named}"
+        else:
+            return f"{said}; name what is no value of the row: {method}({quote(rest[0])}, stream=...)"
+    task = "task, " if method == "emit_direct" else ""
+    if len(rest) == 1 and len(given) > 1:
+        anchored = (
+            "" if tracked or not _is_anchor(given[0]) else " (it is anchored to the tuple that is being executed)"
+        )
+        return f"{said}; write {method}({task}{quote(rest[0])}{named}){anchored}"
+    return f"{said}; give one tuple: {method}({task}{quote(tuple(rest))}{named})"
+
+
+def stream_or_value(values: Any, stream: Any, streams: Collection[str]) -> str:
+    """Return what to add to the sentence about a stream that is not declared, where it may be a value of the row instead."""
+    if isinstance(values, _VALUES):
+        return ""
+    row = f"emit({quote(stream)}, stream={quote(values)})" if values in streams else f"emit({quote((values, stream))})"
+    return f"; if it is a value of the row, write {row}"
+
+
+def _is_tuple(value: Any) -> bool:
+    """Whether it is a Tuple of a topology, which this ring does not know."""
+    return hasattr(type(value), "source_component")
+
+
+def _is_anchor(value: Any) -> bool:
+    return _is_tuple(value) or (isinstance(value, list | tuple) and bool(value) and all(map(_is_tuple, value)))

@@ -1,0 +1,294 @@
+"""Record: a row as a bolt sees it, the same in one process and on Spark.
+
+    row.delay        row["delay"]        row[2]        origin, delay = row        row._asdict()
+
+Laws: `row[name]` finds every field, whatever it is called; `row.name` does where the name is an identifier of Python that begins
+with no underscore. A record is a tuple of its values, equal to any other tuple of them, and never changes.
+
+What a bolt may return, and which rows that is.
+
+| returned                                | meaning                                                  |
+|-----------------------------------------|----------------------------------------------------------|
+| None                                    | no row                                                   |
+| a tuple (a namedtuple, a Spark Row)     | one row, value by value                                  |
+| a dict                                  | one row, by field name                                   |
+| a str, bytes, number, date, ...         | one row of a stream with ONE field                       |
+| a list, a generator, any other iterable | rows, each a tuple, a list, a dict or, of ONE field, a scalar |
+| a pyarrow Table or RecordBatch, or one among rows | rows, its columns by field name                |
+| a Tuple that the bolt was handed        | one row: its values                                      |
+| a set, an awaitable, a class            | an error: no order, no value, no rows                    |
+| a data frame of pandas, polars, ...     | an error: its iteration gives the names of columns, or columns |
+
+None among rows is an error, since it may mean "no row" or "an empty value": leave it out, or write `(None,)`. Every value is
+given as its declared type holds it, or the row is refused (values.py).
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from operator import call
+from typing import Any, ClassVar
+
+from windowing.errors import BoltError, quote
+from windowing.schema.checks import StormNames, did_you_mean, getters
+from windowing.schema.tuples import Tuple
+from windowing.schema.types import Schema
+from windowing.schema.values import Misfit, converter_of, converters_of
+
+__all__ = [
+    "Record",
+    "RowError",
+    "is_frame",
+    "is_table",
+    "no_rows",
+    "record_of",
+    "record_type",
+    "refuse_awaitable",
+    "refuse_rows",
+    "row_of",
+    "rows_of",
+]
+
+
+class Record(StormNames):
+    """What every record can do; `record_type` makes the class for the fields of a stream.
+
+    >>> row = record_type(("origin", "flight no"))("JFK", 7)
+    >>> row.origin, row["origin"], row["flight no"], row[1]
+    ('JFK', 'JFK', 7, 7)
+    >>> row["orign"]
+    Traceback (most recent call last):
+    KeyError: "no field 'orign'; did you mean 'origin'?"
+    """
+
+    __slots__ = ()
+
+    _by_name = True
+    """Tells `aggregate=` to read fields by item (windowing/windows/partials.py); an attribute may be called otherwise."""
+    _positions: ClassVar[Mapping[str, int]]
+    _elsewhere = getters("row") | {
+        "getValues": "tuple(row)",
+        "getFields": "row._fields",
+        "get_values": "tuple(row)",
+        "get_fields": "row._fields",
+        "as_dict": "row._asdict()",
+        "contains": '"word" in row._fields',
+    }
+
+    def __getitem__(self, key: Any) -> Any:
+        if type(key) is not str:
+            return super().__getitem__(key)  # type: ignore[misc]
+        try:
+            return super().__getitem__(self._positions[key])  # type: ignore[misc]
+        except KeyError:
+            raise KeyError(f"no field {key!r}; {did_you_mean(key, self._positions)}") from None
+
+    def _asdict(self) -> dict[str, Any]:
+        """Return the values by name, by the real names."""
+        return dict(zip(self._positions, self, strict=True))  # type: ignore[call-overload]
+
+
+@lru_cache(maxsize=1024)
+def record_type(names: tuple[str, ...]) -> Any:
+    """Return the class of records with these fields, a namedtuple (`_make`, `_fields`). The same names give the same class."""
+    base = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # the names are known at run time only
+    positions = {name: position for position, name in enumerate(names)}
+    return type("Row", (Record, base), {"__slots__": (), "_positions": positions, "__doc__": "A row of a stream."})
+
+
+def record_of(row: Any) -> Any:
+    """Return a mapping with names as keys as a record of its own; any other row as it is.
+
+    >>> record_of({"origin": "JFK", "delay": 3})
+    Row(origin='JFK', delay=3)
+    """
+    if not isinstance(row, Mapping) or not all(type(name) is str for name in row):
+        return row
+    return record_type(tuple(row))._make(row.values())
+
+
+# -- What a bolt may return, and which rows that is ------------------------------------------------------------------------------
+
+
+_SCALARS = (str, bytes, bytearray, memoryview)
+_VALUES = frozenset({str, bytes, int, float, bool})
+
+
+class RowError(BoltError):
+    """A row does not fit its stream; the runner makes a BoltError of it that names the bolt and the window."""
+
+
+def rows_of(returned: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows that a bolt returned, one after the other as its iterable makes them.
+
+    >>> list(rows_of([("JFK", 3), {"n": 2, "origin": "LGA"}], Schema.parse("origin string, n int"), "default"))
+    [('JFK', 3), ('LGA', 2)]
+    >>> list(rows_of("JFK", Schema.parse("origin string"), "default"))
+    [('JFK',)]
+    """
+    if returned is None:
+        return
+    if type(returned) is tuple:  # most are
+        yield row_of(returned, schema, stream)
+        return
+    refuse_awaitable(returned)
+    if type(returned) is not list:
+        problem = no_rows(returned)
+        if problem is not None:
+            raise RowError(f"it returned {problem}")
+    if isinstance(returned, (tuple, Mapping, Tuple, *_SCALARS)) or not (
+        isinstance(returned, Iterable) or is_table(returned)
+    ):
+        yield row_of(returned, schema, stream)
+        return
+    for row in [returned] if is_table(returned) else returned:
+        if is_table(row):
+            yield from _rows_of_table(row, schema, stream)
+        else:
+            yield row_of(row, schema, stream)
+
+
+def no_rows(given: Any) -> str | None:
+    """Return what is wrong with an iterable that gives no rows, or none in an order, and the way out; None for any other.
+
+    >>> no_rows({3}), no_rows([3])
+    ('a set, whose order changes from run to run, {3}; give sorted(...)', None)
+    """
+    if isinstance(given, set | frozenset):
+        return f"a set, whose order changes from run to run, {quote(given)}; give sorted(...)"
+    if isinstance(given, type):
+        return f"the class {given.__name__!r}, which is no list of rows; give an instance, or a list of tuples"
+    if is_frame(given):
+        library = type(given).__module__.partition(".")[0]
+        return (
+            f"a {type(given).__name__} of {library}, which gives the names of its columns, or columns, where rows are wanted; give "
+            f"{_FRAMES.get(library, 'a pyarrow Table, or a list of tuples')}"
+        )
+    return None
+
+
+_FRAMES = {
+    "pandas": "pyarrow.Table.from_pandas(frame, preserve_index=False), or list(frame.itertuples(index=False, name=None))",
+    "polars": "frame.to_arrow(), or frame.rows()",
+}
+
+
+def is_frame(given: Any) -> bool:
+    """Return whether this is a data frame of some library, which this ring does not know; Arrow's tables are none."""
+    if is_table(given):
+        return False
+    return hasattr(given, "__dataframe__") or (hasattr(given, "columns") and hasattr(given, "shape"))
+
+
+def _rows_of_table(table: Any, schema: Schema, stream: str) -> Iterator[tuple[Any, ...]]:
+    names = list(table.column_names)
+    if sorted(names) != sorted(schema.names):
+        there = ", ".join(map(quote, names))
+        raise RowError(f"{_wanted(schema, stream)}, got a table of the columns {there}; rename, add or drop columns")
+    for row in table.to_pylist(maps_as_pydicts="strict"):
+        yield row_of(row, schema, stream)
+
+
+def is_table(returned: Any) -> bool:
+    """Return whether this is one of Arrow's tables, which this ring does not know."""
+    if isinstance(returned, tuple):  # a record answers names that it has not with a sentence, which takes its time
+        return False
+    return hasattr(returned, "column_names") and hasattr(returned, "to_pylist")
+
+
+def refuse_rows(returned: Any) -> None:
+    """Raise RowError if a bolt without output returned something; a generator is run, and may yield nothing."""
+    refuse_awaitable(returned)
+    rows = returned if isinstance(returned, Iterator) else () if returned is None else (returned,)
+    for row in rows:
+        raise RowError(f"it declares no output, yet it returned {quote(row)}; add output=... to its declaration")
+
+
+def refuse_awaitable(returned: Any) -> None:
+    """Raise RowError for a coroutine and its like: a window is handed out for the time of one plain call."""
+    if isinstance(returned, Awaitable | AsyncIterable):
+        close = getattr(returned, "close", None)
+        if close is not None:
+            close()  # a coroutine that nobody awaits would be warned of as well
+        raise RowError(f"it returned {quote(returned)}, which nobody awaits; make the function a plain one")
+
+
+def row_of(row: Any, schema: Schema, stream: str) -> tuple[Any, ...]:
+    """Return one row as the tuple of its values in the order of the schema, each as its type holds it, or raise RowError.
+
+    Cost: 0.5 us for a row of three values that are of their types.
+    """
+    converters = converters_of(schema.types)
+    values = row if type(row) is tuple and len(row) == len(converters) else _in_order(row, schema, stream)
+    try:
+        return tuple(map(call, converters, values))
+    except Misfit:
+        raise RowError(_misfit(values, schema, stream)) from None
+
+
+def _in_order(row: Any, schema: Schema, stream: str) -> Sequence[Any]:
+    if isinstance(row, Tuple):
+        row = row.get_values()
+    if isinstance(row, tuple | list):
+        if len(row) != len(schema):
+            raise RowError(
+                f"{_wanted(schema, stream)}, got {_counted(len(row), 'value')}: {quote(row)}{_hint(row, schema)}"
+            )
+        return row
+    if isinstance(row, Mapping):
+        return _by_name(row, schema, stream)
+    if row is None:
+        raise RowError(
+            f"{_wanted(schema, stream)}, got None as a row; leave it out, or write (None,) for an empty value"
+        )
+    if type(row) not in _VALUES and is_frame(row):
+        raise RowError(f"{_wanted(schema, stream)}, got as one row {no_rows(row)}")
+    if len(schema) != 1:
+        raise RowError(f"{_wanted(schema, stream)}, got the single value {quote(row)}; give a tuple or a dict")
+    return (row,)
+
+
+def _misfit(values: Sequence[Any], schema: Schema, stream: str) -> str:
+    """Return the sentence about the first value that its field does not take."""
+    for name, kind, value in zip(schema.names, schema.types, values, strict=True):
+        try:
+            converter_of(kind)(value)
+        except Misfit as misfit:
+            return (
+                f"field {name!r} of stream {stream!r} is declared {kind}: {misfit}; "
+                "give such a value, or change the declaration"
+            )
+    return f"stream {stream!r} takes no such row"
+
+
+def _by_name(row: Mapping[Any, Any], schema: Schema, stream: str) -> tuple[Any, ...]:
+    missing = [name for name in schema.names if name not in row]
+    if missing or len(row) != len(schema):
+        extra = [key for key in row if key not in schema.names]
+        problems = []
+        if missing:
+            problems.append("without " + ", ".join(missing))
+        if extra:
+            problems.append("with " + ", ".join(map(quote, extra)) + " too")
+        raise RowError(
+            f"{_wanted(schema, stream)}, got a dict {' and '.join(problems)}: {quote(dict(row))}{_hint(row, schema)}"
+        )
+    return tuple(row[name] for name in schema.names)
+
+
+def _wanted(schema: Schema, stream: str) -> str:
+    return f"stream {stream!r} has {_counted(len(schema), 'field')} ({schema.ddl})"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _hint(row: Any, schema: Schema) -> str:
+    if isinstance(row, tuple) and row and all(isinstance(item, tuple | list | Mapping) for item in row):
+        return "; a tuple is one row: give a list for several"
+    if len(schema) == 1 and schema.types[0].startswith(("array", "map", "struct")):
+        return "; put a value that is itself a list or a dict into a tuple: (value,)"
+    return "; give a value for each of its fields, and nothing else"

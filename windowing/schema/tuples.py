@@ -1,0 +1,223 @@
+"""Fields, Values, Tuple: what travels between components. Source: Storm's classes of these names.
+
+    Fields   names in order, once per stream            Fields("word", "count")
+    Values   the values of one tuple, in that order     Values("storm", 3)
+    Tuple    values + where they come from              tuple["word"], tuple[0], tuple.word
+
+Laws: a Tuple never changes; two Tuples are equal only if they are the same one (as in Storm), so that a set of tuples is
+cheap. All Tuples of a task's stream share one Origin: a Tuple itself is four pointers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from windowing.errors import ConfigError, quote
+from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean, getters, missing
+
+__all__ = [
+    "SYSTEM",
+    "TICK",
+    "Fields",
+    "Origin",
+    "Tuple",
+    "Values",
+    "is_tick",
+    "late_values",
+]
+
+
+SYSTEM, TICK = "__system", "__tick"
+"""The component and the stream that tick tuples come from."""
+
+_NO_IDS: Mapping[int, int] = {}
+_IN_STORM = getters("tuple") | {
+    "contains": '"word" in tuple.get_fields()',
+    "fieldIndex": 'tuple.get_fields().index("word")',
+    "getSourceStreamId": "source_stream",
+    "getSourceGlobalStreamId": "source_component and source_stream",
+}
+_NO_TASKS: Mapping[str, range] = {}
+
+
+class Fields:
+    """Names in order, each once; looking one up costs one dict access.
+
+    >>> Fields("word", "count").index("count"), "word" in Fields(["word"]), list(Fields("a", "b"))
+    (1, True, ['a', 'b'])
+    """
+
+    __slots__ = ("_index", "names")
+
+    def __init__(self, *names: str | Iterable[str]) -> None:
+        if len(names) == 1 and not isinstance(names[0], str):
+            names = tuple(names[0]) if isinstance(names[0], Iterable) else names
+        self.names: tuple[str, ...] = tuple(checked_name(name, "a field's name") for name in names)
+        self._index = {name: position for position, name in enumerate(self.names)}
+        if len(self._index) < len(self.names):
+            raise ConfigError(f"a field stands twice in {', '.join(self.names)}; name each field once")
+
+    def index(self, name: str) -> int:
+        """Return the position of a field; ConfigError names the nearest one that is there."""
+        position = self._index.get(name)
+        if position is None:
+            raise ConfigError(f"there is no field {quote(name)}; {did_you_mean(str(name), self.names)}")
+        return position
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fields) and self.names == other.names
+
+    def __hash__(self) -> int:
+        return hash(self.names)
+
+    def __repr__(self) -> str:
+        return f"Fields({', '.join(map(repr, self.names))})"
+
+
+class Values(tuple[Any, ...]):
+    """The values of one tuple, in the order of its fields: a tuple that is written as in Storm.
+
+    >>> Values("storm", 3)
+    ('storm', 3)
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *values: Any) -> Values:
+        return super().__new__(cls, values)
+
+
+class Origin:
+    """Where tuples come from: a task of a component and one of its streams; made once, shared by all its tuples.
+
+    task: the task's index in the component, which stays when a topology gets other components. id: its id in the topology, which is
+    looked up in `task_ids`; the index where there is none.
+    """
+
+    __slots__ = ("component", "fields", "id", "stream", "task")
+
+    def __init__(
+        self,
+        component: str,
+        task: int,
+        fields: Fields,
+        stream: str = DEFAULT_STREAM,
+        task_ids: Mapping[str, range] = _NO_TASKS,
+    ) -> None:
+        ids = task_ids.get(component)
+        self.component = component
+        self.task = task
+        self.id = task if ids is None else ids.start + task
+        self.stream = stream
+        self.fields = fields
+
+    def __repr__(self) -> str:
+        return f"{self.component}:{self.stream}[{self.task}]"
+
+
+class Tuple:
+    """One tuple, as a bolt is handed it: by position, by name, or as an attribute where no method has that name.
+
+    `tuple[name]` always finds the field; `tuple.name` does unless the field is called `select`, `as_dict` or like another of
+    the names below. Source: `TupleImpl`.
+
+    >>> word = Tuple(("storm", 3), Origin("split", 1, Fields("word", "count")))
+    >>> word["word"], word[1], word.count, word.source_component, len(word)
+    ('storm', 3, 3, 'split', 2)
+    """
+
+    __slots__ = ("__weakref__", "_ids", "_origin", "_values")
+
+    _by_name = True  # see Record
+
+    def __init__(self, values: tuple[Any, ...], origin: Origin, ids: Mapping[int, int] = _NO_IDS) -> None:
+        self._values = values
+        self._origin = origin
+        self._ids = ids
+
+    def get_values(self) -> tuple[Any, ...]:
+        """Return the values, in order."""
+        return self._values
+
+    def get_fields(self) -> Fields:
+        """Return the names of the values, in order."""
+        return self._origin.fields
+
+    def get_message_id(self) -> Mapping[int, int]:
+        """Return the edge id for each root that the tuple belongs to; empty for an unanchored one."""
+        return self._ids
+
+    @property
+    def source_component(self) -> str:
+        """The id of the component that emitted the tuple."""
+        return self._origin.component
+
+    @property
+    def source_stream(self) -> str:
+        """The stream that it was emitted on."""
+        return self._origin.stream
+
+    @property
+    def source_task(self) -> int:
+        """The id of the task that emitted it."""
+        return self._origin.id
+
+    def select(self, fields: Fields | Iterable[str]) -> tuple[Any, ...]:
+        """Return the values of these fields, in their order."""
+        index = self._origin.fields.index
+        return tuple(self._values[index(name)] for name in fields)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values by name."""
+        return dict(zip(self._origin.fields.names, self._values, strict=True))
+
+    _asdict = as_dict  # as a namedtuple has it, which is what a row is on Spark
+
+    def __getitem__(self, key: int | str) -> Any:
+        return self._values[self._origin.fields.index(key) if isinstance(key, str) else key]
+
+    def __getattr__(self, name: str) -> Any:
+        # Only for names that are no attribute; a slot is asked for here before it is set (copy).
+        if name.startswith("__") or name in Tuple.__slots__:
+            raise AttributeError(name)
+        if name not in self._origin.fields:
+            said = f"a tuple of {self._origin!r} has no field {name!r}"
+            raise missing(Tuple, name, _IN_STORM, said) if _is_method(name) else AttributeError(said)
+        return self._values[self._origin.fields.index(name)]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def __repr__(self) -> str:
+        named = zip(self._origin.fields.names, tuple.__iter__(self._values), strict=True)
+        return f"Tuple({self._origin!r}, {quote(dict(named))})"
+
+
+def late_values(late: Tuple, fields: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return the values of a late tuple for the fields of a late stream, those of all inputs; None where its own has none."""
+    if late._origin.fields.names == fields:
+        return late._values
+    return tuple(map(late.as_dict().get, fields))
+
+
+def _is_method(name: str) -> bool:
+    """Whether a name that is no field is one of Storm's methods."""
+    return name in _IN_STORM or (name.startswith("get") and name[3:4].isupper())
+
+
+def is_tick(tuple: Tuple) -> bool:
+    """Whether a tuple is a tick, made by the clock every `topology.tick.tuple.freq.secs`. Source: `TupleUtils.isTick`."""
+    return tuple.source_component == SYSTEM and tuple.source_stream == TICK

@@ -1,0 +1,161 @@
+"""Wiring: what every worker knows of a topology; made on the driver, sent with the code.
+
+It is all that a Flow needs to send a tuple on (tasks.py), and a place to take its turn (stages.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from windowing.acking.pending import RetryPolicy
+from windowing.errors import ConfigError
+from windowing.execution.stages import Stages
+from windowing.schema.tuples import Fields, Origin, Tuple
+from windowing.spark.edges import NO_ROOTS, Roots
+from windowing.spark.exchange import max_future_ms, stream_name
+from windowing.spark.spouts import arrow_schema
+from windowing.topology.bolts import WindowedBolt
+from windowing.topology.components import TaskContext
+from windowing.topology.dead_letters import DEAD_LETTERS
+from windowing.topology.plan import Component
+from windowing.windows.executor import refuse_tables
+
+__all__ = [
+    "Arrival",
+    "ExecutionContext",
+    "Origins",
+    "wired",
+]
+
+
+@dataclass(frozen=True)
+class ExecutionContext:
+    """`schemas` and `sinks` go by `stream_name`: the fields of each stream, and the streams whose rows are kept.
+
+    `windows` are the windowed bolts by component id, with what Spark adds to their configuration. `acks` are the streams of
+    spouts, as (component, stream), whose batches are roots (edges.py), with the number of each.
+    """
+
+    stages: Stages
+    schemas: Mapping[str, pa.Schema]
+    sinks: frozenset[str]
+    retry: RetryPolicy
+    windows: Mapping[str, WindowedBolt]
+    acks: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    def component(self, name: str) -> Component:
+        """Return a component by its id."""
+        return self.stages.topology.components[name]
+
+    @cached_property
+    def task_ids(self) -> Mapping[str, range]:
+        """The ids of the tasks of each component."""
+        return self.stages.topology.task_ids
+
+    def context(self, component: str, task: int) -> TaskContext:
+        """Return what the task of this index is told of itself."""
+        topology = self.stages.topology
+        config = topology.config_of(component)
+        return TaskContext(component, task, self.component(component).parallelism, config, self.task_ids)
+
+    @cached_property
+    def phases(self) -> Mapping[tuple[str, int], int]:
+        """The phase of each windowed task, from 1, in the order of the plan."""
+        tasks = [
+            (name, task)
+            for name in self.stages.topology.order
+            if name in self.windows
+            for task in range(self.component(name).parallelism)
+        ]
+        return {task: phase for phase, task in enumerate(tasks, start=1)}
+
+    @cached_property
+    def rooted(self) -> frozenset[str]:
+        """The components that may be handed tuples with roots: some spout above them takes acks. Cost: one pass over the plan."""
+        found: set[str] = set()
+        for name in self.stages.topology.order:
+            reads = self.component(name).inputs
+            if any((read.component, read.stream) in self.acks or read.component in found for read in reads):
+                found.add(name)
+        return frozenset(found)
+
+    def letters(self, component: str) -> bool:
+        """Return whether somebody takes a component's dead letters: a sink, or a bolt."""
+        topology = self.stages.topology
+        return stream_name(component, DEAD_LETTERS) in self.sinks or bool(topology.readers(component, DEAD_LETTERS))
+
+
+class Arrival(Tuple):
+    """A Tuple with its phase, if it arrived in this batch (exchange.py), its roots, and its edge at this place (edges.py)."""
+
+    __slots__ = ("edge", "phase", "roots")
+
+    def __init__(
+        self, values: tuple[Any, ...], origin: Origin, phase: int = 0, roots: Roots = NO_ROOTS, edge: int = 0
+    ) -> None:
+        super().__init__(values, origin)
+        self.phase, self.roots, self.edge = phase, roots, edge
+
+    def get_message_id(self) -> Mapping[int, int]:
+        """Return the edge id for each root that the tuple belongs to; empty where no spout asks for acks."""
+        return dict.fromkeys(self.roots, self.edge)
+
+
+class Origins:
+    """The Origin of each (component, task, stream), made once."""
+
+    def __init__(self, wiring: ExecutionContext) -> None:
+        self._topology, self._task_ids = wiring.stages.topology, wiring.task_ids
+        self._known: dict[tuple[str, int, str], Origin] = {}
+
+    def __call__(self, component: str, task: int, stream: str) -> Origin:
+        key = (component, task, stream)
+        if key not in self._known:
+            fields = Fields(self._topology.components[component].outputs[stream].schema.names)
+            self._known[key] = Origin(component, task, fields, stream, self._task_ids)
+        return self._known[key]
+
+
+def wired(
+    stages: Stages, sinks: frozenset[str] = frozenset(), acks: Mapping[tuple[str, str], int] | None = None
+) -> ExecutionContext:
+    """Return the wiring of a plan whose streams of these names have a sink, and whose streams `acks` have roots.
+
+    Raises ConfigError for a bolt that keeps no tuples, though somebody waits for their acks, and for one that could not tell
+    tuples by their ids.
+    """
+    settings = stages.topology.config
+    retry = RetryPolicy.of(settings)
+    schemas: dict[str, pa.Schema] = {}
+    windows: dict[str, WindowedBolt] = {}
+    for name, component in stages.topology.components.items():
+        for stream, output in component.outputs.items():
+            schemas[stream_name(name, stream)] = arrow_schema(output.schema)
+        if component.window is not None:
+            config = component.window.config
+            bounded = replace(config, max_future_ms=max_future_ms(config)) if config.event_time else config
+            windows[name] = replace(component.window, name=name, config=bounded)
+            _require_channels(stages, component)
+    wiring = ExecutionContext(stages, schemas, sinks, retry, windows, acks or {})
+    for name in sorted(wiring.rooted & windows.keys()):
+        refuse_tables(windows[name].config, name)
+    return wiring
+
+
+def _require_channels(stages: Stages, component: Component) -> None:
+    """Refuse message ids of rows whose task is that of Spark's partition, which a row that comes again need not have."""
+    assert component.window is not None
+    name = component.window.config.message_id
+    for found in component.inputs if name is not None else ():
+        spout = stages.topology.components[found.component]
+        if spout.is_spout and spout.parallelism > 1:
+            raise ConfigError(
+                f"bolt {component.id!r} knows tuples again by message_id={name!r}, unique in each task of what it reads, and on "
+                f"Spark a row of spout {spout.id!r} has the task of its partition, which may be another when it comes again; give "
+                "the spout parallelism=1, which costs nothing here, and ids that are unique in all of it"
+            )

@@ -1,0 +1,189 @@
+"""Python's cycle collector during a turn: it looks at what is alive over and over while a turn makes what will live.
+
+A turn makes an object or more for each key and window, hardly any of them in a cycle; looking every 700 objects, as CPython does,
+took a fifth of the time of a turn of 500,000 rows. Every 50,000 costs next to nothing and still bounds what cycles of a bolt's
+own can hold.
+
+How many bytes Spark hands to Python at once: a limit whose price is paid for each row.
+
+Spark asks after every row how large the Arrow batch is by now, field by field; of a million rows of five columns that is more than
+a third of the time that it takes to hand them over. Without the limit it does not ask, and only the number of rows
+(`spark.sql.execution.arrow.maxRecordsPerBatch`) bounds a batch.
+
+    batch 0 of a run            with the limit: nobody knows yet how much a task takes
+    batch n, n-1 was small      without
+    batch n, n-1 was large      with: all that a task takes may be one Arrow batch, which ends at 2 GiB
+
+Law: the limit decides how rows are cut into Arrow batches, never what comes out. A batch that is many times the one before, and
+breaks for want of the limit, ends the query; the next start makes it again with the limit.
+
+The settings of a query: Spark copies the session's when a query starts, so they are set for that moment and put back.
+
+Shuffle partitions: as many as tasks. The time zone: by the name UTC, whatever else the session calls it (`Etc/UTC`, `Z`): Arrow's
+timestamps carry the name. The manager of checkpoint files, where the checkpoint lies on a local disk: Spark's default
+renames a file through Hadoop's FileContext, which starts a process (`readlink`) for every look at a file, 30 and more a batch, a
+third of a second; the manager that Spark takes for all file systems without a FileContext renames by a system call. On a local disk
+both replace a file in one step. Elsewhere, and where the user has chosen one, the choice stays.
+
+One query at a time has a checkpoint: a second start in this process is refused before it writes anything.
+
+Spark would stop the first query instead, whatever it is doing. A query of another process is found out by Spark alone, when
+both write one entry of its logs (failures.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+
+from windowing.errors import CheckpointError
+from windowing.spark.hadoop import Folder
+
+__all__ = [
+    "BY_RENAME",
+    "FILE_MANAGER",
+    "LIMIT",
+    "SMALL_BYTES",
+    "ArrowBatchLimit",
+    "seldom_collected",
+    "session_with",
+    "settings_of",
+    "take",
+]
+
+
+_OBJECTS = 50_000
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Let the collector look less often, in this process, until the end; one that is off stays off.
+
+    >>> with seldom_collected():
+    ...     gc.get_threshold()[0] >= 50_000
+    True
+    """
+    young, *older = gc.get_threshold()
+    gc.set_threshold(max(young, _OBJECTS) if young else 0, *older)
+    try:
+        yield
+    finally:
+        gc.set_threshold(young, *older)
+
+
+# -- How many bytes Spark hands to Python at once --------------------------------------------------------------------------------
+
+
+LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
+SMALL_BYTES = 128 << 20
+"""What the largest task of a batch may have taken, packed, for the next batch to go without the limit."""
+_NO_LIMIT = str(2**31 - 1)
+
+
+class ArrowBatchLimit:
+    """What is known of the sizes of a query's batches; one for each run."""
+
+    def __init__(self) -> None:
+        self._largest: int | None = None
+        self._users: bool | None = None
+
+    def took(self, largest: int | None) -> None:
+        """Take note of how many packed bytes the largest task of a batch took; None where no task took any."""
+        self._largest = largest or 0
+
+    @contextmanager
+    def of_batch(self, spark: SparkSession) -> Iterator[None]:
+        """Lift the limit for what is evaluated inside, unless the batch may be large or the user has set the limit."""
+        if self._largest is None or self._largest > SMALL_BYTES or self._is_users(spark):
+            yield
+            return
+        spark.conf.set(LIMIT, _NO_LIMIT)
+        try:
+            yield
+        finally:
+            spark.conf.unset(LIMIT)
+
+    def _is_users(self, spark: SparkSession) -> bool:
+        if self._users is None:
+            self._users = LIMIT in spark.conf.getAll
+        return self._users
+
+
+# -- The settings of a query -----------------------------------------------------------------------------------------------------
+
+
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_ZONE = "spark.sql.session.timeZone"
+
+_starting = threading.Lock()
+
+
+@contextmanager
+def settings_of(spark: SparkSession, checkpoint: str, partitions: int) -> Iterator[None]:
+    """Give the session, inside, the settings that a query on this checkpoint is to have; one query at a time."""
+    with (
+        _starting,
+        session_with(spark, {_PARTITIONS: str(partitions), _ZONE: "UTC", **_file_manager(spark, checkpoint)}),
+    ):
+        yield
+
+
+@contextmanager
+def session_with(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Give the session these settings inside, and its own back."""
+    conf = spark.conf
+    before = {name: conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, given in before.items():
+            conf.unset(name) if given is None else conf.set(name, given)
+
+
+def _file_manager(spark: SparkSession, checkpoint: str) -> dict[str, str]:
+    if spark.conf.get(FILE_MANAGER, None) is not None or not Folder(spark, checkpoint).is_local:
+        return {}
+    try:
+        cast(Any, spark.sparkContext._jvm).java.lang.Class.forName(BY_RENAME)
+    except Exception:  # another Spark may call it otherwise; py4j has no types
+        return {}
+    return {FILE_MANAGER: BY_RENAME}
+
+
+# -- One query at a time has a checkpoint ----------------------------------------------------------------------------------------
+
+
+_ENDING_S = 5.0
+
+_lock = threading.Lock()
+_taken: dict[str, threading.Event] = {}  # by the whole path of the checkpoint; whoever has set its event has left
+
+
+def take(spark: SparkSession, checkpoint: str) -> threading.Event:
+    """Take a checkpoint for a query of this process; it is free again when the returned event is set.
+
+    A query that is about to end is given some seconds. Raises CheckpointError where another one goes on. Cost: a look-up.
+    """
+    path = Folder(spark, checkpoint).path
+    until = time.monotonic() + _ENDING_S
+    while True:
+        with _lock:
+            holder = _taken.get(path)
+            if holder is None or holder.is_set():
+                _taken[path] = threading.Event()
+                return _taken[path]
+        if not holder.wait(until - time.monotonic()):
+            raise CheckpointError(
+                f"another query of this process writes to checkpoint {checkpoint}; one query at a time can have it: stop() that "
+                "one first, or give this one a checkpoint of its own"
+            )

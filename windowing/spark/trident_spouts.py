@@ -1,0 +1,271 @@
+"""Trident's own spouts as sources on Spark: batch, ITridentSpout, transactional and opaque partitioned ones, written in Python.
+
+    latestOffset   is_ready(7)? then the offset is 7                one process of the query, beside the driver
+    partitions     coordinator: metadata of 7 --> each task's emitter: rows of 7 --> ends of the partitions, stored
+    read           the rows of one task, as Arrow                    executors
+    commit         success(7): what is before is forgotten
+
+The offset in Spark's log is the number of the batch; its metadata is stored under that number in `records`, for an opaque spout
+learns what a batch was by emitting it. A spout is told the numbers of its own batches, from 1: with several sources they are not
+the txids. Laws: within a run a batch is emitted once, however often Spark plans it; rows and stored metadata are of the same
+emission; after a restart a batch that was not committed is emitted again, as the next attempt.
+
+All rows of such a spout go through that one process: for large inputs give a DataFrame or a PartitionedSpout.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+from windowing.acking.pending import RetryPolicy
+from windowing.errors import CheckpointError, FailedException, ReportedFailedException, cause_of, describe_error
+from windowing.spark.failures import Seal, marked
+from windowing.spark.spouts import arrow_schema
+from windowing.spark.state import decode_table
+from windowing.spark.trident_stages import packed
+from windowing.topology.components import TaskContext
+from windowing.trident.batch_effects import Fail
+from windowing.trident.coordinator import Readiness
+from windowing.trident.graph import SpoutNode
+from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.plan import TridentPlan
+from windowing.trident.processors import TridentOutput
+from windowing.trident.spout_executor import SendBatch, TridentSpoutCoordinator
+from windowing.trident.spouts import (
+    BatchSpoutExecutor,
+    CommitterEmitter,
+    IBatchSpout,
+    IOpaquePartitionedTridentSpout,
+    IPartitionedTridentSpout,
+    ITridentSpout,
+    OpaquePartitionedTridentSpoutExecutor,
+    PartitionedTridentSpoutExecutor,
+    SpoutBatch,
+    SpoutContext,
+)
+from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
+
+__all__ = [
+    "TridentSpoutReader",
+    "as_batches",
+    "spout_rows",
+]
+
+
+_log = logging.getLogger("windowing.spark")
+
+
+def as_batches(spout: Any) -> ITridentSpout | None:
+    """Return a spout as one of batches; None for one of single tuples, and for what is fed from outside."""
+    if isinstance(spout, IBatchSpout):
+        return BatchSpoutExecutor(spout)
+    if isinstance(spout, IPartitionedTridentSpout):
+        return PartitionedTridentSpoutExecutor(spout)
+    if isinstance(spout, IOpaquePartitionedTridentSpout):
+        return OpaquePartitionedTridentSpoutExecutor(spout)
+    return spout if isinstance(spout, ITridentSpout) else None
+
+
+def spout_rows(spark: SparkSession, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> DataFrame:
+    """Return the batches of a spout as a streaming DataFrame. `records` travels to the process that emits."""
+    format_name, seal = f"windowing_trident_{uuid4().hex}", Seal()
+
+    class TridentSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+        def schema(self) -> str:
+            return node.schema.ddl
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+            return TridentSpoutReader(plan, node, records, seal)
+
+    spark.dataSource.register(TridentSource)
+    return spark.readStream.format(format_name).load()
+
+
+class _Rows(InputPartition):
+    """What one task of the spout has emitted."""
+
+    def __init__(self, data: bytes, count: int) -> None:
+        self.data, self.count = data, count
+
+
+class _Opened:
+    """A spout at work: its coordinator, an emitter for each task, and where they keep what outlives the process."""
+
+    def __init__(self, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> None:
+        spout, name = as_batches(node.source.spout), str(node.source.name)
+        assert spout is not None
+        tasks = plan.group_of(node.number).parallelism
+        self.retry = RetryPolicy.of(plan.config)
+        self.state = TransactionalState(records, part_of(plan.name)).at(f"spouts/{part_of(name)}")
+        self.report = partial(_report, name)
+        contexts = [
+            SpoutContext(
+                self.state.at("emitter"), task, tasks, TaskContext(name, task, tasks, plan.config), self.report
+            )
+            for task in range(tasks)
+        ]
+        self.coordinator = TridentSpoutCoordinator(spout.get_coordinator(contexts[0]), self.state.at("coordinator"))
+        self.emitters = [spout.get_emitter(context) for context in contexts]
+
+    def close(self) -> None:
+        with ExitStack() as closing:
+            closing.callback(self.coordinator.close)
+            for emitter in self.emitters:
+                closing.callback(emitter.close)
+
+
+class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What Spark asks. Offsets are {"spout": name, "batch": number}. It travels to every task that reads, where it knows only its
+    fields; the spout is opened where batches are asked for, when the first one is."""
+
+    def __init__(self, plan: TridentPlan, node: SpoutNode, records: RecordStore, seal: Seal | None = None) -> None:
+        self._schema, self._name, self._seal = node.schema, str(node.source.name), seal
+        self._who = f"spout {self._name!r}"
+        self._given: tuple[TridentPlan, SpoutNode, RecordStore] | None = (plan, node, records)
+        self._opened: _Opened | None = None
+        self._made: tuple[TransactionAttempt, list[_Rows]] | None = None
+        self._told = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_given": None, "_opened": None, "_made": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the offset before the first batch."""
+        return self._offset(0)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how much a batch takes: what the spout makes of one."""
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Do nothing: the spout says when it has no batch."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the next batch if there is one, else `start`."""
+        with marked():
+            number = start["batch"] + 1
+            return self._offset(number) if self._spout.coordinator.is_ready(number) is Readiness.READY else start
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the rows of a batch, task by task. Raises FailedException if the spout has failed it as often as it may."""
+        number = end["batch"]
+        if start["batch"] == number:
+            return []
+        if self._made is None or self._made[0].txid != number:
+            with marked():
+                self._made = self._tried(number)
+        return list(self._made[1])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        assert isinstance(partition, _Rows)
+        if partition.count:
+            yield from decode_table(partition.data).cast(arrow_schema(self._schema)).to_batches()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Take note that a batch is done. Spark says so when it begins the next one, and perhaps again."""
+        number = end["batch"]
+        if self._made is None or self._made[0].txid != number or number <= self._told:
+            return  # of a life before this one: the next batch that is done forgets it too
+        self._told = number
+        with marked():
+            for emitter in self._spout.emitters:
+                emitter.success(self._made[0])
+            self._spout.coordinator.success(self._made[0])
+
+    def stop(self) -> None:
+        """Close the spout, at the end of the query."""
+        if self._opened is not None:
+            with marked():
+                self._opened.close()
+
+    @property
+    def _spout(self) -> _Opened:
+        if self._opened is None:
+            assert self._given is not None
+            self._opened = _Opened(*self._given)
+        return self._opened
+
+    def _tried(self, number: int) -> tuple[TransactionAttempt, list[_Rows]]:
+        """Emit a batch, attempt by attempt: Spark plans a batch before foreachBatch could try it again."""
+        failures = 0
+        while True:
+            attempt = self._attempt(number)
+            try:
+                return attempt, self._emitted(attempt)
+            except FailedException as problem:
+                if isinstance(problem, ReportedFailedException):
+                    self._spout.report(problem)
+                failures += 1
+                if self._spout.retry.is_last(failures):
+                    raise FailedException(
+                        f"{self._who}: batch {number} failed {failures} times; the last cause: {cause_of(problem)}. Repair that "
+                        "and start again from the checkpoint"
+                    ) from problem
+            time.sleep(self._spout.retry.delay_ms(failures) / 1000)
+
+    def _attempt(self, number: int) -> TransactionAttempt:
+        """Return the next attempt at a batch, and keep that it was begun.
+
+        Raises CheckpointError if the records are not those of the checkpoint: the spout would begin elsewhere than it ended.
+        """
+        state = self._spout.state
+        last, tries = state.read("begun") or [0, 0]
+        if number not in (last, last + 1):
+            raise CheckpointError(
+                f"{self._who} is asked for its batch {number}, but the last one in records is {last or 'none'}: they belong to "
+                "another checkpoint, or one of the two was lost or is an older copy; put back both from one copy, or begin with "
+                "a new checkpoint, new records and new states"
+            )
+        attempt = TransactionAttempt(number, tries + 1 if last == number else 0)
+        state.write({"begun": [attempt.txid, attempt.attempt]})
+        return attempt
+
+    def _emitted(self, attempt: TransactionAttempt) -> list[_Rows]:
+        batch = self._batch(attempt)
+        made = []
+        for emitter in self._spout.emitters:
+            output = TridentOutput(self._schema, self._spout.report)
+            emitter.emit_batch(batch, output)
+            rows = output.take()
+            made.append(_Rows(packed(self._who, self._schema, rows) if rows else b"", len(rows)))
+        for emitter in self._spout.emitters:
+            if isinstance(
+                emitter, CommitterEmitter
+            ):  # this emission is what the batch is, whatever becomes of this run
+                emitter.commit(attempt)
+        return made
+
+    def _batch(self, attempt: TransactionAttempt) -> SpoutBatch:
+        """Return what the coordinator says of a batch; it is refused where the metadata of a later one is stored."""
+        found = list(self._spout.coordinator.batch(attempt, None, None, None))
+        sent = [effect.batch for effect in found if isinstance(effect, SendBatch)]
+        for effect in found:
+            if isinstance(effect, Fail) and effect.reported is not None:
+                self._spout.report(effect.reported)
+        if not sent:
+            raise FailedException(f"{self._who}: {', '.join(each.cause for each in found if isinstance(each, Fail))}")
+        return sent[0]
+
+    def _offset(self, number: int) -> dict[str, Any]:
+        return {"spout": self._name, "batch": number}
+
+
+def _report(name: str, error: BaseException) -> None:
+    """Log what a spout reports; its process has no other way to the driver."""
+    _log.warning("spout %r reports %s", name, describe_error(error))

@@ -1,0 +1,241 @@
+"""map_state: a Trident state in a store, as what topologies take: a StateFactory.
+
+    map_state(SqliteStore("counts.db"), "counts")  --make_state(0, partitions=2)-->  OpaqueMap > [CachedMap >] rows in the file
+
+A factory is plain data (of a memory store: the store itself) and opens nothing until it makes a state, so that it can travel.
+
+store_of: a store by its address, for commands and settings. What an address needs is imported when it is given.
+
+memory:                            a MemoryStore of its own
+sqlite:counts.db, counts.db        a file, relative to the working folder; sqlite:/data/counts.db an absolute one
+postgresql://user:password@host/db     extra `postgres`
+redis://:password@host:6379/0          extra `redis`; rediss:// and unix:// too
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import PurePath
+from typing import Any, Protocol
+
+from windowing.errors import ConfigError, quote
+from windowing.stores.memory import MemoryStore
+from windowing.stores.remote import masked
+from windowing.stores.sqlite import SqliteStore
+from windowing.trident.fence import (
+    LEDGER,
+    AttemptLedger,
+    BackingMap,
+    Fence,
+    Owner,
+    PartitionId,
+    checked_state_name,
+    counted,
+)
+from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.maps import CachedMap, SnapshottableMap, map_of
+from windowing.trident.states import MapState, Snapshottable, StateCodec, TypedJson
+
+__all__ = [
+    "MapStateFactory",
+    "SnapshotFactory",
+    "Store",
+    "map_state",
+    "snapshot_state",
+    "store_of",
+]
+
+
+class Store(Protocol):
+    """Where states are kept; each state has a name of its own in it. It may have `identity(state)` too: a tuple of plain values
+    that is the same for every object that reaches the same rows; without it stores are compared by `==`."""
+
+    def open(self, place: PartitionId) -> BackingMap:
+        """Return the rows of one partition."""
+
+
+@dataclass(frozen=True)
+class MapStateFactory:
+    """The partitions of one map state. `cache` rows of each are kept in memory from batch to batch, 0: none. owner: who commits,
+    set by the runtime of a topology; None for who drives the state by hand."""
+
+    store: Store
+    name: str
+    kind: StateType
+    codec: StateCodec
+    cache: int = 0
+    owner: Owner | None = None
+
+    def __post_init__(self) -> None:
+        checked_state_name(self.name)
+        if isinstance(self.store, str | PurePath) or not callable(getattr(self.store, "open", None)):
+            raise ConfigError(
+                f"the store of the state {self.name} is a MemoryStore, a SqliteStore, ..., got {quote(self.store)}; give one, or "
+                "store_of(address)"
+            )
+        if not isinstance(self.kind, StateType):
+            raise ConfigError(
+                f"the kind of the state {self.name} must be a StateType, got {quote(self.kind)}; give StateType.OPAQUE, for one"
+            )
+        if self.cache < 0:
+            raise ConfigError(f"the state {self.name} was to cache {self.cache} rows; give 0 or more")
+
+    def make_state(self, partition: int, partitions: int) -> MapState:
+        """Return partition number `partition`, from 0, of `partitions`."""
+        if not 0 <= partition < partitions:
+            raise ConfigError(
+                f"the state {self.name} has no partition {partition} of {partitions}; they are numbered from 0"
+            )
+        backing = self.store.open(PartitionId(self.name, partition, partitions))
+        return map_of(self.kind, CachedMap(backing, self.cache) if self.cache else backing, self.codec, self.owner)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What is written to: the same for all factories of one state in one store."""
+        own = getattr(self.store, "identity", None)
+        return own(self.name) if callable(own) else (self.store, self.name)
+
+    def owned_by(self, owner: Owner) -> MapStateFactory:
+        """Return the same state, as this owner writes it."""
+        return replace(self, owner=owner)
+
+    def stored(self, partitions: int) -> list[tuple[PartitionId, Fence | None, int]]:
+        """Return the fence and the number of rows of the ledger and of each partition. Cost: a connection and a count for each."""
+        found = []
+        for partition in (LEDGER, *range(partitions)):
+            place = PartitionId(self.name, partition, partitions)
+            with closing(self.store.open(place)) as rows:
+                found.append((place, *counted(rows)))
+        return found
+
+    def mark(self, partitions: int) -> None:
+        """Leave a sign that the state was begun, for one whose rows have no fence; one that is there stays."""
+        with closing(self.ledger(partitions)) as ledger:
+            ledger.mark()
+
+    def ledger(self, partitions: int) -> AttemptLedger:
+        """Return where attempts are claimed, over a connection of its own; close it."""
+        backing = self.store.open(PartitionId(self.name, LEDGER, partitions))
+        return AttemptLedger(backing, self.kind, self.codec.name, self.owner)
+
+    def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
+        """Claim the next attempt at a batch, of this number at least, durably; for drivers without a coordinator, before the
+        attempt begins."""
+        with closing(self.ledger(partitions)) as ledger:
+            return ledger.claim(txid, at_least)
+
+
+@dataclass(frozen=True)
+class SnapshotFactory:
+    """The partitions of a state of one value; see MapStateFactory."""
+
+    values: MapStateFactory
+
+    @property
+    def kind(self) -> StateType:
+        """What the state makes of a batch that comes again."""
+        return self.values.kind
+
+    def make_state(self, partition: int, partitions: int) -> Snapshottable:
+        """Return partition number `partition`, from 0, of `partitions`."""
+        return SnapshottableMap(self.values.make_state(partition, partitions))
+
+    def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
+        """Claim the next attempt at a batch; see MapStateFactory."""
+        return self.values.claim_attempt(txid, partitions, at_least)
+
+    @property
+    def name(self) -> str:
+        """The name of the state."""
+        return self.values.name
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What is written to."""
+        return self.values.identity
+
+    def owned_by(self, owner: Owner) -> SnapshotFactory:
+        """Return the same state, as this owner writes it."""
+        return SnapshotFactory(self.values.owned_by(owner))
+
+    def stored(self, partitions: int) -> list[tuple[PartitionId, Fence | None, int]]:
+        """Return the fences and numbers of rows; see MapStateFactory."""
+        return self.values.stored(partitions)
+
+    def mark(self, partitions: int) -> None:
+        """Leave a sign that the state was begun; see MapStateFactory."""
+        self.values.mark(partitions)
+
+
+def map_state(
+    store: Store, name: str, kind: StateType = StateType.OPAQUE, *, codec: StateCodec | None = None, cache: int = 0
+) -> MapStateFactory:
+    """Return a map state. Raises ConfigError for a name that cannot be part of a table's or a key's.
+
+    >>> from windowing.stores.memory import MemoryStore
+    >>> from windowing.trident.states import ReplaceUpdater
+    >>> from windowing.trident.kinds import TransactionAttempt
+    >>> counts, first = map_state(MemoryStore(), "counts").make_state(0, partitions=1), TransactionAttempt(1, 0)
+    >>> counts.begin_commit(first); _ = counts.multi_update([("JFK",)], [ReplaceUpdater(3)]); counts.commit(first)
+    >>> counts.multi_get([("JFK",), ("LGA",)])
+    [3, None]
+    """
+    return MapStateFactory(store, name, kind, TypedJson() if codec is None else codec, cache)
+
+
+def snapshot_state(
+    store: Store, name: str, kind: StateType = StateType.OPAQUE, *, codec: StateCodec | None = None
+) -> SnapshotFactory:
+    """Return a state of one value; the arguments are those of `map_state`."""
+    return SnapshotFactory(map_state(store, name, kind, codec=codec))
+
+
+# -- store_of --------------------------------------------------------------------------------------------------------------------
+
+
+_REMOTE = {
+    "postgresql": ("postgres", "PostgresStore"),
+    "postgres": ("postgres", "PostgresStore"),
+    "redis": ("redis", "RedisStore"),
+    "rediss": ("redis", "RedisStore"),
+    "unix": ("redis", "RedisStore"),
+}
+
+
+def store_of(address: str | os.PathLike[str]) -> Store:
+    """Return the store at an address. Raises ConfigError for one that is none, or whose extra is not installed.
+
+    >>> store_of("postgresql://me:secret@127.0.0.1/db")
+    PostgresStore('postgresql://me:***@127.0.0.1/db')
+    """
+    if not isinstance(address, str | os.PathLike):
+        raise ConfigError(
+            f"the address of a store is text, got {quote(address)}; give the path of a SQLite file, postgresql://..., redis://... "
+            "or memory:"
+        )
+    scheme, colon, rest = str(address).partition(":")
+    if scheme == "memory" and colon and not rest:
+        return MemoryStore()
+    if rest.startswith("//") and scheme in _REMOTE:
+        return _remote(str(address), *_REMOTE[scheme])
+    path = rest if scheme == "sqlite" and colon else str(address)
+    if not path or "://" in path or path.startswith("//"):
+        raise ConfigError(
+            f"there is no store at {quote(masked(str(address)))}; give the path of a SQLite file, postgresql://..., redis://... "
+            "or memory:"
+        )
+    return SqliteStore(path)
+
+
+def _remote(address: str, module: str, name: str) -> Store:
+    try:
+        store: Any = getattr(import_module(f"windowing.stores.{module}"), name)
+    except ModuleNotFoundError as problem:
+        raise ConfigError(
+            f"the store at {masked(address)} needs the package {problem.name}; install windowing[{module}]"
+        ) from problem
+    made: Store = store(address)
+    return made

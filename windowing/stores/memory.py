@@ -1,0 +1,92 @@
+"""MemoryStore: states in one process, as long as the store object lives.
+
+Source: Storm's `MemoryMapState`, whose maps are global and leak from topology to topology.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
+from windowing.trident.kinds import TransactionAttempt
+
+__all__ = [
+    "MemoryStore",
+]
+
+
+class _Partition:
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.fence: Fence | None = None
+        self.rows: dict[bytes, StateRow] = {}
+
+
+class MemoryStore:
+    """All partitions of all states that are opened from this object; safe for threads.
+
+    >>> from windowing.trident.fence import Place
+    >>> MemoryStore().open(Place("counts", 0, 1)).multi_get([b"key"]).rows
+    [None]
+    """
+
+    in_this_process = True
+    """For drivers whose tasks are in other processes: they refuse it by name."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[tuple[str, int], _Partition] = {}
+
+    def open(self, place: PartitionId) -> MemoryMap:
+        """Return the rows of one partition."""
+        return MemoryMap(place, self._partitions.setdefault((place.state, place.partition), _Partition()))
+
+    def identity(self, state: str) -> tuple[Any, ...]:
+        """Return what the rows of a state are known by: this object and the name."""
+        return "memory", id(self), state
+
+
+class MemoryMap:
+    """One partition (BackingMap)."""
+
+    def __init__(self, place: PartitionId, partition: _Partition) -> None:
+        self.place = place
+        self._partition = partition
+
+    def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
+        with self._partition.lock:
+            fence, rows = self._partition.fence, self._partition.rows
+            left = {}
+            if (
+                undo is not None
+                and fence is not None
+                and (fence.attempt.txid, True) == (undo.txid, fence.attempt < undo)
+            ):
+                left = {key: row for key, row in rows.items() if row.txid == undo.txid}
+            return Reading(fence, [rows.get(key) for key in keys], left)
+
+    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
+        with self._partition.lock:
+            if claim is not None:
+                if self._partition.fence != claim.expected:
+                    return self._partition.fence
+                self._partition.fence = claim.fence
+            for key, row in rows.items():
+                if row is None:
+                    self._partition.rows.pop(key, None)
+                else:
+                    self._partition.rows[key] = row
+            return None
+
+    def items(self) -> Iterator[tuple[bytes, StateRow]]:
+        with self._partition.lock:
+            rows = sorted(self._partition.rows.items())
+        yield from rows
+
+    def count(self) -> int:
+        with self._partition.lock:
+            return len(self._partition.rows)
+
+    def close(self) -> None:
+        """Nothing: the rows live as long as the store."""

@@ -1,0 +1,467 @@
+"""The bytes of one page: a frame with its id, columns of scalars as JSON, and typed JSON for what is no scalar. No pickle.
+
+    frame    magic WNDP · version · crc32 · length · body
+    body     page id u64 · length u32 · zlib( JSON of times, numbers, kind, names, cells ) · typed payloads, if kind is "typed"
+
+Times and numbers are differences. Rows of scalars, which is what windows mostly hold, are one flat list of cells: they cost no
+Python call a value. `kind` says what they were: "scalars", "rows" (tuples of one width), "records" (dicts with the same keys),
+"named" (namedtuples, which come back as Records: read by attribute, name or position), "tuples" (topology
+Tuples, with a table of where they came from), "typed" (anything else that the core's codec knows).
+
+Where the pages of a persistent window lie: one SQLite file a task, or memory for tests.
+
+    page         id -> bytes                    never changed, only added and dropped
+    checkpoint   txid -> manifest, committed?   at most one committed, at most one prepared
+
+    prepare(7, manifest)    pages and manifest are durable; after a crash the coordinator says whether 7 is
+    commit(7)               committed again, or
+    rollback()              gone: then 6 still stands, with all its pages
+
+Laws: a page and a manifest are read as they were written, or a CorruptStateError names them; a file has one process; what
+`flush`, `prepare` and `commit` returned from survives kill -9 and loss of power.
+
+PersistentWindow: the window of one task in one file, as a State that takes part in checkpoints.
+
+    INITSTATE n    init(n)              the executor becomes that of checkpoint n, a new one for NEVER
+    PREPARE n      prepare_commit(n)    pages and manifest are durable
+    COMMIT n       commit(n)            the manifest counts; pages that it does not name are deleted
+    ROLLBACK       rollback()           what was prepared is gone; init comes next
+
+A driver performs the effects of `StatefulBoltExecutor` on it: Execute offers the tuple to `executor` and acks it at once, which
+takes effect with the commit. Law: what `init(n)` gives is what `prepare_commit(n)` had.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, chain, pairwise
+from pathlib import Path
+from typing import Any
+
+from windowing.codec import META_MAGIC, dumps, frame, loads, unframe
+from windowing.errors import CheckpointError, CorruptStateError, quote
+from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.rows import Record, record_type
+from windowing.schema.tuples import Fields, Origin, Tuple
+from windowing.stores.sqlite_files import checked_path, make_durable
+from windowing.topology.state import NEVER
+from windowing.windows.config import WindowConfig
+from windowing.windows.pages import CheckpointedPages, PageRows
+from windowing.windows.persistent import PersistentWindowedBoltExecutor
+
+__all__ = [
+    "PAGE_MAGIC",
+    "MemoryPages",
+    "PersistentWindow",
+    "SqlitePages",
+    "decode_page",
+    "encode_page",
+]
+
+
+PAGE_MAGIC = b"WNDP"
+_HEAD = struct.Struct(">QI")
+_SCALARS = {int, str, float, bool, type(None)}
+_MAX_INFLATED = 2**31
+
+_NO_TASKS: Mapping[str, range] = {}
+
+PageColumns = dict[str, Any]
+
+
+def encode_page(page_id: int, rows: PageRows) -> bytes:
+    """Return the bytes of a page. Raises TypeError for a payload that is not plain data. Cost: about 1 us a row of 3 numbers."""
+    columns, typed = _payload_columns(rows.payloads)
+    columns |= {"times": _differences(rows.timestamps), "numbers": _differences(rows.sequences)}
+    text = zlib.compress(json.dumps(columns, separators=(",", ":")).encode(), 1)
+    return frame(PAGE_MAGIC, _HEAD.pack(page_id, len(text)) + text + typed)
+
+
+def decode_page(page_id: int, blob: bytes, what: str, task_ids: Mapping[str, range] = _NO_TASKS) -> PageRows:
+    """Return the rows of `encode_page`; `what` names the page in the CorruptStateError, `task_ids` are today's."""
+    body = unframe(PAGE_MAGIC, blob, what)
+    try:
+        stored_id, size = _HEAD.unpack_from(body)
+        if stored_id != page_id:
+            raise CorruptStateError(f"{what} holds page {stored_id} instead; restore from a copy, nothing was reset")
+        split = _HEAD.size + size
+        columns = json.loads(_inflated(body[_HEAD.size : split], what))
+        payloads = _payloads(columns, body[split:], what, task_ids)
+        return PageRows(list(accumulate(columns["times"])), payloads, list(accumulate(columns["numbers"])))
+    except (zlib.error, struct.error, ValueError, KeyError, TypeError, IndexError) as problem:
+        raise CorruptStateError(f"{what} cannot be read: {problem}; nothing was reset") from problem
+
+
+def _inflated(data: bytes, what: str) -> bytes:
+    inflater = zlib.decompressobj()
+    text = inflater.decompress(data, _MAX_INFLATED)
+    if inflater.unconsumed_tail or not inflater.eof:
+        raise CorruptStateError(f"{what} does not inflate to at most {_MAX_INFLATED} bytes; nothing was reset")
+    return text
+
+
+def _differences(numbers: Sequence[int]) -> list[int]:
+    return [*numbers[:1], *(two - one for one, two in pairwise(numbers))]
+
+
+def _payload_columns(payloads: list[Any]) -> tuple[PageColumns, bytes]:
+    """Return payloads as columns, and as bytes what does not fit into them."""
+    kinds = set(map(type, payloads))
+    if kinds <= _SCALARS:
+        return {"kind": "scalars", "cells": payloads}, b""
+    if kinds == {tuple} and (cells := _cells(payloads)) is not None:
+        return {"kind": "rows", "width": len(payloads[0]), "cells": cells}, b""
+    if kinds == {dict} and (cells := _record_cells(payloads)) is not None:
+        return {"kind": "records", "names": list(payloads[0]), "cells": cells}, b""
+    if all(issubclass(kind, Tuple) for kind in kinds):
+        return _tuple_columns(payloads)
+    if any(hasattr(kind, "_fields") for kind in kinds):
+        return _named_columns(payloads)
+    return {"kind": "typed"}, dumps(payloads)
+
+
+def _cells(rows: list[Any]) -> list[Any] | None:
+    """Return the values of all rows, row by row, if they are scalars in rows of one width, and not of none."""
+    if len(set(map(len, rows))) > 1 or not rows[0]:
+        return None
+    cells = list(chain.from_iterable(rows))
+    return cells if set(map(type, cells)) <= _SCALARS else None
+
+
+def _record_cells(records: list[dict[Any, Any]]) -> list[Any] | None:
+    names = list(records[0])
+    if set(map(type, names)) != {str} or any(list(each) != names for each in records):
+        return None
+    return _cells([each.values() for each in records])
+
+
+def _tuple_columns(tuples: list[Tuple]) -> tuple[PageColumns, bytes]:
+    """Return tuples of a topology: where each came from, by number, and their values. Their anchors are left behind."""
+    numbers: dict[tuple[str, int, str, tuple[str, ...]], int] = {}
+    origins = [
+        numbers.setdefault(
+            (each.source_component, each._origin.task, each.source_stream, tuple(each.get_fields())), len(numbers)
+        )
+        for each in tuples
+    ]
+    values, typed = _payload_columns([tuple(each.get_values()) for each in tuples])
+    return {"kind": "tuples", "table": list(numbers), "origins": origins, "values": values}, typed
+
+
+def _named_columns(rows: list[Any]) -> tuple[PageColumns, bytes]:
+    """Return namedtuples: the names of each, by number, and their values."""
+    numbers: dict[tuple[str, ...], int] = {}
+    named = []
+    for row in rows:
+        names = row._positions if isinstance(row, Record) else getattr(row, "_fields", None)
+        if names is None:
+            raise TypeError(
+                f"a window holds rows with names and one without: {quote(row)}; emit rows of one kind to a bolt with "
+                "max_events_in_memory"
+            )
+        named.append(numbers.setdefault(tuple(names), len(numbers)))
+    values, typed = _payload_columns(list(map(tuple, rows)))
+    return {"kind": "named", "table": list(numbers), "named": named, "values": values}, typed
+
+
+def _payloads(columns: PageColumns, typed: bytes, what: str, task_ids: Mapping[str, range] = _NO_TASKS) -> list[Any]:
+    match columns["kind"]:
+        case "scalars":
+            return list(columns["cells"])
+        case "rows":
+            return _by_width(columns["cells"], columns["width"])
+        case "records":
+            names = columns["names"]
+            return [dict(zip(names, row, strict=True)) for row in _by_width(columns["cells"], len(names))]
+        case "named":
+            makers = [record_type(tuple(names))._make for names in columns["table"]]
+            values = _payloads(columns["values"], typed, what)
+            return [makers[number](row) for row, number in zip(values, columns["named"], strict=True)]
+        case "tuples":
+            table = [
+                Origin(component, task, Fields(fields), stream, task_ids)
+                for component, task, stream, fields in columns["table"]
+            ]
+            values = _payloads(columns["values"], typed, what)
+            return [Tuple(row, table[number]) for row, number in zip(values, columns["origins"], strict=True)]
+        case "typed":
+            return list(loads(typed, what))
+    raise CorruptStateError(f"{what} has payloads of kind {columns['kind']!r}; use the version that wrote it")
+
+
+def _by_width(cells: list[Any], width: int) -> list[Any]:
+    each = iter(cells)
+    return list(zip(*[each] * width, strict=True))
+
+
+# -- Where the pages of a persistent window lie ----------------------------------------------------------------------------------
+
+
+_SCHEMA = """
+    CREATE TABLE IF NOT EXISTS page (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS checkpoint (txid INTEGER PRIMARY KEY, committed INTEGER NOT NULL, body BLOB NOT NULL);
+"""
+_COMMIT_EVERY = 64  # pages: the log of an open transaction cannot be reused, so it must not grow with the window
+
+
+class MemoryPages:
+    """A PageStore in memory, for tests: pages are bytes, as on disk.
+
+    >>> pages = MemoryPages()
+    >>> pages.write(0, Rows([1, 5], ["a", ("b", 2)], [0, 1])); pages.read(0)
+    Rows(timestamps=[1, 5], payloads=['a', ('b', 2)], sequences=[0, 1])
+    """
+
+    def __init__(self) -> None:
+        self._bodies: dict[int, bytes] = {}
+
+    def write(self, page_id: int, rows: PageRows) -> None:
+        if page_id in self._bodies:
+            raise CheckpointError(_written_twice(f"page {page_id}"))
+        self._bodies[page_id] = encode_page(page_id, rows)
+
+    def read(self, page_id: int) -> PageRows:
+        body = self._bodies.get(page_id)
+        if body is None:
+            raise CorruptStateError(f"page {page_id} is missing; nothing was reset")
+        return decode_page(page_id, body, f"page {page_id}")
+
+    def drop(self, page_ids: Collection[int]) -> None:
+        for page_id in page_ids:
+            self._bodies.pop(page_id, None)
+
+    def flush(self) -> None:
+        """Memory is as durable as it gets."""
+
+    def ids(self) -> list[int]:
+        return list(self._bodies)
+
+
+class SqlitePages:
+    """A PageStore in a SQLite file, with the manifests of one task's checkpoints. Close it, or use it in a `with`.
+
+    `path` is made if it is not there; without one it is a temporary file, gone with the object. Raises CheckpointError if another
+    process has the file or it cannot be written, CorruptStateError for damage. Cost: a page is one row; a sync of the disk every
+    64 pages and at each flush.
+
+    >>> import tempfile, os
+    >>> with tempfile.TemporaryDirectory() as folder, SqlitePages(os.path.join(folder, "count-0.pages")) as pages:
+    ...     pages.write(0, Rows([1], [{"n": 1}], [0]))
+    ...     pages.prepare(1, {"pages": [0]}); pages.commit(1)
+    ...     pages.read(0).payloads, pages.committed()
+    ([{'n': 1}], (1, {'pages': [0]}))
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.name = "a temporary file" if path is None else str(checked_path(path, "the pages of a window"))
+        self.task_ids: Mapping[str, range] = {}
+        """The ids of the tasks that tuples of a topology come from: not stored, for they are those of the topology now."""
+        self._uncommitted = 0
+        with self._blame("it cannot be opened"):
+            self._db = sqlite3.connect("" if path is None else path, isolation_level=None, timeout=1.0)
+        try:
+            with self._blame("it cannot be opened"):
+                # One process a file: the lock is taken by the first transaction and kept until the file is closed.
+                self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+                make_durable(self._db)
+                self._db.executescript(_SCHEMA)
+                self._db.execute("BEGIN EXCLUSIVE")  # who only reads would hold up a commit
+        except BaseException:
+            self._db.close()
+            raise
+
+    def __enter__(self) -> SqlitePages:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; what was not flushed is gone, as after a crash."""
+        if self._db.in_transaction:
+            self._db.rollback()
+        self._db.close()
+
+    # -- pages -----------------------------------------------------------------------------------------------------------
+
+    def write(self, page_id: int, rows: PageRows) -> None:
+        body = encode_page(page_id, rows)
+        with self._blame(f"page {page_id} cannot be written"):
+            try:
+                self._db.execute("INSERT INTO page VALUES (?, ?)", (page_id, body))
+            except sqlite3.IntegrityError:
+                raise CheckpointError(_written_twice(self._page(page_id))) from None
+        self._uncommitted += 1
+        if self._uncommitted >= _COMMIT_EVERY:
+            self.flush()
+
+    def read(self, page_id: int) -> PageRows:
+        with self._blame(f"page {page_id} cannot be read"):
+            row = self._db.execute("SELECT CAST(body AS BLOB) FROM page WHERE id = ?", (page_id,)).fetchone()
+        if row is None:
+            raise CorruptStateError(
+                f"{self._page(page_id)} is missing; restore the file from a copy, nothing was reset"
+            )
+        return decode_page(page_id, row[0], self._page(page_id), self.task_ids)
+
+    def drop(self, page_ids: Collection[int]) -> None:
+        with self._blame("pages cannot be dropped"):
+            self._db.executemany("DELETE FROM page WHERE id = ?", [(page_id,) for page_id in page_ids])
+
+    def flush(self) -> None:
+        with self._blame("it cannot be written"):
+            self._db.execute("COMMIT")
+            self._db.execute("BEGIN IMMEDIATE")
+        self._uncommitted = 0
+
+    def ids(self) -> list[int]:
+        with self._blame("its pages cannot be listed"):
+            return [page_id for (page_id,) in self._db.execute("SELECT id FROM page ORDER BY id")]
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, txid: int, manifest: Any) -> None:
+        """Keep a manifest beside the committed one, in place of any other that was prepared; durable on return."""
+        body = frame(META_MAGIC, dumps([txid, manifest]))
+        with self._blame(f"checkpoint {txid} cannot be written"):
+            self._db.execute("DELETE FROM checkpoint WHERE NOT committed")
+            try:
+                self._db.execute("INSERT INTO checkpoint VALUES (?, 0, ?)", (txid, body))
+            except sqlite3.IntegrityError:
+                raise CheckpointError(f"{self.name}: checkpoint {txid} is committed; prepare a later one") from None
+        self.flush()
+
+    def commit(self, txid: int) -> None:
+        """Make the manifest that was prepared the one that counts, and forget all others; durable on return, idempotent."""
+        if not any(held == txid for held, _ in self._checkpoints()):
+            raise CheckpointError(
+                f"{self.name}: checkpoint {txid} was never prepared, there is {self._checkpoints()}; roll back to what is "
+                "committed, or restore the file from a copy"
+            )
+        with self._blame(f"checkpoint {txid} cannot be committed"):
+            self._db.execute("UPDATE checkpoint SET committed = 1 WHERE txid = ?", (txid,))
+            self._db.execute("DELETE FROM checkpoint WHERE txid != ?", (txid,))
+        self.flush()
+
+    def rollback(self) -> None:
+        """Forget the manifest that was prepared, if there is one; durable on return."""
+        with self._blame("a checkpoint cannot be rolled back"):
+            self._db.execute("DELETE FROM checkpoint WHERE NOT committed")
+        self.flush()
+
+    def committed(self) -> tuple[int, Any] | None:
+        """Return (txid, manifest) of the committed checkpoint, None before the first. Raises CorruptStateError for damage."""
+        with self._blame("its checkpoint cannot be read"):
+            row = self._db.execute("SELECT txid, CAST(body AS BLOB) FROM checkpoint WHERE committed").fetchone()
+        if row is None:
+            return None
+        what = f"{self.name}: checkpoint {row[0]}"
+        txid, manifest = loads(unframe(META_MAGIC, row[1], what), what)
+        if txid != row[0]:
+            raise CorruptStateError(f"{what} holds checkpoint {txid} instead; restore from a copy, nothing was reset")
+        return txid, manifest
+
+    def _checkpoints(self) -> list[tuple[int, int]]:
+        with self._blame("its checkpoints cannot be read"):
+            return list(self._db.execute("SELECT txid, committed FROM checkpoint ORDER BY txid"))
+
+    # -- errors ----------------------------------------------------------------------------------------------------------
+
+    def _page(self, page_id: int) -> str:
+        return f"{self.name}: page {page_id}"
+
+    @contextmanager
+    def _blame(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as problem:
+            hint = (
+                "it is in use by another process: one task has one file" if "locked" in str(problem) else str(problem)
+            )
+            raise CheckpointError(f"{self.name}: {what}: {hint}; nothing was reset") from problem
+        except sqlite3.DatabaseError as problem:
+            raise CorruptStateError(
+                f"{self.name}: {what}: {problem}; restore the file from a copy, nothing was reset"
+            ) from problem
+
+
+def _written_twice(what: str) -> str:
+    return (
+        f"{what} is already written, and pages never change; restore the machine from its checkpoint (None for a new one) "
+        "before it gets tuples"
+    )
+
+
+# -- PersistentWindow ------------------------------------------------------------------------------------------------------------
+
+
+class PersistentWindow:
+    """One task's window on disk; a context manager that closes the file.
+
+    `path` is the file of this task alone, None for a temporary one; `pages` is given where somebody else opens and closes it.
+    Raises CheckpointError and CorruptStateError as SqlitePages does, ConfigError for a bolt without `max_events_in_memory`.
+    """
+
+    def __init__(
+        self,
+        config: WindowConfig,
+        path: str | Path | None = None,
+        streams: Sequence[str] = (DEFAULT_STREAM,),
+        component: str = "bolt",
+        *,
+        pages: CheckpointedPages | None = None,
+    ) -> None:
+        self._owned = pages is None
+        self.pages: CheckpointedPages = SqlitePages(path) if pages is None else pages
+        try:
+            self.executor = PersistentWindowedBoltExecutor(config, self.pages, streams, component)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> PersistentWindow:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, unless the pages were given; what is not prepared is gone."""
+        if self._owned:
+            self.pages.close()
+
+    @property
+    def committed_txid(self) -> int:
+        """The txid committed last, NEVER before the first."""
+        found = self.pages.committed()
+        return NEVER if found is None else found[0]
+
+    def init(self, txid: int) -> None:
+        """Make the executor that of checkpoint `txid`. Raises CheckpointError if another is the committed one."""
+        found = self.pages.committed()
+        held = NEVER if found is None else found[0]
+        if held != txid:
+            raise CheckpointError(
+                f"{self.pages.name} holds checkpoint {held}, the coordinator goes on from {txid}; restore the files of all "
+                "tasks and the checkpoint record from one copy, or, if this bolt is new in its topology, begin with new states; "
+                "nothing was reset"
+            )
+        self.executor.restore(None if found is None else found[1])
+
+    def prepare_commit(self, txid: int) -> None:
+        """Make the window as it is durable under `txid`. Cost: the pages that changed, and six numbers a page."""
+        self.pages.prepare(txid, self.executor.prepare())
+
+    def commit(self, txid: int) -> None:
+        """Make what was prepared under `txid` what a restart begins with; done twice it is done once."""
+        self.pages.commit(txid)
+        self.executor.committed()
+
+    def rollback(self) -> None:
+        """Forget what was prepared; the executor takes tuples again after `init`."""
+        self.pages.rollback()

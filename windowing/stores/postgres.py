@@ -1,0 +1,278 @@
+"""PostgresStore: states in PostgreSQL, by psycopg 3 (extra `postgres`).
+
+    table <state>           partition, key, txid, value, previous, crc      one row a key
+    table <state>_fences    partition, txid, attempt, record                one row a partition
+
+A read is one statement, so it sees one moment. A commit is one statement too: the fence is compared and written first, and the rows
+are written only if it was the expected one; it is its own transaction, durable when it answers (`synchronous_commit` is switched on
+where it is off). Names of tables are checked identifiers, everything else is bound.
+
+No call waits longer than the patience: lock, statement and idle timeouts are set in the server, and an answer that does not come,
+from a server that was stopped or through a network that is silent, is given up here.
+
+Cost: one round trip a read, one a commit, whatever the number of keys. Undoing an attempt scans the partition, in retries only.
+"""
+
+from __future__ import annotations
+
+import math
+import selectors
+import time
+import zlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import psycopg
+from psycopg import sql
+
+from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError
+from windowing.stores.remote import Remote, checked_address, masked
+from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
+from windowing.trident.kinds import TransactionAttempt
+
+__all__ = [
+    "PostgresMap",
+    "PostgresStore",
+]
+
+
+_PAGE = 1000
+_FENCE, _ROW, _LEFT = range(3)
+
+_Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)  # the cheapest to make
+_GRACE_S = 0.25
+"""The server's own timeouts come first: their errors say what was waited for."""
+_SET = """
+    SELECT set_config(name, CASE WHEN name = 'synchronous_commit' THEN 'on' ELSE %(patience_ms)s::text END, false) FROM pg_settings
+    WHERE name = 'synchronous_commit' AND setting = 'off'
+    OR name IN ('lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout')
+    AND (setting = '0' OR setting::bigint > %(patience_ms)s::bigint)
+"""
+_CREATE = """
+    CREATE TABLE IF NOT EXISTS {fences} (
+        partition integer PRIMARY KEY, txid bigint NOT NULL, attempt bigint NOT NULL, record bytea NOT NULL
+    );
+    CREATE TABLE IF NOT EXISTS {rows} (
+        partition integer NOT NULL, key bytea NOT NULL, txid bigint NOT NULL, value bytea, previous bytea, crc bigint NOT NULL,
+        PRIMARY KEY (partition, key)
+    )
+"""
+_READ = """
+    SELECT 0 AS what, record AS key, txid, NULL::bytea AS value, NULL::bytea AS previous, 0::bigint AS crc
+    FROM {fences} WHERE partition = %(partition)s
+    UNION ALL
+    SELECT 1, key, txid, value, previous, crc FROM {rows} WHERE partition = %(partition)s AND key = ANY(%(keys)s::bytea[])
+"""
+_LEFT_BY = """
+    UNION ALL
+    SELECT 2, key, txid, value, previous, crc FROM {rows} WHERE partition = %(partition)s AND txid = %(txid)s AND EXISTS (
+        SELECT FROM {fences} WHERE partition = %(partition)s AND txid = %(txid)s AND attempt < %(attempt)s)
+"""
+_CLAIMED_FIRST = """
+    INSERT INTO {fences} VALUES (%(partition)s, %(txid)s, %(attempt)s, %(record)s) ON CONFLICT DO NOTHING RETURNING 1
+"""
+_CLAIMED = """
+    UPDATE {fences} SET txid = %(txid)s, attempt = %(attempt)s, record = %(record)s
+    WHERE partition = %(partition)s AND record = %(expected)s RETURNING 1
+"""
+_UNCLAIMED = "SELECT 1"
+_WRITE = """
+    WITH claimed AS ({claimed}), gone AS (
+        DELETE FROM {rows} WHERE partition = %(partition)s AND key = ANY(%(gone)s::bytea[]) AND EXISTS (SELECT FROM claimed)
+    ), put AS (
+        INSERT INTO {rows} (partition, key, txid, value, previous, crc)
+        SELECT %(partition)s, * FROM unnest(
+            %(keys)s::bytea[], %(txids)s::bigint[], %(values)s::bytea[], %(previous)s::bytea[], %(crcs)s::bigint[]
+        ) WHERE EXISTS (SELECT FROM claimed)
+        ON CONFLICT (partition, key) DO UPDATE
+        SET txid = EXCLUDED.txid, value = EXCLUDED.value, previous = EXCLUDED.previous, crc = EXCLUDED.crc
+    )
+    SELECT count(*) FROM claimed
+"""
+_COUNT = "SELECT count(*) FROM {rows} WHERE partition = %(partition)s"
+_PAGE_OF = """
+    SELECT key, txid, value, previous, crc FROM {rows} WHERE partition = %(partition)s AND key > %(after)s
+    ORDER BY key LIMIT %(limit)s
+"""
+
+
+@dataclass(frozen=True, repr=False)
+class PostgresStore:
+    """A database, by URL or connection string; the tables of a state are made in the first schema of the search path.
+
+    Its repr, and errors, show the address without its password.
+    """
+
+    url: str
+    patience_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        checked_address(self.url, self.patience_s, "postgresql://user:password@host:5432/database")
+
+    def open(self, place: PartitionId) -> PostgresMap:
+        """Return the rows of one partition, over a connection of its own."""
+        return PostgresMap(self.url, place, self.patience_s)
+
+    def identity(self, state: str) -> tuple[Any, ...]:
+        """Return what the rows of a state are known by: server, database, schema and table, by whatever user. Other names of one
+        server are told apart by the fence only."""
+        try:
+            found = psycopg.conninfo.conninfo_to_dict(self.url)
+        except psycopg.ProgrammingError:
+            return "postgres", self.url, state
+        host = str(found.get("hostaddr") or found.get("host") or "").lower()
+        where = ("127.0.0.1" if host == "localhost" else host, str(found.get("port") or 5432))
+        return "postgres", *where, found.get("dbname") or found.get("user"), found.get("options"), state
+
+    def __repr__(self) -> str:
+        return f"PostgresStore({masked(self.url)!r})"
+
+
+class _Bounded(psycopg.Connection[Any]):
+    """A connection whose answers are waited for until `deadline`, by the monotonic clock; psycopg's own would wait for ever."""
+
+    deadline = math.inf
+
+    def wait(self, gen: Generator[Any, Any, Any], *_: Any, **__: Any) -> Any:
+        """Do what psycopg wants done: its generators say what they wait for, and are told what is ready."""
+        try:
+            wanted = next(gen)
+            with _Selector() as selector:
+                selector.register(self.pgconn.socket, wanted)  # the numbers for reading and writing are the same
+                while True:
+                    left_s = None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic())
+                    ready = selector.select(left_s)
+                    if not ready:
+                        raise psycopg.OperationalError("no answer came from the server")
+                    if (next_wanted := gen.send(ready[0][1])) != wanted:
+                        wanted = next_wanted
+                        selector.modify(self.pgconn.socket, wanted)
+        except StopIteration as end:
+            return end.value
+
+
+class PostgresMap(Remote):
+    """One partition (BackingMap)."""
+
+    lost: ClassVar[tuple[type[Exception], ...]] = (psycopg.OperationalError, psycopg.InterfaceError)
+
+    def __init__(self, url: str, place: PartitionId, patience_s: float) -> None:
+        super().__init__(url, place, patience_s)
+        self._db: _Bounded | None = None
+        self._names = {"rows": sql.Identifier(place.state), "fences": sql.Identifier(f"{place.state}_fences")}
+        try:
+            psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.ProgrammingError:
+            raise ConfigError(
+                f"the address of the store of {place} is none of a PostgreSQL database (not shown, for it may hold a password); "
+                "write postgresql://user:password@host:5432/database"
+            ) from None  # the cause would show it
+
+    def _connect(self) -> None:
+        if self._db is None:
+            given = psycopg.conninfo.conninfo_to_dict(self._url)
+            wait_s = max(2, math.ceil(self._left_s()))
+            asked_s = str(given.pop("connect_timeout", ""))
+            wanted: dict[str, Any] = {  # without these a connection that died in silence is waited for for hours
+                "connect_timeout": min(wait_s, int(asked_s)) if asked_s.isdigit() and int(asked_s) else wait_s,
+                "keepalives_idle": 10,
+                "keepalives_interval": 5,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 1000 * wait_s,
+                **given,
+            }
+            db = _Bounded.connect(psycopg.conninfo.make_conninfo(**wanted), autocommit=True)
+            try:
+                db.deadline = self._deadline + _GRACE_S
+                self._prepare(db)
+            except BaseException:
+                db.close()
+                raise
+            self._db = db
+
+        self._db.deadline = self._deadline + _GRACE_S
+
+    def _prepare(self, db: psycopg.Connection[Any]) -> None:
+        db.execute(_SET, {"patience_ms": max(1, int(1000 * self._patience_s))})
+        name = sql.SQL("SELECT to_regclass({})").format(self._names["fences"].as_string(db))
+        if db.execute(name).fetchone() == (None,):
+            with db.transaction():  # one at a time: two that create a table at once would collide
+                db.execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(self.place.state.encode()),))
+                db.execute(sql.SQL(_CREATE).format(**self._names))
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    def _read(self, keys: Sequence[bytes], undo: TransactionAttempt | None) -> Reading:
+        query = sql.SQL(_READ if undo is None else _READ + _LEFT_BY)
+        txid, attempt = undo or (0, 0)
+        fence, rows = None, ({}, {})  # type: tuple[None | Fence, tuple[dict[bytes, StateRow], dict[bytes, StateRow]]]
+        for what, key, *row in self._all(query, keys=list(keys), txid=txid, attempt=attempt):
+            if what == _FENCE:
+                fence = Fence.of(key, self.place)
+            else:
+                rows[what == _LEFT][key] = StateRow.sound(self.place, key, *row)
+        return Reading(fence, [rows[0].get(key) for key in keys], rows[1])
+
+    def _write(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
+        put = sorted((key, row) for key, row in rows.items() if row is not None)
+        bound: dict[str, Any] = {
+            "keys": [key for key, _ in put],
+            "txids": [row.txid for _, row in put],
+            "values": [row.value for _, row in put],
+            "previous": [row.previous for _, row in put],
+            "crcs": [row.checksum(self.place, key) for key, row in put],
+            "gone": [key for key, row in rows.items() if row is None],
+        }
+        claimed = _UNCLAIMED
+        if claim is not None:
+            txid, attempt = claim.fence.attempt
+            bound |= {"txid": txid, "attempt": attempt, "record": claim.fence.record()}
+            claimed = _CLAIMED_FIRST
+            if claim.expected is not None:
+                claimed, bound["expected"] = _CLAIMED, claim.expected.record()
+        query = sql.SQL(_WRITE.replace("{claimed}", claimed))
+        ((written,),) = self._all(query, **bound)
+        return None if written else self._read([], None).fence
+
+    def items(self) -> Iterator[tuple[bytes, StateRow]]:
+        after = b""  # no key is empty
+        while page := self._patiently(partial(self._all, sql.SQL(_PAGE_OF), after=after, limit=_PAGE)):
+            yield from ((row[0], StateRow.sound(self.place, *row)) for row in page)
+            after = page[-1][0]
+
+    def count(self) -> int:
+        ((rows,),) = self._patiently(partial(self._all, sql.SQL(_COUNT)))
+        return int(rows)
+
+    def _all(self, query: sql.SQL, **bound: Any) -> list[tuple[Any, ...]]:
+        assert self._db is not None
+        found = self._db.execute(query.format(**self._names), {"partition": self.place.partition, **bound}, binary=True)
+        return found.fetchall()
+
+    def _refused(self, problem: Exception) -> WindowingError | None:
+        told, where = self._told(problem), masked(self._url)
+        if "authentication failed" in told or "no password supplied" in told:
+            return ConfigError(
+                f"PostgreSQL at {where} refuses the user: {told}; give the user and password of the database"
+            )
+        if isinstance(problem, psycopg.errors.IdleInTransactionSessionTimeout):
+            return StoreUnavailableError(
+                f"PostgreSQL at {where} ended the connection of the state {self.place}: {told}"
+            )
+        if isinstance(problem, psycopg.errors.InsufficientPrivilege | psycopg.errors.ReadOnlySqlTransaction):
+            return ConfigError(
+                f"the state {self.place} cannot be written at {where}: {told}; give a user who may create and write its tables"
+            )
+        if isinstance(
+            problem, psycopg.ProgrammingError | psycopg.DataError | psycopg.IntegrityError | psycopg.InternalError
+        ):
+            return CorruptStateError(
+                f"the tables of the state {self.place} at {where} are not ours, or damaged: {told}; restore them from a copy, or "
+                "give the state another name; nothing was reset"
+            )
+        return None

@@ -1,0 +1,214 @@
+"""RedisStore: states in Redis, by redis-py (extra `redis`).
+
+    windowing:{<state>/<partition>}:fence     hash: record, txid, attempt, rows (how many there are)
+    windowing:{<state>/<partition>}:rows      hash: key -> crc, txid, value, previous
+    windowing:{<state>/<partition>}:touched   set: the keys that the fence's txid wrote
+
+A read is one script, a commit is one script: Redis runs a script alone, and writes its effects to its log as one. The three keys of
+a partition are in one slot of a cluster.
+
+How durable a commit is, is the server's setting: with `appendonly yes` and `appendfsync always` it is on the disk when it answers;
+with `everysec` a crash of the machine loses up to about a second of commits, fence included, without a word. Rows that were
+evicted are noticed by their number: a server for states must not evict (`maxmemory-policy noeviction`).
+
+Cost: one round trip a read, one a commit; undoing an attempt reads what it wrote, no more.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError
+from windowing.stores.remote import Remote, checked_address, masked
+from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
+from windowing.trident.kinds import TransactionAttempt
+
+__all__ = [
+    "RedisMap",
+    "RedisStore",
+]
+
+
+_HEADER = struct.Struct(">IqBI")  # crc, txid, which of value and previous there are, length of the value
+_HAS_VALUE, _HAS_PREVIOUS = 1, 2
+_PAGE = 1000
+_CANNOT_NOW = ("BUSY", "MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS")
+
+_READ = """
+local fence, rows, touched = KEYS[1], KEYS[2], KEYS[3]
+local head = redis.call('HMGET', fence, 'record', 'rows', 'txid', 'attempt')
+local function values(keys, first)
+    local found = {}
+    for i = first, #keys, 1000 do
+        for _, value in ipairs(redis.call('HMGET', rows, unpack(keys, i, math.min(i + 999, #keys)))) do
+            found[#found + 1] = value
+        end
+    end
+    return found
+end
+local left = {}
+if ARGV[1] ~= '0' and head[3] == ARGV[1] and tonumber(head[4]) < tonumber(ARGV[2]) then
+    left = redis.call('SMEMBERS', touched)
+end
+return {head[1], head[2], redis.call('HLEN', rows), values(ARGV, 3), left, values(left, 1)}
+"""
+_WRITE = """
+local fence, rows, touched = KEYS[1], KEYS[2], KEYS[3]
+local expected, record, txid, attempt, pairs_end = ARGV[1], ARGV[2], ARGV[3], ARGV[4], 5 + 2 * tonumber(ARGV[5])
+if record ~= '' and (redis.call('HGET', fence, 'record') or '') ~= expected then
+    return 0
+end
+for i = 6, pairs_end, 1000 do
+    redis.call('HSET', rows, unpack(ARGV, i, math.min(i + 999, pairs_end)))
+end
+for i = pairs_end + 1, #ARGV, 1000 do
+    redis.call('HDEL', rows, unpack(ARGV, i, math.min(i + 999, #ARGV)))
+end
+if record ~= '' then
+    redis.call('DEL', touched)
+    for i = 6, pairs_end, 2 do
+        redis.call('SADD', touched, ARGV[i])
+    end
+    redis.call('HSET', fence, 'record', record, 'txid', txid, 'attempt', attempt, 'rows', redis.call('HLEN', rows))
+end
+return 1
+"""
+
+
+@dataclass(frozen=True, repr=False)
+class RedisStore:
+    """A Redis server, by URL: redis://, rediss:// or unix://. Its repr, and errors, show it without its password."""
+
+    url: str
+    patience_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        checked_address(self.url, self.patience_s, "redis://user:password@host:6379/0")
+
+    def open(self, place: PartitionId) -> RedisMap:
+        """Return the rows of one partition, over a connection of its own."""
+        return RedisMap(self.url, place, self.patience_s)
+
+    def identity(self, state: str) -> tuple[Any, ...]:
+        """Return what the rows of a state are known by: server, database and name, by whatever user. Other names of one server are
+        told apart by the fence only."""
+        parse: Any = redis.connection.parse_url
+        try:
+            found: dict[str, Any] = dict(parse(self.url))
+        except ValueError:
+            return "redis", self.url, state
+        host = str(found.get("path") or found.get("host") or "localhost").lower()
+        where = ("127.0.0.1" if host == "localhost" else host, found.get("port") or 6379, found.get("db") or 0)
+        return "redis", *where, state
+
+    def __repr__(self) -> str:
+        return f"RedisStore({masked(self.url)!r})"
+
+
+class RedisMap(Remote):
+    """One partition (BackingMap)."""
+
+    lost: ClassVar[tuple[type[Exception], ...]] = (redis.ConnectionError, redis.TimeoutError)
+
+    def __init__(self, url: str, place: PartitionId, patience_s: float) -> None:
+        super().__init__(url, place, patience_s)
+        self._keys = [f"windowing:{{{place}}}:{part}" for part in ("fence", "rows", "touched")]
+        try:
+            # Asking again is Remote's: it reads the fence first.
+            self._client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0))
+        except (ValueError, TypeError):
+            raise ConfigError(
+                f"the address of the store of {place} is none of a Redis server (not shown, for it may hold a password); "
+                "write redis://user:password@host:6379/0"
+            ) from None  # the cause would show it
+        self._read_script = self._client.register_script(_READ)
+        self._write_script = self._client.register_script(_WRITE)
+
+    def _connect(self) -> None:
+        """Say for how long the next connection waits; the client connects by itself, in the first command."""
+        left_s = self._left_s()
+        waits = {"socket_timeout": left_s, "socket_connect_timeout": left_s, "socket_keepalive": True}
+        if self._url.startswith("unix"):
+            waits.pop("socket_keepalive")
+        self._client.connection_pool.connection_kwargs.update(waits)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _read(self, keys: Sequence[bytes], undo: TransactionAttempt | None) -> Reading:
+        txid, attempt = undo or (0, 0)
+        answer: Any = self._read_script(self._keys, [txid, attempt, *keys])
+        record, wanted, found, rows, left_keys, left_rows = answer
+        if wanted is not None and int(wanted) != found:
+            raise CorruptStateError(
+                f"the state {self.place} at {masked(self._url)} has {found} rows, its fence says {int(wanted)}: rows "
+                "were evicted or changed by somebody else; restore it from a copy, and set maxmemory-policy to noeviction; nothing "
+                "was reset"
+            )
+        fence = None if record is None else Fence.of(record, self.place)
+        left = {key: self._unpacked(key, blob) for key, blob in zip(left_keys, left_rows, strict=True)}
+        checked = [None if b is None else self._unpacked(k, b) for k, b in zip(keys, rows, strict=True)]
+        return Reading(fence, checked, left)
+
+    def _write(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
+        put = [part for key, row in rows.items() if row is not None for part in (key, self._packed(key, row))]
+        gone = [key for key, row in rows.items() if row is None]
+        head: Iterable[Any] = (b"", b"", 0, 0)
+        if claim is not None:
+            head = (claim.expected.record() if claim.expected else b"", claim.fence.record(), *claim.fence.attempt)
+        written = self._write_script(self._keys, [*head, len(put) // 2, *put, *gone])
+        return None if written else self._read([], None).fence
+
+    def items(self) -> Iterator[tuple[bytes, StateRow]]:
+        hkeys: Callable[[], Any] = partial(self._client.hkeys, self._keys[1])
+        names = sorted(self._patiently(hkeys))
+        for start in range(0, len(names), _PAGE):
+            keys = names[start : start + _PAGE]
+            yield from ((k, row) for k, row in zip(keys, self.multi_get(keys).rows, strict=True) if row is not None)
+
+    def count(self) -> int:
+        hlen: Callable[[], Any] = partial(self._client.hlen, self._keys[1])
+        return int(self._patiently(hlen))
+
+    def _packed(self, key: bytes, row: StateRow) -> bytes:
+        has = _HAS_VALUE * (row.value is not None) + _HAS_PREVIOUS * (row.previous is not None)
+        value = row.value or b""
+        return _HEADER.pack(row.checksum(self.place, key), row.txid, has, len(value)) + value + (row.previous or b"")
+
+    def _unpacked(self, key: bytes, blob: Any) -> StateRow:
+        if not isinstance(blob, bytes) or len(blob) < _HEADER.size:
+            return StateRow.sound(self.place, key, None, None, None, None)
+        crc, txid, has, length = _HEADER.unpack_from(blob)
+        end = _HEADER.size + length
+        value = blob[_HEADER.size : end] if has & _HAS_VALUE else None
+        return StateRow.sound(self.place, key, txid, value, blob[end:] if has & _HAS_PREVIOUS else None, crc)
+
+    def _refused(self, problem: Exception) -> WindowingError | None:
+        told, where = self._told(problem), masked(self._url)
+        if (
+            isinstance(problem, redis.exceptions.AuthenticationError | redis.exceptions.NoPermissionError)
+            or "NOAUTH" in told
+        ):
+            return ConfigError(f"Redis at {where} refuses the user: {told}; give the user and password of the server")
+        if isinstance(problem, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
+            return StoreUnavailableError(
+                f"Redis at {where} cannot write the state {self.place}: {told}; nothing was written"
+            )
+        if isinstance(problem, redis.ResponseError) and str(problem).startswith(_CANNOT_NOW):
+            return StoreUnavailableError(
+                f"Redis at {where} cannot serve the state {self.place} now: {told}; see to the server"
+            )
+        if isinstance(problem, redis.ResponseError):
+            return CorruptStateError(
+                f"the keys of the state {self.place} at {where} are not ours, or damaged: {told}; restore them from a copy, or "
+                "give the state another name; nothing was reset"
+            )
+        return None

@@ -1,0 +1,188 @@
+"""Remote: what stores behind a connection share: patience, and what to do when an answer gets lost.
+
+    read      connection lost   -> connect, read again
+    write     connection lost   -> connect, read the fence:   the expected one   nothing arrived (yet): write again, same claim
+                                                               my own            it arrived
+                                                               another           somebody else goes on: tell the caller
+
+A write that is still under way in the server when it is sent again does no harm: only one of the two finds the expected fence.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import quote as percent_encoded
+from urllib.parse import unquote
+
+from windowing.errors import ConfigError, StoreUnavailableError, WindowingError, printable, quote
+from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
+from windowing.trident.kinds import TransactionAttempt
+
+__all__ = [
+    "Remote",
+    "checked_address",
+    "masked",
+]
+
+
+T = TypeVar("T")
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_MASK = "***"
+_NAMES = r"\w*(?:password|passwd|pwd|secret|token|scram_client_key|scram_server_key)"
+_SECRETS = (
+    re.compile(r"(?<=://)[^:/]*:(?P<secret>.*)@", re.DOTALL),
+    re.compile(rf"[?&]{_NAMES}=(?P<secret>[^&]*)", re.IGNORECASE),
+    re.compile(rf"\b{_NAMES}\s*=\s*(?P<secret>'(?:[^'\\]|\\.)*(?:'|\Z)|(?:\\.|[^\s&\\])*)", re.IGNORECASE | re.DOTALL),
+)
+
+
+def masked(text: str, address: str = "") -> str:
+    """Return a text as it may stand in messages: without the passwords of the addresses in it, and without those of `address`,
+    however a driver writes them.
+
+    >>> masked("postgresql://me:s3cr:t@127.0.0.1/db?sslmode=require"), masked("host=h password='a b' user=u")
+    ('postgresql://me:***@127.0.0.1/db?sslmode=require', 'host=h password=*** user=u')
+    >>> masked("FATAL: no such password as 'a b'", "postgresql://me:a%20b@127.0.0.1/db")
+    "FATAL: no such password as '***'"
+    """
+    for secret in sorted(_secrets_of(address), key=len, reverse=True):
+        text = text.replace(secret, _MASK)
+    for pattern in _SECRETS:
+        text = pattern.sub(lambda found: _without(found, found.string), text)
+    return text
+
+
+def _without(found: re.Match[str], text: str) -> str:
+    start, end = found.span("secret")
+    return text[found.start() : start] + _MASK + text[end : found.end()]
+
+
+def _secrets_of(address: str) -> set[str]:
+    """Return the secrets of an address as they may be written: as given, decoded, without quotes and backslashes, escaped."""
+    found: set[str] = set()
+    for pattern in _SECRETS:
+        for match in pattern.finditer(address):
+            given = match["secret"]
+            plain = re.sub(r"\\(.)", r"\1", given.removeprefix("'").removesuffix("'"), flags=re.DOTALL)
+            for secret in (
+                given,
+                plain,
+                unquote(given),
+                percent_encoded(given),
+                percent_encoded(unquote(given), safe=""),
+            ):
+                found |= {secret, printable(secret), repr(secret)[1:-1], ascii(secret)[1:-1]}
+    return {secret for secret in found if len(secret) > 2}  # shorter ones are parts of any text
+
+
+def checked_address(address: Any, patience_s: Any, example: str) -> None:
+    """Raise ConfigError for an address that is no text, and for a patience that is no time."""
+    if not isinstance(address, str):
+        raise ConfigError(f"the address of a store is text, got {quote(address)}; write {example}")
+    if isinstance(patience_s, bool) or not isinstance(patience_s, int | float) or not 0 < patience_s < 1e6:
+        raise ConfigError(
+            f"the patience of a store is a number of seconds above 0, got {quote(patience_s)}; give 30.0, say"
+        )
+
+
+class Remote(ABC):
+    """One partition (BackingMap) over a connection of its own, made at the first use. For one thread at a time.
+
+    `patience_s` is for how long a call waits before StoreUnavailableError, whatever it waits for: a connection, a lock, an answer,
+    a server that comes back. (But a connection is waited for 2 s at least, and the system's look-up of a name takes its time.)
+    """
+
+    lost: ClassVar[tuple[type[Exception], ...]]
+    """What the client raises when it does not know what became of a command."""
+
+    def __init__(self, url: str, place: PartitionId, patience_s: float) -> None:
+        checked_state_name(place.state)
+        self.place = place
+        self._url = url
+        self._patience_s = patience_s
+        self._deadline = 0.0  # of the call that is under way, by the monotonic clock
+
+    @abstractmethod
+    def _connect(self) -> None:
+        """Have a connection; nothing happens if there is one."""
+
+    @abstractmethod
+    def items(self) -> Iterator[tuple[bytes, StateRow]]: ...
+
+    @abstractmethod
+    def count(self) -> int: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def _read(self, keys: Sequence[bytes], undo: TransactionAttempt | None) -> Reading: ...
+
+    @abstractmethod
+    def _write(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None: ...
+
+    @abstractmethod
+    def _refused(self, problem: Exception) -> WindowingError | None:
+        """Return what an error of the server means, None if it is not one that is known."""
+
+    def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
+        return self._patiently(lambda: self._read(keys, undo))
+
+    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
+        sent = False
+
+        def write() -> Fence | None:
+            nonlocal sent
+            if sent and claim is not None:
+                found = self._read([], None).fence
+                if found != claim.expected:
+                    return found
+            sent = True
+            return self._write(rows, claim)
+
+        return self._patiently(write)
+
+    def _patiently(self, do: Callable[[], T]) -> T:
+        self._deadline, pause = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
+        while True:
+            try:
+                self._connect()
+                return do()
+            except WindowingError:
+                raise
+            except Exception as problem:
+                failed = problem
+            refused = self._refused(failed)
+            if refused is not None:
+                raise refused from self._cause(failed)
+            if not isinstance(failed, self.lost):
+                raise failed
+            self.close()
+            if time.monotonic() + pause > self._deadline:
+                raise StoreUnavailableError(
+                    f"the store of the state {self.place} at {masked(self._url)} did not answer for {self._patience_s:g} s: "
+                    f"{self._told(failed)}; see whether the server runs, and who holds locks; what was under way is looked up by "
+                    "the next attempt"
+                ) from self._cause(failed)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _left_s(self) -> float:
+        """Return for how long the call that is under way may still wait."""
+        return max(0.05, self._deadline - time.monotonic())
+
+    def _told(self, problem: BaseException) -> str:
+        return printable(masked(f"{type(problem).__name__}: {problem}".strip(), self._url))
+
+    def _cause(self, problem: BaseException) -> BaseException | None:
+        """Return an error as the cause of ours: itself, or None if it, or what it came of, would show a secret."""
+        each: BaseException | None = problem
+        while each is not None:
+            if masked(str(each), self._url) != str(each):
+                return None
+            each = each.__cause__ or each.__context__
+        return problem

@@ -1,0 +1,598 @@
+"""FileStore: one state in a StateFile, as rows of three tables, and the checksums by which damage is seen.
+
+    prepare(n)    rows go to `prepared`, in place of what is there
+    commit(n)     they replace rows of `committed`; a NULL deletes one
+    rollback      they go
+
+Each is one transaction; what the object knows of itself changes after it. Cost: O(what changed).
+
+StateFile: the states of one topology in one SQLite file.
+
+    meta      the topology's name               committed   (state, key) -> value, checksum
+    states    one row each: its txids           prepared    (state, key) -> value or NULL (deleted), checksum
+              and, for both tables, the number of its rows and the XOR of their checksums
+
+Laws
+- Every prepare, commit, rollback and record is one transaction, on the disk when it returns (sqlite_files.py): a process that
+  is killed in it leaves what was before or what comes after, never a mixture.
+- A row's CRC32 is over state, key and value; with the numbers in `states` a lost row is seen too. Damage is an error that names
+  what is damaged. Nothing is ever reset: an empty file is damage, for a new one is made whole before it gets its name.
+- One process at a time: a second one that opens the file is refused.
+- SQL is constant text; names, keys and values are bound.
+
+StateProviders: where the states of a topology lie. In memory, for one process; in one SQLite file, for longer.
+
+    provider     states live as long as     a checkpoint is                             windows bigger than memory
+    memory       the provider               two dicts                                   temporary files
+    sqlite       the file                   two transactions a task (states.py)     a file for each task, beside it
+
+Source: Storm's `InMemoryKeyValueStateProvider`; its Redis and HBase providers are a file here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from windowing.codec import decode_value, encode_value
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, quote
+from windowing.stores.pages import SqlitePages
+from windowing.stores.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
+from windowing.topology.state import NEVER, BufferedState, Changes, StateProvider, StateStore
+
+__all__ = [
+    "FORMAT",
+    "STATE_COLUMNS",
+    "FileStore",
+    "Head",
+    "MemoryStateProvider",
+    "SqliteStateProvider",
+    "StateFile",
+    "state_provider",
+]
+
+
+STATE_COLUMNS = "id, name, committed, prepared, rows, digest, prepared_rows, prepared_digest, crc"
+_PAGE_ROWS = 1000
+
+
+class _File(Protocol):
+    """What a store needs of its file."""
+
+    def rows(self, query: str, *bound: Any) -> list[Any]: ...
+    def transaction(self) -> AbstractContextManager[sqlite3.Connection]: ...
+    def damaged(self, what: str) -> CorruptStateError: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A row of `states` without its id, name and checksum."""
+
+    committed: int = NEVER
+    prepared: int | None = None
+    rows: int = 0
+    digest: int = 0
+    prepared_rows: int = 0
+    prepared_digest: int = 0
+
+    def changed(self, changes: Iterable[tuple[Any, Any, int | None]]) -> Head:
+        """Return the row after changes of committed values: (whether deleted, new checksum, old one or None)."""
+        rows, digest = self.rows, self.digest
+        for deleted, crc, old in changes:
+            if old is not None:
+                rows, digest = rows - 1, digest ^ old
+            if not deleted:
+                rows, digest = rows + 1, digest ^ crc
+        return replace(self, rows=rows, digest=digest)
+
+    def crc(self, name: Any) -> int:
+        """Return the checksum of the row."""
+        return zlib.crc32(repr((name, astuple(self))).encode(errors="surrogateescape"))
+
+
+class FileStore:
+    """One state in the file (StateStore). What it knows of itself changes when a transaction has committed."""
+
+    def __init__(self, file: _File, name: str, number: int | None, head: Head) -> None:
+        self.name = name
+        self._file = file
+        self._number = number
+        self.head = head
+
+    @property
+    def committed_txid(self) -> int:
+        return self.head.committed
+
+    @property
+    def prepared_txid(self) -> int | None:
+        return self.head.prepared
+
+    def read(self, key: bytes) -> bytes | None:
+        query = "SELECT value, crc FROM committed WHERE state = ? AND key = ?"
+        for value, crc in self._file.rows(query, self._number, key):
+            return self._sound(key, value, crc)
+        return None
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        query = "SELECT key, value, crc FROM committed WHERE state = ? AND key > ? ORDER BY key LIMIT ?"
+        last = b""  # no key is empty
+        while page := self._file.rows(query, self._number, last, _PAGE_ROWS):
+            for key, value, crc in page:
+                yield key, self._sound(key, value, crc)
+            last = page[-1][0]
+
+    def prepared(self) -> Changes:
+        rows = self._file.rows("SELECT key, value, crc FROM prepared WHERE state = ?", self._number)
+        for key, value, crc in rows:
+            if not isinstance(key, bytes) or crc_of(self.name, key, value) != crc:
+                raise self._damaged(key)
+        self._whole("prepared", [crc for _, _, crc in rows], self.head.prepared_rows, self.head.prepared_digest)
+        return {key: value for key, value, _ in rows}
+
+    def prepare(self, txid: int, changes: Changes) -> None:
+        rows = [(key, value, crc_of(self.name, key, value)) for key, value in changes.items()]
+        digest = _xor(crc for _, _, crc in rows)
+        head = replace(self.head, prepared=txid, prepared_rows=len(rows), prepared_digest=digest)
+        with self._file.transaction() as db:
+            number = self._number or self._enter(db)
+            db.execute("DELETE FROM prepared WHERE state = ?", (number,))
+            db.executemany(
+                "INSERT INTO prepared VALUES (?, ?, ?, ?)", ((number, key, value, crc) for key, value, crc in rows)
+            )
+            self._write(db, number, head)
+        self._number, self.head = number, head
+
+    def put_now(self, key: bytes, value: bytes) -> None:
+        """Make one value durable at once, outside of any txid."""
+        crc = crc_of(self.name, key, value)
+        with self._file.transaction() as db:
+            number = self._number or self._enter(db)
+            old = db.execute("SELECT crc FROM committed WHERE state = ? AND key = ?", (number, key)).fetchone()
+            head = self.head.changed([(False, crc, None if old is None else old[0])])
+            db.execute("REPLACE INTO committed VALUES (?, ?, ?, ?)", (number, key, value, crc))
+            self._write(db, number, head)
+        self._number, self.head = number, head
+
+    def commit(self, txid: int) -> None:
+        with self._file.transaction() as db:
+            head = self._after_commit(db, txid)
+            db.execute(
+                "REPLACE INTO committed SELECT state, key, value, crc FROM prepared WHERE state = ? AND value IS NOT NULL",
+                (self._number,),
+            )
+            db.execute(
+                "DELETE FROM committed WHERE state = ?1 AND key IN (SELECT key FROM prepared WHERE state = ?1 AND value IS NULL)",
+                (self._number,),
+            )
+            db.execute("DELETE FROM prepared WHERE state = ?", (self._number,))
+            self._write(db, self._number, head)
+        self.head = head
+
+    def _after_commit(self, db: sqlite3.Connection, txid: int) -> Head:
+        """Return the row of this state once what is prepared replaces what is committed."""
+        changed = db.execute(
+            "SELECT p.value IS NULL, p.crc, c.crc FROM prepared p LEFT JOIN committed c ON c.state = p.state AND c.key = p.key "
+            "WHERE p.state = ?",
+            (self._number,),
+        ).fetchall()
+        self._whole("prepared", [crc for _, crc, _ in changed], self.head.prepared_rows, self.head.prepared_digest)
+        return replace(self.head.changed(changed), committed=txid, prepared=None, prepared_rows=0, prepared_digest=0)
+
+    def rollback(self) -> None:
+        if self.head.prepared is None:
+            return
+        head = replace(self.head, prepared=None, prepared_rows=0, prepared_digest=0)
+        with self._file.transaction() as db:
+            db.execute("DELETE FROM prepared WHERE state = ?", (self._number,))
+            self._write(db, self._number, head)
+        self.head = head
+
+    def _enter(self, db: sqlite3.Connection) -> int | None:
+        return db.execute("INSERT INTO states VALUES (NULL, ?, 0, NULL, 0, 0, 0, 0, 0)", (self.name,)).lastrowid
+
+    def _write(self, db: sqlite3.Connection, number: int | None, head: Head) -> None:
+        db.execute(
+            "UPDATE states SET committed = ?, prepared = ?, rows = ?, digest = ?, prepared_rows = ?, prepared_digest = ?, "
+            "crc = ? WHERE id = ?",
+            (*astuple(head), head.crc(self.name), number),
+        )
+
+    def verify(self) -> None:
+        """Read all rows of the state."""
+        crcs = []
+        for key, value in self.items():
+            crcs.append(crc_of(self.name, key, value))
+        self._whole("committed", crcs, self.head.rows, self.head.digest)
+        self.prepared()
+
+    def _whole(self, table: str, crcs: list[int], rows: int, digest: int) -> None:
+        if (len(crcs), _xor(crcs)) != (rows, digest):
+            raise self._file.damaged(
+                f"of the {rows} {table} values of the state {self.name} {len(crcs)} were found, or others"
+            )
+
+    def _sound(self, key: bytes, value: Any, crc: int) -> bytes:
+        if not isinstance(key, bytes) or not isinstance(value, bytes) or crc_of(self.name, key, value) != crc:
+            raise self._damaged(key)
+        return value
+
+    def _damaged(self, key: Any) -> CorruptStateError:
+        try:
+            name = quote(decode_value(key, "a key"))
+        except (CorruptStateError, TypeError):
+            name = quote(key)
+        return self._file.damaged(f"the value of {name} in the state {self.name} does not have its checksum")
+
+
+def crc_of(name: str, key: Any, value: Any) -> int:
+    """Return the checksum of a row: over whose it is, its key, and its value or that it has none; -1 for no bytes."""
+    if not isinstance(key, bytes) or not isinstance(value, bytes | None):
+        return -1
+    whose = zlib.crc32(key, zlib.crc32(f"{name} {len(key)} ".encode(errors="surrogateescape")))
+    return zlib.crc32(b"-" if value is None else b"+" + value, whose)
+
+
+def _xor(crcs: Iterable[int]) -> int:
+    digest = 0
+    for crc in crcs:
+        digest ^= crc
+    return digest
+
+
+# -- StateFile -------------------------------------------------------------------------------------------------------------------
+
+
+FORMAT = 1
+_APPLICATION_ID = 0x574E4453  # "WNDS"
+_LOCK_WAIT_S = 1.0
+
+_TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
+_SCHEMA = f"""
+    PRAGMA application_id = {_APPLICATION_ID};
+    PRAGMA user_version = {FORMAT};
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE states (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL, committed INTEGER NOT NULL, prepared INTEGER,
+        rows INTEGER NOT NULL, digest INTEGER NOT NULL,
+        prepared_rows INTEGER NOT NULL, prepared_digest INTEGER NOT NULL, crc INTEGER NOT NULL
+    );
+    CREATE TABLE committed (
+        state INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (state, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE prepared (
+        state INTEGER NOT NULL, key BLOB NOT NULL, value BLOB, crc INTEGER NOT NULL, PRIMARY KEY (state, key)
+    ) WITHOUT ROWID;
+"""
+
+
+class StateFile:
+    """The file, open in this process alone.
+
+    Raises DefinitionChangedError for a file of another topology or a newer format, CorruptStateError for a damaged one or one that
+    is not ours, CheckpointError if it is in use or cannot be written. Cost of opening: O(all values) with `verify`, else O(1).
+    """
+
+    def __init__(self, path: str | Path, topology: str, *, verify: bool = True) -> None:
+        self.path = checked_path(path, f"the states of topology {quote(topology)}")
+        self.topology = topology
+        with self._told("opened"):
+            if not self.path.exists():
+                make_whole(self.path, self._fill)
+            self._db = self._connect(self.path)
+        try:
+            with self._told("opened"):
+                self._check_header()
+                self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+                make_durable(self._db)
+                self._db.execute("BEGIN EXCLUSIVE")  # who only reads would hold up a commit
+                self._db.execute("COMMIT")  # the lock stays
+            self._check_tables()
+            self._check_topology()
+            self._stores = self._found()
+            if verify:
+                self.verify()
+        except BaseException:
+            self._db.close()
+            raise
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        db = sqlite3.connect(path, timeout=_LOCK_WAIT_S, isolation_level=None)
+        db.text_factory = lambda text: text.decode(errors="surrogateescape")  # a damaged name is seen by its checksum
+        return db
+
+    def _fill(self, db: sqlite3.Connection) -> None:
+        db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+        db.execute("INSERT INTO meta VALUES ('topology', ?)", (self.topology,))
+
+    def _check_header(self) -> None:
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if application != _APPLICATION_ID:
+            raise CorruptStateError(
+                f"the state file {self.path} is not ours: its application id is {application:#x}, wanted "
+                f"{_APPLICATION_ID:#x}; give the path of a new file, or restore ours from a copy; nothing was reset"
+            )
+        if version != FORMAT:
+            raise DefinitionChangedError(
+                f"the state file {self.path} has format {version}, this version reads {FORMAT}; use the version of the "
+                "library that wrote it"
+            )
+
+    def _check_tables(self) -> None:
+        with closing(sqlite3.connect(":memory:")) as fresh:
+            fresh.executescript(_SCHEMA)
+            wanted = fresh.execute(_TABLES).fetchall()
+        if self.rows(_TABLES) != wanted:
+            raise self.damaged("its tables are not those of this format")
+
+    def _check_topology(self) -> None:
+        with self._told("read"):
+            found = self._db.execute("SELECT value FROM meta WHERE name = 'topology'").fetchall()
+        if [(self.topology,)] != found:
+            owner = quote(found[0][0]) if found else "nobody"
+            raise DefinitionChangedError(
+                f"the state file {self.path} belongs to the topology {owner}, this one is {quote(self.topology)}; "
+                "give each topology a file of its own, or keep its name"
+            )
+
+    # -- what the states and the provider use --------------------------------------------------------------------------
+
+    def store(self, name: str) -> FileStore:
+        """Return the state of this name; a new one is written down with its first values."""
+        if name not in self._stores:
+            self._stores[name] = FileStore(self, name, None, Head())
+        return self._stores[name]
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Do what is inside wholly, and on the disk, or not at all."""
+        with self._told("written"):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def rows(self, query: str, *bound: Any) -> list[Any]:
+        """Return the rows of a constant query."""
+        with self._told("read"):
+            return self._db.execute(query, bound).fetchall()
+
+    @contextmanager
+    def _told(self, done: str) -> Iterator[None]:
+        """Turn what SQLite and the file system say into a sentence."""
+        try:
+            yield
+        except sqlite3.Error as problem:
+            code = code_of(problem)
+            if code in DAMAGED:
+                raise CorruptStateError(
+                    f"the state file {self.path} is damaged ({problem}); restore it from a copy; nothing was reset"
+                ) from problem
+            if code in BUSY:
+                raise CheckpointError(
+                    f"the state file {self.path} is in use by another process, or by another cluster of this one; stop that "
+                    "one, or give this topology a file of its own"
+                ) from problem
+            raise CheckpointError(self._unable(done, problem)) from problem
+        except UnicodeDecodeError as problem:  # in the text of SQLite's own error, which quotes the damaged schema
+            raise self.damaged("its schema cannot be read") from problem
+        except OSError as problem:
+            raise CheckpointError(self._unable(done, problem)) from problem
+
+    def _unable(self, done: str, problem: Exception) -> str:
+        return (
+            f"the state file {self.path} cannot be {done}: {problem}; it holds what it held before; look at the disk and "
+            "the rights of the file, then start again"
+        )
+
+    # -- damage --------------------------------------------------------------------------------------------------------
+
+    def verify(self) -> None:
+        """Read everything once; raise CorruptStateError for the first thing that is damaged or lost. Cost: 1 us a value."""
+        found = self.rows(
+            "PRAGMA quick_check(1)"
+        )  # the list of free pages too: one that is in use would be written over
+        if found != [("ok",)]:
+            raise self.damaged(quote(found[0][0]))
+        for store in self._stores.values():
+            store.verify()
+        heads = [store.head for store in self._stores.values()]
+        counted = self.rows("SELECT (SELECT count(*) FROM committed), (SELECT count(*) FROM prepared)")[0]
+        wanted = (sum(head.rows for head in heads), sum(head.prepared_rows for head in heads))
+        if counted != wanted:
+            raise self.damaged(f"{counted} committed and prepared values were found, its states have {wanted}")
+
+    def damaged(self, what: str) -> CorruptStateError:
+        """Return the error for damage."""
+        return CorruptStateError(
+            f"the state file {self.path} is damaged: {what}; restore it from a copy; nothing was reset"
+        )
+
+    def _found(self) -> dict[str, FileStore]:
+        # No index is asked: a damaged one would hide a state that is there.
+        found: dict[str, FileStore] = {}
+        for number, name, *fields, crc in self.rows(f"SELECT {STATE_COLUMNS} FROM states ORDER BY id"):
+            head = Head(*fields)
+            if name in found or head.crc(name) != crc:
+                raise self.damaged(f"the row of the state {quote(name)} does not have its checksum, or is there twice")
+            found[name] = FileStore(self, name, number, head)
+        return found
+
+
+# -- StateProviders --------------------------------------------------------------------------------------------------------------
+
+
+class MemoryStateStore:
+    """One task's values in a dict. A commit puts new values into it, a rollback does not touch it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.committed_txid = NEVER
+        self.prepared_txid: int | None = None
+        self._committed: dict[bytes, bytes] = {}
+        self._prepared: Changes = {}
+
+    def read(self, key: bytes) -> bytes | None:
+        return self._committed.get(key)
+
+    def items(self) -> Iterable[tuple[bytes, bytes]]:
+        return sorted(self._committed.items())
+
+    def prepared(self) -> Changes:
+        return dict(self._prepared)
+
+    def prepare(self, txid: int, changes: Changes) -> None:
+        self._prepared, self.prepared_txid = dict(changes), txid
+
+    def commit(self, txid: int) -> None:
+        for key, value in self._prepared.items():
+            if value is None:
+                self._committed.pop(key, None)
+            else:
+                self._committed[key] = value
+        self._prepared, self.prepared_txid, self.committed_txid = {}, None, txid
+
+    def rollback(self) -> None:
+        self._prepared, self.prepared_txid = {}, None
+
+
+class _Provider:
+    """What providers share: one state object for each task and name, and one file of pages for each window on disk."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, BufferedState] = {}
+        self._pages: dict[tuple[str, int], SqlitePages] = {}
+
+    def state(self, component: str, task: int, name: str = "state") -> BufferedState:
+        """Return the state of a task, always the same object."""
+        full = f"{component}/{task}/{name}"
+        if full not in self._states:
+            self._states[full] = BufferedState(self._store(full))
+        return self._states[full]
+
+    def pages(self, component: str, task: int) -> SqlitePages:
+        """Return the pages of a task's window, always the same object."""
+        if (component, task) not in self._pages:
+            self._pages[component, task] = SqlitePages(self._page_file(component, task))
+        return self._pages[component, task]
+
+    def forget(self) -> None:
+        """Forget what is not prepared; pages that no manifest names are deleted when their window begins again."""
+        for state in self._states.values():
+            state.forget()
+
+    def _store(self, name: str) -> StateStore:
+        raise NotImplementedError
+
+    def _page_file(self, component: str, task: int) -> Path | None:
+        raise NotImplementedError
+
+
+class MemoryStateProvider(_Provider):
+    """States in memory: a topology that is started again with the same provider goes on, a process that died does not.
+
+    >>> state = MemoryStateProvider().state("count", 0)
+    >>> state.put("storm", 1); state.prepare_commit(0); state.commit(0); state.put("storm", 2); state.rollback()
+    >>> state.get("storm")
+    1
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: dict[str, bytes] = {}
+
+    def _store(self, name: str) -> StateStore:
+        return MemoryStateStore(name)
+
+    def _page_file(self, component: str, task: int) -> Path | None:
+        return None
+
+    def record(self, name: str) -> Any:
+        """Return what was saved under `name`, None if nothing was."""
+        blob = self._records.get(name)
+        return None if blob is None else decode_value(blob, f"the record {name}")
+
+    def save_record(self, name: str, data: Any) -> None:
+        """Keep plain data under `name`."""
+        self._records[name] = encode_value(data)
+
+    def close(self) -> None:
+        """Forget what is not committed or prepared; what is stays for the next start."""
+        self.forget()
+
+
+class SqliteStateProvider(_Provider):
+    """States in one SQLite file of one topology; see StateFile for what it promises and when it refuses a file.
+
+    Windows that do not fit into memory are in files beside it, `<path>.<bolt>-<task>.pages`: copy and delete them together.
+    A context manager that closes the files. `verify=False` opens without reading all values once: the start is then O(tasks), and a
+    damaged value is found when it is read, a lost one never.
+    """
+
+    def __init__(self, path: str | Path, topology: str, *, verify: bool = True) -> None:
+        super().__init__()
+        self.file = StateFile(path, topology, verify=verify)
+        self._records = self.file.store("records")
+
+    def __enter__(self) -> SqliteStateProvider:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _store(self, name: str) -> StateStore:
+        return self.file.store(name)
+
+    def _page_file(self, component: str, task: int) -> Path | None:
+        return self.file.path.with_name(f"{self.file.path.name}.{component}-{task}.pages")
+
+    def record(self, name: str) -> Any:
+        """Return what was saved under `name`, None if nothing was. Raises CorruptStateError if it is damaged."""
+        blob = self._records.read(encode_value(name))
+        return None if blob is None else decode_value(blob, f"the record {name} in {self.file.path}")
+
+    def save_record(self, name: str, data: Any) -> None:
+        """Make plain data durable at once, in a transaction of its own."""
+        self._records.put_now(encode_value(name), encode_value(data))
+
+    def close(self) -> None:
+        """Close the files, all of them whatever raises; what is not prepared is gone."""
+        with ExitStack() as files:
+            files.callback(self.file.close)
+            for pages in self._pages.values():
+                files.callback(pages.close)
+
+
+def state_provider(kind: str | None, topology: str, path: str | Path | None = None) -> StateProvider:
+    """Return the provider that `topology.state.provider` names: "memory", or "sqlite" with the path of its file; None is what the
+    path says.
+    """
+    if kind not in (None, "memory", "sqlite"):
+        raise ConfigError(f"topology.state.provider is 'memory' or 'sqlite', got {quote(kind)}; give one of them")
+    if kind == "memory" and path is not None:
+        raise ConfigError(
+            f"states of {topology!r} are in memory by topology.state.provider, yet state_path is {quote(str(path))}; leave one of "
+            "the two out: with a path alone they are in SQLite"
+        )
+    if kind != "sqlite" and path is None:
+        return MemoryStateProvider()
+    if path is None:
+        raise ConfigError(
+            f"states of {topology!r} in SQLite need a file that outlives the process, got none; give its path"
+        )
+    return SqliteStateProvider(path, topology)

@@ -1,0 +1,389 @@
+"""TopologyConfig: the settings of a topology, by Storm's keys or by typed names, in one frozen value.
+
+    configure({"topology.message.timeout.secs": 30})  ==  configure(message_timeout=seconds(30))
+
+`KEYS` is the table: each row a Storm key, the name it has here, what a value is, and where it may stand. A key of Storm's
+that means nothing here is refused with the reason; a key of one's own (it has a dot, and does not begin with "topology.",
+"storm." or "windowing.") is kept in `own` for the components to read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from windowing.errors import ConfigError, quote
+from windowing.schema.checks import did_you_mean
+from windowing.windows.measures import as_duration_ms
+
+__all__ = [
+    "KEYS",
+    "ComponentConfig",
+    "Key",
+    "Setting",
+    "TopologyConfig",
+    "pointless",
+    "read_settings",
+    "without_effect",
+]
+
+
+Setting = tuple[str, Any]
+"""A key as it was written, and its value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyConfig:
+    """What holds for a whole topology; the defaults are Storm's, where nothing else is said.
+
+    message_timeout_ms: after it a tuple tree has failed. max_spout_pending: how many of a spout task's tuples may be in
+    flight (None: any number). acker_executors: 0 acks at emit. acker_rotation: exact deadlines if None, else Storm's rotation
+    of so many buckets. max_attempts, retry_delay_ms, retry_delay_max_ms: how often a message is emitted before it is a dead
+    letter (None: no limit, as in Storm), and how long a failed one waits. tick_tuple_freq_ms: how often bolts get a tick
+    (None: never). state_provider: None is "sqlite" where the cluster is given a path, else "memory". max_task_parallelism: an
+    upper bound for every component. batch_emit_interval_ms, max_batch_size: of Trident in one process, from one batch to the
+    next at least (Storm's is 500), and how many tuples of a spout of single tuples are a batch. own: keys of one's own.
+
+    >>> from windowing.windows.measures import seconds
+    >>> TopologyConfig.of({"topology.max.spout.pending": 1000}, message_timeout=seconds(0.5)).message_timeout_ms
+    500
+    """
+
+    message_timeout_ms: int = 30_000
+    enable_message_timeouts: bool = True
+    max_spout_pending: int | None = None
+    acker_executors: int = 1
+    acker_rotation: int | None = None
+    max_attempts: int | None = 5
+    retry_delay_ms: int = 1000
+    retry_delay_max_ms: int = 60_000
+    tick_tuple_freq_ms: int | None = None
+    state_checkpoint_interval_ms: int = 1000
+    state_provider: str | None = None
+    max_task_parallelism: int | None = None
+    sleep_spout_wait_ms: int = 1
+    batch_emit_interval_ms: int = 0
+    max_batch_size: int = 1000
+    debug: bool = False
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TopologyConfig:
+        """Return the config that the settings make, or raise ConfigError with a sentence for each wrong one."""
+        values, problems = read_settings([*(settings or {}).items(), *typed.items()], "topology")
+        if problems:
+            raise ConfigError("; ".join(problems))
+        return cls(**values)
+
+    @property
+    def timeouts(self) -> bool:
+        """Whether tuple trees can time out: message timeouts are on, and there is an acker to see them."""
+        return self.enable_message_timeouts and self.acker_executors > 0
+
+    def to_storm(self) -> dict[str, Any]:
+        """Return the config by Storm's keys, in the units of the keys; what is None by default, and here, is left out."""
+        written: dict[str, Any] = {}
+        defaults = TopologyConfig()
+        for key in KEYS:
+            value = getattr(self, key.attribute)
+            if value is None and getattr(defaults, key.attribute) is not None:
+                written[key.storm] = None
+            elif value is not None:
+                written[key.storm] = key.unit.write(value)
+        return written | dict(self.own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentConfig:
+    """What holds for one component: what is in `given`, None too, and the keys of one's own; all else is as the topology says."""
+
+    max_spout_pending: int | None = None
+    tick_tuple_freq_ms: int | None = None
+    debug: bool | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> ComponentConfig:
+        """Return the config of what `read_settings` has read."""
+        return cls(**values, given=frozenset(values) - {"own"})
+
+
+@dataclass(frozen=True, slots=True)
+class SettingKind:
+    """How a value is read: by Storm's key (`read`), by its typed name (`read_typed`), and written back.
+
+    Both raise ValueError for a value that is not what is `wanted`, or `wanted_typed`.
+    """
+
+    wanted: str
+    read: Callable[[Any], Any]
+    wanted_typed: str
+    read_typed: Callable[[Any], Any]
+    write: Callable[[Any], Any] = lambda value: value
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One row of the table; `places` are where the key may stand: "topology", "spout", "bolt"."""
+
+    storm: str
+    typed: str
+    attribute: str
+    unit: SettingKind
+    places: tuple[str, ...] = ("topology",)
+
+
+def _whole(least: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError
+        return value
+
+    return read
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _seconds(value: Any) -> int:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError
+    if round(value * 1000) <= 0 or abs(round(value * 1000) - value * 1000) > 1e-6:
+        raise ValueError
+    return round(value * 1000)
+
+
+def _span(least: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        ms = as_duration_ms(value, "a span")
+        if ms < least:
+            raise ValueError
+        return ms
+
+    return read
+
+
+def _provider(value: Any) -> str:
+    if value not in ("memory", "sqlite"):
+        raise ValueError
+    return str(value)
+
+
+def _in_seconds(ms: int) -> int | float:
+    return ms / 1000 if ms % 1000 else ms // 1000
+
+
+def _same(wanted: str, read: Callable[[Any], Any]) -> SettingKind:
+    return SettingKind(wanted, read, wanted, read)
+
+
+def _count(least: int) -> SettingKind:
+    return _same(f"a whole number, {least} or more", _whole(least))
+
+
+def _limit(least: int) -> SettingKind:
+    return _same(f"a whole number, {least} or more, or None for no limit", _optional(_whole(least)))
+
+
+def _millis(least: int) -> SettingKind:
+    wanted = f"a whole number of milliseconds, {least} or more"
+    return SettingKind(wanted, _whole(least), _A_SPAN.format(least), _span(least))
+
+
+_A_SPAN = "a span of {} ms or more, such as seconds(1)"
+_BOOLEAN = _same("True or False", _flag)
+_SECONDS = SettingKind(
+    "a positive number of seconds, in whole milliseconds", _seconds, _A_SPAN.format(1), _span(1), _in_seconds
+)
+_TICKS = SettingKind(
+    f"{_SECONDS.wanted}, or None for no ticks",
+    _optional(_seconds),
+    f"{_SECONDS.wanted_typed}, or None for no ticks",
+    _optional(_span(1)),
+    _in_seconds,
+)
+_ROTATION = _same("a whole number of buckets, 2 or more, or None for exact deadlines", _optional(_whole(2)))
+_PROVIDER = _same("'memory' or 'sqlite'", _provider)
+
+
+KEYS = (
+    Key("topology.message.timeout.secs", "message_timeout", "message_timeout_ms", _SECONDS),
+    Key("topology.enable.message.timeouts", "enable_message_timeouts", "enable_message_timeouts", _BOOLEAN),
+    Key(
+        "topology.max.spout.pending",
+        "max_spout_pending",
+        "max_spout_pending",
+        _limit(1),
+        ("topology", "spout"),
+    ),
+    Key("topology.acker.executors", "acker_executors", "acker_executors", _count(0)),
+    Key("windowing.acker.rotation", "acker_rotation", "acker_rotation", _ROTATION),
+    Key("windowing.max.attempts", "max_attempts", "max_attempts", _limit(1)),
+    Key("windowing.retry.delay.ms", "retry_delay", "retry_delay_ms", _millis(0)),
+    Key("windowing.retry.delay.max.ms", "retry_delay_max", "retry_delay_max_ms", _millis(0)),
+    Key("topology.tick.tuple.freq.secs", "tick_tuple_freq", "tick_tuple_freq_ms", _TICKS, ("topology", "bolt")),
+    Key(
+        "topology.state.checkpoint.interval.ms",
+        "state_checkpoint_interval",
+        "state_checkpoint_interval_ms",
+        _millis(100),
+    ),
+    Key(
+        "topology.state.provider",
+        "state_provider",
+        "state_provider",
+        _PROVIDER,
+    ),
+    Key("topology.max.task.parallelism", "max_task_parallelism", "max_task_parallelism", _limit(1)),
+    Key("topology.sleep.spout.wait.strategy.time.ms", "sleep_spout_wait", "sleep_spout_wait_ms", _millis(0)),
+    Key(
+        "topology.trident.batch.emit.interval.millis",
+        "batch_emit_interval",
+        "batch_emit_interval_ms",
+        _millis(0),
+    ),
+    Key("topology.spout.max.batch.size", "max_batch_size", "max_batch_size", _count(1)),
+    Key("topology.debug", "debug", "debug", _BOOLEAN, ("topology", "spout", "bolt")),
+)
+"""Every key that means something here."""
+
+POINTLESS = {
+    "topology.tasks": "the number of tasks is the parallelism= of set_spout and set_bolt, or set_num_tasks",
+    "topology.name": "the name is given to TopologyBuilder",
+    "topology.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
+    "topology.skip.missing.kryo": "tuples travel as Arrow, nothing is serialized by Kryo",
+    "topology.bolts.": "windows are declared by @windowed_bolt(length=..., slide=..., timestamp=..., lag=...)",
+    "topology.trident.": "a batch is what the driver cuts: batches= locally, the trigger on Spark",
+}
+"""Beginnings of Storm's keys that mean nothing here but would change results or the topology there, and what to do instead."""
+
+_WORKERS = "there are no worker processes of Storm's: LocalCluster is one process, on Spark configure the session"
+_QUEUES = "there are no queues between threads; a spout stops at topology.max.spout.pending"
+_IDLE = "a spout that has nothing is asked again after topology.sleep.spout.wait.strategy.time.ms"
+
+WITHOUT_EFFECT = {
+    "topology.workers": "LocalCluster is one process; on Spark the session's executors and cores decide",
+    "topology.stats.": "every tuple is counted: see the run's result, and the metrics on Spark",
+    "topology.worker.": _WORKERS,
+    "topology.component.": "memory and cores are the session's on Spark",
+    "topology.executor.": _QUEUES,
+    "topology.transfer.": _QUEUES,
+    "topology.backpressure.": _QUEUES,
+    "topology.disruptor.": _QUEUES,
+    "topology.producer.": _QUEUES,
+    "topology.batch.flush.": _QUEUES,
+    "topology.bolt.wait.": "the loop waits for the next deadline",
+    "topology.sleep.spout.wait.strategy": _IDLE,
+    "topology.spout.wait.": _IDLE,
+    "topology.fall.back.on.java.": "values are of declared types, nothing is serialized by Java",
+    "topology.testing.": "tuples are checked against the declared types",
+    "topology.eventlogger.": "there is no event logger",
+    "topology.metrics.": "see the run's result, and the metrics on Spark",
+    "topology.priority": "there is no scheduler of Storm's",
+    "topology.scheduler.": "there is no scheduler of Storm's",
+    "topology.spread.": "there is no scheduler of Storm's",
+    "topology.submitter.": "the process and the session have a user of their own",
+    "topology.users": "there is no Nimbus",
+    "topology.groups": "there is no Nimbus",
+    "topology.auto-credentials": "there is no Nimbus",
+    "topology.classpath": _WORKERS,
+    "topology.environment": _WORKERS,
+}
+"""Beginnings of Storm's keys that change no result there and nothing here, and why: they are taken, and said once."""
+
+
+def without_effect(names: Iterable[str]) -> str | None:
+    """Return the sentence about those of the keys that have no effect here, None if there are none of them.
+
+    >>> without_effect(["topology.workers", "app.host"])
+    "without effect: topology.workers (LocalCluster is one process; on Spark the session's executors and cores decide)"
+    """
+    found = {name: reason for name in names if (reason := _idle(name)) is not None}
+    told = "; ".join(f"{name} ({reason})" for name, reason in sorted(found.items()))
+    return f"without effect: {told}" if told else None
+
+
+def _idle(name: str) -> str | None:
+    return next((reason for beginning, reason in WITHOUT_EFFECT.items() if name.startswith(beginning)), None)
+
+
+def pointless(config: TopologyConfig, reasons: Mapping[str, str]) -> Iterator[str]:
+    """Yield each key that says something else than its default and means nothing where `reasons` tells why, with the reason."""
+    defaults = TopologyConfig()
+    for key in KEYS:
+        if key.attribute in reasons and getattr(config, key.attribute) != getattr(defaults, key.attribute):
+            yield f"{key.storm} ({reasons[key.attribute]})"
+
+
+def read_settings(settings: Iterable[Setting], place: str) -> tuple[dict[str, Any], list[str]]:
+    """Return (arguments of the config of this place, a sentence for each setting that is wrong); a later one wins.
+
+    `place` is "topology", "spout" or "bolt". Cost: O(settings).
+    """
+    by_name = {key.storm: key for key in KEYS} | {key.typed: key for key in KEYS}
+    values: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    problems = []
+    for name, value in settings:
+        key = by_name.get(name) if isinstance(name, str) else None
+        if key is None:
+            problem = _foreign(name, value)
+            if problem is None:
+                own[name] = value
+        elif place not in key.places:
+            problem = _misplaced(key, name, place)
+        else:
+            problem = _take(key, name, value, values)
+        problems += [] if problem is None else [problem]
+    return values | {"own": own}, problems
+
+
+def _take(key: Key, name: str, value: Any, values: dict[str, Any]) -> str | None:
+    unit = key.unit
+    wanted, read = (unit.wanted, unit.read) if name == key.storm else (unit.wanted_typed, unit.read_typed)
+    try:
+        values[key.attribute] = read(value)
+    except (ValueError, OverflowError):  # ConfigError is a ValueError
+        return f"{name} is {wanted}, got {quote(value)}; give such a value, or leave it out for Storm's default"
+    return None
+
+
+def _misplaced(key: Key, name: str, place: str) -> str:
+    if key.places == ("topology",):
+        return f"{name} holds for the whole topology, not for one {place}; give it to TopologyBuilder.configure"
+    where = " or ".join(f"a {spot}" for spot in key.places if spot != "topology")
+    return f"{name} is for {where}, not for a {place}; leave it out here"
+
+
+def _foreign(name: Any, value: Any) -> str | None:
+    """Return what is wrong with a key that the table does not know, None for a good one of the user's own."""
+    if not isinstance(name, str) or not name:
+        return f"a key is a text such as 'topology.max.spout.pending', got {quote(name)}; write one"
+    for beginning, reason in POINTLESS.items():
+        if name.startswith(beginning):
+            return f"{name} has no meaning here: {reason}"
+    if _idle(name) is not None:
+        return None if _is_plain(value) else f"{name} is plain data (text, numbers, lists, dicts), got {quote(value)}"
+    ours = name.startswith(("topology.", "storm.", "windowing."))
+    if ours or "." not in name:
+        known = [key.storm if ours else key.typed for key in KEYS]
+        return f"unknown key {quote(name)}; {did_you_mean(name, known)} (a key of your own needs a dot: 'app.host')"
+    return None if _is_plain(value) else f"{name} is plain data (text, numbers, lists, dicts), got {quote(value)}"
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    return value is None or isinstance(value, str | int | float | bool)

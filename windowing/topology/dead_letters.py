@@ -1,0 +1,148 @@
+"""Dead letters: what was given up, on a stream that every component has, `dead_letters`, the same on both runtimes.
+
+    component  task  attempts  error                      window_start  window_end  window_key  tuples (JSON)
+    split      1     5         too long                   -             -           -           [{"component": "in", ...}]
+    count      0     1         bolt 'count' failed on...  0             10000       the         [{"word": "the", "at": 8000}]
+
+A message, or a tuple, that failed in every attempt (in one process: or that no spout sends again) is on the stream of the component
+that failed it, or where its tree was last seen; a window that failed, where the bolt says `on_error="dead_letter"`, on that of its
+bolt. Bolts read it like any other stream.
+
+Law: what is a dead letter is done with for its source only when all who read the letter are done with that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from windowing.errors import ConfigError, UnreadableValueError, represented
+from windowing.schema.tuples import Tuple
+from windowing.schema.types import Schema
+from windowing.windows.events import TupleWindow
+
+__all__ = [
+    "DEAD_LETTERS",
+    "DEAD_LETTER_FIELDS",
+    "DeadLetter",
+]
+
+
+DEAD_LETTERS = "dead_letters"
+"""The stream; no component may have one of its own by this name."""
+
+DEAD_LETTER_FIELDS = Schema.parse(
+    "component string, task int, attempts int, error string, window_start long, window_end long, window_key string, "
+    "tuples string"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """What was given up. `task` is None for a message, whose component alone is known, `tuples` for a window that holds partials.
+
+    tuples: the rows of a window; else the one Tuple that failed, or for a message of a spout the Tuple that the spout emitted
+    under `message_id`. error: what the bolt raised, or in words why it failed. window_end is None outside of windows.
+
+    >>> letter = DeadLetter(component="count", task=0, error="no", tuples=[{"n": 1}], window_start=0, window_end=10)
+    >>> letter.row()
+    ('count', 0, 1, 'no', 0, 10, None, '[{"n": 1}]')
+    """
+
+    component: str
+    task: int | None
+    attempts: int = 1
+    error: BaseException | str
+    tuples: Sequence[Any] | None
+    window_start: int | None = None
+    window_end: int | None = None
+    window_key: Any = None
+    message_id: Any = None
+
+    @classmethod
+    def of_window(cls, bolt: str, task: int, error: BaseException | str, window: TupleWindow) -> DeadLetter:
+        """Return the letter of a window on which a bolt failed; it keeps the tuples, not the window."""
+        return cls(
+            component=bolt,
+            task=task,
+            error=error,
+            tuples=_tuples(window),
+            window_start=window.start_timestamp,
+            window_end=window.end_timestamp,
+            window_key=window.key,
+        )
+
+    @property
+    def is_window(self) -> bool:
+        """Whether a window failed, and not a single tuple."""
+        return self.window_end is not None
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it is a message of a spout that was given up, after attempts of its whole tree."""
+        return self.task is None
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The values of the single tuple that failed. Raises ConfigError for a window."""
+        if self.is_window or self.tuples is None:
+            raise ConfigError(
+                f"a window of {self.component!r} failed, which has no values of its own; its rows are in tuples"
+            )
+        return tuple(self.tuples[0])
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the letter as a row of the stream. Cost: JSON of its tuples."""
+        told = None if self.tuples is None else [self._told(each) for each in self.tuples]
+        return (
+            self.component,
+            self.task,
+            self.attempts,
+            as_json(self.error),
+            self.window_start,
+            self.window_end,
+            None if self.window_key is None else as_json(self.window_key),
+            None if told is None else json.dumps(_plain(told), default=as_json),
+        )
+
+    def _told(self, row: Any) -> Any:
+        """Return a row by name, where it has names; a single tuple with where it comes from."""
+        if isinstance(row, Tuple) and not self.is_window:
+            return {"component": row.source_component, "stream": row.source_stream, "values": _named(row)}
+        return _named(row)
+
+
+_LONG_BITS = 2_000
+
+
+def as_json(value: Any) -> str:
+    """Return the text of a value, whatever its `__str__` does."""
+    return represented(value, str)
+
+
+def _named(row: Any) -> Any:
+    """Return the values of a row by name; one that cannot be read (spark/unreadable.py) is what its repr says."""
+    by_name = getattr(row, "_asdict", None)
+    try:
+        return row if by_name is None else by_name()
+    except UnreadableValueError:
+        names = row.get_fields() if isinstance(row, Tuple) else row._positions
+        return dict(zip(names, tuple.__iter__(row._values if isinstance(row, Tuple) else row), strict=True))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can have it: the keys of a map are texts, and so are ints of more digits than Python writes out."""
+    if isinstance(value, Mapping):
+        return {as_json(key): _plain(each) for key, each in value.items()}
+    if type(value) is int and value.bit_length() > _LONG_BITS:
+        return as_json(value)
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _tuples(window: TupleWindow) -> list[Any] | None:
+    try:
+        return list(window.get())
+    except TypeError:  # panes of an aggregate hold no tuples
+        return None

@@ -1,0 +1,589 @@
+"""Blame: what a user's code did wrong, as one BoltError in one line that names component, place and line of code.
+
+A bolt's timestamp function, asked for each row: its answers are taken as the values of a field are, its failures are told.
+
+    row --function--> 1_000, 1000.0, a datetime, ...  -->  milliseconds
+                      None                            -->  None: the row has no timestamp          (invalid)
+                      "soon", KeyError: 'att'         -->  None, and the first such case is kept   (invalid, and a warning)
+
+Both runtimes ask here. With `on_invalid="raise"` the second and the third are an InvalidTimestampError, whose cause is the
+function's error.
+
+BoltCaller: makes a bolt that is no windowed one, calls it on a tuple, and returns what it emitted, as plain data.
+
+    open(context) -> execute(tuple) -> execute(tuple) -> ... -> close()
+
+`Outlet` is how every emit of a component is checked, whoever collects it: stream, number of values, direct or not.
+
+Laws: a BasicBolt's rows are taken before `execute` returns, so nothing that a failed call emitted gets out (in Storm it
+does). What fails becomes one BoltError with the user's error as its cause; a FailedException stays what it is: the tuple
+fails, and nothing stops.
+
+BoltRunner: calls the user's function on one window and returns what it emitted, as plain data.
+
+    open(context) -> run(window) -> run(window) -> ... -> close()
+
+Laws: all rows are taken before `run` returns, so the window is valid while the user's code runs, generators included.
+What fails inside becomes one BoltError that names bolt, window and line, with the user's error as its cause; nothing
+that a failed call emitted gets out. Only KeyboardInterrupt and GeneratorExit pass, see `blame`. Nothing is retried here.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import CodeType, TracebackType
+from typing import Any, NamedTuple
+
+from windowing.errors import BoltError, FailedException, InvalidTimestampError, describe_error, printable, quote
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, stream_or_value
+from windowing.schema.rows import RowError, is_table, refuse_awaitable, refuse_rows, row_of, rows_of
+from windowing.schema.tuples import Tuple
+from windowing.schema.values import InvalidTimestampWarning, timestamp_of
+from windowing.topology.bolts import CallStyle, WindowedBolt, class_of
+from windowing.topology.components import TaskContext
+from windowing.topology.decorators import ComponentKind
+from windowing.topology.plan import Component, OutputStream
+from windowing.windows.aggregate import title_of
+from windowing.windows.config import OnError
+from windowing.windows.events import TupleWindow
+
+__all__ = [
+    "BOUND",
+    "TIMELESS",
+    "BoltCaller",
+    "BoltRunner",
+    "CollectedRows",
+    "Collector",
+    "Emission",
+    "EmittedRow",
+    "Fitted",
+    "Outcome",
+    "OutputStreams",
+    "TimestampFunction",
+    "blame",
+    "ended_in",
+    "file_of",
+    "holds_times",
+    "home_of",
+    "warn_of",
+]
+
+
+_ENDED = "raised in user code: "
+_OURS = (row_of.__code__.co_filename, __file__)
+
+
+def blame(
+    who: str,
+    problem: BaseException,
+    where: str,
+    file: str | None,
+    ours: tuple[str, ...] = (),
+    home: str | None = None,
+) -> BoltError:
+    """Return the error of a component that raised `problem`; raise it `from` the problem, which stays its cause.
+
+    who: kind and name, such as "bolt 'count'". where: "in prepare", "on <the window>". file: where the user's code stands,
+    as `file_of` says. ours: files of the library that are on the way. home: what to name where no line of the user's was
+    running, for a row that was returned, as `home_of` says. KeyboardInterrupt, GeneratorExit and the like may be somebody
+    else's: they are raised as they are, with a note of who was running (`ended_in`).
+    """
+    line = _user_line(problem.__traceback__, file, (*_OURS, *ours)) or home
+    at = f" ({line})" if line else ""
+    if not isinstance(problem, Exception | SystemExit):
+        problem.add_note(f"{_ENDED}{who} failed {where}: {describe_error(problem)}{at}")
+        raise problem
+    if isinstance(problem, RowError):
+        return BoltError(f"{who} emitted a wrong row {where}: {problem.args[0]}{at}")
+    return BoltError(f"{who} failed {where}: {describe_error(problem)}{at}")
+
+
+def ended_in(problem: BaseException) -> BoltError | None:
+    """Return the error of the component whose code ended with what is no Exception, None where none did."""
+    for note in getattr(problem, "__notes__", ()):
+        if note.startswith(_ENDED):
+            return BoltError(note.removeprefix(_ENDED))
+    return None
+
+
+def file_of(target: Callable[..., Any], method: str | None = None) -> str | None:
+    """Return the file that the user's code stands in, as its frames name it; `method` is what a class is called by."""
+    code = _code_of(target, method)
+    return None if code is None else str(code.co_filename)
+
+
+def home_of(target: Callable[..., Any], method: str | None = None) -> str | None:
+    """Return file:line of where the user's function, or method, begins."""
+    code = _code_of(target, method)
+    return None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _code_of(target: Callable[..., Any], method: str | None) -> CodeType | None:
+    written: Any = target
+    if method is not None:
+        made = class_of(target) or target
+        written = getattr(made, method, made)
+    while isinstance(written, functools.partial):
+        written = written.func
+    if not inspect.isroutine(written):
+        written = type(written).__call__ if callable(written) else None
+    code = getattr(inspect.unwrap(written), "__code__", None) if written is not None else None
+    return code if isinstance(code, CodeType) else None
+
+
+def _user_line(trace: TracebackType | None, file: str | None, ours: tuple[str, ...]) -> str | None:
+    """Return file:line of the innermost frame in the user's file, else of the first frame that is not ours."""
+    innermost, first = None, None
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if name == file:
+            innermost = f"{name}:{trace.tb_lineno}"
+        elif first is None and name not in ours:
+            first = f"{name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return innermost or first
+
+
+# -- A bolt's timestamp function, asked for each row -----------------------------------------------------------------------------
+
+
+BOUND = 2**62
+"""A usable timestamp lies in (-BOUND, BOUND)."""
+TIMELESS = "no value of it is a timestamp; declare it long (milliseconds) or timestamp, or give a function of the tuple"
+"""What is wrong with a timestamp field for whose type `holds_times` is False, and the way out."""
+_TIMELESS = ("string", "binary", "boolean", "array<", "map<", "struct<")
+
+
+class TimestampFunction:
+    """Called with a row it returns milliseconds since 1970, or None. `problem` is the first failure since it was made.
+
+    >>> stamp = TimestampFunction(lambda row: row["at"], "count")
+    >>> stamp({"at": 3.0}), stamp({"at": "soon"}), stamp.problem
+    (3, None, "bolt 'count': the timestamp function '<lambda>' gave 'soon' for {'at': 'soon'}")
+    """
+
+    def __init__(self, function: Callable[[Any], Any], bolt: str, on_invalid: str = "late") -> None:
+        self._function, self._raises = function, on_invalid == "raise"
+        self._bolt, self._name, self._file = bolt, title_of(function), file_of(function)
+        self.problem: str | None = None
+
+    def __call__(self, row: Any) -> int | None:
+        """Ask for the timestamp of a row. Raises InvalidTimestampError with `on_invalid="raise"`. Cost: that of the call."""
+        try:
+            value = self._function(row)
+            stamp = timestamp_of(value)
+        except Exception as problem:
+            where = f"in the timestamp function {self._name!r} on {quote(row)}"
+            text = blame(f"bolt {self._bolt!r}", problem, where, self._file, (__file__,)).args[0]
+            self._unusable(text, problem)
+            return None
+        if stamp is not None and -BOUND < stamp < BOUND:
+            return stamp
+        if value is None and not self._raises:
+            return None
+        gave = f"gave {quote(value)} for {quote(row)}"
+        self._unusable(f"bolt {self._bolt!r}: the timestamp function {self._name!r} {gave}", None)
+        return None
+
+    def warn(self) -> None:
+        """Say in the log of this process what the first failure was, if there was one."""
+        if self.problem is not None:
+            warn_of(self.problem)
+
+    def _unusable(self, text: str, problem: Exception | None) -> None:
+        if self._raises:
+            raise InvalidTimestampError(
+                f"{text}; wanted whole milliseconds since 1970, or a datetime; repair the function, or send such tuples to the "
+                'side stream with on_invalid="late"'
+            ) from problem
+        self.problem = self.problem or text
+
+
+def holds_times(kind: str) -> bool:
+    """Return whether a value of this type, written as in a schema, can be a timestamp: a number, a date or a timestamp.
+
+    >>> holds_times("bigint"), holds_times("decimal(18,0)"), holds_times("date"), holds_times("string")
+    (True, True, True, False)
+    """
+    return not kind.startswith(_TIMELESS)
+
+
+def warn_of(problem: str) -> None:
+    """Warn that rows have no timestamp that can be found."""
+    warnings.warn(f"{problem}; such rows are invalid", InvalidTimestampWarning, stacklevel=3)
+
+
+# -- BoltCaller ------------------------------------------------------------------------------------------------------------------
+
+
+class EmittedRow(NamedTuple):
+    """One row that a component emitted: its stream, its values in the stream's order, and the id of the task of a direct emit."""
+
+    stream: str
+    values: tuple[Any, ...]
+    task: int | None = None
+
+
+class OutputStreams:
+    """The declared streams of a component; `checked` returns the values of a row that may go out, or raises RowError."""
+
+    __slots__ = ("_others", "_streams")
+
+    def __init__(self, streams: Mapping[str, OutputStream]) -> None:
+        self._streams = {name: (stream.schema, stream.direct) for name, stream in streams.items() if stream.own}
+        self._others = {name: "late tuples" if stream.late else "dead letters" for name, stream in streams.items()}
+
+    def checked(self, values: Any, stream: str, direct: bool) -> tuple[Any, ...]:
+        """Return `values` (a tuple, a list, a dict by name, a scalar for one field) in the order of the stream's fields."""
+        found = self._streams.get(stream)
+        if found is None:
+            raise RowError(self._unknown(stream) + stream_or_value(values, stream, self._streams))
+        schema, is_direct = found
+        if direct is not is_direct:
+            raise RowError(
+                f"stream {stream!r} is declared direct, so each row needs its task; call emit_direct(task, values)"
+                if is_direct
+                else f"stream {stream!r} is not declared direct; call emit, or name it in direct=({stream!r},)"
+            )
+        return row_of(values, schema, stream)
+
+    def refuse(self, given: tuple[Any, ...], tracked: str = "", method: str = "emit") -> RowError:
+        """Return the error of an emit whose arguments have no names."""
+        return RowError(emit_advice(given, self._streams, tracked, method))
+
+    def _unknown(self, stream: Any) -> str:
+        if stream in self._others:
+            return f"stream {stream!r} takes {self._others[stream]} only; emit on another one"
+        declared = ", ".join(self._streams) or "none"
+        return f"stream {quote(stream)} is not declared, there are {declared}; add it to output={{...}}"
+
+
+class CollectedRows(StormNames):
+    """What a bolt of (tuple, collector) emits to, valid until its call returns. Source: `BasicOutputCollector`."""
+
+    __slots__ = ("_open", "_outlet", "rows")
+
+    def __init__(self, outlet: OutputStreams) -> None:
+        self._outlet = outlet
+        self._open = True
+        self.rows: list[EmittedRow] = []
+
+    def emit(self, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
+        """Emit one row, anchored to the tuple that is being executed."""
+        self._check_open(values)
+        if stray or type(stream) is not str:
+            raise self._outlet.refuse((values, stream, *stray))
+        self.rows.append(EmittedRow(stream, self._outlet.checked(values, stream, False)))
+
+    def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
+        """Emit one row to the task of this id, on a stream that is declared direct."""
+        self._check_open(values)
+        if stray or type(stream) is not str:
+            raise self._outlet.refuse((values, stream, *stray), method="emit_direct")
+        self.rows.append(EmittedRow(stream, self._outlet.checked(values, stream, True), task))
+
+    def take(self) -> list[EmittedRow]:
+        """Close the collector and return what was emitted, in order."""
+        self._open = False
+        return self.rows
+
+    def _check_open(self, values: Any) -> None:
+        if not self._open:
+            raise BoltError(f"{quote(values)} was emitted after execute had returned; emit while it runs")
+
+
+class BoltCaller:
+    """One task's instance of a BASIC_BOLT or a BOLT. Cost: one call of the user's code a tuple, plus O(rows) checks.
+
+    A BOLT is prepared with the driver's collector, emits to that, and returns nothing from `execute`.
+
+    >>> from windowing.topology.builder import TopologyBuilder
+    >>> from windowing.topology.components import TaskContext
+    >>> from windowing.topology.decorators import bolt, spout
+    >>> from windowing.schema.tuples import Fields, Origin
+    >>> @spout(output="sentence string")
+    ... def sentences():
+    ...     yield "the cow"
+    >>> @bolt(output="word string")
+    ... def split(tuple):
+    ...     return tuple["sentence"].split()
+    >>> builder = TopologyBuilder()
+    >>> _ = builder.set_spout("sentences", sentences), builder.set_bolt("split", split).shuffle_grouping("sentences")
+    >>> caller = BoltCaller(builder.build().component("split"))
+    >>> caller.open(TaskContext("split"))
+    >>> [row.values for row in caller.execute(Tuple(("the cow",), Origin("sentences", 0, Fields("sentence"))))]
+    [('the',), ('cow',)]
+    """
+
+    __slots__ = ("_call", "_component", "_file", "_who", "instance", "outlet")
+
+    def __init__(self, component: Component) -> None:
+        self._component = component
+        declaration = component.declaration
+        self._who = f"bolt {component.id!r}"
+        assert declaration.target is not None
+        self._file = file_of(declaration.target, "execute" if declaration.is_class else None)
+        self._call: Any = None
+        self.instance: Any = None
+        self.outlet = OutputStreams(component.outputs)
+
+    def open(self, context: Any, collector: Any = None) -> None:
+        """Make the instance; a stateful bolt is prepared by `prepare` after its `init_state`, any other one here."""
+        declaration = self._component.declaration
+        assert declaration.target is not None
+        self._who = context.called("bolt")
+        if not declaration.is_class:
+            self._call = declaration.target
+            return
+        try:
+            self.instance = declaration.target()
+        except BaseException as problem:
+            raise self.blame(problem, "when it was made") from problem
+        self._call = self.instance.execute
+        if not declaration.stateful:
+            self.prepare(context, collector)
+
+    def prepare(self, context: Any, collector: Any = None) -> None:
+        """Call the instance's `prepare`."""
+        arguments = (context, collector) if self._component.kind is ComponentKind.BOLT else (context,)
+        self.hook("prepare", *arguments)
+
+    def execute(self, tuple: Tuple) -> list[EmittedRow]:
+        """Call the bolt and return what it emitted; raises BoltError, or the user's FailedException."""
+        style = self._component.declaration.style
+        try:
+            if style is CallStyle.ROWS:
+                return self._rows(self._call(tuple))
+            if self._component.kind is ComponentKind.BOLT:
+                self._nothing(self._call(tuple))
+                return []
+            collector = CollectedRows(self.outlet)
+            try:
+                self._nothing(self._call(tuple, collector))
+            finally:
+                emitted = collector.take()
+            return emitted
+        except FailedException:
+            raise
+        except BaseException as problem:
+            raise self.blame(problem, f"on {quote(tuple)}") from problem
+
+    def hook(self, method: str, *arguments: Any) -> None:
+        """Call a method of the instance that it may have, such as `pre_commit`; a function has none."""
+        written = getattr(self.instance, method, None)
+        if written is None:
+            return
+        try:
+            written(*arguments)
+        except BaseException as problem:
+            raise self.blame(problem, f"in {method}") from problem
+
+    def close(self) -> None:
+        """Call the instance's `cleanup`, once."""
+        try:
+            self.hook("cleanup")
+        finally:
+            self.instance = None
+
+    def blame(self, problem: BaseException, where: str) -> BoltError:
+        """Return the BoltError that names this bolt."""
+        return blame(self._who, problem, where, self._file, (__file__,))
+
+    def _rows(self, returned: Any) -> list[EmittedRow]:
+        if returned is None:
+            return []
+        default = self._component.outputs.get(DEFAULT_STREAM)
+        if default is None:
+            refuse_rows(returned)
+            return []
+        return [EmittedRow(DEFAULT_STREAM, row) for row in rows_of(returned, default.schema, DEFAULT_STREAM)]
+
+    def _nothing(self, returned: Any) -> None:
+        refuse_awaitable(returned)
+        if returned is not None:
+            raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
+
+
+# -- BoltRunner ------------------------------------------------------------------------------------------------------------------
+
+
+Emission = tuple[str, Any]
+"""A stream and the values of one row for it, a tuple in the order of the stream's fields; or a table, see BoltRunner."""
+Fitted = Callable[[Any], Any]
+"""Returns a table that a bolt returned as a driver takes it, or None; see BoltRunner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one window: its emissions, or, with none of them, the error that the driver has to deal with."""
+
+    emissions: list[Emission]
+    error: BoltError | None = None
+
+
+class Collector(StormNames):
+    """What a bolt of (window, collector) emits to, valid until its call returns. Source: Storm's `OutputCollector`."""
+
+    __slots__ = ("_bolt", "_emissions", "_open")
+
+    def __init__(self, bolt: WindowedBolt) -> None:
+        self._bolt = bolt
+        self._emissions: list[Emission] = []
+        self._open = True
+
+    def emit(self, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
+        """Emit one row: a tuple, a list, a dict by field name, or a scalar where the stream has one field; or a table of rows.
+
+        Raises BoltError for a stream that is not declared, a row that does not fit it, or a call that came too late.
+        """
+        if not self._open:
+            raise BoltError(
+                f"bolt {self._bolt.name!r} emitted {quote(values)} after its execute had returned; emit while it runs"
+            )
+        if stray or type(stream) is not str:
+            raise RowError(emit_advice((values, stream, *stray), self._bolt.outputs))
+        schema = self._bolt.outputs.get(stream)
+        if schema is None:
+            raise RowError(_unknown_stream(self._bolt, stream) + stream_or_value(values, stream, self._bolt.outputs))
+        if is_table(values):
+            self._emissions += [(stream, row) for row in rows_of(values, schema, stream)]
+        else:
+            self._emissions.append((stream, row_of(values, schema, stream)))
+
+    def take(self) -> list[Emission]:
+        """Close the collector and return what was emitted, in order; the runner calls it."""
+        self._open = False
+        return self._emissions
+
+
+class BoltRunner:
+    """Runs one bolt for one task; a class gets one instance per runner, made by `open`.
+
+    fitted: for a driver that takes tables, which then come as one emission each; given a table that the bolt returned, it returns
+    what the driver takes, or None where a row at a time has to tell what is wrong with it.
+
+    Cost: one call of the user's code per window, plus 0.5 us a row to check its shape and the types of its values.
+    """
+
+    __slots__ = ("_bolt", "_call", "_file", "_fitted", "_home", "_instance", "_schema", "_who")
+
+    def __init__(self, bolt: WindowedBolt, fitted: Fitted | None = None) -> None:
+        self._bolt = bolt
+        self._fitted = fitted
+        self._who = f"bolt {bolt.name!r}"
+        self._schema = bolt.outputs.get(DEFAULT_STREAM)
+        self._call: Any = None
+        self._instance: Any = None
+        method = "execute" if bolt.is_class else None
+        self._file, self._home = file_of(bolt.target, method), home_of(bolt.target, method)
+
+    def open(self, context: Any = None, state: Any = None) -> None:
+        """Make the instance, call its `init_state(state)` if there is one to hand over, then its `prepare(context)`."""
+        if self._call is not None:
+            raise BoltError(f"bolt {self._bolt.name!r} is already open; close() it first, or make a second runner")
+        if isinstance(context, TaskContext):
+            self._who = context.called("bolt")
+        if not self._bolt.is_class:
+            self._call = self._bolt.target
+            return
+        try:
+            instance = self._bolt.target()
+            if state is not None:
+                instance.init_state(state)
+            elif self._bolt.stateful:
+                raise BoltError(
+                    f"bolt {self._bolt.name!r} has init_state, and nobody has handed it a state; give open() one"
+                )
+            if getattr(instance, "prepare", None) is not None:
+                instance.prepare(context)
+        except BoltError:
+            raise
+        except BaseException as problem:
+            raise self._failure(problem, "in prepare") from problem
+        self._instance, self._call = instance, instance.execute
+
+    def run(self, window: TupleWindow) -> list[Emission]:
+        """Call the bolt on `window` and return its rows in the order in which it made them, or raise BoltError."""
+        if self._call is None:
+            self._check_open()
+        if self._bolt.style is CallStyle.COLLECTOR:
+            return self._collect(window)
+        schema = self._schema
+        try:
+            returned = self._call(window)
+            if schema is None:
+                refuse_rows(returned)
+                return []
+            if type(returned) is tuple:  # most are
+                return [(DEFAULT_STREAM, row_of(returned, schema, DEFAULT_STREAM))]
+            if self._fitted is not None and is_table(returned) and (table := self._fitted(returned)) is not None:
+                return [(DEFAULT_STREAM, table)]
+            return [(DEFAULT_STREAM, row) for row in rows_of(returned, schema, DEFAULT_STREAM)]
+        except BaseException as problem:
+            raise self._failure(problem, f"on {_line(window)}") from problem
+
+    def attempt(self, window: TupleWindow) -> Outcome:
+        """Run the bolt and apply `on_error`: "raise" lets the BoltError out, the others return it for the driver."""
+        self._check_open()
+        try:
+            return Outcome(self.run(window))
+        except BoltError as error:
+            if self._bolt.config.on_error is OnError.RAISE:
+                raise
+            return Outcome([], error)
+
+    def hook(self, method: str, *arguments: Any) -> None:
+        """Call a method of the instance that it may have, such as `pre_commit`; a function has none."""
+        self._call_if_there(self._instance, method, *arguments)
+
+    def close(self) -> None:
+        """Call the instance's `cleanup`, once; a runner that is not open stays as it is."""
+        instance, self._instance, self._call = self._instance, None, None
+        self._call_if_there(instance, "cleanup")
+
+    def _call_if_there(self, instance: Any, method: str, *arguments: Any) -> None:
+        written = getattr(instance, method, None)
+        if written is None:
+            return
+        try:
+            written(*arguments)
+        except BaseException as problem:
+            raise self._failure(problem, f"in {method}") from problem
+
+    def _check_open(self) -> None:
+        if self._call is None:
+            raise BoltError(f"bolt {self._bolt.name!r} is not open; call open() before it gets a window")
+
+    def _collect(self, window: TupleWindow) -> list[Emission]:
+        collector = Collector(self._bolt)
+        try:
+            returned = self._call(window, collector)
+            refuse_awaitable(returned)
+            if returned is not None:
+                raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
+        except BaseException as problem:
+            raise self._failure(problem, f"on {_line(window)}") from problem
+        finally:
+            emissions = collector.take()
+        return emissions
+
+    def _failure(self, problem: BaseException, where: str) -> BoltError:
+        home = self._home if isinstance(problem, RowError) else None
+        return blame(self._who, problem, where, self._file, (__file__,), home)
+
+
+def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:
+    declared = ", ".join(bolt.outputs) or "none"
+    if stream == bolt.config.late_stream:
+        return (
+            f"stream {stream!r} is the late stream, which takes late tuples only; the bolt's own streams are {declared}"
+        )
+    return f"stream {quote(stream)} is not declared, there are {declared}; add it to output={{...}}"
+
+
+def _line(window: TupleWindow) -> str:
+    return printable(repr(window), 200)

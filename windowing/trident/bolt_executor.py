@@ -1,0 +1,430 @@
+"""TrackedBatch: what has come of one attempt at one batch, and what is still missing; CoordSpec: what there is to wait for.
+
+RECEIVING --all reports and tuples of the batch phase--> ARRIVED --commit, all of the commit phase--> FINISHED
+    +-----------------------------------------------------+--- a failure, a timeout, a greater attempt ---> FAILED
+
+TridentBoltExecutor: when one task of a bolt has all of a batch, what it tells the next tasks, and when it acks.
+
+    upstream a  0 1 2 |3|           each tuple has its number, each report says how many there were
+    upstream b  0 1 . |2|           all reports in and all tuples here: the batch has arrived
+    bolt        Begin Execute ... Execute   Finish   Report   Ack        finished at once
+                                   Ack . . . $commit  Finish  Report  Ack    with commits, or upstream tasks that report then
+
+Laws
+- A batch has arrived when each upstream task has reported, and as many different tuples came of each as it says. A tuple, report
+  or commit that comes twice is taken once, and the second is not settled. (Storm adds up all counts: one tuple lost and one
+  repeated are not seen.)
+- One message is held until then, so that the tree of the `$batch` is open while anything is missing; the tree of the `$commit`
+  likewise. What upstream tasks report at the commit only is not waited for before it: in Storm such a batch never ends.
+- A greater attempt supersedes a smaller; what comes of the smaller is failed (in Storm it is left without an answer). After a
+  failure everything that comes of the attempt is failed, and no tuple is executed.
+- A commit of what has not arrived here is failed: this task died since, or forgot it.
+- A batch is kept for `timeout_ms` after its first message, or until its success; what it holds is then failed, in words.
+- Every batch that was begun is forgotten, once. Batches of two groups have nothing to do with each other.
+
+Source: Storm's `TridentBoltExecutor`, its `TrackedBatch` and `CoordinatedOutputCollector`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from windowing.errors import ConfigError, quote
+from windowing.trident.batch_effects import (
+    Ack,
+    BatchId,
+    Begin,
+    Execute,
+    Fail,
+    Finish,
+    Forget,
+    Outgoing,
+    Report,
+    TaskKey,
+)
+from windowing.trident.kinds import TransactionAttempt
+from windowing.windows.guard import Guard
+
+__all__ = [
+    "BatchPhase",
+    "BatchStage",
+    "CoordSpec",
+    "Incoming",
+    "TrackedBatch",
+    "TridentBoltExecutor",
+]
+
+
+class CoordSpec:
+    """What a task waits for in one group of batches, and whom it tells.
+
+    reports: the upstream tasks that report while the batch is processed. commits: whether it is finished at the commit.
+    commit_reports: upstream tasks that finish at the commit themselves. targets: the downstream tasks.
+    """
+
+    __slots__ = ("commit_reports", "commits", "reports", "targets")
+
+    def __init__(
+        self,
+        reports: Iterable[TaskKey] = (),
+        *,
+        commits: bool = False,
+        commit_reports: Iterable[TaskKey] = (),
+        targets: Iterable[TaskKey] = (),
+    ) -> None:
+        self.reports = frozenset(reports)
+        self.commit_reports = frozenset(commit_reports)
+        self.commits = commits
+        self.targets = tuple(targets)
+        if not self.reports and not self.commit_reports:
+            raise ConfigError(
+                "a bolt of batches needs an upstream task that reports, got none; a spout has an executor of its own"
+            )
+        if both := self.reports & self.commit_reports:
+            raise ConfigError(f"{quote(sorted(map(str, both)))} report in both phases; a task reports once for a batch")
+
+    @property
+    def waits(self) -> bool:
+        """Whether a batch is finished at its commit and not before."""
+        return self.commits or bool(self.commit_reports)
+
+
+class Incoming:
+    """The tuples of one upstream task: those below `next` came, and those in `ahead`. `sent` is what it reported.
+
+    >>> came = Incoming()
+    >>> came.take(0, "ab"), came.take(3, "d"), came.take(1, "bcd"), came.received
+    ('ab', ['d'], ['c'], 4)
+    """
+
+    __slots__ = ("ahead", "next", "sent")
+
+    def __init__(self) -> None:
+        self.next = 0
+        self.ahead: set[int] = set()
+        self.sent: int | None = None
+
+    def take(self, first: int, items: Sequence[Any]) -> Sequence[Any]:
+        """Take note of the tuples `first`, `first` + 1, ...; return those that came for the first time. Cost: O(1) in order."""
+        if first == self.next and not self.ahead:
+            self.next += len(items)
+            return items
+        return [item for number, item in enumerate(items, first) if self._take(number)]
+
+    def _take(self, number: int) -> bool:
+        if number < self.next or number in self.ahead:
+            return False
+        self.ahead.add(number)
+        while self.next in self.ahead:
+            self.ahead.remove(self.next)
+            self.next += 1
+        return True
+
+    @property
+    def received(self) -> int:
+        return self.next + len(self.ahead)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all tuples that were reported have come."""
+        return self.sent == self.next and not self.ahead
+
+
+class BatchStage(Enum):
+    """See the drawing."""
+
+    RECEIVING = "receiving"
+    ARRIVED = "arrived"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class BatchPhase(Enum):
+    """While a batch is processed, and at its commit. One message is held in each, so that its tree stays open."""
+
+    BATCH = "batch"
+    COMMIT = "commit"
+
+
+class TrackedBatch:
+    """One attempt. `cause` is why it failed, or is about to."""
+
+    __slots__ = ("_held", "batch", "cause", "committing", "deadline_ms", "incoming", "outgoing", "spec", "stage")
+
+    def __init__(self, batch: BatchId, spec: CoordSpec, deadline_ms: int) -> None:
+        self.batch = batch
+        self.spec = spec
+        self.deadline_ms = deadline_ms
+        self.stage = BatchStage.RECEIVING if spec.reports else BatchStage.ARRIVED
+        self.incoming = {task: Incoming() for task in (*spec.reports, *spec.commit_reports)}
+        self.outgoing = Outgoing(spec.targets)
+        self.committing = False
+        self.cause = ""
+        self._held: dict[BatchPhase, Any] = {}
+
+    def input_of(self, sender: TaskKey) -> Incoming:
+        """Return what came of an upstream task. Raises ConfigError for one that was not declared."""
+        if sender not in self.incoming:
+            known = ", ".join(sorted(map(quote, self.incoming)))
+            raise ConfigError(
+                f"{quote(sender)} sent a part of batch {self.batch}, the upstream tasks are {known}; declare it"
+            )
+        return self.incoming[sender]
+
+    def has_arrived(self) -> bool:
+        """Whether all of the batch phase is here."""
+        return all(self.incoming[task].complete for task in self.spec.reports)
+
+    def is_to_finish(self) -> bool:
+        """Whether an arrived batch has all that its commit phase needs too."""
+        if self.spec.commits and not self.committing:
+            return False
+        return all(self.incoming[task].complete for task in self.spec.commit_reports)
+
+    def hold_report(self, sender: TaskKey, message: Any) -> bool:
+        """Hold the message of a report until its phase is over; return False if another is held, or will be: a commit."""
+        phase = BatchPhase.COMMIT if sender in self.spec.commit_reports else BatchPhase.BATCH
+        if phase in self._held or (phase is BatchPhase.COMMIT and self.spec.commits):
+            return False
+        self._held[phase] = message
+        return True
+
+    def hold_commit(self, message: Any) -> None:
+        """Hold the message of a commit until it is done."""
+        self.committing = True
+        self._held[BatchPhase.COMMIT] = message
+
+    def release(self, phase: BatchPhase) -> list[Any]:
+        """Return the message that is held for a phase, and hold it no more; nothing if there is none."""
+        return [self._held.pop(phase)] if phase in self._held else []
+
+    def missing(self) -> str:
+        """Say what has not come."""
+        open_tasks = [task for task, came in self.incoming.items() if not came.complete]
+        if not open_tasks:
+            return "its commit did not come"
+        return f"not all has come from {', '.join(sorted(map(quote, open_tasks)))}"
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        ended = self.stage in (BatchStage.FINISHED, BatchStage.FAILED)
+        # What has ended holds nothing, and a cause ends it.
+        assert not (ended and self._held)
+        assert (self.stage is BatchStage.FAILED) == bool(self.cause)
+        # A bolt that waits for the commit holds no message of the batch phase once all of it is here.
+        assert self.stage is BatchStage.RECEIVING or not self.spec.waits or BatchPhase.BATCH not in self._held
+        # What has arrived has arrived, and has not finished without its commit.
+        assert self.stage not in (BatchStage.ARRIVED, BatchStage.FINISHED) or self.has_arrived()
+        assert self.stage is not BatchStage.FINISHED or self.is_to_finish()
+        assert not (self.stage is BatchStage.ARRIVED and self.is_to_finish())
+
+
+# -- TridentBoltExecutor ---------------------------------------------------------------------------------------------------------
+
+
+BoltEffect = Begin | Execute | Finish | Forget | Report | Ack | Fail
+
+
+class TridentBoltExecutor:
+    """One task. `specs` says for each group what it waits for and whom it tells.
+
+    in_order: whether the tuples of a task always come before its report, so that one that is missing then is lost, and the batch
+    fails at once; False: it may still come, and only the timeout ends the waiting.
+
+    Cost: O(1) for a run of tuples that comes in order, O(targets) a batch.
+
+    >>> task = TridentBoltExecutor({"g": CoordSpec(reports={"a"}, targets=("next",))}, timeout_ms=30_000)
+    >>> first = TransactionAttempt(1, 0)
+    >>> [type(effect).__name__ for effect in task.tuples("g", first, "a", 0, ["to be"], now_ms=0)]
+    ['Begin', 'Execute']
+    >>> [type(effect).__name__ for effect in task.report("g", first, "a", 1, "m", now_ms=1)]
+    ['Finish', 'Report', 'Ack', 'Forget']
+    """
+
+    def __init__(self, specs: Mapping[str, CoordSpec], timeout_ms: int = 30_000, in_order: bool = True) -> None:
+        if type(timeout_ms) is not int or timeout_ms <= 0:
+            raise ConfigError(f"timeout_ms is a positive whole number of milliseconds, got {quote(timeout_ms)}")
+        self.specs = dict(specs)
+        self.stale = 0
+        self._timeout_ms = timeout_ms
+        self._in_order = in_order
+        self._tracked: dict[tuple[str, int], TrackedBatch] = {}
+        self._done = dict.fromkeys(self.specs, 0)
+        self._now_ms = 0
+        self._guard = Guard()
+
+    @property
+    def held(self) -> int:
+        """How many batches it remembers."""
+        return len(self._tracked)
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `tick` has something to do."""
+        return next(iter(self._tracked.values())).deadline_ms if self._tracked else None
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def tuples(
+        self, group: str, attempt: TransactionAttempt, sender: TaskKey, first: int, items: Sequence[Any], now_ms: int
+    ) -> Iterator[BoltEffect]:
+        """Take a run of tuples of an upstream task, whose numbers are `first`, `first` + 1, ...: it counts, from 0, those that it
+        sends here in this attempt."""
+        return self._enter(now_ms, self._tuples(BatchId(group, attempt), sender, first, items))
+
+    def report(
+        self, group: str, attempt: TransactionAttempt, sender: TaskKey, sent: int, message: Any, now_ms: int
+    ) -> Iterator[BoltEffect]:
+        """Take what an upstream task says: it has sent this many tuples here, and that was all."""
+        return self._enter(now_ms, self._report(BatchId(group, attempt), sender, sent, message))
+
+    def commit(self, group: str, attempt: TransactionAttempt, message: Any, now_ms: int) -> Iterator[BoltEffect]:
+        """Take a `$commit`; only for groups whose spec says `commits`."""
+        return self._enter(now_ms, self._commit(BatchId(group, attempt), message))
+
+    def success(self, group: str, attempt: TransactionAttempt, now_ms: int) -> Iterator[BoltEffect]:
+        """Take a `$success`: the batch and all before it are forgotten. Without it the timeout does that."""
+        return self._enter(now_ms, self._succeed(group, attempt.txid))
+
+    def tick(self, now_ms: int) -> Iterator[BoltEffect]:
+        """Take note of the time: fail and forget what is too old."""
+        return self._enter(now_ms, self._expire())
+
+    def _enter(self, now_ms: int, effects: Iterator[BoltEffect]) -> Iterator[BoltEffect]:
+        self._guard.enter()
+        self._now_ms = max(self._now_ms, now_ms)
+        return self._guard.run(effects)
+
+    # -- while an effect is performed ----------------------------------------------------------------------------------
+
+    def emitted(self, batch: BatchId, target: TaskKey, tuples: int = 1) -> int:
+        """Return the number of the first of so many tuples that go to a target; while Execute or Finish is performed."""
+        return self._tracked[batch.group, batch.attempt.txid].outgoing.number(target, tuples)
+
+    def failed(self, batch: BatchId, cause: str) -> None:
+        """Take note that the bolt raised FailedException; while Execute or Finish is performed."""
+        self._tracked[batch.group, batch.attempt.txid].cause = cause or "its bolt failed it"
+
+    # -- what they do --------------------------------------------------------------------------------------------------
+
+    def _tuples(self, batch: BatchId, sender: TaskKey, first: int, items: Sequence[Any]) -> Iterator[BoltEffect]:
+        tracked = yield from self._track(batch)
+        if tracked is None or tracked.stage in (BatchStage.FAILED, BatchStage.FINISHED):
+            return
+        new = tracked.input_of(sender).take(first, items)
+        self.stale += len(items) - len(new)
+        if new:
+            yield Execute(batch, new)
+            yield from self._go_on(tracked)
+
+    def _report(self, batch: BatchId, sender: TaskKey, sent: int, message: Any) -> Iterator[BoltEffect]:
+        tracked = yield from self._track(batch)
+        if tracked is None:
+            yield Fail(message, f"batch {batch} comes too late")
+            return
+        came = tracked.input_of(sender)
+        if came.sent is not None:
+            self.stale += 1
+            return
+        came.sent = sent
+        if tracked.stage is BatchStage.FAILED:
+            yield Fail(message, tracked.cause)
+            return
+        if self._in_order and not came.complete:
+            tracked.cause = f"{came.received} of {sent} tuples of batch {batch} came from {quote(sender)}"
+        is_held = tracked.hold_report(sender, message)
+        yield from self._go_on(tracked)
+        if not is_held:
+            yield Ack(message)
+
+    def _commit(self, batch: BatchId, message: Any) -> Iterator[BoltEffect]:
+        tracked = yield from self._track(batch)
+        if tracked is not None and tracked.committing and tracked.stage is not BatchStage.FAILED:
+            self.stale += 1
+            return
+        if tracked is None or tracked.stage is not BatchStage.ARRIVED:
+            cause = tracked.cause if tracked is not None and tracked.cause else "it has not arrived here"
+            yield Fail(message, f"batch {batch} cannot be committed: {cause}")
+            return
+        tracked.hold_commit(message)
+        yield from self._go_on(tracked)
+
+    def _succeed(self, group: str, txid: int) -> Iterator[BoltEffect]:
+        self._done[group] = max(self._done[group], txid)
+        for key in [key for key in self._tracked if key[0] == group and key[1] <= txid]:
+            yield from self._forget(self._tracked.pop(key), f"batch {txid} of {group} is committed")
+
+    def _expire(self) -> Iterator[BoltEffect]:
+        while self._tracked:
+            key, tracked = next(iter(self._tracked.items()))
+            if tracked.deadline_ms > self._now_ms:
+                return
+            del self._tracked[key]
+            yield from self._forget(
+                tracked, f"batch {tracked.batch} took more than {self._timeout_ms} ms: {tracked.missing()}"
+            )
+
+    # -- one batch -----------------------------------------------------------------------------------------------------
+
+    def _track(self, batch: BatchId) -> Generator[BoltEffect, None, TrackedBatch | None]:
+        """Return the tracked batch, a new one for a first message; None for what was superseded or is done."""
+        group, (txid, attempt) = batch
+        spec = self.specs.get(group)
+        if spec is None:
+            raise ConfigError(
+                f"a message of the group {quote(group)} came to a task of {', '.join(map(quote, self.specs))}"
+            )
+        known = self._tracked.get((group, txid))
+        if known is not None and known.batch.attempt.attempt == attempt:
+            return known
+        if txid <= self._done[group] or (known is not None and known.batch.attempt.attempt > attempt):
+            self.stale += 1
+            return None
+        if known is not None:
+            del self._tracked[group, txid]
+            yield from self._forget(known, f"batch {known.batch} is superseded by attempt {attempt}")
+        tracked = self._tracked[group, txid] = TrackedBatch(batch, spec, self._now_ms + self._timeout_ms)
+        yield Begin(batch)
+        return tracked
+
+    def _go_on(self, tracked: TrackedBatch) -> Iterator[BoltEffect]:
+        """Do what follows from what has come by now: fail, ack what was held, finish."""
+        if not tracked.cause and tracked.stage is BatchStage.RECEIVING and tracked.has_arrived():
+            tracked.stage = BatchStage.ARRIVED
+            if tracked.spec.waits:
+                yield from map(Ack, tracked.release(BatchPhase.BATCH))
+        if not tracked.cause and tracked.stage is BatchStage.ARRIVED and tracked.is_to_finish():
+            yield Finish(tracked.batch)
+            if not tracked.cause:
+                yield from self._finish(tracked)
+        if tracked.cause and tracked.stage is not BatchStage.FAILED:
+            yield from self._forget(tracked, tracked.cause)
+
+    def _finish(self, tracked: TrackedBatch) -> Iterator[BoltEffect]:
+        tracked.stage = BatchStage.FINISHED
+        [message] = tracked.release(BatchPhase.COMMIT if tracked.spec.waits else BatchPhase.BATCH)
+        for target, sent in tracked.outgoing.counts.items():
+            yield Report(tracked.batch.attempt, target, sent, message)
+        yield Ack(message)
+        yield Forget(tracked.batch)
+
+    def _forget(self, tracked: TrackedBatch, cause: str) -> Iterator[BoltEffect]:
+        """Fail what is held and end the batch, unless it has ended."""
+        if tracked.stage in (BatchStage.FINISHED, BatchStage.FAILED):
+            return
+        tracked.stage, tracked.cause = BatchStage.FAILED, cause
+        for message in (*tracked.release(BatchPhase.BATCH), *tracked.release(BatchPhase.COMMIT)):
+            yield Fail(message, cause)
+        yield Forget(tracked.batch)
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        # One attempt of a batch is tracked, and none of what is done.
+        assert all(key == (each.batch.group, each.batch.attempt.txid) for key, each in self._tracked.items())
+        assert all(txid > self._done[group] for group, txid in self._tracked)
+        # The order is that of the deadlines.
+        deadlines = [each.deadline_ms for each in self._tracked.values()]
+        assert deadlines == sorted(deadlines)
+        for tracked in self._tracked.values():
+            tracked.check()

@@ -1,0 +1,307 @@
+"""Builtins: the aggregators, filters and queries that Trident brings along.
+
+| Count, Sum, Min, Max | combiners: the number of tuples; sum, smallest, largest of one field |
+| MinBy, MaxBy         | aggregators: the tuple with the smallest, the largest value of a field |
+| FirstN               | an assembly: the first n tuples of a batch, in some order |
+| FilterNull, Equals, Negate, Debug | filters |
+| MapGet, SnapshotGet, TupleCollectionGet | queries: the value of a key, the one value, all keys and values |
+
+Laws: None is no value: Sum, Min and Max pass over it, Count counts tuples; among equals the first one stays.
+Source: Storm's `org.apache.storm.trident.operation.builtin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from windowing.trident.fields import short_title, stored_key
+
+if TYPE_CHECKING:
+    from windowing.trident.streams import Stream
+
+__all__ = [
+    "Count",
+    "Debug",
+    "Equals",
+    "FilterNull",
+    "FirstN",
+    "MapGet",
+    "Max",
+    "MaxBy",
+    "Min",
+    "MinBy",
+    "Negate",
+    "SnapshotGet",
+    "Sum",
+    "TupleCollectionGet",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many tuples there are; 0 of none."""
+
+    def init(self, tuple: Any) -> int:
+        """Return 1."""
+        return 1
+
+    def combine(self, a: int, b: int) -> int:
+        """Return the sum."""
+        return a + b
+
+    def zero(self) -> int:
+        """Return 0."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """The sum of the first field; 0 of none."""
+
+    def init(self, tuple: Any) -> Any:
+        """Return the value of the field."""
+        return 0 if tuple[0] is None else tuple[0]
+
+    def combine(self, a: Any, b: Any) -> Any:
+        """Return the sum."""
+        return a + b
+
+    def zero(self) -> Any:
+        """Return 0."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Min:
+    """The smallest value of the first field; None of none. NaN is larger than every number, as in Spark."""
+
+    def init(self, tuple: Any) -> Any:
+        """Return the value of the field."""
+        return tuple[0]
+
+    def combine(self, a: Any, b: Any) -> Any:
+        """Return the smaller one."""
+        return b if _before(b, a) else a
+
+    def zero(self) -> Any:
+        """Return None."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    """The largest value of the first field; None of none."""
+
+    def init(self, tuple: Any) -> Any:
+        """Return the value of the field."""
+        return tuple[0]
+
+    def combine(self, a: Any, b: Any) -> Any:
+        """Return the larger one."""
+        return b if _behind(b, a) else a
+
+    def zero(self) -> Any:
+        """Return None."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class MinBy:
+    """The whole tuple with the smallest value of a field. Source: Storm's `Min`, `MinWithComparator`."""
+
+    field: str
+    key: Callable[[Any], Any] | None = None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The fields that it reads by name."""
+        return (self.field,)
+
+    def init(self, batch_id: Any, collector: Any) -> list[Any]:
+        """Return the best tuple so far: none."""
+        return []
+
+    def aggregate(self, value: list[Any], tuple: Any, collector: Any) -> None:
+        """Take the tuple if it is better."""
+        found = tuple[self.field]
+        seen = found if self.key is None or found is None else self.key(found)
+        if not value or self._better(seen, value[0]):
+            value[:] = seen, tuple
+
+    def complete(self, value: list[Any], collector: Any) -> None:
+        """Emit the best tuple, if there was one."""
+        if value:
+            collector.emit(tuple(value[1]))
+
+    def _better(self, new: Any, old: Any) -> bool:
+        return _before(new, old)
+
+
+@dataclass(frozen=True, slots=True)
+class MaxBy(MinBy):
+    """The whole tuple with the largest value of a field. Source: Storm's `Max`, `MaxWithComparator`."""
+
+    def _better(self, new: Any, old: Any) -> bool:
+        return _behind(new, old)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstN:
+    """The first n tuples of a batch: as they come, or by a field. `stream.apply_assembly(FirstN(3, "delay", reverse=True))`.
+
+    Source: Storm's `FirstN`, an Assembly too.
+    """
+
+    n: int
+    field: str | None = None
+    reverse: bool = False
+
+    def __call__(self, stream: Stream) -> Stream:
+        """Return the stream of the first n: those of each partition first, so that few travel."""
+        few = stream.partition_aggregate(None, _Few(self.n, self.field, self.reverse))
+        return few.global_().partition_aggregate(None, _Few(self.n, self.field, self.reverse))
+
+
+@dataclass(frozen=True, slots=True)
+class _Few:
+    """What FirstN does in a partition."""
+
+    n: int
+    field: str | None
+    reverse: bool
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return () if self.field is None else (self.field,)
+
+    def init(self, batch_id: Any, collector: Any) -> list[Any]:
+        return []
+
+    def aggregate(self, value: list[Any], tuple: Any, collector: Any) -> None:
+        value.append(tuple)
+        if len(value) >= 2 * self.n + 64:
+            value[:] = self._first(value)
+
+    def complete(self, value: list[Any], collector: Any) -> None:
+        for row in self._first(value):
+            collector.emit(tuple(row))
+
+    def _first(self, rows: list[Any]) -> list[Any]:
+        if self.field is not None:
+            field = self.field
+            rows = sorted(rows, key=lambda row: _Order(row[field], self.reverse))
+        return rows[: self.n]
+
+
+class _Order:
+    """A value as it is sorted: None last, either way."""
+
+    __slots__ = ("_reverse", "_value")
+
+    def __init__(self, value: Any, reverse: bool) -> None:
+        self._value, self._reverse = value, reverse
+
+    def __lt__(self, other: _Order) -> bool:
+        return (_behind if self._reverse else _before)(self._value, other._value)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterNull:
+    """Keeps tuples without None."""
+
+    def keep(self, tuple: Any) -> bool:
+        """Return whether no value is None."""
+        return all(value is not None for value in tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class Equals:
+    """Keeps tuples whose values are all equal."""
+
+    def keep(self, tuple: Any) -> bool:
+        """Return whether the values are equal."""
+        return all(value == tuple[0] for value in tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class Negate:
+    """Keeps what another filter drops."""
+
+    filter: Any
+
+    def keep(self, tuple: Any) -> bool:
+        """Return whether the other one says no."""
+        return not getattr(self.filter, "keep", self.filter)(tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class Debug:
+    """Keeps everything, and shows it: `Debug(print, "words")`."""
+
+    write: Callable[[str], Any]
+    label: str = "DEBUG"
+
+    def keep(self, tuple: Any) -> bool:
+        """Write the tuple."""
+        self.write(f"{self.label}: {tuple}")
+        return True
+
+    def __repr__(self) -> str:
+        return f"Debug({short_title(self.write)}, {self.label!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class MapGet:
+    """The value under a key, which is the tuple of the inputs; None where there is none."""
+
+    def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
+        """Return the values, in one call."""
+        values: Sequence[Any] = state.multi_get([stored_key(row) for row in tuples])
+        return values
+
+    def execute(self, tuple: Any, result: Any, collector: Any) -> None:
+        """Emit the value."""
+        collector.emit((result,))
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotGet:
+    """The one value of a state that is aggregated without keys."""
+
+    def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
+        """Return the value, once for each tuple."""
+        return [state.get()] * len(tuples)
+
+    def execute(self, tuple: Any, result: Any, collector: Any) -> None:
+        """Emit the value."""
+        collector.emit((result,))
+
+
+@dataclass(frozen=True, slots=True)
+class TupleCollectionGet:
+    """All keys with their values, for each tuple; broadcast the tuples, for every partition has some of the keys."""
+
+    def batch_retrieve(self, state: Any, tuples: Sequence[Any]) -> Sequence[Any]:
+        """Return all there is, once for each tuple."""
+        return [list(state.items())] * len(tuples)
+
+    def execute(self, tuple: Any, result: Any, collector: Any) -> None:
+        """Emit a row for each key."""
+        for key, value in result:
+            collector.emit((*key, value))
+
+
+def _before(new: Any, old: Any) -> bool:
+    """Return whether `new` is smaller, None being no value and NaN the largest."""
+    if new is None or new != new:
+        return False if new is None else old is None
+    return old is None or old != old or new < old
+
+
+def _behind(new: Any, old: Any) -> bool:
+    """Return whether `new` is larger, None being no value and NaN the largest."""
+    if new is None or old is None:
+        return new is not None
+    return bool(new > old) if new == new else old == old

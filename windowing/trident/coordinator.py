@@ -1,0 +1,617 @@
+"""CoordinatorRecord: what must outlive a coordinator, so that the next one goes on where it was.
+
+    current 7                       txids below 7 are committed
+    tries   7: 2, 3, committing     batch 7 was emitted as 7:2 last, failed 3 times as the first, and a commit of it was begun
+            8: 1, 0                 8 too was emitted, as 8:1; later txids never were
+
+Laws: an attempt stands here before it is sent. So after a restart every attempt is greater than any that may still be under way,
+for all txids (Storm forgets those from `max pending - 1` on). A record that cannot be read is an error, never "start again at 1".
+
+The rules of MasterBatchCoordinator as data: what can become of a batch, what is sent when, what a driver is asked to do.
+
+    waiting --due / $batch--> processing --acked--> processed --its turn / $commit--> committing --acked / $success--> done
+       ^                          |                     |                                 |
+       +------- failed, or an earlier one failed -------+------------- failed ------------+
+
+Laws: `TRANSITIONS` is all that can happen; `ANSWERS` is what a status waits for, and an answer to anything else is stale.
+
+MasterBatchCoordinator: which batch is begun, committed, done or tried again, and when.
+
+    $batch    1:0  2:0  3:0 .  .  .   .  2:1  3:1 .  .  .            max_pending 3
+    answers     acked: 1, 3   2 fails               3, then 2
+    $commit              1:0                            2:1   3:1    in order, one at a time
+    $success                 1:0                           2:1   3:1
+
+Laws
+- `TRANSITIONS` (coordinator.py) is all that can happen to a batch. What is under way is `current`, `current + 1`, ... without
+  a gap, at most `max_pending` of them; only the first commits.
+- Commits are sent in the order of txids, the next after the commit before was acked: each txid is done once, by one attempt.
+- When a batch fails, so do all later ones: they may rest on it. Attempts of a txid only grow, also over restarts: the record is
+  durable before what rests on it is sent.
+- Answers to what is not waited for change nothing: those of earlier attempts (in Storm they end the attempt that is under way), and
+  those of the other stream.
+- A batch that failed `max_attempts` times while it was the first stops the topology, or is skipped: sent once more, with its tuples
+  to the dead letters. One whose commit was begun is never skipped. A later batch is tried again as long as it is not the first: it
+  may have failed because of an earlier one. What was sent before is sent again without asking for readiness.
+- Time comes in and never falls: a smaller `now_ms` counts as the largest seen. `next_deadline_ms()` goes out.
+
+Source: Storm's `MasterBatchCoordinator`; limits, back-off, skipping, the end of an input and a record of its own are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, NamedTuple, TypeGuard
+
+from windowing.acking.pending import RetryPolicy
+from windowing.errors import ConfigError, CorruptStateError, StateConflictError, SupersededError, printable, quote
+from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
+from windowing.trident.transactional_state import TransactionalState
+from windowing.windows.guard import Guard
+
+__all__ = [
+    "ANSWERS",
+    "TRANSITIONS",
+    "AskReady",
+    "BatchCause",
+    "BatchTransition",
+    "CoordinatorConfig",
+    "CoordinatorEffect",
+    "CoordinatorRecord",
+    "CoordinatorStream",
+    "EmitOnStream",
+    "MasterBatchCoordinator",
+    "OnFailure",
+    "Readiness",
+    "ReadyWhen",
+    "SaveRecord",
+    "Status",
+    "Stop",
+    "StoredRecord",
+    "Tries",
+    "mermaid",
+    "readiness_of",
+]
+
+
+_FORMAT = 1
+_CAUSE_CHARACTERS = 500
+
+
+class Tries(NamedTuple):
+    """What was tried with one batch.
+
+    attempt: the last that was sent. failures: how many of them failed while it was the first, so not because of an earlier txid.
+    committing: whether a commit of any of them was begun, so that some state may hold part of it. cause: of the last failure.
+    """
+
+    attempt: int
+    failures: int = 0
+    committing: bool = False
+    cause: str = ""
+
+    def failed(self, cause: str) -> Tries:
+        """Return the same with one more failure."""
+        return self._replace(failures=self.failures + 1, cause=printable(cause, _CAUSE_CHARACTERS))
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorRecord:
+    """The first txid that is not committed, and the tries of all that were ever sent from it on, by txid."""
+
+    current: int = FIRST_TXID
+    tries: Mapping[int, Tries] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the record as plain data."""
+        tries = [[txid, *each] for txid, each in sorted(self.tries.items())]
+        return {"format": _FORMAT, "current": self.current, "tries": tries}
+
+    @classmethod
+    def of(cls, data: Any) -> CoordinatorRecord:
+        """Return the record of plain data, the first one for None. Raises CorruptStateError for anything else.
+
+        >>> record = CoordinatorRecord(7, {7: Tries(2, 3, True, "timeout")})
+        >>> CoordinatorRecord.of(record.plain()) == record
+        True
+        """
+        if data is None:
+            return cls()
+        if not isinstance(data, Mapping) or "format" not in data:
+            raise CorruptStateError(
+                f"the coordinator's record is {quote(data)}, wanted a format, a txid and tries; {_WAY}"
+            )
+        if data["format"] != _FORMAT:
+            raise CorruptStateError(
+                f"the coordinator's record has format {quote(data['format'])}, this library reads {_FORMAT}; use the "
+                "version that wrote it"
+            )
+        current, rows = data.get("current"), data.get("tries")
+        if not _whole(current, FIRST_TXID) or not isinstance(rows, list) or not all(map(_is_row, rows)):
+            raise CorruptStateError(
+                f"the coordinator's record has current {quote(current)} and tries {quote(rows)}, wanted a txid from 1 and "
+                f"rows of txid, attempt, failures, committing, cause; {_WAY}"
+            )
+        txids = [row[0] for row in rows]
+        if txids != list(range(current, current + len(rows))):
+            raise CorruptStateError(
+                f"the coordinator's record has current {current} and tries of {quote(txids)}, wanted those of "
+                f"{current}, {current + 1}, ... without a gap; {_WAY}"
+            )
+        return cls(current, {row[0]: Tries(*row[1:]) for row in rows})
+
+
+class StoredRecord:
+    """Where the record of one coordinator lies. Of two that are alive on one store only one can save.
+
+    >>> from windowing.trident.transactional_state import MemoryRecordStore
+    >>> store = MemoryRecordStore()
+    >>> one, other = (StoredRecord(TransactionalState(store, "counts")) for _ in range(2))
+    >>> one.load() == other.load() == CoordinatorRecord()
+    True
+    >>> one.save(CoordinatorRecord(2)); other.save(CoordinatorRecord(3))
+    Traceback (most recent call last):
+    windowing.errors.SupersededError: [SUPERSEDED] the record counts/coordinator was saved by another coordinator...
+    """
+
+    _NAME = "coordinator"
+
+    def __init__(self, state: TransactionalState) -> None:
+        self._state = state
+
+    def load(self) -> CoordinatorRecord:
+        """Return the record. Raises CorruptStateError."""
+        return CoordinatorRecord.of(self._state.read(self._NAME))
+
+    def save(self, record: CoordinatorRecord) -> None:
+        """Make the record durable. Raises SupersededError if another coordinator has saved one since this one loaded it."""
+        try:
+            self._state.write({self._NAME: record.plain()})
+        except StateConflictError as problem:
+            raise SupersededError(
+                f"the record {self._state.root}/{self._NAME} was saved by another coordinator, which goes on; run a topology once "
+                "at a time on one store"
+            ) from problem
+
+
+_WAY = "restore it from a copy together with the states; nothing was reset"
+
+
+def _whole(value: Any, least: int) -> TypeGuard[int]:
+    return type(value) is int and value >= least
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, list) or len(row) != 5:
+        return False
+    return all(_whole(number, 0) for number in row[:3]) and type(row[3]) is bool and type(row[4]) is str
+
+
+# -- The rules of MasterBatchCoordinator as data ---------------------------------------------------------------------------------
+
+
+class CoordinatorStream(Enum):
+    """What the coordinator sends on. The trees of the first two are acked or failed, the last is told only."""
+
+    BATCH = "$batch"
+    COMMIT = "$commit"
+    SUCCESS = "$success"
+
+
+class Status(Enum):
+    """Where a batch is."""
+
+    WAITING = "waiting"
+    PROCESSING = "processing"
+    PROCESSED = "processed"
+    COMMITTING = "committing"
+    DONE = "done"
+
+
+class BatchCause(Enum):
+    """What happens to a batch; ACKED and FAILED are those of what its status waits for."""
+
+    DUE = "due"
+    ACKED = "acked"
+    TURN = "its turn"
+    FAILED = "failed"
+    EARLIER_FAILED = "an earlier one failed"
+
+
+class BatchTransition(NamedTuple):
+    """What follows: the next status, and what is sent then."""
+
+    then: Status
+    sends: CoordinatorStream | None = None
+
+
+_WAITING, _PROCESSING, _PROCESSED = Status.WAITING, Status.PROCESSING, Status.PROCESSED
+_COMMITTING, _DONE = Status.COMMITTING, Status.DONE
+
+TRANSITIONS: dict[tuple[Status, BatchCause], BatchTransition] = {
+    (_WAITING, BatchCause.DUE): BatchTransition(_PROCESSING, CoordinatorStream.BATCH),
+    (_PROCESSING, BatchCause.ACKED): BatchTransition(_PROCESSED),
+    (_PROCESSING, BatchCause.FAILED): BatchTransition(_WAITING),
+    (_PROCESSING, BatchCause.EARLIER_FAILED): BatchTransition(_WAITING),
+    (_PROCESSED, BatchCause.TURN): BatchTransition(_COMMITTING, CoordinatorStream.COMMIT),
+    (_PROCESSED, BatchCause.EARLIER_FAILED): BatchTransition(_WAITING),
+    (_COMMITTING, BatchCause.ACKED): BatchTransition(_DONE, CoordinatorStream.SUCCESS),
+    (_COMMITTING, BatchCause.FAILED): BatchTransition(_WAITING),
+}
+
+ANSWERS = {_PROCESSING: CoordinatorStream.BATCH, _COMMITTING: CoordinatorStream.COMMIT}
+"""Whose ack or fail a status waits for. Storm does not tell the two apart, so that a second ack of a batch completes its commit."""
+
+
+class Readiness(Enum):
+    """What a spout's coordinator says when it is asked for a new batch."""
+
+    READY = "ready"
+    WAIT = "wait"
+    ENDED = "ended"
+    """There will never be another one."""
+
+
+class ReadyWhen(Enum):
+    """Whether one spout that is ready is enough for a batch, as in Storm, or all have to be."""
+
+    ANY = "any"
+    ALL = "all"
+
+
+def readiness_of(answers: Iterable[Readiness], when: ReadyWhen) -> Readiness:
+    """Return what several spouts say together. Those that have ended hold back nobody.
+
+    >>> readiness_of([Readiness.READY, Readiness.WAIT], ReadyWhen.ALL).name
+    'WAIT'
+    """
+    going = [answer for answer in answers if answer is not Readiness.ENDED]
+    if not going:
+        return Readiness.ENDED
+    enough = any if when is ReadyWhen.ANY else all
+    return Readiness.READY if enough(answer is Readiness.READY for answer in going) else Readiness.WAIT
+
+
+class OnFailure(Enum):
+    """What to do with a batch that has failed as often as it may."""
+
+    STOP = "stop"
+    SKIP = "skip"
+    """Send it once more, with its tuples to the dead letters instead of into the topology."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """Frozen. Times are in milliseconds of the driver's clock.
+
+    max_pending: how many batches may be under way. interval_ms: from one `$batch` to the next at least. poll_ms: how long a
+    spout that is not ready is left alone. retry: how often and how fast a failed batch is sent again.
+    """
+
+    max_pending: int = 1
+    interval_ms: int = 500
+    poll_ms: int = 50
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    on_failure: OnFailure = OnFailure.STOP
+    ready_when: ReadyWhen = ReadyWhen.ANY
+
+    def __post_init__(self) -> None:
+        for name, least, way in (
+            ("max_pending", 1, "topology.max.spout.pending counts the batches under way"),
+            ("interval_ms", 0, "topology.trident.batch.emit.interval.millis is 0 for no throttle"),
+            ("poll_ms", 1, "a spout that has nothing to give must not be asked without a pause"),
+        ):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ConfigError(f"{name} is a whole number from {least}, got {quote(value)}; {way}")
+
+
+class SaveRecord(NamedTuple):
+    """Make the record durable before the next effect is performed."""
+
+    record: CoordinatorRecord
+
+
+class AskReady(NamedTuple):
+    """Ask the coordinators of all spouts whether there is a batch `txid`, and enter `answered` with what they say."""
+
+    txid: int
+
+
+class EmitOnStream(NamedTuple):
+    """Send this; the tree of a `$batch` or `$commit` is acked or failed by its stream and attempt.
+
+    after: what a `$batch` rests on, which is under way; None if all before it is committed. skip: why its tuples shall go to the
+    dead letters instead of into the topology, None if they shall not.
+    """
+
+    stream: CoordinatorStream
+    attempt: TransactionAttempt
+    after: TransactionAttempt | None = None
+    skip: str | None = None
+
+
+class Stop(NamedTuple):
+    """A batch has failed too often: end the topology with an error. A new start tries it once more.
+
+    committing: whether a commit of it was begun, so that it is not skipped: some state may hold part of it.
+    """
+
+    attempt: TransactionAttempt
+    failures: int
+    committing: bool
+    cause: str
+
+    def __str__(self) -> str:
+        where = (
+            "a commit of it was begun, so that it cannot be skipped"
+            if self.committing
+            else "nothing of it is committed"
+        )
+        return (
+            f"batch {self.attempt} failed {self.failures} times, at last because of {self.cause or 'an unknown cause'}; {where}; "
+            "repair the cause and start again, or allow more attempts"
+        )
+
+
+CoordinatorEffect = SaveRecord | AskReady | EmitOnStream | Stop
+
+
+def mermaid() -> str:
+    """Return the table as a mermaid state diagram, for the docs.
+
+    >>> print(mermaid().splitlines()[2].strip())
+    waiting --> processing: due / $batch
+    """
+    lines = ["stateDiagram-v2", f"    [*] --> {_WAITING.value}"]
+    for (status, cause), row in TRANSITIONS.items():
+        sends = f" / {row.sends.value}" if row.sends else ""
+        lines.append(f"    {status.value} --> {row.then.value}: {cause.value}{sends}")
+    return "\n".join([*lines, f"    {_DONE.value} --> [*]"])
+
+
+# -- MasterBatchCoordinator ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A batch that is under way."""
+
+    attempt: TransactionAttempt
+    skips: bool
+    status: Status = Status.WAITING
+
+
+class MasterBatchCoordinator:
+    """The coordinator of one topology's batches. An entry has changed the machine wholly when it returns; perform its effects in
+    order before the next entry. `record` is what was saved last (None: never). `stale` counts answers that were not waited for.
+
+    Cost: O(batches under way) an entry, and one Save at most.
+
+    >>> coordinator = MasterBatchCoordinator(CoordinatorConfig(interval_ms=0))
+    >>> list(coordinator.tick(now_ms=0))
+    [AskReady(txid=1)]
+    >>> save, batch = coordinator.answered(1, [Readiness.READY], 0)
+    >>> batch.stream.value, str(batch.attempt)
+    ('$batch', '1:0')
+    >>> [effect.stream.value for effect in coordinator.acked(Stream.BATCH, batch.attempt, 5) if isinstance(effect, Emit)]
+    ['$commit']
+    >>> [effect.stream.value for effect in coordinator.acked(Stream.COMMIT, batch.attempt, 9) if isinstance(effect, Emit)]
+    ['$success']
+    """
+
+    def __init__(self, config: CoordinatorConfig | None = None, record: CoordinatorRecord | None = None) -> None:
+        self.config = config or CoordinatorConfig()
+        self.record = record or CoordinatorRecord()
+        self.active = True
+        self.stopped: Stop | None = None
+        self.stale = 0
+        self._flights: list[_Flight] = []
+        self._asked: int | None = None
+        self._ended = False
+        self._now_ms = 0
+        self._due_ms = 0
+        self._guard = Guard()
+
+    # -- what it is at -------------------------------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> tuple[tuple[TransactionAttempt, Status], ...]:
+        """The attempts that are sent and not done, in the order of txids."""
+        return tuple((flight.attempt, flight.status) for flight in self._flights)
+
+    @property
+    def over(self) -> bool:
+        """Whether every spout has ended and every batch is done."""
+        return self._ended and not self.record.tries
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `tick` may have something to do, None if only an answer can change anything."""
+        return self._due_ms if self._may_send() else None
+
+    # -- entries -------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> Iterator[CoordinatorEffect]:
+        """Take note of the time: begin what is due."""
+        return self._enter(now_ms)
+
+    def answered(self, txid: int, answers: Sequence[Readiness], now_ms: int) -> Iterator[CoordinatorEffect]:
+        """Take the spouts' answers to `AskReady(txid)`; those to an earlier question change nothing."""
+        return self._enter(now_ms, self._answer(txid, answers))
+
+    def acked(self, stream: CoordinatorStream, attempt: TransactionAttempt, now_ms: int) -> Iterator[CoordinatorEffect]:
+        """Take note that everybody has done with what was sent."""
+        return self._enter(now_ms, self._ack(stream, attempt))
+
+    def failed(
+        self, stream: CoordinatorStream, attempt: TransactionAttempt, now_ms: int, cause: str = ""
+    ) -> Iterator[CoordinatorEffect]:
+        """Take note that somebody could not, or that it took too long: this attempt and all later ones are dropped."""
+        return self._enter(now_ms, self._fail(stream, attempt, cause))
+
+    def activate(self, now_ms: int) -> Iterator[CoordinatorEffect]:
+        """Begin batches again."""
+        return self._enter(now_ms, self._switch(True))
+
+    def deactivate(self, now_ms: int) -> Iterator[CoordinatorEffect]:
+        """Begin no more batches, also none that failed; those under way are committed."""
+        return self._enter(now_ms, self._switch(False))
+
+    def _enter(self, now_ms: int, happens: Iterable[CoordinatorEffect] = ()) -> Iterator[CoordinatorEffect]:
+        self._guard.enter()
+        if self.stopped is not None:
+            return iter(())
+        self._now_ms = max(self._now_ms, now_ms)
+        before = self.record
+        effects: list[CoordinatorEffect] = [*happens, *self._commit_first(), *self._begin_batches()]
+        if self.record is not before:
+            effects.insert(0, SaveRecord(self.record))
+        return self._guard.run(iter(effects))
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def _switch(self, active: bool) -> Iterator[CoordinatorEffect]:
+        self.active, self._asked = active, None
+        yield from ()
+
+    def _answer(self, txid: int, answers: Sequence[Readiness]) -> Iterator[CoordinatorEffect]:
+        if txid != self._asked:
+            self.stale += 1
+            return
+        self._asked = None
+        readiness = readiness_of(answers, self.config.ready_when)
+        self._ended = readiness is Readiness.ENDED
+        if readiness is Readiness.READY:
+            yield from self._begin(Tries(0))
+        elif readiness is Readiness.WAIT:
+            self._due_ms = self._now_ms + self.config.poll_ms
+
+    def _ack(self, stream: CoordinatorStream, attempt: TransactionAttempt) -> Iterator[CoordinatorEffect]:
+        flight = self._waiting_for(stream, attempt)
+        if flight is None:
+            return
+        yield from self._move(flight, BatchCause.ACKED)
+        if flight.status is Status.DONE:
+            self._flights.pop(0)
+            later = {txid: tries for txid, tries in self.record.tries.items() if txid > attempt.txid}
+            self.record = CoordinatorRecord(attempt.txid + 1, later)
+
+    def _fail(self, stream: CoordinatorStream, attempt: TransactionAttempt, cause: str) -> Iterator[CoordinatorEffect]:
+        flight = self._waiting_for(stream, attempt)
+        if flight is None:
+            return
+        place = self._flights.index(flight)
+        dropped, self._flights = self._flights[place:], self._flights[:place]
+        self._asked = None
+        for each in dropped:
+            yield from self._move(each, BatchCause.FAILED if each is flight else BatchCause.EARLIER_FAILED)
+        failures = self._count(attempt, cause) if place == 0 else 1
+        if self.stopped is not None:
+            yield self.stopped
+        self._due_ms = max(self._due_ms, self._now_ms + self.config.retry.delay_ms(failures))
+
+    def _waiting_for(self, stream: CoordinatorStream, attempt: TransactionAttempt) -> _Flight | None:
+        for flight in self._flights:
+            if flight.attempt == attempt and ANSWERS.get(flight.status) is stream:
+                return flight
+        self.stale += 1
+        return None
+
+    def _move(
+        self, flight: _Flight, cause: BatchCause, after: TransactionAttempt | None = None
+    ) -> Iterator[CoordinatorEffect]:
+        row = TRANSITIONS[flight.status, cause]
+        flight.status = row.then
+        if row.sends is CoordinatorStream.BATCH:
+            why = self.record.tries[flight.attempt.txid].cause or "an unknown cause"
+            yield EmitOnStream(row.sends, flight.attempt, after, why if flight.skips else None)
+        elif row.sends is not None:
+            yield EmitOnStream(row.sends, flight.attempt)
+
+    # -- what is due ---------------------------------------------------------------------------------------------------
+
+    def _commit_first(self) -> Iterator[CoordinatorEffect]:
+        first = self._flights[0] if self._flights else None
+        if first is None or first.status is not Status.PROCESSED:
+            return
+        if not first.skips:
+            self._note(first.attempt.txid, self.record.tries[first.attempt.txid]._replace(committing=True))
+        yield from self._move(first, BatchCause.TURN)
+
+    def _begin_batches(self) -> Iterator[CoordinatorEffect]:
+        while self._may_send() and self._now_ms >= self._due_ms:
+            txid = self._next_txid
+            sent = self.record.tries.get(txid)
+            if sent is None:
+                self._asked = txid
+                yield AskReady(txid)
+            else:
+                yield from self._begin(sent._replace(attempt=sent.attempt + 1))
+
+    def _may_send(self) -> bool:
+        if self.stopped is not None or not self.active or self._asked is not None:
+            return False
+        if len(self._flights) >= self.config.max_pending:
+            return False
+        return not self._ended or self._next_txid in self.record.tries
+
+    @property
+    def _next_txid(self) -> int:
+        return self.record.current + len(self._flights)
+
+    def _begin(self, tries: Tries) -> Iterator[CoordinatorEffect]:
+        txid = self._next_txid
+        self._note(txid, tries)
+        after = self._flights[-1].attempt if self._flights else None
+        flight = _Flight(TransactionAttempt(txid, tries.attempt), self._is_to_skip(tries))
+        self._flights.append(flight)
+        self._due_ms = max(self._due_ms, self._now_ms + self.config.interval_ms)
+        yield from self._move(flight, BatchCause.DUE, after)
+
+    # -- how often -----------------------------------------------------------------------------------------------------
+
+    def _count(self, attempt: TransactionAttempt, cause: str) -> int:
+        """Count a failure of the first batch, and stop if it was the last that may be; return how many there were."""
+        tries = self._note(attempt.txid, self.record.tries[attempt.txid].failed(cause))
+        if self._is_too_often(tries):
+            self.stopped = Stop(attempt, tries.failures, tries.committing, tries.cause)
+        return tries.failures
+
+    def _note(self, txid: int, tries: Tries) -> Tries:
+        self.record = replace(self.record, tries={**self.record.tries, txid: tries})
+        return tries
+
+    def _is_to_skip(self, tries: Tries) -> bool:
+        if self.config.on_failure is OnFailure.STOP or tries.committing:
+            return False
+        return tries.failures > 0 and self.config.retry.is_last(tries.failures)
+
+    def _is_too_often(self, tries: Tries) -> bool:
+        """Whether no attempt follows; one that skips has as many attempts again."""
+        limit = self.config.retry.max_attempts
+        if limit is None or (self._is_to_skip(tries) and tries.failures < 2 * limit):
+            return False
+        return tries.failures >= limit
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        txids = [flight.attempt.txid for flight in self._flights]
+        # Under way are the txids from `current` on, without a gap, and no more than may be.
+        assert txids == list(range(self.record.current, self.record.current + len(txids)))
+        assert len(txids) <= self.config.max_pending
+        # Every attempt under way is the last that the record has of its txid.
+        assert all(flight.attempt.attempt == self.record.tries[flight.attempt.txid].attempt for flight in self._flights)
+        # The record has the tries of no other txids than those sent, again without a gap.
+        assert sorted(self.record.tries) == list(
+            range(self.record.current, self.record.current + len(self.record.tries))
+        )
+        assert len(self.record.tries) >= len(txids)
+        # Only the first commits; none is waiting or done.
+        assert all(flight.status in (Status.PROCESSING, Status.PROCESSED) for flight in self._flights[1:])
+        assert all(flight.status not in (Status.WAITING, Status.DONE) for flight in self._flights[:1])
+        # What is processed and first has been sent its commit.
+        assert not self._flights or self._flights[0].status is not Status.PROCESSED or self.stopped is not None
+        # A question is open for the next txid only, and only if there is room.
+        assert self._asked is None or (self._asked == self._next_txid and len(txids) < self.config.max_pending)

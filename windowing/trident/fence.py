@@ -1,0 +1,653 @@
+r"""Row, Fence, BackingMap: what one partition of a state keeps in a store, and the two calls by which it is reached.
+
+    fence of the partition    txid:attempt that wrote last, and what the state is (kind, codec, number of partitions)
+    row of a key              the txid that wrote it, the value, and the value before that txid
+
+    multi_get(keys)           -> the fence and the rows, as of one moment                            one round trip
+    multi_put(rows, claim)    -> all rows and the new fence, if the fence is still the expected one   one round trip, atomic
+
+Laws
+- Fence and rows are written together or not at all: no row is newer than its fence, and what a fence says was written is there.
+- A row has a checksum over its state, partition and key too: one that is damaged, or in another's place, is an error that names it.
+- A fence says who wrote it and how many rows there are then: what another writer did, and rows that were lost, are seen.
+- Nothing is ever reset.
+
+Source: Storm's `IBackingMap`, `TransactionalValue` and `OpaqueValue`, which know no fence.
+
+The fence: what an attempt may do to a state partition, decided by the attempt that wrote there last.
+
+    found \ mine 5:1      transactional                    opaque
+    none, or txid < 5      NEW         apply                apply
+    5:0                    RETRY       keep the rows        undo the rows of 5:0, then apply
+    5:1                    DONE        keep, write nothing  keep, write nothing
+    5:2, or txid > 5       SUPERSEDED  refuse               refuse
+
+Laws
+- The fence only grows. It is compared and written in the store transaction that writes the rows, so that whoever comes too late
+  changes nothing, wherever he was held up. (In Storm nobody is refused: a commit of txid 5 that lands after 6 adds again.)
+- A row holds the value before its txid. To undo an attempt is to put that back into every row of the txid, also those that the
+  next attempt does not touch. (Storm looks only at the keys that come again: what came once only is counted for good.)
+- Every attempt commits at every partition, also where it has no tuples: what an earlier attempt left there is undone then.
+- A transactional batch comes again with the same keys; other keys are an error, and nothing is written.
+- One writer a state: a fence of another owner refuses, whatever its txid (two topologies, two persists, or a life whose records
+  were lost have the same txids and mean other batches). A fence without an owner is taken over.
+- An owner commits every txid, in order. So a fence that is more than one txid behind has lost what came between: refused.
+- Whatever is decided is decided from one reading; a claim fails if that is no longer what is stored.
+
+Source: Storm's `TransactionalMap` and `OpaqueValue`; the fence is ours.
+
+AttemptLedger: attempt numbers for a driver that has no coordinator to hand them out (Spark's replayed micro-batches).
+
+    batch 5, first evaluation     -> 5:0      one fence for the whole state, beside those of its partitions
+    batch 5 again, after a crash  -> 5:1
+
+Law: no two claims are the same, whoever makes them: a claim whose answer got lost is never used, the next one is taken.
+
+Ownership: which life of a topology writes a state, and what each partition must hold when the topology starts.
+
+    records of a life    owner "words 5f0c", committed txid 12, states {counts: since 1, totals: since 7}
+    fence of counts/0    12:0, owner "words 5f0c/counts"     all is there
+    fence of counts/1    9:0                                 10 to 12 are lost (an older copy, say): refused
+    totals/0             no fence                            lost, unless committed < 7: then it has not begun
+
+Laws
+- A life of a topology has an id, kept where its progress is: with the coordinator's records, or in Spark's checkpoint. Without
+  records a life ends with its run: a second run over the same state is another life, and is refused. It does not go on above the
+  fence, since rows that are given by hand, and spouts that begin anew, are numbered from txid 1.
+- Every batch commits at every partition, in the order of txids, with tuples or without. So every fence is at the txid that was
+  committed last, or at the one after it, if that was begun. Less is lost; more is ahead of the records.
+- A state is known by its name. One that the records do not know is new: it has to be empty, and begins with the next txid. One
+  that left the topology is forgotten: it lacks batches, so it cannot come back.
+- A fence without an owner (an older version wrote it) is taken over by a life whose own records are as old, and fit it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from windowing.codec import decode_value, encode_value, frame, unframe
+from windowing.errors import (
+    BatchChangedError,
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    SupersededError,
+    quote,
+)
+from windowing.schema.checks import checked_name
+from windowing.trident.kinds import FIRST_TXID, StateType, TransactionAttempt
+
+__all__ = [
+    "LEDGER",
+    "NO_TXID",
+    "RULES",
+    "AttemptLedger",
+    "BackingMap",
+    "Claim",
+    "Fence",
+    "Life",
+    "Owner",
+    "PartitionId",
+    "Progress",
+    "Reading",
+    "Rule",
+    "StateRow",
+    "Verdict",
+    "WrittenState",
+    "base",
+    "checked_state_name",
+    "counted",
+    "judge",
+    "judged",
+    "lost",
+    "owned",
+    "undone",
+    "written",
+]
+
+
+NO_TXID = 0
+"""The txid of a row that a non-transactional state wrote."""
+
+_MAGIC = b"WNDF"
+_RESERVED = "_fences"
+_MAX_NAME = 50
+
+
+def checked_state_name(name: Any) -> str:
+    """Return the name of a state, which is part of the names of tables and keys in its store.
+
+    >>> checked_state_name("word_counts")
+    'word_counts'
+    """
+    checked_name(name, "a state's name")
+    if len(name) > _MAX_NAME or name.lower().endswith(_RESERVED):
+        raise ConfigError(
+            f"a state's name must have at most {_MAX_NAME} characters and not end with {_RESERVED}, got {quote(name)}; "
+            "a name such as word_counts will do"
+        )
+    return str(name)
+
+
+class PartitionId(NamedTuple):
+    """Which partition of which state; errors call it `counts/0`."""
+
+    state: str
+    partition: int
+    partitions: int
+
+    def __str__(self) -> str:
+        return f"{self.state}/{self.partition}"
+
+
+class StateRow(NamedTuple):
+    """What is stored under a key; None is no value. `previous` is the value before anything of `txid` was applied."""
+
+    txid: int
+    value: bytes | None
+    previous: bytes | None = None
+
+    def checksum(self, place: PartitionId, key: bytes) -> int:
+        """Return the CRC32 over what the row holds and where it belongs."""
+        crc = zlib.crc32(f"{place} {self.txid} {len(key)} ".encode() + key)
+        for part in (self.value, self.previous):
+            crc = zlib.crc32(b"-" if part is None else b"+%d " % len(part) + part, crc)
+        return crc
+
+    @classmethod
+    def sound(cls, place: PartitionId, key: Any, txid: Any, value: Any, previous: Any, crc: Any) -> StateRow:
+        """Return the row that a store holds. Raises CorruptStateError unless it is as it was written."""
+        row = cls(txid, value, previous)
+        plain = type(txid) is int and type(key) is bytes and all(type(p) in (bytes, type(None)) for p in row[1:])
+        if not plain or row.checksum(place, key) != crc:
+            raise CorruptStateError(
+                f"the row of {_key_shown(key)} in the state {place} does not have its checksum; restore the state from a "
+                "copy; nothing was reset"
+            )
+        return row
+
+
+class Owner(NamedTuple):
+    """Who writes a state: the life of a topology and its step, as a text of its own, and the first txid that is committed there.
+
+    counts: whether a partition without a fence has no rows, so that they can be counted from there; a state that was
+    non-transactional before has some.
+    """
+
+    id: str
+    since: int = FIRST_TXID
+    counts: bool = True
+
+
+class Fence(NamedTuple):
+    """Who wrote last to a partition, and what its rows are. owner: the id of an Owner, empty for a state that is driven by hand.
+
+    rows: how many there are, those without a value too; None where a version wrote the fence that did not count them.
+    """
+
+    attempt: TransactionAttempt
+    kind: StateType
+    codec: str
+    place: PartitionId
+    owner: str = ""
+    rows: int | None = None
+
+    def record(self) -> bytes:
+        """Return the fence as bytes; equal fences are equal bytes."""
+        what: dict[str, Any] = {
+            "kind": self.kind.value,
+            "codec": self.codec,
+            "txid": self.attempt.txid,
+            "attempt": self.attempt.attempt,
+        }
+        if self.owner:
+            what["owner"] = self.owner
+        if self.rows is not None:
+            what["rows"] = self.rows
+        return frame(_MAGIC, encode_value({**what, **self.place._asdict()}))
+
+    @classmethod
+    def of(cls, record: Any, place: PartitionId) -> Fence:
+        """Return the fence of a record. Raises CorruptStateError for one that is damaged, newer, or another partition's."""
+        what = f"the fence of the state {place}"
+        if not isinstance(record, bytes):
+            raise CorruptStateError(f"{what} is {quote(record)}, wanted bytes; restore the state from a copy")
+        data = decode_value(unframe(_MAGIC, record, what), what)
+        try:
+            fence = cls(
+                TransactionAttempt(int(data["txid"]), int(data["attempt"])),
+                StateType(data["kind"]),
+                str(data["codec"]),
+                PartitionId(str(data["state"]), int(data["partition"]), int(data["partitions"])),
+                str(data.get("owner", "")),
+                None if data.get("rows") is None else int(data["rows"]),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            raise CorruptStateError(f"{what} cannot be read: {quote(data)}; restore the state from a copy") from problem
+        if fence.place[:2] != place[:2]:
+            raise CorruptStateError(
+                f"{what} is that of {fence.place}: rows or files were mixed up; restore the state from a copy; nothing was reset"
+            )
+        return fence
+
+    def require(self, kind: StateType, codec: str, place: PartitionId) -> None:
+        """Raise DefinitionChangedError unless the rows are what the state that reads them makes of them."""
+        differences = {
+            "kind": (self.kind.value, kind.value),
+            "codec": (self.codec, codec),
+            "number of partitions": (self.place.partitions, place.partitions),
+        }
+        for what, (stored, given) in differences.items():
+            if stored != given:
+                raise DefinitionChangedError(
+                    f"the {what} of the state {place} is {quote(stored)}, now it is {quote(given)}; keep it as it was, or give "
+                    "the state another name and fill it anew"
+                )
+
+
+class Reading(NamedTuple):
+    """What a partition holds, as of one moment: its fence (None: no batch yet), a row or None per key that was asked for,
+    and what an earlier attempt at the same txid left, if that was asked for."""
+
+    fence: Fence | None
+    rows: Sequence[StateRow | None]
+    left: Mapping[bytes, StateRow] = {}
+
+
+class Claim(NamedTuple):
+    """Write only if the fence is still the `expected` one (None: there is none yet), and leave this one."""
+
+    expected: Fence | None
+    fence: Fence
+
+
+class BackingMap(Protocol):
+    """The rows of one partition in a store. Raises StoreUnavailableError while the store cannot be used."""
+
+    @property
+    def place(self) -> PartitionId:
+        """Whose rows they are."""
+
+    def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
+        """Read the fence and the rows of the keys, as of one moment.
+
+        With `undo`, and if the fence is that of an earlier attempt at the same txid: all rows of that txid, too, as `left`.
+        """
+
+    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
+        """Write all rows (None: delete) and the fence, at once and durably; return None, or the fence that was in the way.
+
+        Without a claim the rows are written whatever the fence is. After an answer that got lost the fence is read: if it is the
+        claim's own, it is returned too, for nobody can tell whether this call wrote it or a twin of the same attempt.
+        """
+
+    def items(self) -> Iterator[tuple[bytes, StateRow]]:
+        """Yield all rows in order of the keys, checked."""
+
+    def count(self) -> int:
+        """Return how many rows there are; asked at the start of a topology."""
+
+    def close(self) -> None:
+        """Let go of the store."""
+
+
+def counted(backing: BackingMap) -> tuple[Fence | None, int]:
+    """Return the fence of a partition and how many rows there are beside it, as of one moment."""
+    while True:
+        fence, rows = backing.multi_get([]).fence, backing.count()
+        if backing.multi_get([]).fence == fence:
+            return fence, rows
+
+
+def _key_shown(key: Any) -> str:
+    try:
+        return quote(decode_value(key, "a key"))
+    except (CorruptStateError, TypeError):
+        return quote(key)
+
+
+# -- The fence -------------------------------------------------------------------------------------------------------------------
+
+
+class Verdict(Enum):
+    """What the fence that was found makes of an attempt."""
+
+    NEW = "new"
+    RETRY = "retry"
+    DONE = "done"
+    SUPERSEDED = "superseded"
+
+
+class Rule(NamedTuple):
+    """Whether an attempt applies its updates, whether it first undoes the txid, and whether it writes its fence."""
+
+    apply: bool
+    undo: bool
+    claim: bool
+
+
+_TRANSACTIONAL, _OPAQUE = StateType.TRANSACTIONAL, StateType.OPAQUE
+
+RULES: dict[tuple[Verdict, StateType], Rule] = {
+    (Verdict.NEW, _TRANSACTIONAL): Rule(apply=True, undo=False, claim=True),
+    (Verdict.NEW, _OPAQUE): Rule(apply=True, undo=False, claim=True),
+    (Verdict.RETRY, _TRANSACTIONAL): Rule(apply=False, undo=False, claim=True),
+    (Verdict.RETRY, _OPAQUE): Rule(apply=True, undo=True, claim=True),
+    (Verdict.DONE, _TRANSACTIONAL): Rule(apply=False, undo=False, claim=False),
+    (Verdict.DONE, _OPAQUE): Rule(apply=False, undo=False, claim=False),
+}
+"""All that can happen; who is superseded is refused."""
+
+
+def judge(found: TransactionAttempt | None, mine: TransactionAttempt) -> Verdict:
+    """Return what the attempt is to a partition where `found` wrote last, None if nobody did.
+
+    >>> five = TransactionAttempt(5, 1)
+    >>> [judge(found, five).name for found in (None, TransactionAttempt(4, 7), TransactionAttempt(5, 0), five, five.next())]
+    ['NEW', 'NEW', 'RETRY', 'DONE', 'SUPERSEDED']
+    """
+    if found is None or found.txid < mine.txid:
+        return Verdict.NEW
+    if found == mine:
+        return Verdict.DONE
+    return Verdict.RETRY if found < mine else Verdict.SUPERSEDED
+
+
+def judged(found: Fence | None, mine: Fence, since: int | None = None) -> Rule:
+    """Return the rule of an attempt, whose fence would be `mine`. since: the first txid that its owner commits here, if it has one.
+
+    Raises SupersededError if it came too late or another owner writes here, CorruptStateError if batches before it were lost,
+    DefinitionChangedError if the rows are another kind's, codec's or partitioning's.
+    """
+    check_owner(found, mine)
+    if since is not None and mine.attempt.txid > since:
+        check_unbroken(found, mine.attempt.txid - 1, mine.place)
+    verdict = judge(None if found is None else found.attempt, mine.attempt)
+    if verdict is Verdict.SUPERSEDED:
+        assert found is not None
+        raise SupersededError(
+            f"attempt {mine.attempt} came to the state {mine.place} after {found.attempt}, which supersedes it; nothing was "
+            f"written. If the coordinator's record was lost, let it begin above txid {found.attempt.txid}"
+        )
+    return RULES[verdict, mine.kind]
+
+
+def check_owner(found: Fence | None, mine: Fence) -> None:
+    """Raise DefinitionChangedError for rows of another kind, codec or partitioning, SupersededError for those of another owner."""
+    if found is None:
+        return
+    found.require(mine.kind, mine.codec, mine.place)
+    if found.owner and found.owner != mine.owner:
+        who = f"by {mine.owner!r}" if mine.owner else "without an owner"
+        raise SupersededError(
+            f"attempt {mine.attempt} {who} came to the state {mine.place}, which {found.owner!r} writes (last {found.attempt}): a "
+            "state has one writer, and both count their batches from 1; give each a state name or a store of its own; nothing was "
+            "written"
+        )
+
+
+def check_unbroken(found: Fence | None, committed: int, place: PartitionId) -> None:
+    """Raise CorruptStateError if a partition does not hold the batch that was committed last."""
+    last = 0 if found is None else found.attempt.txid
+    if last < committed:
+        raise lost(place, f"is at {'no batch' if found is None else f'txid {last}'}, expected txid {committed}")
+
+
+def lost(place: PartitionId, what: str) -> CorruptStateError:
+    """Return the error of a partition that lacks what was committed there."""
+    return CorruptStateError(
+        f"the state {place} {what}: what was committed there is lost (its file, tables or keys were deleted, cut, evicted or put "
+        "back from an older copy). Put states and records (or checkpoint) back from one copy; or begin anew: new records (or a new "
+        "checkpoint) and another name or store for each state; nothing was written"
+    )
+
+
+def check_reading(reading: Reading, place: PartitionId) -> None:
+    """Raise CorruptStateError for rows that are newer than their fence: they were not written in one transaction."""
+    highest = 0 if reading.fence is None else reading.fence.attempt.txid
+    for row in (*reading.rows, *reading.left.values()):
+        if row is not None and row.txid > highest:
+            raise CorruptStateError(
+                f"a row of the state {place} is of txid {row.txid}, but its fence is at {highest}: parts of it come from "
+                "different copies; restore all from one; nothing was reset"
+            )
+
+
+def base(row: StateRow | None, txid: int, rule: Rule) -> bytes | None:
+    """Return the value that the updates of this txid start from."""
+    if row is None:
+        return None
+    return row.previous if rule.undo and row.txid == txid else row.value
+
+
+def written(row: StateRow | None, txid: int, value: bytes | None, rule: Rule) -> StateRow:
+    """Return the row with the value that this txid gives it; one without a value stays, to tell that the txid was here."""
+    return StateRow(txid, value, base(row, txid, rule))
+
+
+def undone(left: Mapping[bytes, StateRow]) -> dict[bytes, StateRow | None]:
+    """Return the rows that an earlier attempt at the txid left as they are without it; None deletes one that was new."""
+    return {
+        key: None if row.previous is None else StateRow(row.txid, row.previous, row.previous)
+        for key, row in left.items()
+    }
+
+
+def check_repeated(row: StateRow | None, txid: int, key: object, place: PartitionId) -> None:
+    """Raise BatchChangedError if a transactional batch, of which the rows are there already, did not write this one."""
+    if row is None or row.txid != txid:
+        raise BatchChangedError(
+            f"batch {txid} updates {quote(key)} in the state {place}, which it did not when it was committed there: a "
+            "transactional state needs the same batch again; use an opaque state, or a spout that repeats its batches"
+        )
+
+
+# -- AttemptLedger ---------------------------------------------------------------------------------------------------------------
+
+
+LEDGER = -1
+"""The partition number under which a state keeps its claims."""
+
+
+class AttemptLedger:
+    """The claims of one state, in partition LEDGER of its store. Cost: one read and one write a claim."""
+
+    def __init__(self, backing: BackingMap, kind: StateType, codec: str, owner: Owner | None = None) -> None:
+        self._backing = backing
+        self._kind = kind
+        self._codec = codec
+        self._owner = owner
+
+    def claim(self, txid: int, at_least: int = 0) -> TransactionAttempt:
+        """Return the next attempt at a batch, of this number at least, durably claimed before it is returned.
+
+        Raises SupersededError if a later batch was begun or the state is another owner's, CorruptStateError if claims before it
+        were lost, DefinitionChangedError if the state was of another kind or has another number of partitions.
+        """
+        name, since = ("", None) if self._owner is None else self._owner[:2]
+        while True:
+            found = self._backing.multi_get([]).fence
+            mine = Fence(TransactionAttempt(txid, at_least), self._kind, self._codec, self._backing.place, name)
+            check_owner(found, mine)
+            if since is not None and txid > since:
+                check_unbroken(found, txid - 1, mine.place)
+            mine = mine._replace(attempt=self._next(found, txid, at_least))
+            if self._backing.multi_put({}, Claim(found, mine)) is None:
+                return mine.attempt
+
+    def mark(self) -> None:
+        """Leave a fence before the first txid, unless there is one: a state whose rows have no fence was begun."""
+        found = self._backing.multi_get([]).fence
+        if found is None:
+            mine = Fence(TransactionAttempt(NO_TXID, 0), self._kind, self._codec, self._backing.place, rows=0)
+            self._backing.multi_put({}, Claim(None, mine))
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._backing.close()
+
+    def _next(self, found: Fence | None, txid: int, at_least: int) -> TransactionAttempt:
+        if found is None:
+            return TransactionAttempt(txid, at_least)
+        if found.attempt.txid > txid:
+            raise SupersededError(
+                f"batch {txid} of the state {self._backing.place.state} was to begin after batch {found.attempt.txid}: another "
+                f"process went on, or the checkpoint is older than the state; begin above txid {found.attempt.txid}"
+            )
+        after = found.attempt.attempt + 1 if found.attempt.txid == txid else 0
+        return TransactionAttempt(txid, max(after, at_least))
+
+
+# -- Ownership -------------------------------------------------------------------------------------------------------------------
+
+
+_FORMAT = 1
+_ANY = 1 << 62
+
+
+class Progress(NamedTuple):
+    """How far the records of a life are. who: what errors call it, "topology 'words'". committed: the last txid that is committed,
+    0 for none. begun: the greatest attempt that may have come to a state."""
+
+    who: str
+    committed: int
+    begun: TransactionAttempt
+
+    @classmethod
+    def of(cls, who: str, committed: int, attempt: int | None) -> Progress:
+        """Return the progress with the next txid begun, as this attempt at most; None: it is not begun."""
+        begun = TransactionAttempt(committed, _ANY) if attempt is None else TransactionAttempt(committed + 1, attempt)
+        return cls(who, committed, begun)
+
+    @classmethod
+    def unnumbered(cls, who: str, committed: int, is_begun: bool) -> Progress:
+        """Return the same where the records do not know attempts, but the state's ledger does."""
+        return cls.of(who, committed, _ANY if is_begun else None)
+
+
+class WrittenState(NamedTuple):
+    """A state that a topology writes: what errors call it, its factory, and the number of its partitions."""
+
+    id: str
+    factory: Any
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What a life keeps beside its progress: its id, and since which txid it writes each state, by name. since is None in records
+    of a version that did not keep it."""
+
+    id: str
+    since: Mapping[str, int] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {"format": _FORMAT, "id": self.id, "since": dict(self.since or {})}
+
+    @classmethod
+    def of(cls, data: Any, new_id: str) -> Life:
+        """Return the life of plain data, one with a new id for None. Raises CorruptStateError for anything else."""
+        if data is None:
+            return cls(new_id)
+        since = data.get("since") if isinstance(data, Mapping) and data.get("format") == _FORMAT else None
+        is_whole = isinstance(since, Mapping) and isinstance(data.get("id"), str) and bool(data["id"])
+        if not is_whole or not all(type(k) is str and type(v) is int and v >= 1 for k, v in since.items()):  # type: ignore[union-attr]
+            raise CorruptStateError(
+                f"the record of the states' owner is {quote(data)}, wanted format {_FORMAT} with an id and txids by state; restore "
+                "it from a copy together with the states; nothing was reset"
+            )
+        return cls(data["id"], dict(since))  # type: ignore[arg-type]
+
+
+def owned(
+    life: Life, states: Iterable[WrittenState], progress: Progress, *, claims: bool
+) -> tuple[Life, dict[str, Owner]]:
+    """Compare what the records know with what each partition holds; return what to keep, and who writes each state, by its id.
+
+    claims: whether attempts are claimed in the ledgers of the states (Spark). A factory without `stored` is not compared. Raises
+    SupersededError for a state of another life, or one that is ahead of the records; CorruptStateError for one that is lost.
+    Cost: a read and a count of rows for each partition.
+    """
+    since, owners = dict[str, int](), dict[str, Owner]()
+    names = Counter[str]()
+    for state in states:
+        name = str(getattr(state.factory, "name", state.id))
+        names[name] += 1
+        key = name if names[name] == 1 else f"{name}.{names[name]}"
+        is_older = life.since is None and progress.begun.txid >= FIRST_TXID
+        known = FIRST_TXID if is_older else (life.since or {}).get(key)
+        owner = Owner(f"{life.id}/{key}", progress.committed + 1 if known is None else known, counts=False)
+        if callable(getattr(state.factory, "stored", None)):
+            is_counted = _compare(state, owner, progress, is_known=known is not None, is_older=is_older, claims=claims)
+            owner = owner._replace(counts=is_counted)
+        since[key] = owner.since
+        owners[state.id] = owner
+    return Life(life.id, since), owners
+
+
+def _compare(
+    state: WrittenState, owner: Owner, progress: Progress, *, is_known: bool, is_older: bool, claims: bool
+) -> bool:
+    """Return whether partitions without a fence have no rows."""
+    is_counted, is_fenced = True, state.factory.kind is not StateType.NON_TRANSACTIONAL
+    for place, fence, rows in state.factory.stored(state.partitions):
+        is_counted = is_counted and (fence is not None or not rows)
+        if fence is not None:
+            fence.require(state.factory.kind, fence.codec, place)
+            if not is_fenced and (not claims or fence.attempt.txid == NO_TXID):
+                continue
+            _refuse_foreign(state, owner, progress, fence, is_known)
+            _refuse_ahead(state, progress, fence)
+            if fence.rows is not None and fence.rows != rows:
+                raise lost(place, f"has {rows} rows, expected {fence.rows} by its fence ({fence.attempt})")
+        if is_known and progress.committed >= owner.since and _is_expected(place, is_fenced, claims, is_older):
+            check_unbroken(fence, progress.committed if is_fenced or claims else 0, place)
+            if fence is None:
+                raise lost(place, f"has no sign that it was begun, but txid {progress.committed} is committed")
+    return is_counted
+
+
+def _is_expected(place: PartitionId, is_fenced: bool, claims: bool, is_older: bool) -> bool:
+    """Whether a partition has a fence once something is committed."""
+    if place.partition != LEDGER:
+        return is_fenced
+    return claims or not (is_fenced or is_older)
+
+
+def _refuse_foreign(state: WrittenState, owner: Owner, progress: Progress, fence: Fence, is_known: bool) -> None:
+    if fence.owner == owner.id and not is_known:
+        raise SupersededError(
+            f"{progress.who}: {state.id} ({_named(state)}) holds batches up to {fence.attempt} of this topology, which has "
+            f"gone on without it to txid {progress.committed}: the batches between are missing in it; give the state another name "
+            "or store"
+        )
+    if fence.owner == owner.id or (not fence.owner and is_known):
+        return
+    which = f"another, {fence.owner!r}," if fence.owner else "another or an older version"
+    raise SupersededError(
+        f"{progress.who} {'has no batch of it' if progress.committed else 'is new'}, but {state.id} ({_named(state)}) was "
+        f"written by attempt {fence.attempt} of {which} at partition {fence.place}: its batches would be taken for those; go on "
+        "with the records (state_path=, records=) or the checkpoint of that one, or give the state another name or store"
+    )
+
+
+def _named(state: WrittenState) -> str:
+    """Return what a factory writes to, in a message."""
+    factory = getattr(state.factory, "values", None) or getattr(state.factory, "factory", state.factory)
+    store = getattr(factory, "store", None)
+    return quote(factory) if store is None else f"{factory.name} in {quote(store)}"
+
+
+def _refuse_ahead(state: WrittenState, progress: Progress, fence: Fence) -> None:
+    if fence.attempt > progress.begun:
+        raise SupersededError(
+            f"{progress.who}: {state.id}, partition {fence.place}, is at {fence.attempt}, but by the records txid "
+            f"{progress.committed} was committed last: they are older than the state, or belong to another; put records (or "
+            "checkpoint) and states back from one copy"
+        )

@@ -1,0 +1,149 @@
+"""TransactionAttempt: the name of a batch (txid), and which try at it this is (attempt).
+
+    1:0  2:0  3:0      2:0 fails, and 3:0 with it      2:1  3:1
+
+Laws: txids are 1, 2, 3, ...; attempts of one txid only grow, so that the greater supersedes the smaller wherever both are seen.
+Compared as tuples: by txid, then by attempt.
+
+Source: Storm's `TransactionAttempt`.
+
+SpoutKind, StateType: what a spout promises about a replayed batch, what a state makes of it, and what both give together.
+
+                        state   NON_TRANSACTIONAL   TRANSACTIONAL   OPAQUE
+    spout NON_TRANSACTIONAL     at least once       best effort     at least once
+          TRANSACTIONAL         at least once       exactly once    exactly once
+          OPAQUE                at least once       best effort     exactly once
+
+Why: a transactional state skips a batch that it has seen, which is right only if the batch comes with the same tuples again; an
+opaque state undoes what it has seen of the txid, which is right whatever comes, as long as each tuple is in one committed batch;
+a non-transactional state adds everything that comes.
+
+Law: a pair that cannot be exactly-once is refused when a topology is built, unless its weaker guarantee is asked for by name.
+(Storm has this table in its manual only.)
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from windowing.errors import ConfigError, printable
+
+__all__ = [
+    "FIRST_TXID",
+    "GUARANTEES",
+    "Guarantee",
+    "SpoutKind",
+    "StateType",
+    "TransactionAttempt",
+    "check_guarantee",
+]
+
+
+FIRST_TXID = 1
+"""The txid of the first batch of a topology."""
+
+
+class TransactionAttempt(NamedTuple):
+    """One try at one batch; `txid` from 1, `attempt` from 0.
+
+    >>> first = TransactionAttempt(2, 0)
+    >>> str(first), first < first.next() < TransactionAttempt(3, 0)
+    ('2:0', True)
+    """
+
+    txid: int
+    attempt: int
+
+    def next(self) -> TransactionAttempt:
+        """Return the attempt that supersedes this one."""
+        return TransactionAttempt(self.txid, self.attempt + 1)
+
+    def __str__(self) -> str:
+        return f"{self.txid}:{self.attempt}"
+
+
+# -- SpoutKind, StateType --------------------------------------------------------------------------------------------------------
+
+
+class SpoutKind(Enum):
+    """What comes when a batch is asked for again."""
+
+    NON_TRANSACTIONAL = "non-transactional"
+    """Anything; a tuple may be in two committed batches."""
+    TRANSACTIONAL = "transactional"
+    """The same tuples, also after a restart."""
+    OPAQUE = "opaque"
+    """Perhaps other tuples, but each tuple is in one committed batch."""
+
+
+class StateType(Enum):
+    """What a state does with a batch whose txid it has seen. Source: Storm's `StateType`."""
+
+    NON_TRANSACTIONAL = "non-transactional"
+    """Applies it again."""
+    TRANSACTIONAL = "transactional"
+    """Skips it: what it has seen is what comes."""
+    OPAQUE = "opaque"
+    """Undoes what it has seen, and applies what comes."""
+
+
+class Guarantee(Enum):
+    """How often a tuple counts in a state."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+    """Once or more. A non-transactional state has no fence: it promises this as long as no write of a task that was replaced comes
+    late, which would put an old value back."""
+    BEST_EFFORT = "best_effort"
+    """Zero, one or more times."""
+
+
+_ONCE, _MORE, _NONE = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.BEST_EFFORT
+_STRENGTH = (_NONE, _MORE, _ONCE)
+
+GUARANTEES: dict[tuple[SpoutKind, StateType], Guarantee] = {
+    (SpoutKind.NON_TRANSACTIONAL, StateType.NON_TRANSACTIONAL): _MORE,
+    (SpoutKind.NON_TRANSACTIONAL, StateType.TRANSACTIONAL): _NONE,
+    (SpoutKind.NON_TRANSACTIONAL, StateType.OPAQUE): _MORE,
+    (SpoutKind.TRANSACTIONAL, StateType.NON_TRANSACTIONAL): _MORE,
+    (SpoutKind.TRANSACTIONAL, StateType.TRANSACTIONAL): _ONCE,
+    (SpoutKind.TRANSACTIONAL, StateType.OPAQUE): _ONCE,
+    (SpoutKind.OPAQUE, StateType.NON_TRANSACTIONAL): _MORE,
+    (SpoutKind.OPAQUE, StateType.TRANSACTIONAL): _NONE,
+    (SpoutKind.OPAQUE, StateType.OPAQUE): _ONCE,
+}
+
+
+def check_guarantee(
+    spout: SpoutKind,
+    state: StateType,
+    *,
+    accept: Guarantee = Guarantee.EXACTLY_ONCE,
+    names: tuple[str, str] = ("the spout", "the state"),
+) -> Guarantee:
+    """Return what the pair gives. Raises ConfigError if that is weaker than what is accepted; `names` stand in the sentence.
+
+    >>> check_guarantee(SpoutKind.TRANSACTIONAL, StateType.OPAQUE).name
+    'EXACTLY_ONCE'
+    >>> check_guarantee(SpoutKind.OPAQUE, StateType.NON_TRANSACTIONAL, accept=Guarantee.AT_LEAST_ONCE).name
+    'AT_LEAST_ONCE'
+    """
+    given = GUARANTEES[spout, state]
+    if _STRENGTH.index(given) >= _STRENGTH.index(accept):
+        return given
+    raise ConfigError(
+        f"{printable(names[0])} is {spout.value} and {printable(names[1])} is {state.value}: tuples count {_READS[given]}, wanted "
+        f"{_READS[accept]}; {_way_out(spout)}, or say accept=Guarantee.{given.name}"
+    )
+
+
+_READS = {_ONCE: "exactly once", _MORE: "at least once", _NONE: "any number of times"}
+
+
+def _way_out(spout: SpoutKind) -> str:
+    fitting = [state.value for (kind, state), given in GUARANTEES.items() if kind is spout and given is _ONCE]
+    if fitting:
+        article = "an" if fitting[0] == "opaque" else "a"
+        return f"give it {article} {' or '.join(fitting)} state"
+    return "read it through a transactional or opaque spout"

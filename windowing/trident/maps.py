@@ -1,0 +1,557 @@
+"""CachedBatchReadsMap: what one batch has read and written. CachedMap: rows kept in memory from batch to batch.
+
+    map  ->  CachedBatchReadsMap  ->  [CachedMap]  ->  the store
+             one batch; one read       many batches      one partition
+             for each key, one write
+
+Laws
+- A batch sees one moment of the store: readings with different fences are a conflict. A key is read once, then remembered.
+- What a batch writes is seen by the batch at once, and by the store when it is flushed, all of it or nothing.
+- CachedMap writes first, then remembers; a write that fails or is refused makes it forget everything. (Storm's remembers first:
+  after a put that failed, the retry finds its update applied, and it never reaches the store.)
+- What CachedMap remembers is as of one fence, and never outlives it: whoever decides from it decides as from the store, since the
+  store refuses a claim that expects another fence.
+
+Source: Storm's classes of these names.
+
+The map states: NonTransactionalMap, TransactionalMap, OpaqueMap, and SnapshottableMap, a map of one value.
+
+                      batch 5 comes for the first time     it comes again, as another attempt
+    non-transactional adds to what is there                 adds again
+    transactional     adds, writes the fence 5:0            keeps what is there, writes the fence 5:1
+    opaque            adds, writes the fence 5:0            undoes 5:0 wherever it wrote, adds, writes the fence 5:1
+
+Laws
+- The last two are exactly-once, whoever crashes, comes late or comes twice: `fence.py` decides, and says why.
+- Reads of one `multi_update` are one round trip; the writes of a commit are one, with the fence.
+- Until `commit` nothing of a transactional or opaque batch is in the store. (A non-transactional map writes at once, as Storm's.)
+- All updates of a key are applied, in order, however often it comes. (Storm's last one wins.)
+
+Source: Storm's classes of these names.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from windowing.errors import (
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    StateConflictError,
+    StateError,
+    quote,
+)
+from windowing.trident.fence import (
+    NO_TXID,
+    BackingMap,
+    Claim,
+    Fence,
+    Owner,
+    PartitionId,
+    Reading,
+    Rule,
+    StateRow,
+    base,
+    check_reading,
+    check_repeated,
+    judged,
+    undone,
+    written,
+)
+from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.states import MapState, ReplaceUpdater, StateCodec, TypedJson, ValueUpdater
+
+__all__ = [
+    "CachedBatchReadsMap",
+    "CachedMap",
+    "NonTransactionalMap",
+    "OpaqueMap",
+    "RetVal",
+    "SnapshottableMap",
+    "TransactionalMap",
+]
+
+
+class RetVal(NamedTuple):
+    """A row as the batch sees it; `cached`: the batch itself wrote it."""
+
+    row: StateRow | None
+    cached: bool
+
+
+class CachedBatchReadsMap:
+    """The rows of one batch over a backing map; `undo` asks for what an earlier attempt at its txid left.
+
+    Cost: at most one round trip for each `read`, and none for keys that were read or written before.
+    """
+
+    def __init__(self, backing: BackingMap, undo: TransactionAttempt | None = None) -> None:
+        self.reading: Reading | None = None
+        self._backing = backing
+        self._undo = undo
+        self._read: dict[bytes, StateRow | None] = {}
+        self._written: dict[bytes, StateRow | None] = {}
+
+    @property
+    def written(self) -> Mapping[bytes, StateRow | None]:
+        """What the batch has written."""
+        return self._written
+
+    def read(self, keys: Iterable[bytes]) -> Reading | None:
+        """Read the keys that are not known yet; return the reading, None if nothing had to be read. The first always reads."""
+        missing = [key for key in dict.fromkeys(keys) if key not in self._read]
+        if self.reading is not None and not missing:
+            return None
+        reading = self._backing.multi_get(missing, self._undo if self.reading is None else None)
+        if self.reading is None:
+            self.reading = reading
+        elif reading.fence != self.reading.fence:
+            raise self._moved()
+        self._read.update(zip(missing, reading.rows, strict=True))
+        return reading
+
+    def get(self, key: bytes) -> RetVal:
+        """Return the row of a key that was read."""
+        cached = key in self._written
+        return RetVal(self._written[key] if cached else self._read[key], cached)
+
+    def stored(self, key: bytes) -> StateRow | None:
+        """Return the row of a key as it was read, whatever the batch has written since."""
+        return self._read[key]
+
+    def put(self, key: bytes, row: StateRow | None) -> None:
+        """Write a row, for the batch to see."""
+        self._written[key] = row
+
+    def require_current(self) -> None:
+        """Raise StateConflictError if what was read is only what a cache remembers: another life of the task has written since."""
+        assert self.reading is not None
+        if isinstance(self._backing, CachedMap):
+            self._backing.forget()
+            if self._backing.multi_get([]).fence != self.reading.fence:
+                raise self._moved()
+
+    def _moved(self) -> StateConflictError:
+        return StateConflictError(
+            f"the state {self._backing.place} was written to by somebody else while a batch read it; the batch is to be tried again"
+        )
+
+    def flush(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
+        """Write to the store what the batch has written, over `rows`; return what the store says."""
+        return self._backing.multi_put({**rows, **self._written}, claim)
+
+
+class CachedMap:
+    """A backing map that remembers the `size` rows used last, least recently used first out.
+
+    Keys without a row are remembered too. While all keys of a batch are known, it reads nothing. What a state without a fence
+    (a non-transactional one) remembers is right as long as nobody else writes to its partition. Whoever does not claim what he
+    read asks what is `beneath`.
+    """
+
+    def __init__(self, backing: BackingMap, size: int = 5000) -> None:
+        if size < 1:
+            raise ConfigError(f"a cache needs room for at least 1 row, got {size}; leave the cache out instead")
+        self.size = size
+        self.beneath = backing
+        self._fence: Fence | None = None
+        self._known = False
+        self._rows: OrderedDict[bytes, StateRow | None] = OrderedDict()
+
+    @property
+    def place(self) -> PartitionId:
+        return self.beneath.place
+
+    def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
+        missing = [key for key in keys if key not in self._rows]
+        if self._known and not missing and not self._leaves_something(undo):
+            return Reading(self._fence, [self._used(key) for key in keys])
+        reading = self.beneath.multi_get(missing, undo)
+        if not self._known or reading.fence != self._fence:
+            self.forget()
+            if len(missing) < len(keys):
+                missing = list(keys)
+                reading = self.beneath.multi_get(keys, undo)
+        found = dict(zip(missing, reading.rows, strict=True))
+        rows = [found[key] if key in found else self._used(key) for key in keys]
+        self._known, self._fence = True, reading.fence
+        self._remember(found)
+        return Reading(reading.fence, rows, reading.left)
+
+    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
+        known = self._known and (claim is None or claim.expected == self._fence)
+        try:
+            refused = self.beneath.multi_put(rows, claim)
+        except BaseException:
+            self.forget()
+            raise
+        if refused is not None or not known:
+            self.forget()
+        else:
+            self._fence = self._fence if claim is None else claim.fence
+            self._remember(rows)
+        return refused
+
+    def items(self) -> Iterator[tuple[bytes, StateRow]]:
+        return self.beneath.items()
+
+    def count(self) -> int:
+        return self.beneath.count()
+
+    def close(self) -> None:
+        self.forget()
+        self.beneath.close()
+
+    def _leaves_something(self, undo: TransactionAttempt | None) -> bool:
+        return undo is not None and self._fence is not None and self._fence.attempt.txid == undo.txid
+
+    def _used(self, key: bytes) -> StateRow | None:
+        self._rows.move_to_end(key)
+        return self._rows[key]
+
+    def _remember(self, rows: Mapping[bytes, StateRow | None]) -> None:
+        for key, row in rows.items():
+            self._rows[key] = row
+            self._rows.move_to_end(key)
+        while len(self._rows) > self.size:
+            self._rows.popitem(last=False)
+
+    def forget(self) -> None:
+        """Read anew from now on."""
+        self._rows.clear()
+        self._known, self._fence = False, None
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        # Never more than was allowed.
+        assert len(self._rows) <= self.size
+        # Rows are remembered only beside the fence that they are as of.
+        assert self._known or not self._rows
+
+
+# -- The map states --------------------------------------------------------------------------------------------------------------
+
+
+class _Map:
+    """What the three maps share: keys and values as bytes, and puts as updates."""
+
+    def __init__(self, backing: BackingMap, codec: StateCodec | None = None) -> None:
+        self.backing = backing
+        self.codec: StateCodec = TypedJson() if codec is None else codec
+        # A cache may be behind another process: a commit finds that out, a query would not.
+        self._queried = backing.beneath if isinstance(backing, CachedMap) else backing
+
+    def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        raise NotImplementedError
+
+    def multi_put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        self.multi_update(keys, [ReplaceUpdater(value) for value in values])
+
+    def multi_remove(self, keys: Sequence[Any]) -> None:
+        self.multi_put(keys, [None] * len(keys))
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Yield all stored keys and values, in the order of the keys' bytes."""
+        what = f"a key of the state {self.backing.place}"
+        for key, row in self.backing.items():
+            if row.value is not None:
+                yield self.codec.decode(key, what), self._decoded(row.value, key)
+
+    def close(self) -> None:
+        self.backing.close()
+
+    def _updated(
+        self, values: dict[bytes, bytes | None], keys: list[bytes], updaters: Sequence[ValueUpdater[Any]]
+    ) -> list[Any]:
+        """Apply the updaters to the values, in order; return the value after each."""
+        results = []
+        for key, updater in zip(keys, updaters, strict=True):
+            result = updater.update(self._decoded(values[key], key))
+            values[key] = self._value(result)
+            results.append(result)
+        return results
+
+    def _encoded(self, keys: Sequence[Any]) -> list[bytes]:
+        return [self.codec.encode(tuple(key) if isinstance(key, list) else key) for key in keys]
+
+    def _value(self, value: Any) -> bytes | None:
+        return None if value is None else self.codec.encode(value)
+
+    def _decoded(self, blob: bytes | None, key: bytes) -> Any:
+        return (
+            None if blob is None else self.codec.decode(blob, f"the value of {key!r} in the state {self.backing.place}")
+        )
+
+    def _paired(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[bytes]:
+        if len(keys) != len(updaters):
+            raise StateError(
+                f"{len(keys)} keys and {len(updaters)} updates were given to the state {self.backing.place}; give one for each key"
+            )
+        return self._encoded(keys)
+
+
+class NonTransactionalMap(_Map):
+    """Every update is applied when it comes, and again when it comes again; it keeps no earlier values, so `as_of` is ignored."""
+
+    kind: ClassVar[StateType] = StateType.NON_TRANSACTIONAL
+
+    def begin_commit(self, attempt: TransactionAttempt) -> None:
+        """Nothing: updates are written when they come."""
+
+    def commit(self, attempt: TransactionAttempt) -> None:
+        """Nothing: updates are written when they come."""
+
+    def rollback(self) -> None:
+        """Nothing: what is written stays."""
+
+    def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
+        encoded = self._encoded(keys)
+        rows = self._read(self._queried, encoded)
+        return [self._decoded(rows[key], key) for key in encoded]
+
+    def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        encoded = self._paired(keys, updaters)
+        values = self._read(self.backing, encoded)
+        results = self._updated(values, encoded, updaters)
+        self.backing.multi_put({k: None if v is None else StateRow(NO_TXID, v) for k, v in values.items()})
+        return results
+
+    def _read(self, backing: BackingMap, keys: list[bytes]) -> dict[bytes, bytes | None]:
+        unique = list(dict.fromkeys(keys))
+        reading = backing.multi_get(unique)
+        if reading.fence is not None:
+            raise DefinitionChangedError(
+                f"the state {self.backing.place} is {reading.fence.kind.value}: its batches are counted once, which a "
+                "non-transactional map would spoil; open it as what it is, or give this state another name"
+            )
+        return {key: None if row is None else row.value for key, row in zip(unique, reading.rows, strict=True)}
+
+
+class _Batch:
+    """One attempt at one partition. What it may do follows from its first reading, always anew: who is refused stays refused."""
+
+    def __init__(self, mine: Fence, backing: BackingMap, owner: Owner | None) -> None:
+        self.mine = mine
+        self._since = None if owner is None else owner.since
+        self._counts = owner is not None and owner.counts
+        self.txid = mine.attempt.txid
+        self.rows = CachedBatchReadsMap(backing, mine.attempt if mine.kind is StateType.OPAQUE else None)
+        self.again: set[bytes] = set()
+
+    def read(self, keys: Sequence[bytes]) -> Rule:
+        """Read what is not known yet; return what the attempt may do."""
+        reading = self.rows.read(keys)
+        if reading is not None:
+            check_reading(reading, self.mine.place)
+        assert self.rows.reading is not None
+        try:
+            return judged(self.rows.reading.fence, self.mine, self._since)
+        except CorruptStateError:
+            self.rows.require_current()
+            raise
+
+    def value(self, key: bytes, rule: Rule) -> bytes | None:
+        """Return the value of a key that was read, as the batch sees it; of one that is in the store already, what it saw then."""
+        row, cached = self.rows.get(key)
+        if not rule.apply and row is not None and row.txid == self.txid and key not in self.again:
+            return row.previous
+        if cached:
+            return None if row is None else row.value
+        return base(row, self.txid, rule)
+
+    def put(self, key: bytes, value: bytes | None, rule: Rule) -> None:
+        """Give a key that was read its new value."""
+        self.rows.put(key, written(self.rows.stored(key), self.txid, value, rule))
+
+    def commit(self) -> None:
+        """Write everything and the fence, unless it is written already. Raises as `State.commit` says."""
+        rule = self.read(())
+        reading = self.rows.reading
+        assert reading is not None
+        if not rule.claim:
+            return
+        back = undone(reading.left) if rule.undo else {}
+        mine = self.mine._replace(rows=self._counted(reading, {**back, **self.rows.written}))
+        found = self.rows.flush(back, Claim(reading.fence, mine))
+        if found is not None and judged(found, self.mine, self._since).claim:
+            raise StateConflictError(
+                f"the state {self.mine.place} went from {_attempt(reading.fence)} to {found.attempt} while {self.mine.attempt} "
+                "was being committed; nothing was written, the batch is to be tried again"
+            )
+
+    def _counted(self, reading: Reading, changes: Mapping[bytes, StateRow | None]) -> int | None:
+        """Return how many rows there are after the changes, None if nobody has counted those before."""
+        before = reading.fence.rows if reading.fence is not None else 0 if self._counts else None
+        if before is None:
+            return None
+        was = sum(key in reading.left or self.rows.stored(key) is not None for key in changes)
+        return before - was + sum(row is not None for row in changes.values())
+
+
+class _FencedMap(_Map):
+    """A map whose commits are fenced; the two kinds differ in what a batch that comes again does."""
+
+    kind: ClassVar[StateType]
+
+    def __init__(self, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None) -> None:
+        super().__init__(backing, codec)
+        self._owner = owner
+        self._batch: _Batch | None = None
+
+    def own(self, owner: Owner) -> None:
+        """Commit as this owner from now on."""
+        self._owner = owner
+
+    def begin_commit(self, attempt: TransactionAttempt) -> None:
+        if not _is_attempt(attempt):
+            raise StateError(
+                f"the state {self.backing.place} was to commit {quote(attempt)}, wanted a TransactionAttempt: txids begin at 1, "
+                "attempts at 0; updates that belong to no batch (of DRPC requests, say) need a non-transactional state"
+            )
+        name = "" if self._owner is None else self._owner.id
+        mine = Fence(TransactionAttempt(*attempt), self.kind, self.codec.name, self.backing.place, name)
+        self._batch = _Batch(mine, self.backing, self._owner)
+
+    def commit(self, attempt: TransactionAttempt) -> None:
+        batch = self._begun()
+        if attempt != batch.mine.attempt:
+            raise StateError(
+                f"the state {self.backing.place} began to commit {batch.mine.attempt}, then was told to commit "
+                f"{quote(attempt)}; begin and commit the same attempt"
+            )
+        self._batch = None
+        batch.commit()
+
+    def rollback(self) -> None:
+        self._batch = None
+
+    def multi_get(self, keys: Sequence[Any], as_of: int | None = None) -> list[Any]:
+        encoded = self._encoded(keys)
+        if self._batch is None or as_of is not None:
+            return self._stored(encoded, as_of)
+        rule = self._batch.read(encoded)
+        return [self._decoded(self._batch.value(key, rule), key) for key in encoded]
+
+    def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        batch, encoded = self._begun(), self._paired(keys, updaters)
+        rule = batch.read(encoded)
+        if not rule.apply:
+            return self._committed(batch, encoded, rule)
+        values = {key: batch.value(key, rule) for key in encoded}
+        results = self._updated(values, encoded, updaters)
+        for key, value in values.items():  # after all of them: an updater that raises leaves nothing of this call
+            batch.put(key, value, rule)
+        return results
+
+    def _committed(self, batch: _Batch, keys: list[bytes], rule: Rule) -> list[Any]:
+        """Return the values of a batch whose rows are in the store already."""
+        for key in keys:
+            if self.kind is StateType.TRANSACTIONAL:
+                check_repeated(batch.rows.stored(key), batch.txid, key, self.backing.place)
+        batch.again.update(keys)
+        return [self._decoded(batch.value(key, rule), key) for key in keys]
+
+    def _stored(self, keys: list[bytes], as_of: int | None) -> list[Any]:
+        reading = self._queried.multi_get(list(dict.fromkeys(keys)))
+        if reading.fence is not None:
+            reading.fence.require(self.kind, self.codec.name, self.backing.place)
+        check_reading(reading, self.backing.place)
+        rows = dict(zip(dict.fromkeys(keys), reading.rows, strict=True))
+        return [self._decoded(self._as_of(rows[key], as_of), key) for key in keys]
+
+    def _as_of(self, row: StateRow | None, as_of: int | None) -> bytes | None:
+        if row is None or as_of is None or row.txid <= as_of:
+            return None if row is None else row.value
+        if row.txid > as_of + 1:
+            raise StateConflictError(
+                f"the state {self.backing.place} was asked for a value as of txid {as_of}, but it was written by {row.txid}; ask "
+                f"as of {row.txid - 1} or later"
+            )
+        return row.previous
+
+    def _begun(self) -> _Batch:
+        if self._batch is None:
+            raise StateError(
+                f"the state {self.backing.place} was updated or committed outside of a commit; call begin_commit first"
+            )
+        return self._batch
+
+
+class TransactionalMap(_FencedMap):
+    """Exactly-once for batches that come again as they were. Refuses, without a write, one that has other keys."""
+
+    kind = StateType.TRANSACTIONAL
+
+
+class OpaqueMap(_FencedMap):
+    """Exactly-once whatever comes again, as long as each tuple is in one committed batch."""
+
+    kind = StateType.OPAQUE
+
+
+class SnapshottableMap:
+    """A map with one key, as one value."""
+
+    KEY = ("$",)
+
+    def __init__(self, values: MapState) -> None:
+        self.values = values
+
+    def own(self, owner: Owner) -> None:
+        """Commit as this owner from now on."""
+        own = getattr(self.values, "own", None)
+        if own is not None:
+            own(owner)
+
+    def begin_commit(self, attempt: TransactionAttempt) -> None:
+        self.values.begin_commit(attempt)
+
+    def commit(self, attempt: TransactionAttempt) -> None:
+        self.values.commit(attempt)
+
+    def rollback(self) -> None:
+        self.values.rollback()
+
+    def get(self, as_of: int | None = None) -> Any:
+        return self.values.multi_get([self.KEY], as_of)[0]
+
+    def update(self, updater: ValueUpdater[Any]) -> Any:
+        return self.values.multi_update([self.KEY], [updater])[0]
+
+    def set(self, value: Any) -> None:
+        self.values.multi_put([self.KEY], [value])
+
+    def close(self) -> None:
+        self.values.close()
+
+
+MAPS: dict[StateType, type[NonTransactionalMap | TransactionalMap | OpaqueMap]] = {
+    StateType.NON_TRANSACTIONAL: NonTransactionalMap,
+    StateType.TRANSACTIONAL: TransactionalMap,
+    StateType.OPAQUE: OpaqueMap,
+}
+"""The map of each kind."""
+
+
+def map_of(
+    kind: StateType, backing: BackingMap, codec: StateCodec | None = None, owner: Owner | None = None
+) -> MapState:
+    """Return the map of this kind over a backing map; a non-transactional one has no fence, so nobody owns it."""
+    if kind not in MAPS:
+        raise ConfigError(f"a state's kind is a StateType, got {quote(kind)}; give StateType.OPAQUE, for one")
+    made = MAPS[kind]
+    return made(backing, codec, owner) if issubclass(made, _FencedMap) else made(backing, codec)
+
+
+def _is_attempt(attempt: Any) -> bool:
+    """Return whether it is a txid from 1 and an attempt from 0; a plain tuple of them will do."""
+    if not isinstance(attempt, tuple) or [type(number) for number in attempt] != [int, int]:
+        return False
+    return bool(attempt[0] > NO_TXID and attempt[1] >= 0)
+
+
+def _attempt(fence: Fence | None) -> str:
+    return "no batch" if fence is None else str(fence.attempt)

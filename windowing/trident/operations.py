@@ -1,0 +1,592 @@
+"""Operations: what the nodes of a plan do, as data. Each says which fields come out of it, and makes its processor for a task.
+
+    resolve(check) -> Schema      when the topology is built: every mistake is noted in `check`, None if there is one
+    processor(node)               for each task, of what has been resolved
+
+| operation | Storm's processor |
+|---|---|
+| Each, Filter, Map, FlatMap, Peek | EachProcessor, MapProcessor, FlatMapProcessor |
+| Project, Merge | ProjectedProcessor, IdentityMultiReducer |
+| Aggregate (operations.py), Join (operations.py) | AggregateProcessor, MultiReducerProcessor |
+| Persist, Query (stateful.py) | PartitionPersistProcessor, StateQueryProcessor |
+| Window, LateTuples (windowed.py) | WindowTridentProcessor |
+| Sink | none: a leaf of Storm's graph is dropped |
+
+Joins: the tuples of one batch from several streams that have one key, put together.
+
+    left   (1, a) (1, b) (2, c)          key  left  right
+    right  (1, x) (3, y)                 1    a     x
+                                         1    b     x
+    left OUTER                           3    None  y       the left side may be missing
+    right OUTER                          2    c     None    the right side may be missing
+
+Laws: a key of which every INNER side has a tuple gives the cross product of its sides, an empty OUTER side counting as one row of
+None; any other key gives nothing. Keys come in the order in which they were first seen, a key with None joins nothing but itself,
+as in Storm. A join sees one batch: tuples of different batches never meet.
+Source: Storm's `JoinerMultiReducer`, `JoinType`.
+
+Operations over many tuples of a batch: Aggregate and Join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from itertools import chain, product
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from windowing.errors import ConfigError, quote
+from windowing.schema.checks import checked_name, did_you_mean
+from windowing.schema.hashing import hashable
+from windowing.schema.types import Schema
+from windowing.trident import processors as made
+from windowing.trident.fields import Row, chosen, extended, key_picker, picker, recorder, short_title
+from windowing.trident.processors import (
+    AggregateProcessor,
+    AggregatorKind,
+    AggregatorPart,
+    Emits,
+    InitProcessor,
+    ProcessorContext,
+    TridentProcessor,
+    code_of,
+    kind_of,
+)
+
+__all__ = [
+    "NO_FIELDS",
+    "AggSpec",
+    "Aggregate",
+    "AggregationStage",
+    "Check",
+    "Each",
+    "Filter",
+    "FlatMap",
+    "Join",
+    "JoinProcessor",
+    "JoinType",
+    "Map",
+    "Merge",
+    "NodeContext",
+    "Operation",
+    "Peek",
+    "Project",
+    "SinkOperation",
+    "resolve_spec",
+]
+
+
+_T = TypeVar("_T")
+
+NO_FIELDS = Schema((), ())
+
+
+class Check:
+    """One node while it is resolved: the fields that come in, and where its mistakes are noted."""
+
+    def __init__(self, where: str, inputs: tuple[Schema, ...], problems: list[str]) -> None:
+        self._where, self.inputs, self._problems = where, inputs, problems
+
+    def note(self, sentence: str) -> None:
+        """Note a mistake of this node."""
+        self._problems.append(f"{self._where}: {sentence}")
+
+    def attempt(self, ask: Callable[..., _T], *arguments: Any, **options: Any) -> _T | None:
+        """Return what `ask` answers, or note what it raises and return None."""
+        try:
+            return ask(*arguments, **options)
+        except ConfigError as problem:
+            self.note(problem.args[0])
+            return None
+
+    def output(self, written: Any) -> Schema | None:
+        """Return the fields that a user declared, as text or as a Schema."""
+        return written if isinstance(written, Schema) else self.attempt(Schema.parse, written)
+
+
+class NodeContext(Protocol):
+    """What a processor needs to know of its node."""
+
+    @property
+    def called(self) -> str:
+        """How errors call the node."""
+
+    @property
+    def inputs(self) -> tuple[Schema, ...]:
+        """The fields of each input."""
+
+    @property
+    def schema(self) -> Schema:
+        """The fields that come out."""
+
+
+class Operation:
+    """What a node does. committer: it works in the commit phase. stateful: it keeps something from batch to batch."""
+
+    committer: ClassVar[bool] = False
+    keeps_window: ClassVar[bool] = False
+
+    @property
+    def title(self) -> str:
+        """What a person calls it, in a sentence or a drawing."""
+        return type(self).__name__.lower()
+
+    def resolve(self, check: Check) -> Schema | None:
+        """Return the fields that come out; every mistake is noted, and None returned."""
+        raise NotImplementedError
+
+    def processor(self, node: NodeContext) -> made.TridentProcessor:
+        """Return the processor of one task; the operation has been resolved."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Each(Operation):
+    """A function of some fields, whose rows are appended to those that are there."""
+
+    inputs: tuple[Any, ...]
+    function: Any
+    output: Any
+
+    @property
+    def title(self) -> str:
+        return f"each({', '.join(map(str, self.inputs))}) with {short_title(self.function)}"
+
+    def resolve(self, check: Check) -> Schema | None:
+        read = check.attempt(chosen, check.inputs[0], self.inputs)
+        code = check.attempt(code_of, self.function, "execute")
+        new = check.output(self.output)
+        if new is None:
+            return None
+        whole = check.attempt(extended, check.inputs[0], new)
+        return None if read is None or code is None else whole
+
+    def processor(self, node: NodeContext) -> made.TridentProcessor:
+        output = Schema(*(part[len(node.inputs[0]) :] for part in (node.schema.names, node.schema.types)))
+        code = code_of(self.function, "execute")
+        return made.EachProcessor(node.called, code, recorder(node.inputs[0], self.inputs), output, keep=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(Operation):
+    """A condition on some fields, or on the whole tuple (`inputs` None); what it is true of stays."""
+
+    inputs: tuple[Any, ...] | None
+    condition: Any
+
+    @property
+    def title(self) -> str:
+        return f"filter({', '.join(map(str, self.inputs or ()))}) with {short_title(self.condition)}"
+
+    def resolve(self, check: Check) -> Schema | None:
+        schema = check.inputs[0]
+        read = schema if self.inputs is None else check.attempt(chosen, schema, self.inputs)
+        code = check.attempt(code_of, self.condition, "keep", returns=True)
+        return None if read is None or code is None else schema
+
+    def processor(self, node: NodeContext) -> made.TridentProcessor:
+        inputs = node.schema.names if self.inputs is None else self.inputs
+        code = code_of(self.condition, "keep", returns=True)
+        return made.FilterProcessor(node.called, code, recorder(node.schema, inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Peek(Operation):
+    """A function that is shown each tuple, for what it does outside; the stream stays as it is."""
+
+    function: Any
+
+    @property
+    def title(self) -> str:
+        return f"peek with {short_title(self.function)}"
+
+    def resolve(self, check: Check) -> Schema | None:
+        code = check.attempt(code_of, self.function, "accept", returns=True)
+        return None if code is None else check.inputs[0]
+
+    def processor(self, node: NodeContext) -> made.TridentProcessor:
+        code = code_of(self.function, "accept", returns=True)
+        return made.PeekProcessor(node.called, code, recorder(node.schema, node.schema.names))
+
+
+@dataclass(frozen=True, slots=True)
+class Map(Operation):
+    """A function of the whole tuple that returns the row to put in its place; without `output` the fields stay."""
+
+    function: Any
+    output: Any = None
+
+    @property
+    def title(self) -> str:
+        return f"map with {short_title(self.function)}"
+
+    def resolve(self, check: Check) -> Schema | None:
+        code = check.attempt(code_of, self.function, "execute", returns=True)
+        schema = check.inputs[0] if self.output is None else check.output(self.output)
+        return None if code is None else schema
+
+    def processor(self, node: NodeContext) -> made.TridentProcessor:
+        record = recorder(node.inputs[0], node.inputs[0].names)
+        return made.MapProcessor(node.called, code_of(self.function, "execute", returns=True), record, node.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class FlatMap(Operation):
+    """A function of the whole tuple, whose rows, none or many, come in its place."""
+
+    function: Any
+    output: Any = None
+
+    @property
+    def title(self) -> str:
+        return f"flat_map with {short_title(self.function)}"
+
+    def resolve(self, check: Check) -> Schema | None:
+        code = check.attempt(code_of, self.function, "execute")
+        schema = check.inputs[0] if self.output is None else check.output(self.output)
+        return None if code is None else schema
+
+    def processor(self, node: NodeContext) -> made.TridentProcessor:
+        record = recorder(node.inputs[0], node.inputs[0].names)
+        return made.EachProcessor(node.called, code_of(self.function, "execute"), record, node.schema, keep=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Project(Operation):
+    """Some fields, in the order in which they are named."""
+
+    names: tuple[Any, ...]
+
+    @property
+    def title(self) -> str:
+        return f"project({', '.join(map(str, self.names))})"
+
+    def resolve(self, check: Check) -> Schema | None:
+        if not self.names:
+            check.note("it names no field; name those that are to stay")
+            return None
+        return check.attempt(chosen, check.inputs[0], self.names)
+
+    def processor(self, node: NodeContext) -> made.TridentProcessor:
+        return made.PickProcessor(picker(node.inputs[0], node.schema.names))
+
+
+@dataclass(frozen=True, slots=True)
+class Merge(Operation):
+    """Streams of the same types, by position, under the names of the first; of one stream: the stream itself."""
+
+    names: tuple[Any, ...] | None = None
+
+    def resolve(self, check: Check) -> Schema | None:
+        first = check.inputs[0]
+        for number, other in enumerate(check.inputs[1:], 2):
+            if other.types != first.types:
+                check.note(
+                    f"stream 1 has {first.ddl}, stream {number} has {other.ddl}; merged streams have the same types in the "
+                    "same order: project or map them"
+                )
+                return None
+        if self.names is None:
+            return first
+        if len(self.names) != len(first):
+            check.note(f"{len(self.names)} names are given to the {len(first)} fields {first.ddl}; name each of them")
+            return None
+        fields = ", ".join(f"{name} {kind}" for name, kind in zip(self.names, first.types, strict=True))
+        return check.output(fields)
+
+    def processor(self, node: NodeContext) -> made.TridentProcessor:
+        return made.KeepProcessor()
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOperation(Operation):
+    """A way out: the driver gives the rows of each committed batch to what was named so when it was started."""
+
+    name: Any
+
+    @property
+    def title(self) -> str:
+        return f"sink {self.name}"
+
+    def resolve(self, check: Check) -> Schema | None:
+        named = check.attempt(checked_name, self.name, "the name of a sink")
+        return None if named is None else check.inputs[0]
+
+    def processor(self, node: NodeContext) -> made.TridentProcessor:
+        return made.KeepProcessor()
+
+
+# -- Joins -----------------------------------------------------------------------------------------------------------------------
+
+
+class JoinType(Enum):
+    """What a side of a join does to keys that it has not: INNER drops them, OUTER fills in None."""
+
+    INNER = "inner"
+    OUTER = "outer"
+
+
+class JoinProcessor(TridentProcessor):
+    """Keeps the tuples of a batch by key and side, and joins them at its end. Cost: memory for the batch, then its output.
+
+    schemas, keys: of each side; kinds: INNER or OUTER for each.
+    """
+
+    def __init__(
+        self, schemas: tuple[Schema, ...], keys: tuple[tuple[str, ...], ...], kinds: tuple[JoinType, ...]
+    ) -> None:
+        self._kinds = kinds
+        sides = list(zip(schemas, keys, strict=True))
+        rests = [tuple(name for name in schema.names if name not in key) for schema, key in sides]
+        self._keys: list[Callable[[Row], Any]] = [key_picker(schema, key) for schema, key in sides]
+        self._shown = [picker(schema, key) for schema, key in sides]
+        self._rests = [picker(schema, rest) for (schema, _), rest in zip(sides, rests, strict=True)]
+        self._missing = [[(None,) * len(rest)] for rest in rests]
+
+    def start_batch(self, batch: ProcessorContext) -> dict[Any, tuple[Row, list[list[Row]]]]:
+        return {}
+
+    def execute(self, slot: dict[Any, tuple[Row, list[list[Row]]]], rows: list[Row], source: int = 0) -> list[Row]:
+        key_of, shown, rest = self._keys[source], self._shown[source], self._rests[source]
+        for row in rows:
+            key = key_of(row)
+            found = slot.get(key)
+            if found is None:
+                found = slot[key] = shown(row), [[] for _ in self._kinds]
+            found[1][source].append(rest(row))
+        return []
+
+    def finish_batch(self, slot: dict[Any, tuple[Row, list[list[Row]]]]) -> list[Row]:
+        return [
+            (*key, *chain.from_iterable(match))
+            for key, sides in slot.values()
+            for match in product(*map(self._side, sides, self._kinds, self._missing))
+        ]
+
+    @staticmethod
+    def _side(rows: list[Row], kind: JoinType, missing: list[Row]) -> list[Row]:
+        return missing if not rows and kind is JoinType.OUTER else rows
+
+
+# -- Operations over many tuples of a batch --------------------------------------------------------------------------------------
+
+
+class AggregationStage(Enum):
+    """Which part of an aggregation a node does: all of it, or what comes before or after the exchange.
+
+    PARTIAL and COMBINE: of combiners only. INIT and FOLD: of combiners in a chain with other aggregators, which need every tuple:
+    before the exchange each tuple is reduced to the fields that the chain reads and the combiners' first values.
+    """
+
+    WHOLE = "aggregate"
+    PARTIAL = "partial"
+    COMBINE = "combine"
+    INIT = "init"
+    FOLD = "fold"
+
+
+@dataclass(frozen=True, slots=True)
+class AggSpec:
+    """One aggregator as it was written: the fields that it sees (None: all), and those that it makes (None: the same)."""
+
+    inputs: tuple[Any, ...] | None
+    aggregator: Any
+    output: Any
+
+    @property
+    def title(self) -> str:
+        """What a person calls it."""
+        return short_title(self.aggregator)
+
+
+def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggregatorPart | None:
+    """Return an aggregator with its fields, or note what is wrong with it."""
+    read = schema if spec.inputs is None else check.attempt(chosen, schema, spec.inputs)
+    if read is not None and check.attempt(chosen, read, getattr(spec.aggregator, "needs", ())) is None:
+        read = None
+    kind = kind_of(spec.aggregator)
+    if kind is None:
+        how = "an instance, not the class" if isinstance(spec.aggregator, type) else "an object"
+        check.note(
+            f"{quote(spec.aggregator)} is no aggregator; give {how} with init, combine, zero, or init, reduce, or init, "
+            "aggregate, complete"
+        )
+    output = read if spec.output is None else check.output(spec.output)
+    if read is None or kind is None or output is None:
+        return None
+    if kind is not AggregatorKind.AGGREGATOR and len(output) != 1:
+        check.note(
+            f"{spec.title} is a {kind.value}, which makes one value, but its output is {output.ddl}; declare one field"
+        )
+        return None
+    return AggregatorPart(spec.aggregator, read.names, output)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(Operation):
+    """Aggregators over the tuples of a batch. group: the fields of the key, None for all tuples together."""
+
+    specs: tuple[AggSpec, ...]
+    group: tuple[Any, ...] | None = None
+    emits: Emits = Emits.EACH
+    stage: AggregationStage = AggregationStage.WHOLE
+
+    @property
+    def title(self) -> str:
+        by = "" if self.group is None else f" by {', '.join(map(str, self.group))}"
+        return f"{self.stage.value} {', '.join(spec.title for spec in self.specs)}{by}"
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether it may work wherever its tuples are: others bring together what it makes of them."""
+        return self.stage in (AggregationStage.PARTIAL, AggregationStage.INIT)
+
+    def resolve(self, check: Check) -> Schema | None:
+        if not self.specs:
+            check.note("the chain names no aggregator; add .aggregate(...) before .chain_end()")
+            return None
+        group = NO_FIELDS if self.group is None else check.attempt(_key, check.inputs[0], self.group, check)
+        parts = self._parts(check)
+        if parts is None or group is None:
+            return None
+        whole: Schema | None = group
+        for part in parts:
+            whole = None if whole is None else check.attempt(extended, whole, part.output)
+        if whole is None or self.stage is not AggregationStage.INIT:
+            return whole
+        return self._begun(check.inputs[0], group, parts)
+
+    def processor(self, node: NodeContext) -> TridentProcessor:
+        parts = self._parts(Check(node.called, node.inputs, []))
+        assert parts is not None
+        if self.stage is AggregationStage.INIT:
+            combiners = tuple(part for part in parts if _combines(part.aggregator))
+            kept = node.schema.names[: len(node.schema) - len(combiners)]
+            return InitProcessor(node.called, node.inputs[0], kept, combiners)
+        partial = self.stage is AggregationStage.PARTIAL
+        return AggregateProcessor(node.called, node.inputs[0], parts, self.group, self.emits, partial)
+
+    def _begun(self, schema: Schema, group: Schema, parts: tuple[AggregatorPart, ...]) -> Schema:
+        """Return what goes over the exchange: the fields that are read there, in their order, then a value for each combiner."""
+        told = zip(self.specs, parts, strict=True)
+        read = {
+            name for spec, part in told if not _combines(part.aggregator) or spec.output is None for name in part.inputs
+        }
+        kept = chosen(schema, [name for name in schema.names if name in read or name in group.names])
+        taken = {name.lower() for name in kept.names}
+        for number, part in enumerate(part for part in parts if _combines(part.aggregator)):
+            name = f"init_{number}"
+            while name in taken:
+                name = f"{name}_"
+            taken.add(name)
+            kept = extended(kept, Schema((name,), part.output.types))
+        return kept
+
+    def _folded(self, check: Check) -> tuple[AggregatorPart, ...]:
+        """Return the parts of FOLD; INIT, which made its input, has found every mistake."""
+        schema = check.inputs[0]
+        begun = len(schema) - sum(_combines(spec.aggregator) for spec in self.specs)
+        values, given = iter(schema.names[begun:]), Schema(schema.names[:begun], schema.types[:begun])
+        parts = []
+        for spec in self.specs:
+            if _combines(spec.aggregator):
+                output = chosen(given, spec.inputs or given.names) if spec.output is None else check.output(spec.output)
+                part = (
+                    None if output is None else AggregatorPart(spec.aggregator, (next(values),), output, combines=True)
+                )
+            else:
+                part = resolve_spec(check, spec, given)
+            assert part is not None
+            parts.append(part)
+        return tuple(parts)
+
+    def _parts(self, check: Check) -> tuple[AggregatorPart, ...] | None:
+        if self.stage is AggregationStage.FOLD:
+            return self._folded(check)
+        parts: list[AggregatorPart] = []
+        if (
+            self.stage is AggregationStage.COMBINE
+        ):  # behind the key its partial stage, which has found every mistake, gives a field for each
+            schema = check.inputs[0]
+            fields = list(zip(schema.names, schema.types, strict=True))[len(self.group or ()) :]
+            for spec, (name, kind) in zip(self.specs, fields, strict=True):
+                parts.append(AggregatorPart(spec.aggregator, (name,), Schema((name,), (kind,)), combines=True))
+            return tuple(parts)
+        for spec in self.specs:
+            part = resolve_spec(check, spec, check.inputs[0])
+            parts += [] if part is None else [part]
+        return tuple(parts) if len(parts) == len(self.specs) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Operation):
+    """Streams joined by key within a batch. names: of the fields that come out, None for those of the sides."""
+
+    keys: tuple[tuple[Any, ...], ...]
+    names: tuple[Any, ...] | None
+    kinds: tuple[Any, ...]
+
+    @property
+    def title(self) -> str:
+        return f"join by {' and '.join(', '.join(map(str, key)) for key in self.keys)}"
+
+    def resolve(self, check: Check) -> Schema | None:
+        keys = [check.attempt(_key, schema, key, check) for schema, key in zip(check.inputs, self.keys, strict=True)]
+        for kind in self.kinds:
+            if not isinstance(kind, JoinType):
+                check.note(f"{quote(kind)} is no JoinType; give JoinType.INNER or JoinType.OUTER for each stream")
+                return None
+        first = keys[0]
+        if first is None or None in keys:
+            return None
+        for number, key in enumerate(keys[1:], 2):
+            assert key is not None
+            if key.types != first.types:
+                check.note(
+                    f"the key of stream 1 is {first.ddl}, that of stream {number} is {key.ddl}, so equal keys would not meet; "
+                    "give the keys the same types in the same order"
+                )
+                return None
+        return self._joined(check, first)
+
+    def processor(self, node: NodeContext) -> JoinProcessor:
+        return JoinProcessor(node.inputs, self.keys, self.kinds)
+
+    def _joined(self, check: Check, key: Schema) -> Schema | None:
+        """Return the fields of the key, then the others of each side, under their new names."""
+        rests = [
+            chosen(schema, [name for name in schema.names if name not in key])
+            for schema, key in zip(check.inputs, self.keys, strict=True)
+        ]
+        types = (*key.types, *(kind for rest in rests for kind in rest.types))
+        if self.names is None:
+            whole: Schema | None = key
+            for rest in rests:
+                whole = None if whole is None else check.attempt(extended, whole, rest)
+            return whole
+        if len(self.names) != len(types):
+            made = ", ".join((*key.names, *(name for rest in rests for name in rest.names)))
+            check.note(
+                f"{len(self.names)} names are given to the {len(types)} fields {made}; name each of them, the key first"
+            )
+            return None
+        return check.output(", ".join(f"{name} {kind}" for name, kind in zip(self.names, types, strict=True)))
+
+
+def _combines(aggregator: Any) -> bool:
+    return kind_of(aggregator) is AggregatorKind.COMBINER
+
+
+def _key(schema: Schema, names: tuple[Any, ...], check: Check) -> Schema | None:
+    """Return the fields of a key, which has at least one, all of types that have a hash."""
+    if not names:
+        check.note(f"it has no key; {did_you_mean('', schema.names)}, name some of them")
+        return None
+    key = chosen(schema, names)
+    for name, kind in zip(key.names, key.types, strict=True):
+        reason = hashable(kind)
+        if reason is not None:
+            check.note(f"field {name!r} of type {kind} cannot be part of a key: {reason}")
+            return None
+    return key

@@ -1,0 +1,710 @@
+"""Facts: what can be read out of the steps of a topology, right or wrong.
+
+`facts_of` never raises for a mistake of the author: a step that cannot be understood has no node, what follows it is passed over,
+and the rest goes on, so that all mistakes are reported together, each once.
+
+RULES: every mistake of a whole Trident topology, a function each, which yields a sentence for each place where it is made.
+
+What is wrong with one step its operation says (`resolve`). The first line of a rule's docstring is its row in
+docs/trident_streams.md (a test compares them). A rule looks only at facts that could be read.
+
+The planner: from the graph of a Trident topology to groups, exchanges and parallelism.
+
+    1 groups        operations beside one state together, then GraphGrouper.merge_fully; each spout by itself
+    2 exchanges     every edge between groups: by the repartition on it, or identity where there is none
+    3 parallelism   groups that identity exchanges join have one: the largest hint of their nodes, at most
+                    topology.max.task.parallelism; a state with a number of partitions fixes it
+    4 batch groups  nodes that hang together have their batches in common
+    5 phases        what commits, and all behind it, works in the commit phase
+
+Source: Storm's `TridentTopology.build`, `completeDRPC`, `getGroupParallelisms`.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from windowing.errors import ConfigError, quote
+from windowing.schema.hashing import hashable
+from windowing.schema.types import Schema
+from windowing.topology.config import Setting, TopologyConfig, pointless, read_settings
+from windowing.topology.declaration import _own_settings
+from windowing.topology.decorators import ComponentKind, declaration_of
+from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping
+from windowing.topology.plan import TopologyError
+from windowing.topology.rules import name_problem
+from windowing.trident.fields import IdentityGrouping, chosen
+from windowing.trident.graph import (
+    Graph,
+    GraphGrouper,
+    Group,
+    IndexedEdge,
+    Node,
+    PartitionNode,
+    ProcessorNode,
+    Sketch,
+    SpoutNode,
+    StepDeclaration,
+    StreamSource,
+)
+from windowing.trident.kinds import Guarantee, SpoutKind, check_guarantee
+from windowing.trident.operations import Check, Operation, SinkOperation
+from windowing.trident.plan import Drpc, Exchange, GroupPlan, Phase, StatePlan, TridentPlan
+from windowing.trident.spouts import IBatchSpout
+from windowing.trident.state_operations import Persist, Query, StateSpec
+from windowing.trident.windows import LateTuples, WindowOperation
+
+__all__ = [
+    "TRIDENT_RULES",
+    "ResolvedTrident",
+    "built",
+    "facts_of",
+    "plan_of",
+]
+
+
+_ARGS = Schema(("args",), ("string",))
+_Operation = TypeVar("_Operation", bound=Operation)
+
+
+class _Spout(NamedTuple):
+    schema: Schema
+    kind: SpoutKind | None
+    one_task: bool
+
+
+@dataclass(slots=True)
+class ResolvedTrident:
+    """What is known of a topology. graph: of the steps that could be understood, whose sources could be, too.
+
+    one_task: the sources that are not parallel. problems: what could not be read.
+    """
+
+    sketch: Sketch
+    config: TopologyConfig
+    graph: Graph
+    one_task: set[int] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def drafts(self) -> list[StepDeclaration]:
+        """The steps as they were written."""
+        return self.sketch.drafts
+
+    @property
+    def spouts(self) -> list[SpoutNode]:
+        """The sources that could be understood."""
+        return [node for node in self.graph.nodes.values() if isinstance(node, SpoutNode)]
+
+    def doing(self, kind: type[_Operation]) -> Iterator[tuple[ProcessorNode, _Operation]]:
+        """Yield the nodes of one kind of operation."""
+        for node in self.graph.nodes.values():
+            if isinstance(node, ProcessorNode) and isinstance(node.operation, kind):
+                yield node, node.operation
+
+    def spouts_above(self, number: int) -> list[SpoutNode]:
+        """Return the sources that tuples of a node come from."""
+        above = self.graph.upstream(number)
+        return [node for node in self.spouts if node.number in above]
+
+
+_NOT_HERE = {
+    "acker_executors": "batches have an acker of their own",
+    "acker_rotation": "the trees of batches have exact deadlines",
+    "tick_tuple_freq_ms": "operations are handed tuples of batches alone; a window over the clock fires with the next batch",
+    "state_checkpoint_interval_ms": "states are committed with each batch",
+    "state_provider": "a state is where its factory says, such as map_state(SqliteStore(path), 'counts')",
+    "sleep_spout_wait_ms": "topology.trident.batch.emit.interval.millis says how long a new batch waits",
+    "debug": "tuples travel in batches and are not logged; use .peek(print)",
+}
+"""Settings that stand for nothing here, and why."""
+
+
+def facts_of(sketch: Sketch, settings: Iterable[Setting]) -> ResolvedTrident:
+    """Read what the author wrote. Cost: O(steps + fields)."""
+    values, problems = read_settings(settings, "topology")
+    config = TopologyConfig(**values)
+    problems += [f"{key} has no meaning in a Trident topology; leave it out" for key in pointless(config, _NOT_HERE)]
+    facts = ResolvedTrident(sketch, config, Graph.of([], []), problems=[*problems, *sketch.problems])
+    nodes: dict[int, Node] = {}
+    edges: list[IndexedEdge] = []
+    for draft in sketch.drafts:
+        node = _node(facts, draft, nodes)
+        if node is not None:
+            nodes[node.number] = node
+            edges += [IndexedEdge(source.number, node.number, index) for index, source in enumerate(draft.sources)]
+    facts.graph = Graph.of(nodes.values(), edges)
+    return facts
+
+
+def _node(facts: ResolvedTrident, draft: StepDeclaration, nodes: dict[int, Node]) -> Node | None:
+    """Return the node of a step, or None where it, or a step before it, has a mistake."""
+    common: dict[str, Any] = {
+        "number": draft.number,
+        "title": draft.title,
+        "name": draft.name if isinstance(draft.name, str) else None,
+        "hint": draft.hint if type(draft.hint) is int and draft.hint > 0 else None,
+    }
+    if isinstance(draft.what, StreamSource):
+        try:
+            found = _spout(draft.what)
+        except ConfigError as problem:
+            facts.problems.append(f"{draft.called}: {problem.args[0]}")
+            return None
+        facts.one_task |= {draft.number} if found.one_task else set()
+        return SpoutNode(schema=found.schema, source=draft.what, kind=found.kind, **common)
+    inputs = tuple(_carried(source, draft, nodes) for source in draft.sources)
+    if not inputs or None in inputs:
+        return None
+    known = tuple(schema for schema in inputs if schema is not None)
+    check = Check(draft.called, known, facts.problems)
+    if isinstance(draft.what, Operation):
+        schema = draft.what.resolve(check)
+        made = {"operation": draft.what, "inputs": known, **common}
+        return None if schema is None else ProcessorNode(schema=schema, **made)
+    good = _good_partition(check, draft.what)
+    return PartitionNode(schema=known[0], grouping=draft.what, **common) if good else None
+
+
+def _carried(source: StepDeclaration, draft: StepDeclaration, nodes: dict[int, Node]) -> Schema | None:
+    """Return the fields that come in from a source: of late tuples those that the window reads."""
+    window = nodes.get(source.number)
+    if isinstance(draft.what, LateTuples) and isinstance(window, ProcessorNode):
+        return window.inputs[0]
+    return None if window is None else window.schema
+
+
+def _spout(source: StreamSource) -> _Spout:
+    if source.is_drpc:
+        return _Spout(_ARGS, None, True)
+    kind = getattr(source.spout, "kind", None)
+    if isinstance(kind, SpoutKind) and not isinstance(source.spout, type):
+        written = source.output if source.output is not None else getattr(source.spout, "output", "")
+        if not written:
+            raise ConfigError(
+                f"{quote(source.spout)} does not say its fields; write new_stream(name, spout, 'word string')"
+            )
+        schema = written if isinstance(written, Schema) else Schema.parse(written)
+        says = getattr(source.spout, "get_component_configuration", None)
+        _refuse_settings((says() if callable(says) else None) or {})
+        return _Spout(schema, kind, isinstance(source.spout, IBatchSpout))
+    if isinstance(source.spout, type) and isinstance(kind, SpoutKind):
+        raise ConfigError(f"{source.spout.__name__} is a class; give an instance")
+    declared = declaration_of(source.spout)
+    if not declared.is_spout or "default" not in declared.outputs:
+        raise ConfigError(
+            f"{declared.title!r} is no spout with a stream 'default'; give a spout, of tuples or of batches"
+        )
+    _refuse_settings(_own_settings(declared))
+    fed = declared.kind is ComponentKind.INPUT  # its driver hands in the same batch again
+    return _Spout(declared.outputs["default"], SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL, False)
+
+
+def _refuse_settings(settings: Mapping[str, Any]) -> None:
+    if settings:
+        raise ConfigError(
+            f"its get_component_configuration says {', '.join(map(str, settings))}, but a stream of Trident has no settings of its "
+            "own; give them to TridentTopology.configure, and let it return None"
+        )
+
+
+def _good_partition(check: Check, grouping: Any) -> bool:
+    """Note what is wrong with a repartition, and return whether nothing is."""
+    if isinstance(grouping, FieldsGrouping):
+        if not grouping.fields:
+            check.note("it names no field; name those of the key, or use global_()")
+            return False
+        key = check.attempt(chosen, check.inputs[0], grouping.fields)
+        if key is None:
+            return False
+        for name, kind in zip(key.names, key.types, strict=True):
+            reason = hashable(kind)
+            if reason is not None:
+                check.note(f"field {name!r} of type {kind} has no hash: {reason}")
+                return False
+    if isinstance(grouping, CustomGrouping):
+        choose = grouping.choose
+        if isinstance(choose, type) or not callable(getattr(choose, "choose_tasks", choose)):
+            check.note(f"{quote(choose)} chooses no partition; give a function of (values, partitions)")
+            return False
+    return True
+
+
+# -- RULES -----------------------------------------------------------------------------------------------------------------------
+
+
+def has_source(facts: ResolvedTrident) -> Iterator[str]:
+    """There is a stream."""
+    if not any(isinstance(draft.what, StreamSource) for draft in facts.drafts):
+        yield "there is no stream, so there is nothing to work on; begin with new_stream(name, spout)"
+
+
+def good_names(facts: ResolvedTrident) -> Iterator[str]:
+    """Streams, functions of DRPC and steps have names of letters, digits, `_`, `-`, `.`, a letter or `_` first, at most 63 long."""
+    for draft in facts.drafts:
+        if isinstance(draft.what, StreamSource):
+            what = "the name of a function of DRPC" if draft.what.is_drpc else "the name of a stream"
+            problem = name_problem(draft.what.name, what)
+        else:
+            problem = None if draft.name is None else name_problem(draft.name, f"what {draft.called} is called")
+        if problem is not None:
+            yield problem
+
+
+def distinct_names(facts: ResolvedTrident) -> Iterator[str]:
+    """No two streams, functions of DRPC or sinks have one name (a stream's progress is stored under it)."""
+    sources = [draft.what for draft in facts.drafts if isinstance(draft.what, StreamSource)]
+    sinks = [draft.what.name for draft in facts.drafts if isinstance(draft.what, SinkOperation)]
+    for what, names in (
+        ("stream", [source.name for source in sources if not source.is_drpc]),
+        ("function of DRPC", [source.name for source in sources if source.is_drpc]),
+        ("sink", sinks),
+    ):
+        for name, times in Counter(str(name).lower() for name in names).items():
+            if times > 1:
+                yield f"the name {quote(name)} is given to {times} {what}s; give each its own"
+
+
+def positive_parallelism(facts: ResolvedTrident) -> Iterator[str]:
+    """A parallelism hint is a whole number above 0, and stands behind an operation or a spout, not behind a repartition."""
+    for draft in facts.drafts:
+        hint = draft.hint
+        if hint is None:
+            continue
+        if type(hint) is not int or hint <= 0:
+            yield f"{draft.called} has parallelism_hint({quote(hint)}); give a number of tasks, 1 or more"
+        elif draft.is_partition:
+            yield f"{draft.called} has parallelism_hint({hint}), but only moves tuples; put the hint behind what follows"
+
+
+def good_states(facts: ResolvedTrident) -> Iterator[str]:
+    """A state is given as a StateFactory, or a StateSpec of one, with a whole number of partitions above 0 or none."""
+    static = [(f"new_static_state ({name})", spec) for name, spec in facts.sketch.static_states.items()]
+    written = [(draft.called, draft.what.spec) for draft in facts.drafts if isinstance(draft.what, Persist)]
+    for where, spec in [*written, *static]:
+        yield from _bad_spec(where, spec)
+
+
+def one_writer(facts: ResolvedTrident) -> Iterator[str]:
+    """No two persists write one state: each has a state of its own name, or store."""
+    seen: list[tuple[str, object]] = []
+    for node, persist in facts.doing(Persist):
+        factory = getattr(persist.spec.factory, "factory", persist.spec.factory)
+        written = getattr(factory, "identity", factory)
+        for other, known in seen:
+            if type(known) is type(written) and known == written:
+                yield f"{node.called} writes the same state as {other}: {quote(factory)}; give each a name of its own"
+        seen.append((node.called, written))
+
+
+def exactly_once(facts: ResolvedTrident) -> Iterator[str]:
+    """Each spout above a persist, with its state, counts exactly once, or as `accept=` says."""
+    for node, persist in facts.doing(Persist):
+        kind = persist.spec.kind
+        for spout in facts.spouts_above(node.number):
+            if spout.kind is None or kind is None or not isinstance(persist.spec.accept, Guarantee):
+                continue
+            try:
+                check_guarantee(spout.kind, kind, accept=persist.spec.accept, names=(spout.title, persist.state))
+            except ConfigError as problem:
+                yield f"{node.called}: {problem.args[0]} in its StateSpec"
+
+
+def windows_before_states(facts: ResolvedTrident) -> Iterator[str]:
+    """No window reads, by way of others, the new values of a state: they come in the commit phase, where no window is open."""
+    for node, _ in facts.doing(WindowOperation):
+        above = facts.graph.upstream(node.number)
+        for persist, _operation in facts.doing(Persist):
+            if persist.number in above:
+                yield (
+                    f"{node.called} stands behind the new values of {persist.called}, where only operators within a batch, "
+                    "persists and sinks can follow; window the tuples before they are persisted"
+                )
+
+
+def drpc_alone(facts: ResolvedTrident) -> Iterator[str]:
+    """A stream of DRPC requests meets no stream of a spout and no other function's; a state is where they meet."""
+    for component in facts.graph.components():
+        inside = [spout for spout in facts.spouts if spout.number in component]
+        functions = [spout for spout in inside if spout.kind is None]
+        if functions and len(inside) > 1:
+            others = ", ".join(spout.title for spout in inside if spout is not functions[0])
+            yield (
+                f"{functions[0].title} is merged or joined with {others}, but a request is no batch of another source; let one "
+                "stream persist a state and ask it by state_query in the other"
+            )
+
+
+def drpc_only_asks(facts: ResolvedTrident) -> Iterator[str]:
+    """A stream of DRPC requests is not persisted, windowed or led to a sink: a request is no transaction."""
+    kinds: tuple[type[Operation], ...] = (Persist, WindowOperation, SinkOperation)
+    for node, operation in facts.doing(Operation):
+        if isinstance(operation, kinds):
+            for spout in facts.spouts_above(node.number):
+                if spout.kind is None:
+                    yield f"{node.called} works on requests of {spout.title}, which are no transactions; let requests only ask"
+
+
+def answers(facts: ResolvedTrident) -> Iterator[str]:
+    """A function of DRPC has a step that answers."""
+    for spout in facts.spouts:
+        read = [draft for draft in facts.drafts for source in draft.sources if source.number == spout.number]
+        if spout.kind is None and not read:
+            yield f"{spout.title} has no step that answers; add one behind new_drpc_stream({quote(spout.source.name)})"
+
+
+def queried_states(facts: ResolvedTrident) -> Iterator[str]:
+    """What is queried is not what the query itself feeds, by way of the new values."""
+    persists = {persist.state: node for node, persist in facts.doing(Persist)}
+    for node, query in facts.doing(Query):
+        writer = persists.get(query.state)
+        if writer is not None and writer.number in facts.graph.upstream(node.number):
+            yield (
+                f"{node.called} asks the state that {writer.called} has just written, behind its new values; use the new values, "
+                "or ask in another stream"
+            )
+
+
+TRIDENT_RULES: tuple[Callable[[ResolvedTrident], Iterator[str]], ...] = (
+    has_source,
+    good_names,
+    distinct_names,
+    positive_parallelism,
+    good_states,
+    one_writer,
+    exactly_once,
+    windows_before_states,
+    queried_states,
+    drpc_alone,
+    drpc_only_asks,
+    answers,
+)
+"""All of them, in the order in which their sentences are reported."""
+
+
+def _bad_spec(where: str, spec: StateSpec) -> Iterator[str]:
+    if spec.kind is None:
+        yield (
+            f"{where} is given the state {quote(spec.factory)}; give a StateFactory: an object with kind, a StateType, and "
+            "make_state(partition, partitions)"
+        )
+    if spec.partitions is not None and (type(spec.partitions) is not int or spec.partitions <= 0):
+        yield f"{where} wants {quote(spec.partitions)} partitions; give a whole number, 1 or more, or None"
+    if not isinstance(spec.accept, Guarantee):
+        yield f"{where} has accept={quote(spec.accept)}; give a Guarantee, for example Guarantee.AT_LEAST_ONCE"
+
+
+# -- The planner -----------------------------------------------------------------------------------------------------------------
+
+
+_Member = TypeVar("_Member", bound=Hashable)
+
+
+def built(name: str, sketch: Sketch, settings: Iterable[Setting]) -> TridentPlan:
+    """Return the plan of what was written, or raise TopologyError with a sentence for every mistake."""
+    facts = facts_of(sketch, settings)
+    problem = name_problem(name, "the name of a topology")
+    problems = [*([] if problem is None else [problem]), *facts.problems]
+    for rule in TRIDENT_RULES:
+        problems += rule(facts)
+    if not problems:
+        plan = plan_of(name, facts, problems)
+    if problems:
+        raise TopologyError(name if isinstance(name, str) else quote(name), tuple(problems))
+    return plan
+
+
+def plan_of(name: str, facts: ResolvedTrident, problems: list[str], merge: bool = True) -> TridentPlan:
+    """Return the plan of a graph without mistakes; those that only groups show are noted.
+
+    `merge=False` leaves every operation in a group of its own, which gives the same results at a higher cost.
+    """
+    planner = _Planner(facts, merge)
+    order = planner.order(problems)
+    sizes = planner.parallelism(problems)
+    problems += planner.stray_queries(sizes)
+    return planner.plan(name, order, sizes)
+
+
+class _Hop(NamedTuple):
+    """What goes from a node, over a repartition if there is one, to inputs of a group."""
+
+    source: int
+    by: int | None
+    late: bool
+    group: Group
+    targets: tuple[tuple[int, int], ...]
+
+
+class _Planner:
+    """What is found out step by step; a group is known by the smallest of its nodes."""
+
+    def __init__(self, facts: ResolvedTrident, merge: bool) -> None:
+        self.facts = facts
+        self.graph: Graph = facts.graph
+        self.phases = _phases(self.graph)
+        self.states = _states(facts)
+        beside = list(self.states.values())
+        together = {number for numbers in beside for number in numbers}
+        single = [node.number for node in self.graph.nodes.values() if isinstance(node, ProcessorNode)]
+        initial = [*beside, *((number,) for number in single if number not in together)]
+        grouper = GraphGrouper(self.graph, sorted(_united(initial), key=min))
+        if merge:
+            grouper.merge_fully()
+        spouts = [Group([spout.number]) for spout in facts.spouts]
+        self.groups = sorted([*spouts, *grouper.groups], key=lambda group: group.nodes)
+        self.of = {number: group for group in self.groups for number in group.nodes}
+        self.hops = list(self._hops())
+
+    def _hops(self) -> Iterable[_Hop]:
+        """Yield all that goes from one group to another."""
+        found: dict[tuple[int, int | None, bool, Group], list[tuple[int, int]]] = {}
+        for edge in self.graph.edges:
+            source, target = self.graph.nodes[edge.source], self.graph.nodes[edge.target]
+            if isinstance(target, PartitionNode):
+                for further in self.graph.out_edges[edge.target]:
+                    key = edge.source, edge.target, False, self.of[further.target]
+                    found.setdefault(key, []).append((further.target, further.index))
+            elif not isinstance(source, PartitionNode) and self.of[edge.source] is not self.of[edge.target]:
+                late = isinstance(target, ProcessorNode) and isinstance(target.operation, LateTuples)
+                found.setdefault((edge.source, None, late, self.of[edge.target]), []).append((edge.target, edge.index))
+        return (_Hop(*key, tuple(targets)) for key, targets in found.items())
+
+    def order(self, problems: list[str]) -> list[Group]:
+        """Return the groups, each behind those that it reads; a cycle, which only states can make, is noted."""
+        known = {min(group.nodes): group for group in self.groups}
+        reads: dict[int, list[int]] = {first: [] for first in known}
+        for hop in self.hops:
+            reads[min(hop.group.nodes)].append(min(self.of[hop.source].nodes))
+        try:
+            return [known[first] for first in graphlib.TopologicalSorter(reads).static_order()]
+        except graphlib.CycleError as found:
+            steps = [self.graph.nodes[number] for first in found.args[1][1:] for number in known[first].nodes]
+            asked = ", ".join(
+                node.called for node in steps if isinstance(node, ProcessorNode) and self._beside_state(node)
+            )
+            problems.append(
+                f"the operations beside a state run together, and so {asked} would wait for each other; ask the state in another "
+                "stream, or use its new values"
+            )
+            return self.groups
+
+    @staticmethod
+    def _beside_state(node: ProcessorNode) -> bool:
+        return isinstance(node.operation, Persist | Query)
+
+    def parallelism(self, problems: list[str]) -> dict[Group, int]:
+        """Return the number of tasks of each group; what asks for two numbers is noted."""
+        joined = [
+            (self.of[hop.source], hop.group) for hop in self.hops if hop.by is None or _is_identity(self.graph, hop.by)
+        ]
+        sizes: dict[Group, int] = {}
+        for members in _united([*joined, *((group,) for group in self.groups)]):
+            size = self._size(members, problems)
+            sizes.update(dict.fromkeys(members, size))
+        return sizes
+
+    def _size(self, members: set[Group], problems: list[str]) -> int:
+        numbers = sorted(number for group in members for number in group.nodes)
+        nodes = [self.graph.nodes[number] for number in numbers]
+        limit = self.facts.config.max_task_parallelism
+        hints = [node for node in nodes if node.hint is not None]
+        size = max([node.hint or 1 for node in hints], default=1)
+        size = size if limit is None else min(size, limit)
+        fixed = {wanted: id for id, wanted in self._wanted(numbers)}
+        if len(fixed) > 1:
+            states = ", ".join(f"{id} wants {wanted} partitions" for wanted, id in fixed.items())
+            problems.append(
+                f"{states}, but nothing between them moves tuples; put a repartition between, or give them one number"
+            )
+        size = next(iter(fixed), size)
+        single = [number for number in numbers if number in self.facts.one_task]
+        if single and size > 1:
+            why = next((node.called for node in hints if node.hint == size), ", ".join(fixed.values()) or "a hint")
+            problems.append(
+                f"{why} asks for {size} tasks, but {self.graph.nodes[single[0]].title} has one and nothing between them moves "
+                "tuples; put .shuffle(), or .partition_by(key), between"
+            )
+        return size
+
+    def _wanted(self, numbers: list[int]) -> Iterable[tuple[str, int]]:
+        for id, beside in self.states.items():
+            wanted = _spec_of(self.facts, id).partitions
+            if wanted is not None and beside & set(numbers):
+                yield id, wanted
+
+    def stray_queries(self, sizes: dict[Group, int]) -> Iterable[str]:
+        """Yield a sentence for each query whose tuples come to another partition than the one that has their key."""
+        for node, query in self.facts.doing(Query):
+            for writer, persist in self.facts.doing(Persist):
+                partitions = sizes[self.of[node.number]]
+                if query.state != persist.state or not persist.group or partitions == 1:
+                    continue
+                key = chosen(writer.schema, persist.group)
+                for stray in filter(None, (_strays(by, key) for by in self._brought_by(node.number))):
+                    yield (
+                        f"{node.called} asks {query.state}, which has {partitions} partitions by {key.ddl}, but its tuples come "
+                        f"there by {stray}; put .partition_by(...) of such fields, or .broadcast(), before it"
+                    )
+
+    def _brought_by(self, number: int) -> Iterable[PartitionNode]:
+        """Yield the repartitions that are the last ones before a node."""
+        ahead, seen = [number], {number}
+        while ahead:
+            for edge in self.graph.in_edges[ahead.pop()]:
+                source = self.graph.nodes[edge.source]
+                if isinstance(source, PartitionNode) and not _is_identity(self.graph, edge.source):
+                    yield source
+                elif edge.source not in seen:
+                    seen.add(edge.source)
+                    ahead.append(edge.source)
+
+    def plan(self, name: str, order: list[Group], sizes: dict[Group, int]) -> TridentPlan:
+        """Put everything together."""
+        batch_groups = {
+            number: f"bg{position}"
+            for position, inside in enumerate(self.graph.components())
+            for number in sorted(inside)
+        }
+        ids = self._ids(order)
+        states = {
+            id: StatePlan(id, _spec_of(self.facts, id), ids[group], sizes[group])
+            for id, beside in self.states.items()
+            for group in [self.of[min(beside)]]
+        }
+        for id, spec in self.facts.sketch.static_states.items():
+            states.setdefault(id, StatePlan(id, spec, None, spec.partitions or 1))
+        groups = {
+            ids[group]: GroupPlan(
+                id=ids[group],
+                nodes=group.nodes,
+                parallelism=sizes[group],
+                is_spout=isinstance(self.graph.nodes[group.nodes[0]], SpoutNode),
+                commits=any(self.phases[number] is Phase.COMMIT for number in group.nodes),
+                batch_groups=tuple(sorted({batch_groups[number] for number in group.nodes})),
+                states=tuple(id for id, state in states.items() if state.group == ids[group]),
+            )
+            for group in order
+        }
+        return TridentPlan(
+            name=name,
+            graph=self.graph,
+            groups=groups,
+            exchanges=tuple(self._exchanges(ids, order, batch_groups)),
+            phases=self.phases,
+            batch_groups=batch_groups,
+            states=states,
+            drpc={drpc.function: drpc for drpc in self._drpc()},
+            sinks={str(sink.name): node.number for node, sink in self.facts.doing(SinkOperation)},
+            config=self.facts.config,
+        )
+
+    def _exchanges(self, ids: dict[Group, str], order: list[Group], batch_groups: dict[int, str]) -> Iterable[Exchange]:
+        place = {group: position for position, group in enumerate(order)}
+        ordered = sorted(
+            self.hops, key=lambda hop: (place[self.of[hop.source]], place[hop.group], hop.source, hop.by or 0)
+        )
+        for id, hop in enumerate(ordered):
+            first, index = hop.targets[0]
+            reader = self.graph.nodes[first]
+            assert isinstance(reader, ProcessorNode)
+            partition = None if hop.by is None else self.graph.nodes[hop.by]
+            yield Exchange(
+                id=id,
+                source=hop.source,
+                group=ids[self.of[hop.source]],
+                target_group=ids[hop.group],
+                grouping=partition.grouping if isinstance(partition, PartitionNode) else IdentityGrouping(),
+                schema=reader.schema if hop.late else reader.inputs[index],
+                targets=hop.targets,
+                phase=self.phases[hop.source],
+                batch_group=batch_groups[hop.source],
+                late=hop.late,
+                to_window=any(_keeps_window(self.graph, target) for target, _ in hop.targets),
+            )
+
+    def _drpc(self) -> Iterable[Drpc]:
+        for component in self.graph.components():
+            for spout in self.facts.spouts:
+                if spout.kind is None and spout.number in component:
+                    last = max(number for number in component if isinstance(self.graph.nodes[number], ProcessorNode))
+                    yield Drpc(str(spout.source.name), spout.number, last)
+
+    def _ids(self, order: list[Group]) -> dict[Group, str]:
+        """Return the ids of groups: of a spout its name, of others a number and what their author called them."""
+        ids: dict[Group, str] = {}
+        bolts = 0
+        for group in order:
+            first = self.graph.nodes[group.nodes[0]]
+            if isinstance(first, SpoutNode):
+                name = f"{'drpc' if first.kind is None else 'spout'}_{first.source.name}"
+                ids[group] = name if len(name) <= 63 else f"{name[:50]}_{first.number}"
+                continue
+            names = dict.fromkeys(self.graph.nodes[number].name for number in group.nodes)
+            ids[group] = "_".join(["b", str(bolts), *(re.sub(r"\W", "_", name) for name in names if name)])[:63]
+            bolts += 1
+        return ids
+
+
+def _phases(graph: Graph) -> dict[int, Phase]:
+    phases: dict[int, Phase] = {}
+    for number, node in graph.nodes.items():  # in the order of the graph: a node stands behind its sources
+        late = any(phases[edge.source] is Phase.COMMIT for edge in graph.in_edges[number])
+        commits = isinstance(node, ProcessorNode) and node.committer
+        phases[number] = Phase.COMMIT if late or commits else Phase.PROCESS
+    return phases
+
+
+def _states(facts: ResolvedTrident) -> dict[str, set[int]]:
+    """Return the nodes beside each state that some node writes or asks."""
+    beside: dict[str, set[int]] = {}
+    for node, persist in facts.doing(Persist):
+        beside.setdefault(persist.state, set()).add(node.number)
+    for node, query in facts.doing(Query):
+        beside.setdefault(query.state, set()).add(node.number)
+    return dict(sorted(beside.items(), key=lambda item: int(item[0].removeprefix("state"))))
+
+
+def _spec_of(facts: ResolvedTrident, id: str) -> StateSpec:
+    written = {persist.state: persist.spec for _, persist in facts.doing(Persist)}
+    return written[id] if id in written else facts.sketch.static_states[id]
+
+
+def _united(sets: Iterable[Iterable[_Member]]) -> list[set[_Member]]:
+    """Return the unions of sets that have a member in common."""
+    united: list[set[_Member]] = []
+    for each in sets:
+        whole = set(each)
+        apart: list[set[_Member]] = []
+        for other in united:
+            if whole & other:
+                whole |= other
+            else:
+                apart.append(other)
+        united = [*apart, whole]
+    return united
+
+
+def _strays(by: PartitionNode, key: Schema) -> str | None:
+    """Return how a repartition brings tuples elsewhere than where a key of these types is kept, None if it does not."""
+    if isinstance(by.grouping, AllGrouping | CustomGrouping):
+        return None
+    if not isinstance(by.grouping, FieldsGrouping):
+        return str(by.grouping)
+    fields = chosen(by.schema, by.grouping.fields)
+    return None if fields.types == key.types else fields.ddl
+
+
+def _is_identity(graph: Graph, number: int) -> bool:
+    node = graph.nodes[number]
+    return isinstance(node, PartitionNode) and isinstance(node.grouping, IdentityGrouping)
+
+
+def _keeps_window(graph: Graph, number: int) -> bool:
+    node = graph.nodes[number]
+    return isinstance(node, ProcessorNode) and node.operation.keeps_window

@@ -1,0 +1,632 @@
+"""Code: what a user hands to an operation, and how a task calls it.
+
+    a function of (tuple), or of (tuple, collector)
+    an object, or a class, with the operation's method (execute, keep, ...), and perhaps prepare(context), cleanup()
+
+Laws: each task has an instance of its own, a class made without arguments, an object copied; what is wrong with a signature is
+found when the topology is built, and what the code raises becomes one BoltError that names operation, tuple and line. A
+FailedException stays what it is: it fails the batch.
+
+TridentProcessor: what one node of a group does with the tuples of a batch, as a machine; and the processors of single tuples.
+
+    slot = start_batch(batch)
+    execute(slot, rows, source) -> rows      any number of times; `source` is the input that the rows come from
+    finish_batch(slot) -> rows               once, after all rows; of a committer: in the commit phase, in the order of the txids
+
+Laws: all that a batch leaves behind until it is finished lies in its slot, so batches may run side by side, and one that fails
+is dropped with its slot; rows may come in pieces of any size, with the same result; nothing here knows who runs it.
+Source: Storm's `TridentProcessor`, `ProcessorContext`.
+
+Aggregation inside a batch: folds of the three kinds of aggregators, over all tuples of a partition or over those of each key.
+
+    combiner      partial, in each partition          combine(combine(init(a), init(b)), init(c))
+                  ==== exchange ====
+                  combined, in one place              combine(p0, p1), zero() if there is nothing
+    reducer       in one place                        reduce(reduce(init(), a), b)
+    aggregator    in one place                        init -> aggregate, aggregate, ... -> complete: any rows
+    chained       several at once                     the cross product of what each of them emits
+                  combiners with others: init, in each partition ==== exchange ==== combine, reduce, aggregate
+
+A key that has no tuple in a batch has no row. Without keys each partition emits (`partition_aggregate`), or the one partition
+to which an exchange has brought everything (`aggregate`), also if the batch is empty: the count of an empty batch is 0.
+Source: Storm's `AggregateProcessor`, `GroupedAggregator`, `ChainedAggregatorImpl`, `SingleEmitAggregator`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from itertools import chain, product
+from operator import call
+from typing import Any, NamedTuple, Protocol
+
+from windowing.errors import BoltError, ConfigError, FailedException, quote
+from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice
+from windowing.schema.rows import RowError, refuse_awaitable, row_of, rows_of
+from windowing.schema.types import Schema
+from windowing.schema.values import Misfit, converters_of
+from windowing.topology.bolts import CallStyle, bound, check_call, style_of_function
+from windowing.topology.user_code import blame, file_of
+from windowing.trident.fields import Row, key_picker, picker, recorder
+from windowing.trident.kinds import TransactionAttempt
+from windowing.windows.aggregate import title_of
+
+__all__ = [
+    "AggregateProcessor",
+    "AggregatorKind",
+    "AggregatorPart",
+    "BatchFold",
+    "Code",
+    "EachProcessor",
+    "Emits",
+    "FilterProcessor",
+    "InitProcessor",
+    "KeepProcessor",
+    "MapProcessor",
+    "PeekProcessor",
+    "PickProcessor",
+    "ProcessorContext",
+    "Reporter",
+    "RowMaker",
+    "TaskCode",
+    "TridentOutput",
+    "TridentProcessor",
+    "UserProcessor",
+    "code_of",
+    "fold_of",
+    "kind_of",
+    "raised",
+    "unheard",
+]
+
+
+_SCALARS = (str, int, float)
+_FOLDER = __file__.removesuffix("processors.py")
+_OURS = tuple(
+    f"{_FOLDER}{module}.py" for module in ("code", "processors", "aggregating", "joining", "persisting", "windows")
+)
+
+
+Reporter = Callable[[BaseException], None]
+"""Takes an error that users' code reports without stopping."""
+
+
+def unheard(error: BaseException) -> None:
+    """Drop a report: nobody drives the operation."""
+
+
+class RowMaker:
+    """Makes rows of one stream of what users' code gives: by the rules of `row_of`, with a short way for what is most common.
+
+    >>> maker = RowMaker(Schema.parse("word string"))
+    >>> maker.rows(["to", ("be",)]), maker.one({"word": "or"})
+    ([('to',), ('be',)], ('or',))
+    """
+
+    __slots__ = ("_convert", "_converters", "_fields", "_schema")
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema, self._fields = schema, len(schema)
+        self._converters = converters_of(schema.types)
+        self._convert = self._converters[0] if self._fields == 1 else None
+
+    def one(self, row: Any) -> Row:
+        """Return one row, or raise RowError. Cost: 0.3 us for a tuple of values that are of their types."""
+        try:
+            if type(row) is tuple and len(row) == self._fields:
+                return tuple(map(call, self._converters, row))
+            if self._convert is not None and type(row) in _SCALARS:
+                return (self._convert(row),)
+        except Misfit:
+            pass  # row_of says which field it was
+        return row_of(row, self._schema, DEFAULT_STREAM)
+
+    def rows(self, returned: Any) -> list[Row]:
+        """Return the rows of what a function returned or yields."""
+        if type(returned) is list:
+            return list(map(self.one, returned))
+        return list(rows_of(returned, self._schema, DEFAULT_STREAM))
+
+
+class TridentOutput(StormNames):
+    """The collector of one stream: checks what is emitted, and keeps it. Source: Storm's `TridentCollector`."""
+
+    __slots__ = ("_maker", "_report", "rows")
+
+    def __init__(self, schema: Schema, report: Reporter = unheard) -> None:
+        self._maker = RowMaker(schema)
+        self._report = report
+        self.rows: list[Row] = []
+
+    def emit(self, values: Any, *stray: Any) -> None:
+        """Emit one row: a tuple, a list, a dict by name, or a scalar where the stream has one field."""
+        if stray:
+            raise RowError(emit_advice((values, *stray), ()))
+        self.rows.append(self._maker.one(values))
+
+    def report_error(self, error: BaseException) -> None:
+        """Let whoever looks at the run see an error that stops nothing."""
+        self._report(error)
+
+    def take(self) -> list[Row]:
+        """Return what was emitted since the last call."""
+        taken, self.rows = self.rows, []
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A user's function or object as it stands in a plan; `method` is None for a function."""
+
+    target: Any
+    method: str | None
+    style: CallStyle
+
+    @property
+    def title(self) -> str:
+        """The name by which a person knows it."""
+        return title_of(self.target)
+
+    def open(self, who: str, context: Any) -> TaskCode:
+        """Return what one task calls; its `prepare(context)` has been called."""
+        return TaskCode(self, who, context)
+
+
+class TaskCode:
+    """One task's instance; `call` is the function to call."""
+
+    def __init__(self, code: Code, who: str, context: Any) -> None:
+        self._who = who
+        self._file = file_of(code.target, code.method)
+        self._instance: Any = None
+        self.call: Callable[..., Any] = code.target
+        if code.method is None:
+            return
+        try:
+            self._instance = code.target() if isinstance(code.target, type) else copy.deepcopy(code.target)
+        except BaseException as problem:
+            raise self.blame(problem, "when its instance was made") from problem
+        self.call = getattr(self._instance, code.method)
+        self._hook("prepare", context)
+
+    def cleanup(self) -> None:
+        """Call the instance's `cleanup`, if it has one."""
+        self._hook("cleanup")
+
+    def blame(self, problem: BaseException, where: str) -> BaseException:
+        """Return the error to raise `from` what the code raised."""
+        return raised(self._who, problem, where, self._file)
+
+    def _hook(self, method: str, *arguments: Any) -> None:
+        written = getattr(self._instance, method, None)
+        if written is None:
+            return
+        try:
+            written(*arguments)
+        except BaseException as problem:
+            raise self.blame(problem, f"in {method}") from problem
+
+
+def raised(who: str, problem: BaseException, where: str, file: str | None = None) -> BaseException:
+    """Return what to raise for `problem`: itself if it fails the batch or was blamed before, else a BoltError."""
+    ours = isinstance(problem, BoltError) and not isinstance(problem, RowError)
+    return problem if ours or isinstance(problem, FailedException) else blame(who, problem, where, file, _OURS)
+
+
+def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = False) -> Code:
+    """Return a user's function, object or class as Code, or raise ConfigError with what is wrong with it.
+
+    method: what an object is called by. handed: what it is called with, in a sentence. returns: no collector is offered.
+    """
+    title = title_of(target)
+    named = method if callable(getattr(target, method, None)) else None
+    if named is None and (isinstance(target, type) or not callable(target)):
+        raise ConfigError(
+            f"{quote(target)} is no function and has no {method}; give a function of ({handed}), or an object with "
+            f"{method}(self, {handed})"
+        )
+    if isinstance(target, type):
+        check_call(target, (), f"class {title!r}", "each task makes its own without arguments; give an instance")
+    if named is not None and getattr(target, "prepare", None) is not None:
+        prepare = bound(target, "prepare") if isinstance(target, type) else target.prepare
+        check_call(prepare, ("context",), f"{title}.prepare", "write def prepare(self, context)")
+    if named is None:
+        called, body = target, target
+    else:
+        body = getattr(target, named)
+        called = bound(target, named) if isinstance(target, type) else body
+    style = style_of_function(called, body, title if named is None else f"{title}.{named}", handed)
+    if returns and style is CallStyle.COLLECTOR:
+        raise ConfigError(
+            f"{title!r} takes a collector, but its answer is what it returns; write a function of ({handed})"
+        )
+    return Code(target, named, style)
+
+
+# -- TridentProcessor ------------------------------------------------------------------------------------------------------------
+
+
+class ProcessorContext(NamedTuple):
+    """Which batch a task works on: `id` is its attempt, or for a request of DRPC what the driver calls it.
+
+    now_ms: the driver's clock, the same in every task and at every replay; None where it keeps none. as_of: the txid that was
+    committed last, if no later one can be committed before this batch is; then queries see the states as that left them, at a
+    replay too. None: as they are. drain: it is the last one, at the end of the input, so that windows fire what is left.
+    """
+
+    id: TransactionAttempt | Any
+    now_ms: int | None = None
+    as_of: int | None = None
+    drain: bool = False
+
+    @property
+    def txid(self) -> int:
+        """The number of the batch; 0 for a request of DRPC, which is no transaction."""
+        return self.id.txid if isinstance(self.id, TransactionAttempt) else 0
+
+
+class TridentProcessor:
+    """A node of one task; by itself it lets pass what comes. report: takes what users' code reports, set by whoever drives it."""
+
+    report: Reporter = staticmethod(unheard)
+
+    def prepare(self, context: Any) -> None:
+        """Get ready for batches: make the instances of the user's code. `context` is a TaskContext."""
+
+    def start_batch(self, batch: ProcessorContext) -> Any:
+        """Return the slot of a batch: what it keeps until it is finished."""
+
+    def execute(self, slot: Any, rows: list[Row], source: int = 0) -> list[Row]:
+        """Take in rows of one input and return what is emitted now."""
+        return rows
+
+    def finish_batch(self, slot: Any) -> list[Row]:
+        """Return what is emitted at the end of a batch."""
+        return []
+
+    def take_late(self, slot: Any) -> list[Row]:
+        """Return the late tuples of the batch that was just finished, each with its reason; only windows have some."""
+        return []
+
+    def cleanup(self) -> None:
+        """Give back what `prepare` took."""
+
+
+class KeepProcessor(TridentProcessor):
+    """Lets everything pass: a merge, whose inputs have the same fields."""
+
+
+class PickProcessor(TridentProcessor):
+    """Some of the fields of each row."""
+
+    def __init__(self, pick: Callable[[Row], Row]) -> None:
+        self._pick = pick
+
+    def execute(self, slot: Any, rows: list[Row], source: int = 0) -> list[Row]:
+        return list(map(self._pick, rows))
+
+
+class UserProcessor(TridentProcessor):
+    """Calls a user's code on each row. `who` is what errors call it, `record` makes of a row what the code sees."""
+
+    def __init__(self, who: str, code: Code, record: Callable[[Row], Any]) -> None:
+        self._who, self._code, self._record = who, code, record
+        self._task: TaskCode
+        self._call: Callable[..., Any]
+
+    def prepare(self, context: Any) -> None:
+        self._task = self._code.open(self._who, context)
+        self._call = self._task.call
+
+    def execute(self, slot: Any, rows: list[Row], source: int = 0) -> list[Row]:
+        emitted: list[Row] = []
+        row: Row = ()
+        try:
+            for row in rows:
+                self._one(row, emitted)
+        except BaseException as problem:
+            raise self._task.blame(problem, f"on {quote(self._record(row))}") from problem
+        return emitted
+
+    def cleanup(self) -> None:
+        self._task.cleanup()
+
+    def _one(self, row: Row, emitted: list[Row]) -> None:
+        """Call the code on one row and append what comes of it."""
+        raise NotImplementedError
+
+
+class FilterProcessor(UserProcessor):
+    """The rows of which the code says true."""
+
+    def _one(self, row: Row, emitted: list[Row]) -> None:
+        keeps = self._call(self._record(row))
+        refuse_awaitable(keeps)
+        if keeps:
+            emitted.append(row)
+
+
+class PeekProcessor(UserProcessor):
+    """All rows, each shown to the code."""
+
+    def _one(self, row: Row, emitted: list[Row]) -> None:
+        refuse_awaitable(self._call(self._record(row)))
+        emitted.append(row)
+
+
+class MapProcessor(UserProcessor):
+    """One new row for each."""
+
+    def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema) -> None:
+        super().__init__(who, code, record)
+        self._make = RowMaker(output).one
+
+    def _one(self, row: Row, emitted: list[Row]) -> None:
+        returned = self._call(self._record(row))
+        if type(returned) is not tuple:
+            refuse_awaitable(returned)
+        emitted.append(self._make(returned))
+
+
+class EachProcessor(UserProcessor):
+    """For each row the rows that the code makes of it; with `keep` they are appended to the fields that are there."""
+
+    def __init__(self, who: str, code: Code, record: Callable[[Row], Any], output: Schema, keep: bool) -> None:
+        super().__init__(who, code, record)
+        self._keep, self._output = keep, output
+        self._collects = code.style is CallStyle.COLLECTOR
+        self._make = RowMaker(output).rows
+
+    def _one(self, row: Row, emitted: list[Row]) -> None:
+        tuple = self._record(row)
+        made = self._collected(tuple) if self._collects else self._make(self._call(tuple))
+        emitted.extend(map(row.__add__, made) if self._keep else made)
+
+    def _collected(self, tuple: Any) -> list[Row]:
+        collector = TridentOutput(self._output, self.report)
+        returned = self._call(tuple, collector)
+        refuse_awaitable(returned)
+        if returned is not None:
+            raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
+        return collector.take()
+
+
+# -- Aggregation inside a batch --------------------------------------------------------------------------------------------------
+
+
+class AggregatorKind(Enum):
+    """The kinds of aggregators, known by their methods."""
+
+    COMBINER = "combiner"
+    REDUCER = "reducer"
+    AGGREGATOR = "aggregator"
+
+
+class Emits(Enum):
+    """Which partitions emit where there are no keys."""
+
+    EACH = "each partition"
+    FIRST = "the first partition"
+    OF_BATCH = "the partition of the batch"
+
+
+class BatchFold(Protocol):
+    """How the tuples of a batch, or of one of its keys, become rows."""
+
+    def start(self, batch_id: Any, report: Reporter = unheard) -> Any: ...
+    def add(self, value: Any, row: Row) -> Any: ...
+    def rows(self, value: Any) -> list[Row]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatorPart:
+    """One aggregator with the fields that it sees and those that it makes; `combines` what partial results hold."""
+
+    aggregator: Any
+    inputs: tuple[str, ...]
+    output: Schema
+    combines: bool = False
+
+
+def kind_of(aggregator: Any) -> AggregatorKind | None:
+    """Return which kind an aggregator is, None if it is none of them."""
+    methods = {
+        AggregatorKind.COMBINER: ("init", "combine", "zero"),
+        AggregatorKind.REDUCER: ("init", "reduce"),
+        AggregatorKind.AGGREGATOR: ("init", "aggregate", "complete"),
+    }
+    for kind, names in methods.items():
+        if not isinstance(aggregator, type) and all(callable(getattr(aggregator, name, None)) for name in names):
+            return kind
+    return None
+
+
+def fold_of(part: AggregatorPart, schema: Schema) -> BatchFold:
+    """Return the fold of one aggregator over rows of `schema`."""
+    kind = kind_of(part.aggregator)
+    if kind is AggregatorKind.COMBINER:
+        return _CombinerFold(part, schema)
+    return _ReducerFold(part, schema) if kind is AggregatorKind.REDUCER else _AggregatorFold(part, schema)
+
+
+_NOTHING: Any = object()
+
+
+class _CombinerFold:
+    """The first value is taken as it is, which is what combining it with zero gives."""
+
+    def __init__(self, part: AggregatorPart, schema: Schema) -> None:
+        self._aggregator, self._make = part.aggregator, RowMaker(part.output).one
+        record = recorder(schema, part.inputs)
+        position = schema.names.index(part.inputs[0]) if part.combines else 0
+        init = part.aggregator.init
+        self._value: Callable[[Row], Any] = (
+            (lambda row: row[position]) if part.combines else (lambda row: init(record(row)))
+        )
+
+    def start(self, batch_id: Any, report: Reporter = unheard) -> Any:
+        return _NOTHING
+
+    def add(self, value: Any, row: Row) -> Any:
+        new = self._value(row)
+        return new if value is _NOTHING else self._aggregator.combine(value, new)
+
+    def rows(self, value: Any) -> list[Row]:
+        result = self._aggregator.zero() if value is _NOTHING else value
+        return [self._make((result,))]
+
+
+class _ReducerFold:
+    def __init__(self, part: AggregatorPart, schema: Schema) -> None:
+        self._aggregator, self._make = part.aggregator, RowMaker(part.output).one
+        self._record = recorder(schema, part.inputs)
+
+    def start(self, batch_id: Any, report: Reporter = unheard) -> Any:
+        return self._aggregator.init()
+
+    def add(self, value: Any, row: Row) -> Any:
+        return self._aggregator.reduce(value, self._record(row))
+
+    def rows(self, value: Any) -> list[Row]:
+        return [self._make((value,))]
+
+
+class _AggregatorFold:
+    """The value is the user's, with the collector that it emits to."""
+
+    def __init__(self, part: AggregatorPart, schema: Schema) -> None:
+        self._aggregator, self._output = part.aggregator, part.output
+        self._record = recorder(schema, part.inputs)
+
+    def start(self, batch_id: Any, report: Reporter = unheard) -> Any:
+        collector = TridentOutput(self._output, report)
+        return self._aggregator.init(batch_id, collector), collector
+
+    def add(self, value: Any, row: Row) -> Any:
+        self._aggregator.aggregate(value[0], self._record(row), value[1])
+        return value
+
+    def rows(self, value: Any) -> list[Row]:
+        self._aggregator.complete(*value)
+        taken: list[Row] = value[1].take()
+        return taken
+
+
+class _Chained:
+    """Several folds over the same rows; a row of each is put together with each row of the others."""
+
+    def __init__(self, folds: list[BatchFold]) -> None:
+        self._folds = folds
+
+    def start(self, batch_id: Any, report: Reporter = unheard) -> list[Any]:
+        return [fold.start(batch_id, report) for fold in self._folds]
+
+    def add(self, value: list[Any], row: Row) -> list[Any]:
+        return [fold.add(each, row) for fold, each in zip(self._folds, value, strict=True)]
+
+    def rows(self, value: list[Any]) -> list[Row]:
+        made = [fold.rows(each) for fold, each in zip(self._folds, value, strict=True)]
+        return [tuple(chain.from_iterable(row)) for row in product(*made)]
+
+
+class _AggregateSlot:
+    __slots__ = ("batch", "keys", "value")
+
+    def __init__(self, batch: ProcessorContext, value: Any) -> None:
+        self.batch = batch
+        self.value = value
+        self.keys: dict[Any, list[Any]] = {}
+
+
+class InitProcessor(TridentProcessor):
+    """Makes of each row the fields that are kept, and the first value of each combiner. Cost: O(combiners) a row."""
+
+    def __init__(self, who: str, schema: Schema, kept: tuple[str, ...], combiners: tuple[AggregatorPart, ...]) -> None:
+        self._who = who
+        self._pick = picker(schema, kept)
+        self._inits = [
+            (part.aggregator.init, recorder(schema, part.inputs), RowMaker(part.output).one) for part in combiners
+        ]
+
+    def execute(self, slot: Any, rows: list[Row], source: int = 0) -> list[Row]:
+        made: list[Row] = []
+        row: Row = ()
+        try:
+            for row in rows:
+                begun = self._pick(row)
+                for init, record, make in self._inits:
+                    begun += make((init(record(row)),))
+                made.append(begun)
+        except (Exception, SystemExit) as problem:
+            raise raised(self._who, problem, f"on {quote(row)}") from problem
+        return made
+
+
+class AggregateProcessor(TridentProcessor):
+    """Folds the rows of a batch. Cost: O(1) a row, and memory for one value, or one for each key of the batch.
+
+    group: the fields of the key, None for all tuples together. emits: which partition has a row if there is no key.
+    partial: a partition without tuples says nothing, for others will combine.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        schema: Schema,
+        parts: tuple[AggregatorPart, ...],
+        group: tuple[str, ...] | None,
+        emits: Emits,
+        partial: bool,
+    ) -> None:
+        folds = [fold_of(part, schema) for part in parts]
+        self._who = who
+        self._fold: BatchFold = folds[0] if len(folds) == 1 else _Chained(folds)
+        self._group, self._emits, self._partial = group, emits, partial
+        self._key = None if group is None else key_picker(schema, group)
+        self._pick = picker(schema, group or ())
+        self._task, self._tasks = 0, 1
+
+    def prepare(self, context: Any) -> None:
+        self._task, self._tasks = context.task, context.tasks
+
+    def start_batch(self, batch: ProcessorContext) -> _AggregateSlot:
+        return _AggregateSlot(batch, _NOTHING)
+
+    def execute(self, slot: _AggregateSlot, rows: list[Row], source: int = 0) -> list[Row]:
+        row: Row = ()
+        try:
+            if self._key is None:
+                if rows and slot.value is _NOTHING:
+                    slot.value = self._fold.start(slot.batch.id, self.report)
+                for row in rows:
+                    slot.value = self._fold.add(slot.value, row)
+                return []
+            for row in rows:
+                key = self._key(row)
+                found = slot.keys.get(key)
+                if found is None:
+                    found = slot.keys[key] = [self._pick(row), self._fold.start(slot.batch.id, self.report)]
+                found[1] = self._fold.add(found[1], row)
+        except BaseException as problem:
+            raise raised(self._who, problem, f"on {quote(row)}") from problem
+        return []
+
+    def finish_batch(self, slot: _AggregateSlot) -> list[Row]:
+        try:
+            if self._key is not None:
+                return [key + row for key, value in slot.keys.values() for row in self._fold.rows(value)]
+            if slot.value is _NOTHING:
+                if self._partial or not self._speaks(slot.batch):
+                    return []
+                slot.value = self._fold.start(slot.batch.id, self.report)
+            return self._fold.rows(slot.value)
+        except BaseException as problem:
+            raise raised(self._who, problem, f"at the end of batch {quote(slot.batch.id)}") from problem
+
+    def _speaks(self, batch: ProcessorContext) -> bool:
+        """Return whether this partition emits although it was given nothing."""
+        if self._emits is Emits.EACH:
+            return True
+        return self._task == (batch.txid % self._tasks if self._emits is Emits.OF_BATCH else 0)

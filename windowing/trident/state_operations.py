@@ -1,0 +1,354 @@
+"""State in a group: what is written in the commit phase, and what is asked in the processing phase.
+
+    partition_persist   rows --kept--> commit phase: begin_commit, update_state(state, rows), commit --> new values
+    state_query         rows --kept--> end of the batch: batch_retrieve(state, rows), one call --> rows with what was found
+
+Laws: a state is written only in the commit phase, so in the order of the txids; every partition claims every batch, one without
+tuples too, since an earlier attempt may have left some there. A query sees what was committed before.
+Source: Storm's `PartitionPersistProcessor`, `StateQueryProcessor`.
+
+Operations beside a state: Persist and Query; StateSpec and the updaters of `persistent_aggregate`.
+
+    combiner, by key     aggregate within the batch, then  stored = combine(stored, value of the batch)
+    reducer, by key      partition by key, then            stored = reduce(reduce(stored, a), b)
+    without key          the same, of the one value of a Snapshottable
+
+Source: Storm's `MapCombinerAggStateUpdater`, `MapReducerAggStateUpdater`, `CombinerAggStateUpdater`, `ReducerAggStateUpdater`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from windowing.errors import BoltError, CheckpointError, ConfigError, StateError, quote
+from windowing.schema.types import Schema
+from windowing.topology.bolts import copies_of
+from windowing.trident.fence import Owner
+from windowing.trident.fields import Row, chosen, extended, recorder, short_title, stored_key
+from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
+from windowing.trident.maps import SnapshottableMap
+from windowing.trident.operations import NO_FIELDS, Check, NodeContext, Operation
+from windowing.trident.processors import ProcessorContext, TridentOutput, TridentProcessor, raised
+from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater
+
+__all__ = [
+    "CombinerUpdater",
+    "Persist",
+    "PersistProcessor",
+    "Query",
+    "QueryProcessor",
+    "ReducerUpdater",
+    "SnapshottableFactory",
+    "StateSpec",
+    "StatefulProcessor",
+]
+
+
+class StatefulProcessor(TridentProcessor):
+    """A node beside a state; the driver hands it the state of its partition, before `prepare`."""
+
+    def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema) -> None:
+        self._who, self.state_id, self._record, self._output = who, state, record, output
+        self.state: Any = None
+
+    def start_batch(self, batch: ProcessorContext) -> tuple[ProcessorContext, list[Row]]:
+        return batch, []
+
+    def execute(self, slot: tuple[ProcessorContext, list[Row]], rows: list[Row], source: int = 0) -> list[Row]:
+        slot[1].extend(rows)
+        return []
+
+    def finish_batch(self, slot: tuple[ProcessorContext, list[Row]]) -> list[Row]:
+        batch, rows = slot
+        try:
+            return self._work(batch, rows)
+        except (StateError, CheckpointError):
+            raise  # the driver knows it by its type: superseded, lost
+        except BaseException as problem:
+            raise raised(self._who, problem, f"on the {len(rows)} tuples of batch {quote(batch.id)}") from problem
+
+    def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
+        raise NotImplementedError
+
+
+class PersistProcessor(StatefulProcessor):
+    """Writes the batch into the state and returns what the updater emits: the new values."""
+
+    def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema, updater: Any) -> None:
+        super().__init__(who, state, record, output)
+        self._updater = updater
+
+    def prepare(self, context: Any) -> None:
+        _hook(self._updater, "check_state", self.state)
+        self._updater = copies_of(self._updater)()
+        _hook(self._updater, "prepare", context)
+
+    def cleanup(self) -> None:
+        _hook(self._updater, "cleanup")
+
+    def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
+        collector = TridentOutput(self._output, self.report)
+        self.state.begin_commit(batch.id)
+        try:
+            self._updater.update_state(self.state, list(map(self._record, rows)), collector)
+            self.state.commit(batch.id)
+        except BaseException:
+            _hook(self.state, "rollback")  # else queries would see what was not committed
+            raise
+        return collector.rows
+
+
+class QueryProcessor(StatefulProcessor):
+    """Asks the state for all tuples of the batch at once, and appends to each what the function makes of its answer."""
+
+    def __init__(self, who: str, state: str, record: Callable[[Row], Any], output: Schema, function: Any) -> None:
+        super().__init__(who, state, record, output)
+        self._function = function
+
+    def prepare(self, context: Any) -> None:
+        self._function = copies_of(self._function)()
+        _hook(self._function, "prepare", context)
+
+    def cleanup(self) -> None:
+        _hook(self._function, "cleanup")
+
+    def _work(self, batch: ProcessorContext, rows: list[Row]) -> list[Row]:
+        if not rows:
+            return []
+        tuples = list(map(self._record, rows))
+        state = self.state if batch.as_of is None else _AsOf(self.state, batch.as_of)
+        answers = list(self._function.batch_retrieve(state, tuples))
+        if len(answers) != len(tuples):
+            raise BoltError(
+                f"{self._who} was asked for {len(tuples)} tuples and gave {len(answers)} answers; batch_retrieve returns a list "
+                "with one answer for each tuple, in their order"
+            )
+        collector = TridentOutput(self._output, self.report)
+        emitted: list[Row] = []
+        for row, tuple, answer in zip(rows, tuples, answers, strict=True):
+            self._function.execute(tuple, answer, collector)
+            emitted += map(row.__add__, collector.take())
+        return emitted
+
+
+class _AsOf:
+    """A state as a txid left it; what is not asked by key is as it is."""
+
+    def __init__(self, state: Any, txid: int) -> None:
+        self._state, self._txid = state, txid
+
+    def multi_get(self, keys: Any) -> Any:
+        return self._state.multi_get(keys, as_of=self._txid)
+
+    def get(self) -> Any:
+        return self._state.get(as_of=self._txid)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+
+def _hook(target: Any, method: str, *arguments: Any) -> None:
+    written = getattr(target, method, None)
+    if written is not None:
+        written(*arguments)
+
+
+# -- Operations beside a state ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """A state as a topology wants it. partitions: how many it has, None for the parallelism of what writes it.
+
+    accept: the weakest guarantee that will do; a spout and a state that give less are refused when the topology is built.
+    """
+
+    factory: Any
+    partitions: int | None = None
+    accept: Guarantee = Guarantee.EXACTLY_ONCE
+
+    @property
+    def kind(self) -> StateType | None:
+        """What the state makes of a batch that comes again, None for what is no StateFactory."""
+        kind = getattr(self.factory, "kind", None)
+        return kind if isinstance(kind, StateType) and callable(getattr(self.factory, "make_state", None)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshottableFactory:
+    """Makes of the map states of a factory states of one value, as `persistent_aggregate` without keys needs them."""
+
+    factory: Any
+
+    @property
+    def kind(self) -> StateType:
+        """What the state makes of a batch that comes again."""
+        kind: StateType = self.factory.kind
+        return kind
+
+    def make_state(self, partition: int, partitions: int) -> Any:
+        """Return one partition; what has one value already stays as it is."""
+        state = self.factory.make_state(partition, partitions)
+        return state if hasattr(state, "update") else SnapshottableMap(state)
+
+    def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
+        """Claim the next attempt at a batch, as the factory does it."""
+        attempt: TransactionAttempt = self.factory.claim_attempt(txid, partitions, at_least)
+        return attempt
+
+    def __getattr__(self, name: str) -> Any:
+        """Look up what else the factory says of its state: name, identity, stored, mark."""
+        if name.startswith("_") or name == "factory":
+            raise AttributeError(name)
+        return getattr(self.factory, name)
+
+    def owned_by(self, owner: Owner) -> SnapshottableFactory:
+        """Return the same state, as this owner writes it."""
+        own = getattr(self.factory, "owned_by", None)
+        return self if own is None else SnapshottableFactory(own(owner))
+
+
+@dataclass(frozen=True, slots=True)
+class CombinerUpdater:
+    """Combines the values of a batch with those that are stored; `keys` is how many fields of a tuple are its key."""
+
+    aggregator: Any
+    keys: int
+
+    def check_state(self, state: Any) -> None:
+        """Raise ConfigError for a state of the other shape; asked before the first batch."""
+        _check_shape(state, self.keys)
+
+    def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
+        """Update the state once for each tuple, and emit its key with the new value."""
+        updaters = [CombinerValueUpdater(self.aggregator, row[-1]) for row in tuples]
+        if not self.keys:
+            for updater in updaters:
+                collector.emit((state.update(updater),))
+            return
+        keys = [stored_key(row[: self.keys]) for row in tuples]
+        for key, value in zip(keys, state.multi_update(keys, updaters) if keys else (), strict=True):
+            collector.emit((*key, value))
+
+
+@dataclass(frozen=True, slots=True)
+class ReducerUpdater:
+    """Reduces the tuples of a batch into what is stored: those of each key in their order.
+
+    fields: of the tuples that it is given, the key first; inputs: those of them that the aggregator sees.
+    """
+
+    aggregator: Any
+    fields: Schema
+    keys: int
+    inputs: tuple[str, ...]
+
+    def check_state(self, state: Any) -> None:
+        """Raise ConfigError for a state of the other shape; asked before the first batch."""
+        _check_shape(state, self.keys)
+
+    def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
+        """Update the state once for each key, and emit the key with its new value."""
+        record = recorder(self.fields, self.inputs)
+        of_key: dict[Any, list[Any]] = {}
+        for row in tuples:
+            of_key.setdefault(stored_key(row[: self.keys]), []).append(record(row))
+        updaters = [ReducerValueUpdater(self.aggregator, rows) for rows in of_key.values()]
+        if not self.keys:
+            for updater in updaters:
+                collector.emit((state.update(updater),))
+            return
+        for key, value in zip(of_key, state.multi_update(list(of_key), updaters) if of_key else (), strict=True):
+            collector.emit((*key, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Persist(Operation):
+    """Writes a state in the commit phase. output: the fields of the new values, behind those of the key; None for none.
+
+    inputs: what the updater sees, None for all; group: the fields of the key. reduces: `updater` is a ReducerAggregator, whose
+    updater is made when the fields are known.
+    """
+
+    state: str
+    spec: StateSpec
+    inputs: tuple[Any, ...] | None
+    updater: Any
+    output: Any
+    group: tuple[Any, ...] = ()
+    reduces: bool = False
+
+    committer = True
+
+    @property
+    def title(self) -> str:
+        what = self.updater.aggregator if isinstance(self.updater, CombinerUpdater) else self.updater
+        return f"persist {self.state} with {short_title(what)}"
+
+    def resolve(self, check: Check) -> Schema | None:
+        read = check.attempt(self._read, check.inputs[0])
+        if not self.reduces and not callable(getattr(self.updater, "update_state", None)):
+            check.note(f"{quote(self.updater)} has no update_state(state, tuples, collector); give a StateUpdater")
+            return None
+        new = NO_FIELDS if self.output is None else check.output(self.output)
+        if read is None or new is None:
+            return None
+        if self.reduces and len(new) != 1:
+            check.note(f"{short_title(self.updater)} makes one value, but its output is {new.ddl}; declare one field")
+            return None
+        return check.attempt(extended, chosen(read, self.group), new)
+
+    def processor(self, node: NodeContext) -> PersistProcessor:
+        fields = self._read(node.inputs[0])
+        updater = self.updater
+        if self.reduces:
+            updater = ReducerUpdater(
+                updater, fields, len(self.group), fields.names if self.inputs is None else self.inputs
+            )
+        return PersistProcessor(node.called, self.state, recorder(node.inputs[0], fields.names), node.schema, updater)
+
+    def _read(self, schema: Schema) -> Schema:
+        """Return the fields that the updater is given: those of the key first."""
+        inputs = schema.names if self.inputs is None else chosen(schema, self.inputs).names
+        return chosen(schema, (*self.group, *(name for name in inputs if name not in self.group)))
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Operation):
+    """Asks a state about each tuple of a batch, and appends what it answers."""
+
+    state: str
+    inputs: tuple[Any, ...] | None
+    function: Any
+    output: Any
+
+    @property
+    def title(self) -> str:
+        return f"query {self.state} with {short_title(self.function)}"
+
+    def resolve(self, check: Check) -> Schema | None:
+        read = check.inputs[0] if self.inputs is None else check.attempt(chosen, check.inputs[0], self.inputs)
+        missing = [name for name in ("batch_retrieve", "execute") if not callable(getattr(self.function, name, None))]
+        if missing:
+            check.note(f"{quote(self.function)} has no {missing[0]}; give a QueryFunction")
+        new = check.output(self.output)
+        whole = None if new is None else check.attempt(extended, check.inputs[0], new)
+        return None if read is None or missing else whole
+
+    def processor(self, node: NodeContext) -> QueryProcessor:
+        schema = node.inputs[0]
+        inputs = schema.names if self.inputs is None else self.inputs
+        output = Schema(node.schema.names[len(schema) :], node.schema.types[len(schema) :])
+        return QueryProcessor(node.called, self.state, recorder(schema, inputs), output, self.function)
+
+
+def _check_shape(state: Any, keys: int) -> None:
+    if not hasattr(state, "multi_update" if keys else "update"):
+        given = type(state).__name__
+        raise ConfigError(
+            f"a {given} has one value, but the aggregate is kept by key; give a map state, or leave out group_by"
+            if keys
+            else f"a {given} is no state of one value; give a map state or a Snapshottable"
+        )

@@ -1,0 +1,607 @@
+"""ChainedAggregatorDeclarer: several aggregators over the same tuples, in one pass.
+
+    stream.chained_agg()                            by word:   the  2  7
+        .aggregate(None, Count(), "n long")                     of   1  3
+        .aggregate("len", Sum(), "letters long")
+        .chain_end()
+
+    combiners only      partial --exchange--> combine           what travels is a row for each partition (and key)
+    some combiners      init --exchange--> fold                 all tuples travel: the fields that are read, and first values
+    no combiner         --exchange--> aggregate                 all tuples travel
+    partition_aggregate aggregate                               nothing travels
+
+The rows of a batch (of a group) are the cross product of what each aggregator emits.
+Source: Storm's `ChainedAggregatorDeclarer`, `GlobalAggregationScheme`.
+
+Stream, GroupedStream, TridentState: the fluent part of a Trident topology. Each call adds a step and returns what follows it.
+
+    topology.new_stream("sentences", spout)                 sentence
+        .each("sentence", split, "word string")             sentence, word
+        .group_by("word")
+        .persistent_aggregate(factory, None, Count(), "n long")
+
+Laws: nothing here raises or looks at fields; a stream never changes, so one stream may have many steps behind it; all mistakes are
+found by `TridentTopology.build`. Source: Storm's classes of these names.
+
+TridentTopology: streams over batches of spouts and requests of DRPC; `build` finds every mistake and returns the plan.
+
+    topology = TridentTopology("word_count")
+    counts = (
+        topology.new_stream("sentences", spout)
+        .each("sentence", split, "word string")
+        .group_by("word")
+        .persistent_aggregate(factory, None, Count(), "n long")
+    )
+    topology.new_drpc_stream("count_of").each("args", split, "word string").group_by("word").state_query(counts, ...)
+    plan = topology.build()
+
+Laws: nothing before `build` raises or looks at what it is given; `build` reports all mistakes together, changes nothing, and may be
+called again. Source: Storm's `TridentTopology`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, Unpack
+
+from windowing.errors import ConfigError, quote
+from windowing.schema.checks import StormNames
+from windowing.schema.types import Schema
+from windowing.topology.config import Setting, without_effect
+from windowing.topology.groupings import (
+    AllGrouping,
+    CustomGrouping,
+    FieldsGrouping,
+    GlobalGrouping,
+    LocalOrShuffleGrouping,
+    ShuffleGrouping,
+)
+from windowing.trident.builtins import MaxBy, MinBy
+from windowing.trident.fields import BatchGlobalGrouping, IdentityGrouping, Names, Partitioning, names_of
+from windowing.trident.graph import Sketch, StepDeclaration, StreamSource
+from windowing.trident.operations import (
+    Aggregate,
+    AggregationStage,
+    AggSpec,
+    Each,
+    Filter,
+    FlatMap,
+    Join,
+    JoinType,
+    Map,
+    Merge,
+    Operation,
+    Peek,
+    Project,
+    SinkOperation,
+)
+from windowing.trident.plan import TridentPlan
+from windowing.trident.planner import built
+from windowing.trident.processors import AggregatorKind, Emits, kind_of
+from windowing.trident.state_operations import CombinerUpdater, Persist, Query, SnapshottableFactory, StateSpec
+from windowing.trident.windows import LateTuples, WindowOperation
+from windowing.windows.config import WindowOptions
+from windowing.windows.measures import Count, Duration
+
+__all__ = [
+    "ChainedAggregatorDeclarer",
+    "GroupedStream",
+    "Stream",
+    "TridentState",
+    "TridentTopology",
+    "WindowOutput",
+    "planned",
+]
+
+
+class ChainedAggregatorDeclarer(StormNames):
+    """Collects aggregators; `chain_end` makes the steps. group: the key, None for all tuples together.
+
+    to: the exchange that brings all tuples of a batch together, where there is no key.
+    """
+
+    __slots__ = ("_emits", "_full", "_group", "_specs", "_stream", "_to")
+
+    def __init__(
+        self,
+        stream: Stream,
+        group: tuple[Any, ...] | None,
+        to: Partitioning | None = None,
+        emits: Emits = Emits.OF_BATCH,
+    ) -> None:
+        self._stream, self._group = stream, group
+        self._to = BatchGlobalGrouping() if to is None else to
+        self._emits = emits
+        self._specs: list[AggSpec] = []
+        self._full: list[bool] = []
+
+    def aggregate(
+        self, inputs: Names | None, aggregator: Any, output: str | Schema | None = None
+    ) -> ChainedAggregatorDeclarer:
+        """Add an aggregator over the whole batch."""
+        return self._add(inputs, aggregator, output, full=True)
+
+    def partition_aggregate(
+        self, inputs: Names | None, aggregator: Any, output: str | Schema | None = None
+    ) -> ChainedAggregatorDeclarer:
+        """Add an aggregator over what each partition has of the batch."""
+        return self._add(inputs, aggregator, output, full=False)
+
+    def chain_end(self) -> Stream:
+        """Return the stream of the results: the fields of the key, then those of each aggregator."""
+        stream, specs = self._stream, tuple(self._specs)
+        if len(set(self._full)) > 1:
+            stream._sketch.note(
+                f"a chain behind {stream._draft.called} has aggregate and partition_aggregate; use one of them in a chain"
+            )
+        if not all(self._full):
+            return stream._then(Aggregate(specs, self._group, Emits.EACH))
+        combiners = [kind_of(spec.aggregator) is AggregatorKind.COMBINER for spec in specs]
+        if any(combiners):
+            before, after = (
+                (AggregationStage.PARTIAL, AggregationStage.COMBINE)
+                if all(combiners)
+                else (AggregationStage.INIT, AggregationStage.FOLD)
+            )
+            partial = stream._then(Aggregate(specs, self._group, Emits.EACH, before))
+            return self._together(partial)._then(Aggregate(specs, self._group, self._emits, after))
+        return self._together(stream)._then(Aggregate(specs, self._group, self._emits))
+
+    def _add(self, inputs: Names | None, aggregator: Any, output: Any, full: bool) -> ChainedAggregatorDeclarer:
+        self._specs.append(AggSpec(None if inputs is None else names_of(inputs), aggregator, output))
+        self._full.append(full)
+        return self
+
+    def _together(self, stream: Stream) -> Stream:
+        return stream.repartition(self._to if self._group is None else FieldsGrouping(self._group))
+
+
+# -- Stream, GroupedStream, TridentState -----------------------------------------------------------------------------------------
+
+
+_Output = str | Schema
+_Length = Count | Duration | Any
+_Built = TypeVar("_Built")
+
+
+class Stream(StormNames):
+    """A stream of tuples in batches. Made by `TridentTopology`; every method returns a new one."""
+
+    __slots__ = ("_draft", "_name", "_sketch")
+
+    def __init__(self, sketch: Sketch, draft: StepDeclaration, name: str | None = None) -> None:
+        self._sketch, self._draft, self._name = sketch, draft, name
+
+    # -- one tuple at a time -------------------------------------------------------------------------------------------
+
+    def each(self, inputs: Names, function: Any, output: _Output | None = None) -> Stream:
+        """Append what a function of these fields returns, yields or emits, a tuple for each row; without output: filter."""
+        if output is None:
+            return self.filter(function, inputs)
+        return self._then(Each(names_of(inputs), function, output))
+
+    def filter(self, condition: Any, inputs: Names | None = None) -> Stream:
+        """Keep the tuples of which a condition on these fields, or on all, is true: a function, or an object with `keep`."""
+        return self._then(Filter(None if inputs is None else names_of(inputs), condition))
+
+    def map(self, function: Any, output: _Output | None = None) -> Stream:
+        """Put the row that a function of the tuple returns in its place; without output the fields stay as they are."""
+        return self._then(Map(function, output))
+
+    def flat_map(self, function: Any, output: _Output | None = None) -> Stream:
+        """Put the rows that a function of the tuple returns, none or many, in its place."""
+        return self._then(FlatMap(function, output))
+
+    def peek(self, function: Any) -> Stream:
+        """Show each tuple to a function, for what it does outside; a batch that is tried again is shown again."""
+        return self._then(Peek(function))
+
+    def project(self, *names: Names) -> Stream:
+        """Keep these fields only, in this order."""
+        return self._then(Project(tuple(name for each in names for name in names_of(each))))
+
+    # -- where tuples are ----------------------------------------------------------------------------------------------
+
+    def partition_by(self, *names: Names) -> Stream:
+        """Bring tuples with equal values of these fields into one partition."""
+        return self.repartition(FieldsGrouping(tuple(name for each in names for name in names_of(each))))
+
+    def shuffle(self) -> Stream:
+        """Spread tuples evenly."""
+        return self.repartition(ShuffleGrouping())
+
+    def local_or_shuffle(self) -> Stream:
+        """Spread tuples evenly over the partitions in their own worker if there are any."""
+        return self.repartition(LocalOrShuffleGrouping())
+
+    def global_(self) -> Stream:
+        """Bring all tuples of all batches into the first partition."""
+        return self.repartition(GlobalGrouping())
+
+    def batch_global(self) -> Stream:
+        """Bring all tuples of a batch into one partition, those of the next into another."""
+        return self.repartition(BatchGlobalGrouping())
+
+    def broadcast(self) -> Stream:
+        """Bring every tuple into every partition."""
+        return self.repartition(AllGrouping())
+
+    def identity_partition(self) -> Stream:
+        """Leave tuples in their partition; what follows is another group all the same."""
+        return self.repartition(IdentityGrouping())
+
+    def partition(self, choose: Any) -> Stream:
+        """Bring each tuple where a function of (values, partitions) says, of values in the order of the fields."""
+        return self.repartition(CustomGrouping(choose))
+
+    def repartition(self, grouping: Partitioning) -> Stream:
+        """Move tuples as a grouping says that is given as data."""
+        return self._repartitioned(grouping)
+
+    # -- many tuples of a batch ----------------------------------------------------------------------------------------
+
+    def partition_aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
+        """Aggregate what one partition has of a batch; each partition emits. Without output: the fields of `inputs`."""
+        return self.chained_agg().partition_aggregate(inputs, aggregator, output).chain_end()
+
+    def aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
+        """Aggregate a batch; one partition emits, for an empty batch too. Combiners work before tuples travel."""
+        return self.chained_agg().aggregate(inputs, aggregator, output).chain_end()
+
+    def chained_agg(self) -> ChainedAggregatorDeclarer:
+        """Begin a chain of aggregators over the same tuples; `.chain_end()` gives the stream of their results."""
+        return ChainedAggregatorDeclarer(self, None)
+
+    def min_by(self, field: str, key: Callable[[Any], Any] | None = None) -> Stream:
+        """Keep, of each partition of a batch, the tuple with the smallest value of a field; `key` says what is compared."""
+        return self.partition_aggregate(None, MinBy(field, key))
+
+    def max_by(self, field: str, key: Callable[[Any], Any] | None = None) -> Stream:
+        """Keep, of each partition of a batch, the tuple with the largest value of a field; `key` says what is compared."""
+        return self.partition_aggregate(None, MaxBy(field, key))
+
+    def group_by(self, *names: Names) -> GroupedStream:
+        """Group by the values of these fields; what follows works on each group of a batch."""
+        return GroupedStream(self, tuple(name for each in names for name in names_of(each)))
+
+    # -- windows -------------------------------------------------------------------------------------------------------
+
+    def window(
+        self,
+        length: _Length,
+        slide: _Length,
+        inputs: Names | None,
+        aggregator: Any,
+        output: _Output,
+        **options: Unpack[WindowOptions],
+    ) -> WindowOutput:
+        """Aggregate windows of each partition, over batches: an aggregator over `inputs`, or a function of (window).
+
+        The options are those of `WindowConfig.of`; with `timestamp=` the windows are of event time.
+        """
+        return self._window(
+            length, slide, AggSpec(None if inputs is None else names_of(inputs), aggregator, output), options
+        )
+
+    def tumbling_window(
+        self, length: _Length, inputs: Names | None, aggregator: Any, output: _Output, **options: Unpack[WindowOptions]
+    ) -> WindowOutput:
+        """Aggregate adjacent windows, each as long as the slide."""
+        return self.window(length, length, inputs, aggregator, output, **options)
+
+    def sliding_window(
+        self,
+        length: _Length,
+        slide: _Length,
+        inputs: Names | None,
+        aggregator: Any,
+        output: _Output,
+        **options: Unpack[WindowOptions],
+    ) -> WindowOutput:
+        """Aggregate windows of `length` that begin every `slide`."""
+        return self.window(length, slide, inputs, aggregator, output, **options)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def partition_persist(
+        self, state: Any, inputs: Names | None, updater: Any, output: _Output | None = None
+    ) -> TridentState:
+        """Write each partition of a batch into a partition of a state, in the commit phase; `output`: what the updater emits.
+
+        state: a StateFactory, or a StateSpec of one.
+        """
+        return self._persist(state, inputs=inputs, updater=updater, output=output)
+
+    def persistent_aggregate(self, state: Any, inputs: Names | None, aggregator: Any, output: _Output) -> TridentState:
+        """Keep the aggregate of all batches as the one value of a state, in one partition; new values come in each batch."""
+        whole = _spec(state)
+        if whole.kind is not None:
+            whole = StateSpec(SnapshottableFactory(whole.factory), whole.partitions or 1, whole.accept)
+        if kind_of(aggregator) is AggregatorKind.REDUCER:
+            return self.global_()._persist(whole, inputs=inputs, updater=aggregator, output=output, reduces=True)
+        chain = ChainedAggregatorDeclarer(self, None, GlobalGrouping(), Emits.FIRST)
+        one = chain.aggregate(inputs, aggregator, output).chain_end()
+        return one._persist(whole, inputs=None, updater=CombinerUpdater(aggregator, 0), output=output)
+
+    def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> Stream:
+        """Append what a state answers about each tuple; asked once for a batch, of what is committed."""
+        if not isinstance(state, TridentState) or state._sketch is not self._sketch:
+            self._sketch.note(f"state_query is given {quote(state)}; give a TridentState of this topology")
+        asked = state.id if isinstance(state, TridentState) else ""
+        return self._then(Query(asked, None if inputs is None else names_of(inputs), function, output))
+
+    # -- the plan ------------------------------------------------------------------------------------------------------
+
+    def sink(self, name: str) -> Stream:
+        """Lead the stream out under a name; the driver writes the rows of each committed batch."""
+        return self._then(SinkOperation(name))
+
+    def name(self, name: str) -> Stream:
+        """Call the steps that follow so, in drawings and in the ids of groups."""
+        return Stream(self._sketch, self._draft, name)
+
+    def parallelism_hint(self, parallelism: int) -> Stream:
+        """Ask for so many tasks, for the group of the step before; the largest hint of a group holds."""
+        self._draft.hint = parallelism
+        return self
+
+    def apply_assembly(self, assembly: Callable[[Stream], _Built]) -> _Built:
+        """Return what a function makes of this stream: some steps under one name."""
+        return assembly(self)
+
+    def __repr__(self) -> str:
+        return f"Stream({self._draft.called!r})"
+
+    def _then(self, what: Operation | Partitioning) -> Stream:
+        return Stream(self._sketch, self._sketch.add(what, (self._draft,), self._name), self._name)
+
+    def _repartitioned(self, grouping: Partitioning) -> Stream:
+        """Add a repartition; between two of them stands a step that lets everything pass, as in Storm."""
+        return (self._then(Merge()) if self._draft.is_partition else self)._then(grouping)
+
+    def _window(
+        self,
+        length: Any,
+        slide: Any,
+        spec: AggSpec,
+        options: Mapping[str, Any],
+        group: tuple[Any, ...] | None = None,
+    ) -> WindowOutput:
+        if not self._draft.is_partition:  # windows begin a group of their own
+            return self.identity_partition()._window(length, slide, spec, options, group)
+        number = len(self._sketch.drafts) + 1
+        name = self._name if isinstance(self._name, str) and self._name.isidentifier() else "window"
+        operation = WindowOperation(f"{name}_{number}", length, slide, spec, group, dict(options))
+        return WindowOutput(self._sketch, self._sketch.add(operation, (self._draft,), self._name), self._name)
+
+    def _persist(self, state: Any, *, inputs: Any, **rest: Any) -> TridentState:
+        spec = _spec(state)
+        id = self._sketch.state_id()
+        read = None if inputs is None else names_of(inputs)
+        operation = Persist(state=id, spec=spec, inputs=read, **rest)
+        return TridentState(self._sketch, id, spec, self._sketch.add(operation, (self._draft,), self._name), self._name)
+
+
+class WindowOutput(Stream):
+    """What windows emit."""
+
+    __slots__ = ()
+
+    def late_stream(self) -> Stream:
+        """Return the tuples that came too late for their windows, with a field `reason` more. Needs `timestamp=`."""
+        window = self._draft.what
+        assert isinstance(window, WindowOperation)
+        return self._then(LateTuples(window.options.get("timestamp") is not None))
+
+
+class GroupedStream(StormNames):
+    """A stream in groups of equal values of some fields."""
+
+    __slots__ = ("_group", "_stream")
+
+    def __init__(self, stream: Stream, group: tuple[Any, ...]) -> None:
+        self._stream, self._group = stream, group
+
+    def aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
+        """Aggregate each group of a batch: the fields of the group, then those of the aggregator."""
+        return self.chained_agg().aggregate(inputs, aggregator, output).chain_end()
+
+    def partition_aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
+        """Aggregate what one partition has of each group of a batch; nothing travels."""
+        return self.chained_agg().partition_aggregate(inputs, aggregator, output).chain_end()
+
+    def chained_agg(self) -> ChainedAggregatorDeclarer:
+        """Begin a chain of aggregators over the same groups."""
+        return ChainedAggregatorDeclarer(self._stream, self._group)
+
+    def persistent_aggregate(self, state: Any, inputs: Names | None, aggregator: Any, output: _Output) -> TridentState:
+        """Keep the aggregate of all batches for each group, in a map; the new values of a batch are a stream.
+
+        A combiner works within the batch first, a reducer is handed the tuples of each key.
+        """
+        if kind_of(aggregator) is AggregatorKind.REDUCER:
+            there = self._stream.partition_by(self._group)
+            rest = {"updater": aggregator, "output": output, "group": self._group, "reduces": True}
+            return there._persist(state, inputs=inputs, **rest)
+        values = self.aggregate(inputs, aggregator, output)
+        updater = CombinerUpdater(aggregator, len(self._group))
+        return values._persist(state, inputs=None, updater=updater, output=output, group=self._group)
+
+    def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> GroupedStream:
+        """Ask a state that is partitioned by the same fields."""
+        there = self._stream.partition_by(self._group)
+        return GroupedStream(there.state_query(state, inputs, function, output), self._group)
+
+    def each(self, inputs: Names, function: Any, output: _Output | None = None) -> GroupedStream:
+        """Append to each tuple what a function makes of it, or filter; the groups stay."""
+        return GroupedStream(self._stream.each(inputs, function, output), self._group)
+
+    def window(
+        self,
+        length: _Length,
+        slide: _Length,
+        inputs: Names | None,
+        aggregator: Any,
+        output: _Output,
+        **options: Unpack[WindowOptions],
+    ) -> WindowOutput:
+        """Aggregate windows of each group, over batches: the fields of the group, then those of the aggregator."""
+        spec = AggSpec(None if inputs is None else names_of(inputs), aggregator, output)
+        return self._stream.partition_by(self._group)._window(length, slide, spec, options, self._group)
+
+    def tumbling_window(
+        self, length: _Length, inputs: Names | None, aggregator: Any, output: _Output, **options: Unpack[WindowOptions]
+    ) -> WindowOutput:
+        """Aggregate adjacent windows of each group."""
+        return self.window(length, length, inputs, aggregator, output, **options)
+
+    def sliding_window(
+        self,
+        length: _Length,
+        slide: _Length,
+        inputs: Names | None,
+        aggregator: Any,
+        output: _Output,
+        **options: Unpack[WindowOptions],
+    ) -> WindowOutput:
+        """Aggregate windows of each group, of `length` and every `slide`."""
+        return self.window(length, slide, inputs, aggregator, output, **options)
+
+    def to_stream(self) -> Stream:
+        """Return the stream without its groups."""
+        return self._stream
+
+
+class TridentState(StormNames):
+    """A state of a topology, for queries, and the stream of its new values."""
+
+    __slots__ = ("_draft", "_name", "_sketch", "id", "spec")
+
+    def __init__(
+        self, sketch: Sketch, id: str, spec: StateSpec, draft: StepDeclaration | None = None, name: str | None = None
+    ) -> None:
+        self.id, self.spec = id, spec
+        self._sketch, self._draft, self._name = sketch, draft, name
+
+    def new_values_stream(self) -> Stream:
+        """Return what each commit put into the state. Only operators within a batch, persists and sinks may follow."""
+        draft = self._draft
+        if draft is None:
+            draft = self._sketch.add(Merge(), (), self._name)
+            self._sketch.note(f"{self.id} is a static state, which no stream writes, so it has no new values")
+        return Stream(self._sketch, draft, self._name)
+
+    def parallelism_hint(self, parallelism: int) -> TridentState:
+        """Ask for so many partitions."""
+        if self._draft is not None:
+            self._draft.hint = parallelism
+        return self
+
+
+def _spec(state: Any) -> StateSpec:
+    return state if isinstance(state, StateSpec) else StateSpec(state)
+
+
+# -- TridentTopology -------------------------------------------------------------------------------------------------------------
+
+
+class TridentTopology(StormNames):
+    """Collects a topology. `name` is what it is called in messages, drawings and checkpoints."""
+
+    def __init__(self, name: str = "trident") -> None:
+        self.name = name
+        self._settings: list[Setting] = []
+        self._sketch = Sketch()
+
+    def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TridentTopology:
+        """Set the whole topology, by Storm's keys or typed names; a later setting wins."""
+        self._settings += [*(settings or {}).items(), *typed.items()]
+        return self
+
+    def new_stream(self, name: str, spout: Any, output: str | Schema | None = None) -> Stream:
+        """Begin a stream with a spout. `name` is under which the spout's progress is stored, and may not change.
+
+        output: the fields, for a spout that does not declare them.
+        """
+        return Stream(self._sketch, self._sketch.add(StreamSource(name, spout, output), ()))
+
+    def new_drpc_stream(self, function: str) -> Stream:
+        """Begin a stream with the requests of a function: a field `args`, a text. The last step that is added answers."""
+        return Stream(self._sketch, self._sketch.add(StreamSource(function, is_drpc=True), ()))
+
+    def new_static_state(self, state: Any) -> TridentState:
+        """Return a state for queries that no stream of this topology writes."""
+        id, spec = self._sketch.state_id(), _spec(state)
+        self._sketch.static_states[id] = spec
+        return TridentState(self._sketch, id, spec)
+
+    def merge(self, *streams: Stream | Sequence[Stream], names: Names | None = None) -> Stream:
+        """Return one stream of the tuples of several, which have the same types; the names are those of the first."""
+        return self._of(Merge(None if names is None else names_of(names)), _flat(streams), "merge")
+
+    def join(
+        self,
+        streams: Sequence[Stream],
+        keys: str | Sequence[Names],
+        names: Names | None = None,
+        kinds: JoinType | Sequence[JoinType] = JoinType.INNER,
+    ) -> Stream:
+        """Join streams by key, within a batch.
+
+        keys: one name for all streams, or for each the field or fields of its key. names: of the fields that come out, first
+        those of the key, then the others of each stream; None for what they are called there. kinds: for all, or for each.
+        """
+        sides = _flat(streams)
+        for_all = isinstance(keys, str) or not isinstance(keys, Iterable)
+        by = [names_of(keys)] * len(sides) if for_all else [names_of(key) for key in keys]
+        how = list(kinds) if isinstance(kinds, Iterable) else [kinds] * len(sides)
+        if len(by) != len(sides) or len(how) != len(sides):
+            self._sketch.note(
+                f"a join of {len(sides)} streams is given {len(by)} keys and {len(how)} kinds; give one of each for each stream"
+            )
+            return self._of(Merge(), (), "join")
+        brought = [_partitioned(side, key) for side, key in zip(sides, by, strict=True)]
+        return self._of(Join(tuple(by), None if names is None else names_of(names), tuple(how)), brought, "join")
+
+    def build(self) -> TridentPlan:
+        """Return the plan, or raise TopologyError with a sentence for every mistake. Cost: O(steps)."""
+        plan = built(self.name, self._sketch, self._settings)
+        idle = without_effect(plan.config.own)
+        if idle is not None:
+            warnings.warn(f"topology {self.name!r}: settings {idle}", stacklevel=2)
+        return plan
+
+    def _of(self, operation: Operation, streams: Sequence[Any], what: str) -> Stream:
+        good = [stream for stream in streams if isinstance(stream, Stream)]
+        for stream in streams:
+            if not isinstance(stream, Stream):
+                self._sketch.note(f"{what} is given {quote(stream)}; give streams of this topology")
+            elif stream._sketch is not self._sketch:
+                self._sketch.note(f"{what} is given {stream!r} of another topology; give streams of this one")
+        if (len(streams) < 2 and what == "merge") or (not streams and what != "join"):
+            self._sketch.note(f"{what} is given {len(streams)} streams; give two or more")
+        complete = len(good) == len(streams) and all(stream._sketch is self._sketch for stream in good)
+        return Stream(
+            self._sketch, self._sketch.add(operation, tuple(stream._draft for stream in good) if complete else ())
+        )
+
+
+def planned(given: Any, runner: str) -> TridentPlan:
+    """Return the plan of a TridentTopology, or one that is made already; ConfigError says what the runner is given here."""
+    if isinstance(given, TridentTopology):
+        return given.build()
+    if isinstance(given, TridentPlan):
+        return given
+    raise ConfigError(
+        f"{runner} runs a TridentTopology or its plan, got {quote(given)}; its name and settings are "
+        "TridentTopology(name).configure({...})"
+    )
+
+
+def _flat(streams: Iterable[Any]) -> list[Any]:
+    return [each for one in streams for each in (one if isinstance(one, list | tuple) else (one,))]
+
+
+def _partitioned(side: Any, key: tuple[Any, ...]) -> Any:
+    return side.repartition(FieldsGrouping(key)) if isinstance(side, Stream) else side

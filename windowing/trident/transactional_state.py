@@ -1,0 +1,294 @@
+"""TransactionalState: named values that coordinators and spouts keep outside of any batch, over a store of bytes.
+
+    user/5      metadata of batch 5              path = root / name / ..., each part of letters, digits and -_.$%
+    user/6      metadata of batch 6              blob = frame(magic, version, crc) of [path, value]
+
+Laws
+- What is read is what was written, and at its own path: damage, a blob of another path and a newer format are each an error that
+  names the path. Nothing is ever reset, and nothing unreadable is taken for "not there". (In Storm it is, and all starts at 1.)
+- One `write` is atomic: all of its values are durable, or none. It is refused where somebody else has written since this object
+  read or wrote the name: of two lives of a task, one that was given up and went on, say, only one can write.
+
+Source: Storm's `TransactionalState`.
+
+RotatingTransactionalState: one value per txid, of those txids that may still be asked for.
+
+    stored     5   6   7          previous(7) is that of 6         cleanup_before(6): 5 goes, 6 stays: what comes next rests on it
+               |   +-- under way
+               +------ committed
+
+Laws
+- A value is durable before `put` returns, so that after a restart the same txid has the same value.
+- A value is written only over what this object read or wrote itself, and while the one before, on which it rests, is the same.
+- `cleanup_before(txid)` is called when `txid` is done: what is smaller is never asked for again; what is asked for all the same is
+  a message that comes too late, or a coordinator that has lost its record. `is_over` says so, and nothing starts from nothing.
+
+Source: Storm's `RotatingTransactionalState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from windowing.codec import decode_value, encode_value, frame, unframe
+from windowing.errors import ConfigError, CorruptStateError, StateConflictError, printable, quote
+
+__all__ = [
+    "MemoryRecordStore",
+    "RecordStore",
+    "RotatingTransactionalState",
+    "TransactionalState",
+    "part_of",
+    "put_all",
+]
+
+
+_MAGIC = b"WNDT"
+
+
+class RecordStore(Protocol):
+    """Bytes under paths. A write is atomic and durable when it returns; a path that was never written is not there."""
+
+    def read(self, path: str) -> bytes | None:
+        """Return what was written under `path` last."""
+
+    def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """Write all of it and return True, if each path of `expected` holds exactly this; else write nothing and return False.
+
+        None stands for a path that is not there: before, and as a change.
+        """
+
+    def paths(self, prefix: str) -> Iterable[str]:
+        """Return all paths that begin with `prefix`, in any order."""
+
+
+class MemoryRecordStore:
+    """A RecordStore that lives as long as its process, for tests and topologies that need not outlive it."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+
+    def read(self, path: str) -> bytes | None:
+        return self.blobs.get(path)
+
+    def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        if any(self.blobs.get(path) != blob for path, blob in expected.items()):
+            return False
+        for path, blob in changes.items():
+            if blob is None:
+                self.blobs.pop(path, None)
+            else:
+                self.blobs[path] = blob
+        return True
+
+    def paths(self, prefix: str) -> list[str]:
+        return [path for path in self.blobs if path.startswith(prefix)]
+
+
+class TransactionalState:
+    """The values under `root` of a store. Values are plain data. Cost: one read or write of the store each call.
+
+    >>> state = TransactionalState(MemoryRecordStore(), "user")
+    >>> state.write({"meta/5": ("a", 1)})
+    >>> state.read("meta/5"), state.names("meta"), state.read("meta/6")
+    (('a', 1), ['5'], None)
+    """
+
+    def __init__(self, store: RecordStore, root: str) -> None:
+        _check_path(root)
+        self._store = store
+        self._known: dict[str, bytes] = {}
+        self.root = root
+
+    def at(self, name: str) -> TransactionalState:
+        """Return the state of what lies under `name`."""
+        return TransactionalState(self._store, f"{self.root}/{name}")
+
+    def read(self, name: str) -> Any:
+        """Return the value, None if nothing was written. Raises CorruptStateError."""
+        path = self._path(name)
+        blob = self._store.read(path)
+        if blob is None:
+            self._known.pop(path, None)
+            return None
+        self._known[path] = blob
+        what = f"the value of {path}"
+        content = decode_value(unframe(_MAGIC, blob, what), what)
+        if not isinstance(content, list) or len(content) != 2 or content[0] != path:
+            found = content[0] if isinstance(content, list) and content else content
+            raise CorruptStateError(
+                f"{what} is that of {quote(found)}; put the store back from a copy, nothing was reset"
+            )
+        return content[1]
+
+    def read_all(self, name: str) -> dict[str, Any]:
+        """Return the values right below a name, and forget which were there before. Raises CorruptStateError."""
+        prefix = f"{self._path(name)}/"
+        self._known = {path: blob for path, blob in self._known.items() if not path.startswith(prefix)}
+        return {each: self.read(f"{name}/{each}") for each in self.names(name)}
+
+    def write(self, changes: Mapping[str, Any], unchanged: Iterable[str] = ()) -> None:
+        """Write all values in one transaction of the store. Raises TypeError for what is not plain data, before it writes, and
+        StateConflictError if somebody else has written one of them, or one of `unchanged`, on which they rest: read it again."""
+        paths = {self._path(name): value for name, value in changes.items()}
+        blobs = {path: frame(_MAGIC, encode_value([path, value])) for path, value in paths.items()}
+        looked_at = {*blobs, *map(self._path, unchanged)}
+        if not self._store.write(blobs, {path: self._known.get(path) for path in looked_at}):
+            raise StateConflictError(
+                f"one of {quote(sorted(looked_at))} was written by somebody else since it was read here; the next attempt reads it"
+            )
+        self._known |= blobs
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Take names out in one transaction, whether they are there or not."""
+        gone = {self._path(name): None for name in names}
+        for path in gone:
+            self._known.pop(path, None)
+        if gone:
+            self._store.write(gone, {})
+
+    def names(self, name: str = "") -> list[str]:
+        """Return the names right below, sorted."""
+        prefix = f"{self._path(name) if name else self.root}/"
+        return sorted({path[len(prefix) :].split("/")[0] for path in self._store.paths(prefix)})
+
+    def _path(self, name: str) -> str:
+        path = f"{self.root}/{name}"
+        _check_path(path)
+        return path
+
+
+def part_of(text: str) -> str:
+    """Return any text as one part of a path, different ones as different parts.
+
+    >>> part_of("topic/7"), part_of(".."), part_of("p-0")
+    ('topic%2f7', '%2e%2e', 'p-0')
+    """
+    if not text:
+        return "%"
+    kept = _SAFE if text.strip(".") else frozenset[str]()
+    return "".join(c if c in kept else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.$")
+
+
+def _check_path(path: str) -> None:
+    for part in path.split("/"):
+        if not part or not part.strip(".") or not _SAFE.issuperset(part.replace("%", "")):
+            raise ConfigError(
+                f"{printable(quote(path))} is no path of a store: its parts are letters, digits and -_.$%, none of them empty "
+                "or dots only; part_of() makes a part of any text"
+            )
+
+
+# -- RotatingTransactionalState --------------------------------------------------------------------------------------------------
+
+
+class RotatingTransactionalState:
+    """The values of one name, by txid; all are in memory too, a few more than batches are under way. Cost: one write of the
+    store for each change.
+
+    >>> from windowing.trident.transactional_state import MemoryRecordStore
+    >>> state = TransactionalState(MemoryRecordStore(), "spout")
+    >>> metas = RotatingTransactionalState(state, "meta")
+    >>> metas.put(5, "a"), metas.put(6, "b"), metas.previous(6), metas.last()
+    (None, None, 'a', 'b')
+    >>> metas.cleanup_before(6)
+    >>> RotatingTransactionalState(state, "meta").txids(), metas.is_over(5), metas.is_over(6)
+    ([6], True, False)
+    """
+
+    def __init__(self, state: TransactionalState, name: str) -> None:
+        self._state = state
+        self._name = name
+        self._values: dict[int, Any] = {}
+        self.reload()
+
+    def reload(self) -> None:
+        """Read all values anew, where another task may have written them. Raises CorruptStateError."""
+        values = self._state.read_all(self._name)
+        for text in values:
+            if not (text.isascii() and text.isdigit() and text == str(int(text))):
+                raise CorruptStateError(
+                    f"{self._state.root}/{self._name} holds {quote(text)}, wanted txids only; put the store back from a copy, "
+                    "nothing was reset"
+                )
+        self._values = {int(text): value for text, value in values.items()}
+
+    def txids(self) -> list[int]:
+        """Return the txids that have a value, ascending."""
+        return sorted(self._values)
+
+    def __contains__(self, txid: object) -> bool:
+        return txid in self._values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, txid: int) -> Any:
+        """Return the value of a txid, None if there is none."""
+        return self._values.get(txid)
+
+    def previous(self, txid: int) -> Any:
+        """Return the value of the greatest txid below, None if there is none."""
+        return self._values[max(below)] if (below := self._below(txid)) else None
+
+    def last(self) -> Any:
+        """Return the value of the greatest txid, None if there is none."""
+        return self._values[max(self._values)] if self._values else None
+
+    def is_over(self, txid: int) -> bool:
+        """Whether a txid is smaller than all that have a value: it was cleaned up, or never was."""
+        return bool(self._values) and txid < min(self._values)
+
+    def put(self, txid: int, value: Any) -> None:
+        """Make the value of a txid durable, in place of the one that it had."""
+        put_all({self: value}, txid)
+
+    def cleanup_before(self, txid: int) -> None:
+        """Forget what is smaller than `txid`, except where nothing would be left: the last value is what the next rests on."""
+        gone = sorted(self._below(txid))
+        if len(gone) == len(self._values):
+            gone = gone[:-1]
+        self._state.delete(self._entry(each) for each in gone)
+        for each in gone:
+            del self._values[each]
+
+    def _below(self, txid: int) -> list[int]:
+        return [each for each in self._values if each < txid]
+
+    def _entry(self, txid: int) -> str:
+        return f"{self._name}/{txid}"
+
+    def check(self, live: Iterable[int] = ()) -> None:
+        """Assert what "correct" means."""
+        # Memory and store agree.
+        assert [str(txid) for txid in sorted(self._values, key=str)] == self._state.names(self._name)
+        assert all(self._state.read(self._entry(txid)) == value for txid, value in self._values.items())
+        # What may be asked for is there.
+        assert set(live) <= set(self._values)
+
+
+def put_all(values: Mapping[RotatingTransactionalState, Any], txid: int) -> None:
+    """Make values of several names durable in one write; all are of one TransactionalState.
+
+    Raises StateConflictError if another life of this task has written one of them, or the one before it; they are read again then.
+    """
+    if not values:
+        return
+    state = next(iter(values))._state
+    try:
+        changes = {rotating._entry(txid): value for rotating, value in values.items()}
+        state.write(changes, [rotating._entry(max(below)) for rotating in values if (below := rotating._below(txid))])
+    except StateConflictError:
+        for rotating in values:
+            rotating.reload()
+        raise
+    for rotating, value in values.items():
+        rotating._values[txid] = value

@@ -1,0 +1,399 @@
+"""Windows over a stream of batches: a machine of core/ in each task, which moves one batch on in each commit.
+
+    batch 4    rows ----> kept until the commit phase ----> executor: add, one turn ----> rows of the windows that fire
+    batch 5:0  rows ----> kept ... dropped, or its commit failed: the machine goes back to where batch 4 left it
+    batch 5:1  rows ----> kept until the commit phase ----> executor ...
+
+Laws: batches enter the windows in the order of their txids, each once, whatever is tried again; so a tuple is counted once (in
+Storm a retried batch enters again). All tasks of a window have one watermark: what one of them is sent, the others learn of, as
+on Spark. `timestamp=` makes it event time, with a late stream; Storm's Trident windows run over the clock only.
+Source: Storm's `WindowTridentProcessor`, `AbstractTridentWindowManager`.
+
+Operations of windows: Window, and LateTuples beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from windowing.errors import BoltError, ConfigError, FailedException, WindowingError, quote
+from windowing.schema.checks import did_you_mean
+from windowing.schema.hashing import hashable
+from windowing.schema.rows import record_type
+from windowing.schema.types import Schema
+from windowing.schema.values import timestamp_of
+from windowing.topology.bolts import CallStyle, WindowedBolt
+from windowing.topology.declaration import REASON
+from windowing.topology.plan import _measured
+from windowing.topology.user_code import TIMELESS, BoltRunner, holds_times
+from windowing.trident.fields import Row, chosen, extended, key_picker, picker, short_title
+from windowing.trident.operations import AggSpec, Check, NodeContext, Operation, resolve_spec
+from windowing.trident.processors import (
+    AggregatorPart,
+    KeepProcessor,
+    ProcessorContext,
+    Reporter,
+    TridentProcessor,
+    code_of,
+    fold_of,
+    kind_of,
+    unheard,
+)
+from windowing.windows.config import OnError, WindowConfig, config_of
+from windowing.windows.events import Activation, Late, TupleWindow
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import Count, Duration
+
+__all__ = [
+    "LateTuples",
+    "WindowClock",
+    "WindowFold",
+    "WindowOperation",
+    "WindowProcessor",
+]
+
+
+class WindowFold:
+    """A bolt over windows that folds their tuples with an aggregator; `key`: each row begins with the key of the window."""
+
+    def __init__(self, part: AggregatorPart, schema: Schema, key: tuple[str, ...] = ()) -> None:
+        self.report: Reporter = unheard
+        self._fold = fold_of(part, schema)
+        self._key = picker(schema, key)
+
+    def __call__(self, window: TupleWindow) -> list[Row]:
+        """Return the rows that the aggregator makes of a window; `init` is given its end as the id of the batch."""
+        tuples = window.get()
+        value = self._fold.start(window.end_timestamp, self.report)
+        for row in tuples:
+            value = self._fold.add(value, row)
+        key = self._key(tuples[0])
+        return [key + row for row in self._fold.rows(value)]
+
+
+class WindowClock:
+    """What the tasks of a window tell each other: the largest timestamp of each source, of rows that may move the watermark."""
+
+    def __init__(self, config: WindowConfig, schema: Schema) -> None:
+        self._config = config
+        self._record = record_type(schema.names)._make
+        self._source = None if config.source is None else schema.names.index(config.source)
+        self._timestamp = config.timestamp
+        self._position = schema.names.index(config.timestamp) if isinstance(config.timestamp, str) else None
+
+    def timestamp(self, row: Row) -> int | None:
+        """Return a row's timestamp in milliseconds since 1970, None where it has none that can be used."""
+        if self._position is not None:
+            return timestamp_of(row[self._position])
+        assert callable(self._timestamp)
+        try:
+            return timestamp_of(self._timestamp(self._record(row)))
+        except Exception:  # the row has no timestamp that can be found: it is invalid, as everywhere else
+            return None
+
+    def source(self, row: Row) -> str | None:
+        """Return the source of a row as text, None for none."""
+        value = None if self._source is None else row[self._source]
+        return None if value is None else str(value)
+
+    def largest(self, rows: list[Row], now_ms: int | None) -> dict[str | None, int]:
+        """Return the largest timestamp of each source among rows, without those that are too far in the future."""
+        found: dict[str | None, int] = {}
+        ahead = self._config.max_future_ms
+        limit = None if ahead is None or now_ms is None else now_ms + ahead
+        for row in rows if self._timestamp is not None else ():
+            timestamp, source = self.timestamp(row), self.source(row)
+            if timestamp is not None and (limit is None or timestamp <= limit):
+                found[source] = max(found.get(source, timestamp), timestamp)
+        return found
+
+
+class _Records:
+    """What a function sees of a window: records. The window itself keeps plain rows, which go to a store and come back as such."""
+
+    def __init__(self, window: TupleWindow, make: Callable[[Row], Any]) -> None:
+        self._window, self._make = window, make
+
+    def __len__(self) -> int:
+        return len(self._window)
+
+    def current(self) -> list[Any]:
+        return list(map(self._make, self._window.get()))
+
+    def new(self) -> list[Any]:
+        return list(map(self._make, self._window.get_new()))
+
+    def expired(self) -> list[Any]:
+        return list(map(self._make, self._window.get_expired()))
+
+    def aggregate(self) -> Any:
+        return self._window.aggregate
+
+
+class _WindowSlot:
+    __slots__ = ("batch", "largest", "late", "rows")
+
+    def __init__(self, batch: ProcessorContext) -> None:
+        self.batch = batch
+        self.rows: list[Row] = []
+        self.largest: list[Mapping[str | None, int]] = []
+        self.late: list[Row] = []
+
+
+class WindowProcessor(TridentProcessor):
+    """One task of a window. Cost of a batch: that of its windows, and a copy of what lies in them, to go back to."""
+
+    def __init__(self, bolt: WindowedBolt, schema: Schema) -> None:
+        config = bolt.config
+        self.bolt = bolt
+        self._make = record_type(schema.names)._make
+        self._key = None if config.key is None else key_picker(schema, config.key)
+        self._single = config.key is not None and len(config.key) == 1
+        self.clock = WindowClock(config, schema)
+        self._executor = WindowedBoltExecutor(config, component=bolt.name)
+        self._runner = BoltRunner(bolt)
+        self._before = self._executor.snapshot()
+        self._txid = 0
+
+    def prepare(self, context: Any) -> None:
+        if isinstance(self.bolt.target, WindowFold):
+            self.bolt.target.report = self.report
+        self._runner.open(context)
+
+    def start_batch(self, batch: ProcessorContext) -> _WindowSlot:
+        return _WindowSlot(batch)
+
+    def execute(self, slot: _WindowSlot, rows: list[Row], source: int = 0) -> list[Row]:
+        slot.rows += rows
+        return []
+
+    def learn(self, slot: _WindowSlot, largest: Mapping[str | None, int]) -> None:
+        """Take in what the rows of some upstream task, whichever task they went to, say about the time."""
+        slot.largest.append(largest)
+
+    def finish_batch(self, slot: _WindowSlot) -> list[Row]:
+        self._go_to(slot.batch.txid)
+        executor = self._executor
+        if slot.batch.now_ms is not None:
+            executor.set_clock(slot.batch.now_ms)
+        timestamps = [self.clock.timestamp(row) for row in slot.rows] if executor.config.event_time else None
+        keys = None if self._key is None else [self._key_of(row) for row in slot.rows]
+        sources = None if executor.config.source is None else [self.clock.source(row) for row in slot.rows]
+        emitted: list[Row] = []
+        for _, effect in executor.add_batch(slot.rows, timestamps, keys=keys, sources=sources):
+            self._perform(effect, emitted, slot.late)
+        for largest in slot.largest:
+            for source, timestamp in largest.items():
+                executor.track("default", timestamp, source)
+        for effect in executor.turn():
+            self._perform(effect, emitted, slot.late)
+        for effect in executor.drain() if slot.batch.drain else ():
+            self._perform(effect, emitted, slot.late)
+        return emitted
+
+    def take_late(self, slot: _WindowSlot) -> list[Row]:
+        return slot.late
+
+    def cleanup(self) -> None:
+        self._runner.close()
+
+    def counts(self) -> dict[str, int]:
+        """Return what became of the tuples: in, shown, skipped, pending, expired, late, and windows fired."""
+        return self._executor.counts()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the windows as plain data: as they are, and as they were before the batch that was committed last."""
+        return {"txid": self._txid, "before": self._before, "now": self._executor.snapshot()}
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the windows of `data`."""
+        self._txid, self._before = data["txid"], data["before"]
+        self._executor.restore(data["now"])
+
+    def _go_to(self, txid: int) -> None:
+        """Make the machine what it was before batch `txid`."""
+        if txid < self._txid:
+            raise WindowingError(
+                f"window {self.bolt.name!r} was asked to commit batch {txid} after batch {self._txid}; commit in the order of "
+                "the txids"
+            )
+        if txid == self._txid:
+            self._executor.restore(self._before)
+        else:
+            self._before, self._txid = self._executor.snapshot(), txid
+
+    def _perform(self, effect: Any, emitted: list[Row], late: list[Row]) -> None:
+        if isinstance(effect, Activation):
+            try:
+                outcome = self._runner.attempt(self._seen(effect.window))
+            except BoltError as error:
+                if isinstance(error.__cause__, FailedException):
+                    raise error.__cause__ from None
+                raise
+            emitted += [values for _, values in outcome.emissions]
+        elif isinstance(effect, Late):
+            late += [(*row, effect.reason.value) for row in effect.payloads]
+
+    def _seen(self, window: TupleWindow) -> TupleWindow:
+        """Return a window as the bolt sees it; an aggregator makes records of what it reads by itself."""
+        if isinstance(self.bolt.target, WindowFold):
+            return window
+        return TupleWindow(_Records(window, self._make), window.start_timestamp, window.end_timestamp, window.key)
+
+    def _key_of(self, row: Row) -> Any:
+        assert self._key is not None
+        key = self._key(row)
+        return key[0] if self._single else key
+
+
+# -- Operations of windows -------------------------------------------------------------------------------------------------------
+
+
+_NOT_HERE = {
+    "late_stream": "the late tuples of a Trident window are a stream: ask what window() returns for .late_stream()",
+    "message_id": "batches are known by their txid, so no tuple has to be",
+    "recovery_timeout": "batches are known by their txid, so no tuple is waited for",
+    "max_events_in_memory": "the windows of a batch go back when its commit fails, which those on disk cannot",
+    "semantics": "Storm's Trident windows differ from those of its bolts; the windows here lose nothing",
+    "watermark_interval": "a turn is a batch",
+}
+_ON_ERROR = (OnError.RAISE, OnError.SKIP)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOperation(Operation):
+    """An aggregator, or a function of (window), over windows of length and slide. group: the key of windows for each key.
+
+    The function's output is declared in full; an aggregator's rows stand behind the fields of the key.
+    """
+
+    name: str
+    length: Any
+    slide: Any
+    spec: AggSpec
+    group: tuple[Any, ...] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    committer = True
+    keeps_window = True
+
+    @property
+    def title(self) -> str:
+        measures = (
+            _measured(each) if isinstance(each, Count | Duration) else str(each) for each in (self.length, self.slide)
+        )
+        return f"window {' / '.join(measures)} with {short_title(self.spec.aggregator)}"
+
+    def resolve(self, check: Check) -> Schema | None:
+        config = check.attempt(self._config)
+        named = config is not None and self._named_fields(check, config)
+        key = check.attempt(chosen, check.inputs[0], self.group or ())
+        output = self._output(check, key)
+        return output if named and key is not None else None
+
+    def bolt(self, schema: Schema, output: Schema, late_stream: str | None = None) -> WindowedBolt:
+        """Return the bolt over these windows, for tuples of `schema`: whoever runs windows runs it. late_stream: where it sends
+        late tuples, for a driver whose windows have streams.
+        """
+        return WindowedBolt(
+            name=self.name,
+            config=replace(self._config(), late_stream=late_stream),
+            outputs={"default": output},
+            target=self._target(schema),
+            style=CallStyle.ROWS,
+        )
+
+    def processor(self, node: NodeContext) -> WindowProcessor:
+        return WindowProcessor(self.bolt(node.inputs[0], node.schema), node.inputs[0])
+
+    def _target(self, schema: Schema) -> Any:
+        if kind_of(self.spec.aggregator) is None:
+            return self.spec.aggregator
+        part = resolve_spec(Check(self.name, (schema,), []), self.spec, schema)
+        assert isinstance(part, AggregatorPart)
+        return WindowFold(part, schema, self.group or ())
+
+    def _config(self) -> WindowConfig:
+        for option, why in _NOT_HERE.items():
+            if self.options.get(option) is not None:
+                raise ConfigError(f"{option}={quote(self.options[option])} is for bolts: {why}; leave it out")
+        if self.group is not None and self.options.get("key") is not None:
+            raise ConfigError("key= is what group_by says already; leave it out")
+        if self.options.get("key") is not None and kind_of(self.spec.aggregator) is not None:
+            raise ConfigError(
+                "key= is for a function of (window); an aggregator has windows for each key by group_by(...)"
+            )
+        key = self.options.get("key") if self.group is None else self.group
+        config = config_of(self.length, self.slide, {**self.options, "key": key}, stacklevel=2)
+        if config.on_error not in _ON_ERROR:
+            raise ConfigError(
+                f"on_error={config.on_error.value!r} is for bolts: here a batch fails whole, by a FailedException; "
+                "write on_error='raise' or 'skip'"
+            )
+        if config.columnar is not None:
+            raise ConfigError(
+                f"columnar={config.columnar!r} is for bolts: here a window is rows; leave it out, window.column() gives a list"
+            )
+        return config
+
+    def _named_fields(self, check: Check, config: WindowConfig) -> bool:
+        """Note each field that the window names and the stream has not, or that makes no key or timestamp."""
+        schema, good = check.inputs[0], True
+        kinds = dict(zip(schema.names, schema.types, strict=True))
+        named = [
+            ("timestamp", config.timestamp),
+            ("source", config.source),
+            *(("key", key) for key in config.key or ()),
+        ]
+        for option, name in named:
+            if not isinstance(name, str):
+                continue
+            problem = self._problem(option, name, kinds)
+            if problem is not None:
+                check.note(problem)
+                good = False
+        return good
+
+    def _problem(self, option: str, name: str, kinds: dict[str, str]) -> str | None:
+        if name not in kinds:
+            return f"{option} is {quote(name)}, a field that is not there; {did_you_mean(name, kinds)}"
+        if option == "timestamp" and not holds_times(kinds[name]):
+            return f"timestamp is {quote(name)}, a field of type {kinds[name]}: {TIMELESS}"
+        if option == "key" and (reason := hashable(kinds[name])) is not None:
+            return f"key is {quote(name)}, a field that has no hash: {reason}"
+        return None
+
+    def _output(self, check: Check, key: Schema | None) -> Schema | None:
+        if kind_of(self.spec.aggregator) is not None:
+            part = resolve_spec(check, self.spec, check.inputs[0])
+            return None if part is None or key is None else check.attempt(extended, key, part.output)
+        code = check.attempt(code_of, self.spec.aggregator, "execute", "window", returns=True)
+        if code is not None and code.method is not None:
+            check.note(f"{quote(self.spec.aggregator)} is a bolt; give an aggregator, or a function of (window)")
+            return None
+        output = check.output(self.spec.output)
+        return None if code is None else output
+
+
+@dataclass(frozen=True, slots=True)
+class LateTuples(Operation):
+    """The tuples that came too late for a window, each with its reason. Its source is the window; its input, in `resolve`, what
+    the window reads.
+    """
+
+    event_time: bool
+
+    @property
+    def title(self) -> str:
+        return "late tuples"
+
+    def resolve(self, check: Check) -> Schema | None:
+        if not self.event_time:
+            check.note("no tuple is late without a timestamp; give the window timestamp=")
+            return None
+        return check.attempt(extended, check.inputs[0], Schema((REASON,), ("string",)))
+
+    def processor(self, node: NodeContext) -> KeepProcessor:
+        return KeepProcessor()

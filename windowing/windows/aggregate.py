@@ -1,0 +1,491 @@
+"""Specs: what the user's own parts of a definition are, as plain JSON data, by which a checkpoint tells one from another.
+
+    agg.max("delay")               {"kind": "max", "field": "delay"}
+    agg.fold(list, push, join)     {"kind": "fold", "field": None, "parameters": {"start": "list", "step": "push", ...}}
+    TopN(5, field="delay")         {"kind": "TopN", "field": "delay", "parameters": {"n": 5}}
+    eviction=lambda: LastOf(5)     {"kind": "LastOf", "parameters": {"n": 5}}, of the policy that it makes
+
+Laws: the same code gives the same spec in every process (no addresses, no order of sets). Functions are known by their names,
+objects by their class and their parameters: the fields of a dataclass, else the attributes that begin with no underscore.
+
+Aggregators: what `aggregate=` computes for a window without keeping its tuples.
+
+Laws, for every aggregator that is used over panes:
+
+    add_many(acc, [a, b, c])   == add(add(add(acc, a), b), c)      exactly, floats included
+    merge(x, init())           == x == merge(init(), x)
+    merge(x, merge(y, z))      == merge(merge(x, y), z)            (exactly for ints; up to rounding for floats)
+
+An accumulator is plain data (numbers, lists, None) and is never changed in place, so windows may share a partial.
+None is ignored, as in SQL: `count("f")` counts what is not None; sum, mean, min and max of nothing are None. NaN is
+larger than every number, as in Spark SQL, so min and max do not depend on order. `field=None` takes the whole tuple.
+
+A user writes `from windowing.windows import aggregate as agg`; `count`, `sum`, `min` and `max` hide Python's only in here.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import reduce
+from itertools import chain, repeat
+from operator import add as _plus
+from operator import is_not, ne
+from typing import Any, Protocol
+
+from windowing.errors import ConfigError, quote
+from windowing.windows.guard import fault
+
+__all__ = [
+    "AggregateFunction",
+    "Averaged",
+    "Counted",
+    "Fold",
+    "Largest",
+    "Smallest",
+    "Summed",
+    "add_many",
+    "aggregated_fields",
+    "aggregator_spec",
+    "count",
+    "field_of",
+    "fold",
+    "is_aggregator",
+    "max",
+    "mean",
+    "min",
+    "policy_spec",
+    "spec_of",
+    "sum",
+    "title_of",
+]
+
+
+def title_of(target: Any) -> str:
+    """Return the name by which a person knows a function, a class, a partial of one, or an object.
+
+    >>> title_of(functools.partial(title_of, 1)), title_of(lambda: 0), title_of(3)
+    ('title_of', '<lambda>', 'int')
+    """
+    while isinstance(target, functools.partial):
+        target = target.func
+    name = getattr(inspect.unwrap(target), "__qualname__", None)
+    return name if isinstance(name, str) else type(target).__qualname__
+
+
+def aggregator_spec(aggregator: Any) -> dict[str, Any]:
+    """Return what an aggregator is: its kind, its field, and its parameters if it has some."""
+    kind = getattr(type(aggregator), "kind", None)
+    parameters = _parameters(aggregator)
+    field = parameters.pop("field", getattr(aggregator, "field", None))
+    spec = {"kind": kind if isinstance(kind, str) else type(aggregator).__qualname__, "field": field}
+    return spec | ({"parameters": parameters} if parameters else {})
+
+
+def policy_spec(factory: Callable[[], Any], option: str, component: str) -> str | dict[str, Any]:
+    """Return what the policies of `eviction=` or `trigger=` are: their class, and their parameters if they have some.
+
+    One is made, to look at it; raises BoltError, which names `component` and `option`, if that fails.
+
+    >>> policy_spec(lambda: slice(3), "eviction", "count")
+    'slice'
+    """
+    try:
+        policy = factory()
+    except Exception as problem:
+        raise fault(component, f"{option}=, when it was made", problem) from problem
+    kind, parameters = type(policy).__qualname__, _parameters(policy)
+    return {"kind": kind, "parameters": parameters} if parameters else kind
+
+
+def _parameters(made: Any) -> dict[str, Any]:
+    if is_dataclass(made):
+        found = {field.name: getattr(made, field.name) for field in fields(made)}
+    else:
+        found = {name: value for name, value in getattr(made, "__dict__", {}).items() if not name.startswith("_")}
+    return {name: _plain(value) for name, value in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as JSON has it; what JSON has not, as a text that is the same in every process."""
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, Set):
+        return sorted(map(repr, value))
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        return [_plain(each) for each in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__qualname__, "parameters": _parameters(value)}
+    written = repr(value)
+    return title_of(value) if callable(value) or " at 0x" in written else written
+
+
+# -- Aggregators -----------------------------------------------------------------------------------------------------------------
+
+
+# From Python 3.12 on, sum() of floats compensates rounding, so it is no longer the same as adding one by one.
+_SUM_IS_SEQUENTIAL = builtins.sum([1e16, 1.0, 1.0]) == (1e16 + 1.0) + 1.0
+
+
+class AggregateFunction(Protocol):
+    """What a user's own aggregator has; `field` (None: the whole tuple) says which value `add` is given."""
+
+    @property
+    def field(self) -> str | None:
+        """The field whose values are added, None for the tuple itself."""
+
+    def init(self) -> Any:
+        """Return the accumulator of nothing."""
+
+    def add(self, acc: Any, value: Any) -> Any:
+        """Return `acc` with one value more; `acc` may not be used afterwards."""
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """Return the accumulator of what is in `a`, then in `b`; both stay as they are."""
+
+    def result(self, acc: Any) -> Any:
+        """Return what the bolt sees; `acc` stays as it is."""
+
+
+def is_aggregator(value: Any) -> bool:
+    """Return whether `value` has the four methods of an aggregator (a class has them too, but is not one yet).
+
+    >>> is_aggregator(mean("delay")), is_aggregator(3), is_aggregator(Counted)
+    (True, False, False)
+    """
+    methods = ("init", "add", "merge", "result")
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in methods)
+
+
+def field_of(aggregator: AggregateFunction) -> str | None:
+    """Return the aggregator's field; one that names none takes the whole tuple."""
+    field: str | None = getattr(aggregator, "field", None)
+    return field
+
+
+def aggregated_fields(aggregate: Mapping[str, AggregateFunction] | AggregateFunction) -> tuple[str | None, ...]:
+    """Return the field that each aggregator of `aggregate=` reads; None for one that takes the whole tuple. A count reads none."""
+    parts = list(aggregate.values()) if isinstance(aggregate, Mapping) else [aggregate]
+    return tuple(field_of(part) for part in parts if not (type(part) is Counted and part.field is None))
+
+
+def add_many(aggregator: AggregateFunction, acc: Any, values: Sequence[Any]) -> Any:
+    """Return `acc` with all `values` added in order, by the aggregator's own `add_many` where it has one.
+
+    >>> add_many(count(), 2, ["a", "b"])
+    4
+    """
+    own = getattr(aggregator, "add_many", None)
+    if own is not None:
+        return own(acc, values)
+    return reduce(aggregator.add, values, acc)
+
+
+def spec_of(aggregators: AggregateFunction | Mapping[str, AggregateFunction]) -> dict[str, Any]:
+    """Return what the aggregators are as plain JSON data (aggregate.py), by name where they have names.
+
+    >>> spec_of({"flights": count(), "worst": max("delay")})
+    {'flights': {'kind': 'count', 'field': None}, 'worst': {'kind': 'max', 'field': 'delay'}}
+    """
+    if isinstance(aggregators, Mapping):
+        return {name: spec_of(aggregator) for name, aggregator in aggregators.items()}
+    return aggregator_spec(aggregators)
+
+
+def _present(values: Sequence[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
+
+
+def _numbers(values: Sequence[Any]) -> Sequence[Any]:
+    return [value for value in values if value == value] if True in builtins.map(ne, values, values) else values
+
+
+def _first(value: Any) -> Any:
+    if not isinstance(value, str | bytes | bytearray):
+        return value
+    raise TypeError(f"a sum adds numbers, got {quote(value)}; give a field that holds numbers")
+
+
+def _total(start: Any, values: Iterable[Any]) -> Any:
+    """Return `start` plus the values, from left to right; the fast sum() only where it is the same to the last bit."""
+    if _SUM_IS_SEQUENTIAL:
+        return builtins.sum(values, start)
+    values = list(values)
+    total = builtins.sum(values, start) if type(start) is int else None
+    return total if type(total) is int else reduce(_plus, values, start)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many tuples, or with a field, how many values that are not None. Accumulator: an int."""
+
+    field: str | None = None
+
+    kind = "count"
+
+    def init(self) -> int:
+        """Return 0."""
+        return 0
+
+    def add(self, acc: int, value: Any) -> int:
+        """Return `acc` + 1, or `acc` for None in a field."""
+        return acc if value is None and self.field is not None else acc + 1
+
+    def add_many(self, acc: int, values: Sequence[Any]) -> int:
+        """Return `acc` plus the number of values that count."""
+        return acc + (len(values) if self.field is None else builtins.sum(builtins.map(is_not, values, repeat(None))))
+
+    def merge(self, a: int, b: int) -> int:
+        """Return the count of both."""
+        return a + b
+
+    def result(self, acc: int) -> int:
+        """Return the count."""
+        return acc
+
+
+@dataclass(frozen=True, slots=True)
+class _Single:
+    """An aggregator whose accumulator is the value so far, None for nothing."""
+
+    field: str | None = None
+
+    def init(self) -> Any:
+        return None
+
+    def result(self, acc: Any) -> Any:
+        return acc
+
+
+@dataclass(frozen=True, slots=True)
+class Summed(_Single):
+    """The sum of the values, added in order. Accumulator: the sum so far, None for nothing."""
+
+    kind = "sum"
+
+    def add(self, acc: Any, value: Any) -> Any:
+        """Return `acc` + `value`."""
+        if value is None:
+            return acc
+        return _first(value) if acc is None else acc + value
+
+    def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
+        """Return `acc` plus the values, from left to right."""
+        rest = iter(values)
+        try:
+            if _SUM_IS_SEQUENTIAL:
+                return builtins.sum(rest, next(rest) if acc is None else acc)
+            return _total(_first(next(rest)) if acc is None else acc, rest)
+        except (TypeError, StopIteration):  # no value, None among them, or what is no number
+            rest = iter(_present(values))
+        if acc is None:
+            return next((_total(_first(first), rest) for first in rest), None)
+        return _total(acc, rest)
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """Return the sum of both."""
+        return b if a is None else a if b is None else a + b
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged(_Single):
+    """The mean of the values. Accumulator: [sum, count], None for nothing."""
+
+    kind = "mean"
+
+    def add(self, acc: list[Any] | None, value: Any) -> list[Any] | None:
+        """Return [sum + `value`, count + 1]."""
+        if value is None:
+            return acc
+        return [_first(value), 1] if acc is None else [acc[0] + value, acc[1] + 1]
+
+    def add_many(self, acc: list[Any] | None, values: Sequence[Any]) -> list[Any] | None:
+        """Return [sum plus the values from left to right, count plus their number]."""
+        present = _present(values)
+        if not present:
+            return acc
+        if acc is None:
+            return [_total(_first(present[0]), present[1:]), len(present)]
+        return [_total(acc[0], present), acc[1] + len(present)]
+
+    def merge(self, a: list[Any] | None, b: list[Any] | None) -> list[Any] | None:
+        """Return [sum, count] of both."""
+        if a is None or b is None:
+            return b if a is None else a
+        return [a[0] + b[0], a[1] + b[1]]
+
+    def result(self, acc: list[Any] | None) -> Any:
+        """Return sum / count, None of nothing."""
+        return None if acc is None else acc[0] / acc[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Smallest(_Single):
+    """The smallest value, the first of equal ones; NaN only where there is no number. Accumulator: it, or None."""
+
+    kind = "min"
+
+    def add(self, acc: Any, value: Any) -> Any:
+        """Return the smaller of the two."""
+        if acc is None or value is None:
+            return value if acc is None else acc
+        if value != value:
+            return acc
+        return value if acc != acc or value < acc else acc
+
+    def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
+        """Return the smallest of them all."""
+        present = _present(values)
+        numbers = _numbers(present)
+        if acc is None or acc != acc:
+            return builtins.min(numbers) if numbers else self.add(acc, present[0]) if present else acc
+        return builtins.min(chain((acc,), numbers))
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """Return the smaller of the two."""
+        return self.add(a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class Largest(_Single):
+    """The largest value, the first of equal ones; NaN where there is one. Accumulator: it, or None."""
+
+    kind = "max"
+
+    def add(self, acc: Any, value: Any) -> Any:
+        """Return the larger of the two."""
+        if acc is None or value is None:
+            return value if acc is None else acc
+        if acc != acc:
+            return acc
+        return value if value != value or value > acc else acc
+
+    def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
+        """Return the largest of them all."""
+        present = _present(values)
+        if len(_numbers(present)) < len(present):
+            return reduce(self.add, present, acc)
+        if acc is None:
+            return builtins.max(present) if present else None
+        return acc if acc != acc else builtins.max(chain((acc,), present))
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """Return the larger of the two."""
+        return self.add(a, b)
+
+
+def _identity(acc: Any) -> Any:
+    return acc
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A user's own aggregator, made by `fold`. It is given every value, None too."""
+
+    start: Callable[[], Any]
+    step: Callable[[Any, Any], Any]
+    join: Callable[[Any, Any], Any]
+    finish: Callable[[Any], Any] = _identity
+    field: str | None = None
+
+    kind = "fold"
+
+    def init(self) -> Any:
+        """Return what the user's `init` makes."""
+        return self.start()
+
+    def add(self, acc: Any, value: Any) -> Any:
+        """Return what the user's `add` makes."""
+        return self.step(acc, value)
+
+    def add_many(self, acc: Any, values: Sequence[Any]) -> Any:
+        """Return `acc` after the user's `add` of each value."""
+        return reduce(self.step, values, acc)
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """Return what the user's `merge` makes."""
+        return self.join(a, b)
+
+    def result(self, acc: Any) -> Any:
+        """Return what the user's `result` makes."""
+        return self.finish(acc)
+
+
+def _named(field: Any, maker: str) -> str | None:
+    if field is not None and not (isinstance(field, str) and field.strip()):
+        raise ConfigError(f"{maker}() takes the name of a field, got {quote(field)}; write agg.{maker}('delay')")
+    name: str | None = field
+    return name
+
+
+def count(field: str | None = None) -> Counted:
+    """Count tuples, or the values of `field` that are not None.
+
+    >>> count().add_many(0, [5, None]), count("f").add_many(0, [5, None])
+    (2, 1)
+    """
+    return Counted(_named(field, "count"))
+
+
+def sum(field: str | None = None) -> Summed:
+    """Add up the values of `field`; of nothing it is None.
+
+    >>> sum("delay").add_many(None, [1, None, 2])
+    3
+    """
+    return Summed(_named(field, "sum"))
+
+
+def mean(field: str | None = None) -> Averaged:
+    """Average the values of `field`; of nothing it is None.
+
+    >>> mean("delay").result(mean("delay").add_many(None, [1, None, 2]))
+    1.5
+    """
+    return Averaged(_named(field, "mean"))
+
+
+def min(field: str | None = None) -> Smallest:
+    """Keep the smallest value of `field`; of nothing it is None.
+
+    >>> min("delay").add_many(None, [3, None, 2])
+    2
+    """
+    return Smallest(_named(field, "min"))
+
+
+def max(field: str | None = None) -> Largest:
+    """Keep the largest value of `field`; of nothing it is None.
+
+    >>> max("delay").add_many(None, [3, None, 2])
+    3
+    """
+    return Largest(_named(field, "max"))
+
+
+def fold(
+    init: Callable[[], Any],
+    add: Callable[[Any, Any], Any],
+    merge: Callable[[Any, Any], Any],
+    result: Callable[[Any], Any] = _identity,
+    field: str | None = None,
+) -> Fold:
+    """Make an aggregator of four functions; `merge` changes neither of its arguments, accumulators are plain data.
+
+    >>> longest = fold(lambda: 0, lambda acc, word: builtins.max(acc, len(word)), builtins.max, field="word")
+    >>> longest.merge(longest.add_many(0, ["to", "be"]), 5)
+    5
+    """
+    for name, function in (("init", init), ("add", add), ("merge", merge), ("result", result)):
+        if not callable(function):
+            raise ConfigError(f"fold() takes functions, got {name}={quote(function)}; write {name}=lambda ...: ...")
+    return Fold(init, add, merge, result, _named(field, "fold"))

@@ -1,0 +1,353 @@
+"""The four mixes of length and slide, each as ranges over an ordered queue.
+
+    length / slide        fires                                          holds
+    Duration L/Duration S at each end e passed, window not empty         timestamps in (e-L, e]
+    Count N/Count K       at each number n that is a multiple of K       numbers in (n-N, n]
+    Duration L/Count K    at each number n that is a multiple of K       numbers <= n, timestamps in (ref-L, ref]
+    Count N/Duration S    at each end e passed that has a tuple          the last N with timestamp <= e
+                          no fired end had
+
+Ends are the multiples of the slide plus the offset; a tuple's number is its position in (timestamp, arrival) order, from 1.
+A mix holds no state: a `Track` has how far one queue got (`mark`), the watermark comes in. Law: no mix ever steps through empty
+ends, it jumps; `holding` of the firings of one queue never moves back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from windowing.errors import ConfigError, RepeatLimitError
+from windowing.windows.config import Lateness, WindowConfig
+from windowing.windows.measures import Count, Duration
+from windowing.windows.queue import Buffer
+
+__all__ = [
+    "ArrivalStep",
+    "CountCount",
+    "CountDuration",
+    "DurationCount",
+    "DurationDuration",
+    "Firing",
+    "Track",
+    "WindowAssigner",
+    "mix_of",
+]
+
+
+class Firing(NamedTuple):
+    """One window to fire: the tuples at positions [low, high), at `reference` milliseconds."""
+
+    reference: int
+    low: int
+    high: int
+
+
+class ArrivalStep(NamedTuple):
+    """One thing a Count slide on processing time does as tuples arrive: fire (or None), then let go of all before `horizon`.
+
+    `at` is the position of the tuple whose add does it. With `spread` the tuples in between expire each with its own add.
+    """
+
+    at: int
+    firing: Firing | None
+    horizon: int
+    spread: bool = False
+
+
+class Track(Protocol):
+    """How far one queue got: its buffer, the mix's own `mark`, and `horizon`: all before it has expired."""
+
+    mark: int
+    horizon: int
+
+    @property
+    def buffer(self) -> Buffer:
+        """The queue itself."""
+
+
+class WindowAssigner(Protocol):
+    """What a window manager asks of a mix. `since` and `until` are the watermark before and after the turn."""
+
+    length_ms: int | None
+    """The length, None if it is in tuples."""
+    keeps_keys: bool
+    """Whether a key outlives its last tuple, because its numbers go on."""
+
+    def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
+        """Yield the windows that fall due, in ascending order, moving the mark."""
+
+    def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
+        """Yield what a drain fires, after everything with a timestamp <= `since` was seen by `due`."""
+
+    def horizon(self, track: Track, until: int) -> int:
+        """Return the position before which no later firing can hold a tuple."""
+
+    def deadline(self, track: Track, watermark: int | None) -> int | None:
+        """Return the smallest watermark at which a turn has something to do for the queue, or None."""
+
+    def late_below(self, watermark: int | None) -> int | None:
+        """Return the bound below which a timestamp is late, None while nothing is late."""
+
+
+def align_up(timestamp: int, slide: int, offset: int) -> int:
+    """Return the first end >= `timestamp`."""
+    return offset - (offset - timestamp) // slide * slide
+
+
+def end_after(watermark: int, slide: int, offset: int) -> int:
+    """Return the first end > `watermark`."""
+    return offset + ((watermark - offset) // slide + 1) * slide
+
+
+class DurationDuration:
+    """Time windows over time slides. A tuple's last end passed means: no later window."""
+
+    __slots__ = ("_by_window", "_offset", "_slide", "keeps_keys", "length_ms")
+
+    def __init__(self, length_ms: int, slide_ms: int, offset_ms: int = 0, by_window: bool = False) -> None:
+        self.length_ms: int | None = length_ms
+        self.keeps_keys = False
+        self._slide = slide_ms
+        self._offset = offset_ms
+        self._by_window = by_window
+
+    def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
+        buffer, slide, length = track.buffer, self._slide, self.length_ms or 0
+        low = high = track.horizon
+        if high == buffer.end:
+            return
+        end = align_up(buffer.timestamp_at(high), slide, self._offset)
+        if since is not None:
+            end = max(end, end_after(since, slide, self._offset))
+        while end <= until:
+            high = buffer.position_after(end, high)
+            low = buffer.position_after(end - length, low, high)
+            if low < high:
+                yield Firing(end, low, high)
+                end += slide
+            elif high < buffer.end:
+                end = align_up(buffer.timestamp_at(high), slide, self._offset)
+            else:
+                return
+
+    def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
+        buffer = track.buffer
+        if buffer.end > track.horizon:
+            beyond = buffer.timestamp_at(buffer.end - 1) + (self.length_ms or 0) + self._slide
+            yield from self.due(track, since, beyond)
+
+    def horizon(self, track: Track, until: int) -> int:
+        last_gone = end_after(until, self._slide, self._offset) - (self.length_ms or 0)
+        return track.buffer.position_after(min(last_gone, until), track.horizon)
+
+    def deadline(self, track: Track, watermark: int | None) -> int | None:
+        buffer = track.buffer
+        if track.horizon == buffer.end:
+            return None
+        earliest = buffer.timestamp_at(track.horizon)
+        if self._slide > (self.length_ms or 0):
+            return earliest
+        end = align_up(earliest, self._slide, self._offset)
+        return end if watermark is None else max(end, end_after(watermark, self._slide, self._offset))
+
+    def late_below(self, watermark: int | None) -> int | None:
+        if watermark is None:
+            return None
+        open_from = end_after(watermark, self._slide, self._offset) - (self.length_ms or 0) + 1
+        if self._by_window and open_from <= watermark:
+            return open_from
+        # Storm accepts a tuple at ts == W whose last window has just fired, and loses it; here it is late.
+        at_an_end = (watermark - self._offset) % self._slide == 0
+        return watermark + 1 if open_from > watermark and at_an_end else watermark
+
+
+class CountCount:
+    """Count windows over count slides; the mark is how many tuples are numbered."""
+
+    __slots__ = ("_length", "_slide", "keeps_keys", "length_ms")
+
+    def __init__(self, length: int, slide: int) -> None:
+        self.length_ms: int | None = None
+        self.keeps_keys = True
+        self._length = length
+        self._slide = slide
+
+    def _firing(self, track: Track, number: int, nominal: int) -> Firing:
+        return Firing(track.buffer.timestamp_at(number - 1), max(nominal - self._length, track.horizon), number)
+
+    def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
+        before, track.mark = track.mark, track.buffer.position_after(until, track.mark)
+        slide = self._slide
+        for number in range((before // slide + 1) * slide, track.mark + 1, slide):
+            yield self._firing(track, number, number)
+
+    def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
+        end = track.buffer.end
+        if end > track.mark:
+            yield from self.due(track, since, track.buffer.timestamp_at(end - 1))
+        nominal = -(-end // self._slide) * self._slide
+        if nominal > end and max(nominal - self._length, track.horizon) < end:
+            yield self._firing(track, end, nominal)
+
+    def horizon(self, track: Track, until: int) -> int:
+        return max(self._gone(track.mark), track.horizon)
+
+    def _gone(self, numbered: int) -> int:
+        return min((numbered // self._slide + 1) * self._slide - self._length, numbered)
+
+    def deadline(self, track: Track, watermark: int | None) -> int | None:
+        return None if track.mark == track.buffer.end else track.buffer.timestamp_at(track.mark)
+
+    def late_below(self, watermark: int | None) -> int | None:
+        return watermark
+
+    def steps(self, track: Track) -> Iterator[ArrivalStep]:
+        """Yield what the adds of all settled, not yet numbered tuples do (processing time), in order."""
+        number, end, slide = track.mark, track.buffer.end, self._slide
+        track.mark = end
+        while number < end:
+            following = (number // slide + 1) * slide
+            skipped_to = min(following - self._length, end)
+            if skipped_to > number:
+                yield ArrivalStep(number, None, skipped_to, spread=True)
+            if following <= end:
+                yield ArrivalStep(following - 1, self._firing(track, following, following), self._gone(following))
+            number = following
+
+
+class DurationCount:
+    """Time windows over count slides; the mark is how many tuples are numbered."""
+
+    __slots__ = ("_slide", "keeps_keys", "length_ms")
+
+    def __init__(self, length_ms: int, slide: int) -> None:
+        self.length_ms: int | None = length_ms
+        self.keeps_keys = True
+        self._slide = slide
+
+    def _firing(self, track: Track, number: int) -> Firing:
+        reference = track.buffer.timestamp_at(number - 1)
+        low = track.buffer.position_after(reference - (self.length_ms or 0), track.horizon, number)
+        return Firing(reference, low, number)
+
+    def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
+        before, track.mark = track.mark, track.buffer.position_after(until, track.mark)
+        slide = self._slide
+        for number in range((before // slide + 1) * slide, track.mark + 1, slide):
+            yield self._firing(track, number)
+
+    def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
+        end = track.buffer.end
+        if end > track.mark:
+            yield from self.due(track, since, track.buffer.timestamp_at(end - 1))
+        if end % self._slide and track.horizon < end:
+            yield self._firing(track, end)
+
+    def horizon(self, track: Track, until: int) -> int:
+        return self._gone(track, track.mark)
+
+    def _gone(self, track: Track, numbered: int) -> int:
+        if numbered <= track.horizon:
+            return track.horizon
+        newest = track.buffer.timestamp_at(numbered - 1)
+        return track.buffer.position_after(newest - (self.length_ms or 0), track.horizon, numbered)
+
+    def deadline(self, track: Track, watermark: int | None) -> int | None:
+        return None if track.mark == track.buffer.end else track.buffer.timestamp_at(track.mark)
+
+    def late_below(self, watermark: int | None) -> int | None:
+        return watermark
+
+    def steps(self, track: Track) -> Iterator[ArrivalStep]:
+        """Yield what the adds of all settled, not yet numbered tuples do (processing time), in order."""
+        number, end, slide = track.mark, track.buffer.end, self._slide
+        track.mark = end
+        while number < end:
+            same_until = track.buffer.position_after(track.buffer.timestamp_at(number), number)
+            gone = self._gone(track, number + 1)
+            if gone > track.horizon:
+                yield ArrivalStep(number, None, gone)
+            for at in range((number // slide + 1) * slide, same_until + 1, slide):
+                yield ArrivalStep(at - 1, self._firing(track, at), gone)
+            number = same_until
+
+
+class CountDuration:
+    """Count windows over time slides; the mark is how many tuples have been among those of a fired end."""
+
+    __slots__ = ("_length", "_max_repeats", "_offset", "_repeat", "_slide", "keeps_keys", "length_ms")
+
+    def __init__(self, length: int, slide_ms: int, offset_ms: int, repeat: bool, max_repeats: int) -> None:
+        self.length_ms: int | None = None
+        self.keeps_keys = True
+        self._length = length
+        self._slide = slide_ms
+        self._offset = offset_ms
+        self._repeat = repeat
+        self._max_repeats = max_repeats
+
+    def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
+        repeats = 0
+        end = self._next(track, since)
+        while end is not None and end <= until:
+            high = track.buffer.position_after(end, track.mark)
+            if high == track.mark:
+                repeats += 1
+                self._limit(repeats, end, until)
+            track.mark = high
+            yield Firing(end, max(high - self._length, track.horizon), high)
+            end = self._next(track, end)
+
+    def _next(self, track: Track, passed: int | None) -> int | None:
+        """Return the first end after `passed` that fires, None if no tuple is left to fire for."""
+        buffer = track.buffer
+        if self._repeat and track.mark > track.horizon and passed is not None:
+            return end_after(passed, self._slide, self._offset)
+        if track.mark == buffer.end:
+            return None
+        end = align_up(buffer.timestamp_at(track.mark), self._slide, self._offset)
+        return end if passed is None else max(end, end_after(passed, self._slide, self._offset))
+
+    def _limit(self, repeats: int, end: int, until: int) -> None:
+        if repeats > self._max_repeats:
+            first = end - repeats * self._slide
+            raise RepeatLimitError(
+                f"repeat=True would fire the same window more than max_repeats={self._max_repeats} times in one turn: "
+                f"no new tuple in the gap ({first}, {until}], slide {self._slide} ms; raise max_repeats, or leave repeat out"
+            )
+
+    def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
+        buffer = track.buffer
+        if track.mark < buffer.end:
+            last = align_up(buffer.timestamp_at(buffer.end - 1), self._slide, self._offset)
+            if since is not None:
+                last = max(last, end_after(since, self._slide, self._offset))
+            yield from self.due(track, since, last)
+
+    def horizon(self, track: Track, until: int) -> int:
+        return max(track.mark - self._length, track.horizon)
+
+    def deadline(self, track: Track, watermark: int | None) -> int | None:
+        return self._next(track, watermark)
+
+    def late_below(self, watermark: int | None) -> int | None:
+        return watermark
+
+
+def mix_of(config: WindowConfig) -> WindowAssigner:
+    """Return the mix of a definition with a built-in length and slide."""
+    length, slide = config.length, config.slide
+    if length is None:
+        raise ConfigError(
+            "this machine has windows of a length, and the definition has an eviction of its own instead; make the machine "
+            "with WindowedBoltExecutor(config), or give length=..."
+        )
+    if isinstance(length, Duration):
+        if isinstance(slide, Duration):
+            return DurationDuration(length.ms, slide.ms, config.offset_ms, config.lateness is Lateness.WINDOW)
+        return DurationCount(length.ms, slide.value)
+    if isinstance(slide, Duration):
+        return CountDuration(length.value, slide.ms, config.offset_ms, config.repeat, config.max_repeats)
+    assert isinstance(slide, Count)
+    return CountCount(length.value, slide.value)

@@ -1,0 +1,453 @@
+"""The questions that `WindowConfig.of` asks of a definition; each answers with a value or a sentence (ConfigError).
+
+`given` is what the user wrote, without the options that are None. Nothing here knows of WindowConfig, nothing is kept.
+
+The questions of checks.py about what a window is made of: eviction=, trigger=, aggregate=, columnar=.
+
+length=   holds tuples            eviction=   chooses among them, or among all where there is no length
+slide=    says when windows fire  trigger=    says so instead
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+from windowing.errors import ConfigError, quote
+from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean
+from windowing.windows.aggregate import is_aggregator
+from windowing.windows.measures import Count, Duration, Measure, as_duration_ms, as_measure
+
+__all__ = [
+    "MAX_WINDOWS_PER_TUPLE",
+    "MIN_EVENTS_IN_MEMORY",
+    "aggregators",
+    "columnar",
+    "policies",
+]
+
+
+MAX_WINDOWS_PER_TUPLE = 10_000
+"""A time window is refused when one tuple would be in more windows than this."""
+
+MIN_EVENTS_IN_MEMORY = 1_000
+"""Fewer tuples in memory than this make a window on disk read and write more pages than it is worth."""
+
+_Member = TypeVar("_Member", bound=Enum)
+
+
+def refuse_unknown(options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise for an option that is not known, naming the nearest one that is."""
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"unknown option {quote(option)} of a window; {did_you_mean(option, known)}")
+
+
+def choice(kind: type[_Member], given: Mapping[str, Any], option: str, default: _Member) -> _Member:
+    """Return the member of `kind` that an option names, or `default` where it is not given."""
+    value = given.get(option, default)
+    if isinstance(value, kind):
+        return value
+    names = [str(member.value) for member in kind]
+    if value not in names:
+        hint = did_you_mean(value, names) if isinstance(value, str) else "give one of these words"
+        raise ConfigError(f"{option} is one of {', '.join(map(repr, names))}, got {quote(value)}; {hint}")
+    return kind(value)
+
+
+def measures(length: Any, slide: Any, given: Mapping[str, Any]) -> tuple[Measure | None, Measure]:
+    """Return length (None with an eviction of one's own) and slide (Count(1) where left out) as positive measures."""
+    held = None if length is None else as_measure(length, "length")
+    step = Count(1) if slide is None else as_measure(slide, "slide")
+    workable(held, step, "eviction" in given)
+    return held, step
+
+
+def workable(length: Measure | None, slide: Measure, own_eviction: bool) -> None:
+    """Raise for a slide of nothing, and for a window that nothing bounds."""
+    for measure, what in ((length, "length"), (slide, "slide")):
+        if measure is not None:
+            as_measure(measure, what)
+    if length is None and not own_eviction:
+        raise ConfigError(
+            "a window needs a length, got none; write length=count(100), length=minutes(5), "
+            "or give eviction= a policy of your own"
+        )
+
+
+_NEEDS_TIMESTAMP = {
+    "late_stream": "over the clock no tuple is ever late",
+    "lag": "it holds back the watermark, which follows the tuples' own timestamps",
+    "watermark_interval": "windows over the clock have no watermark",
+    "source": "it gives each source a watermark of its own",
+    "idle_timeout": "it releases a watermark that waits for a silent stream",
+    "max_future": "only a timestamp of the tuple's own can be ahead of the clock",
+    "lateness": "over the clock no tuple is ever late",
+    "on_invalid": "only a timestamp of the tuple's own can be invalid",
+}
+
+
+def event_time(given: Mapping[str, Any]) -> None:
+    """Raise for a timestamp that is none, and for options that mean nothing without one."""
+    timestamp = given.get("timestamp")
+    if timestamp is not None:
+        if not callable(timestamp) and not (isinstance(timestamp, str) and timestamp.strip()):
+            raise ConfigError(
+                f"timestamp is a field's name or a function of the tuple, got {quote(timestamp)}; "
+                "write timestamp='departure' or timestamp=lambda row: row['departure']"
+            )
+        return
+    for option, why in _NEEDS_TIMESTAMP.items():
+        if option in given:
+            raise ConfigError(
+                f"{option}={quote(given[option])} needs timestamp=: {why}; "
+                f"add timestamp='field' for event time, or leave {option} out"
+            )
+
+
+def storm(given: Mapping[str, Any], length: Any, by_window: bool) -> None:
+    """Raise for options that Storm's windows do not have."""
+    if "eviction" in given and length is not None:
+        raise ConfigError(
+            f"semantics='storm' has one eviction policy, which is a length's or your own, got length={quote(length)} with "
+            f"eviction={quote(given['eviction'])}; leave out one"
+        )
+    lacks = [o for o in ("offset", "source", "idle_timeout", "max_future", "key", "key_ttl", "aggregate") if o in given]
+    if by_window:
+        lacks.append("lateness")
+    if lacks:
+        raise ConfigError(
+            f"semantics='storm' does exactly what Storm does, and Storm has no {lacks[0]}, got "
+            f"{lacks[0]}={quote(given[lacks[0]])}; leave out {lacks[0]}=, or leave out semantics= for lossless windows"
+        )
+    if given.get("repeat") is False:
+        raise ConfigError(
+            "semantics='storm' repeats a Count window at every end of a gap, got repeat=False; "
+            "leave out repeat=, or leave out semantics= for lossless windows, which do not repeat"
+        )
+
+
+def mix(length: Measure | None, slide: Measure, given: Mapping[str, Any], by_window: bool) -> None:
+    """Raise for options that only one mix of Count and Duration has."""
+    if by_window and not (isinstance(length, Duration) and isinstance(slide, Duration)):
+        raise ConfigError(
+            f"lateness='window' asks which time windows can still hold a tuple, so length and slide must both be "
+            f"Durations, got length={length!r}, slide={slide!r}; use lateness='watermark' or give both in time"
+        )
+    if given.get("repeat") and not (isinstance(length, Count) and isinstance(slide, Duration)):
+        raise ConfigError(
+            f"repeat=True is for a Count length with a Duration slide (the last N tuples, shown every S), "
+            f"got length={length!r}, slide={slide!r}; leave out repeat="
+        )
+
+
+def bounds(length: Measure | None, slide: Measure) -> None:
+    """Raise for a time window that puts one tuple into more than MAX_WINDOWS_PER_TUPLE windows."""
+    if isinstance(length, Duration) and isinstance(slide, Duration):
+        windows = -(-length.ms // slide.ms)
+        if windows > MAX_WINDOWS_PER_TUPLE:
+            raise ConfigError(
+                f"length={length!r} with slide={slide!r} puts each tuple into {windows} windows, more than "
+                f"{MAX_WINDOWS_PER_TUPLE}; give a longer slide or a shorter length"
+            )
+
+
+def gap(length: Measure | None, slide: Measure) -> str | None:
+    """Return what to warn of when the slide is longer than the length, or None."""
+    if isinstance(length, Count) and isinstance(slide, Count) and slide.value > length.value:
+        which = f"of every {slide.value} tuples the first {slide.value - length.value} are skipped"
+    elif isinstance(length, Duration) and isinstance(slide, Duration) and slide.ms > length.ms:
+        which = f"of every {slide.ms} ms the tuples of the first {slide.ms - length.ms} ms are skipped"
+    else:
+        return None
+    return (
+        f"slide={slide!r} is longer than length={length!r}: {which} (accepted and counted, but in no window); "
+        "for adjacent windows make the slide equal to the length"
+    )
+
+
+def span(given: Mapping[str, Any], option: str, positive: bool = False) -> int | None:
+    """Return an option that is a span of time in milliseconds, None where it is not given."""
+    if option not in given:
+        return None
+    ms = as_duration_ms(given[option], option)
+    if positive and ms == 0:
+        raise ConfigError(
+            f"{option} must be positive, got {given[option]!r}; give a span such as seconds(1), or leave it out"
+        )
+    return ms
+
+
+def late_stream(given: Mapping[str, Any]) -> str | None:
+    """Return the name of the side stream, None where there is none."""
+    if "late_stream" not in given:
+        return None
+    name = checked_name(given["late_stream"], "late_stream")
+    if name == DEFAULT_STREAM:
+        raise ConfigError("late_stream='default' is where the bolt's own rows go; give it another name, such as 'late'")
+    return name
+
+
+def offset(given: Mapping[str, Any], slide: Measure) -> int:
+    """Return by how many milliseconds the ends are shifted, in [0, slide)."""
+    if "offset" not in given:
+        return 0
+    offset = given["offset"]
+    if not isinstance(slide, Duration):
+        raise ConfigError(
+            f"offset shifts the ends of a Duration slide, got offset={quote(offset)} with slide={slide!r}; "
+            "leave out offset=, or give the slide in time"
+        )
+    if getattr(offset, "days", 0) < 0:  # a negative timedelta: as_duration_ms would only say that it may not be
+        raise ConfigError(
+            f"offset must be at least 0 and less than the slide, got {offset!r} with slide={slide!r}; "
+            f"the same ends come with offset={offset % type(offset)(milliseconds=slide.ms)!r}"
+        )
+    ms = as_duration_ms(offset, "offset")
+    if ms >= slide.ms:
+        raise ConfigError(
+            f"offset must be at least 0 and less than the slide, got {offset!r} with slide={slide!r}; "
+            f"the same ends come with offset={Duration(ms % slide.ms)!r}"
+        )
+    return ms
+
+
+def repeat(given: Mapping[str, Any]) -> bool:
+    """Return whether a last-N window is shown again at every end of a gap."""
+    repeat = given.get("repeat", False)
+    if not isinstance(repeat, bool):
+        raise ConfigError(f"repeat is True or False, got {quote(repeat)}; how often at most is said by max_repeats=")
+    return repeat
+
+
+def max_repeats(given: Mapping[str, Any], storm_repeats: bool) -> int:
+    """Return how many repeats one turn may have."""
+    limit = given.get("max_repeats", 10_000)
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
+        raise ConfigError(f"max_repeats is a positive whole number, got {quote(limit)}; the default is 10000")
+    repeats = given.get("repeat") or storm_repeats or "eviction" in given or "trigger" in given
+    if "max_repeats" in given and not repeats:
+        raise ConfigError(
+            f"max_repeats={limit} limits repeats, but nothing repeats here; add repeat=True or leave it out"
+        )
+    return limit
+
+
+def field(given: Mapping[str, Any], option: str) -> str | None:
+    """Return an option that names a field."""
+    name = given.get(option)
+    if name is not None and not (isinstance(name, str) and name.strip()):
+        raise ConfigError(f"{option} is the name of a field, got {quote(name)}; write {option}='partition'")
+    return name
+
+
+def key(given: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the fields that make the key, None for windows without a key."""
+    if "key" not in given:
+        return None
+    key = given["key"]
+    names = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, list | tuple) else ()
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise ConfigError(
+            f"key is a field's name or a list of them, got {quote(key)}; write key='origin' or key=['a', 'b']"
+        )
+    if len(set(names)) < len(names):
+        raise ConfigError(f"key names a field twice, got {quote(key)}; name each field once")
+    return names
+
+
+def key_ttl(given: Mapping[str, Any], length: Measure | None, slide: Measure) -> int | None:
+    """Return after how many milliseconds without a tuple a key is forgotten, None for never."""
+    if "key_ttl" not in given:
+        return None
+    if "key" not in given:
+        raise ConfigError(
+            f"key_ttl={quote(given['key_ttl'])} needs key=: it says when a key is forgotten; add key='field'"
+        )
+    if isinstance(length, Duration) and isinstance(slide, Duration):
+        raise ConfigError(
+            f"key_ttl is for windows with a Count, whose keys would else live for ever, got length={length!r}, "
+            f"slide={slide!r}; leave it out: a key of a time window is forgotten when its last window has passed"
+        )
+    return span(given, "key_ttl", positive=True)
+
+
+def on_invalid(given: Mapping[str, Any]) -> str:
+    """Return what becomes of a tuple without a usable timestamp: "late" or "raise"."""
+    choice = given.get("on_invalid", "late")
+    if choice not in ("late", "raise"):
+        raise ConfigError(
+            f"on_invalid is 'late' or 'raise', got {quote(choice)}; 'late' sends a tuple without a usable timestamp "
+            "to the side stream, 'raise' stops there"
+        )
+    return str(choice)
+
+
+_NOT_IN_PAGES = {
+    "aggregate": "keeps partial results, so there are no tuples to put on disk",
+    "eviction": "looks at every tuple at every firing",
+    "trigger": "is asked about every tuple, one by one",
+    "semantics": "scans all tuples at every firing, as Storm's queue does",
+    "on_error": "needs the tuples of a failed window, all of them, in memory",
+}
+
+
+def max_events_in_memory(given: Mapping[str, Any], storm: bool, on_error: str) -> int | None:
+    """Return how many tuples of a task may lie in memory, None for all; of the options in the table some are in its way."""
+    if "max_events_in_memory" not in given:
+        return None
+    limit = given["max_events_in_memory"]
+    if type(limit) is not int or limit < MIN_EVENTS_IN_MEMORY:
+        raise ConfigError(
+            f"max_events_in_memory is a whole number of at least {MIN_EVENTS_IN_MEMORY}, got {quote(limit)}; "
+            "write 50_000, say; a window that fits into memory needs none"
+        )
+    asked = {**given, "semantics": "storm" if storm else None, "on_error": {"fail", "dead_letter"} & {on_error}}
+    for option, why in _NOT_IN_PAGES.items():
+        if asked.get(option):
+            value = quote(given[option])
+            raise ConfigError(
+                f"max_events_in_memory={limit} cannot go with {option}={value}, which {why}; leave out one"
+            )
+    return limit
+
+
+_NOT_IN_RECOVERY = {
+    "eviction": "whose memory of tuples is its own",
+    "trigger": "whose memory of tuples is its own",
+    "semantics": "whose windows depend on when its queue was scanned",
+}
+
+
+def message_id(given: Mapping[str, Any], storm: bool) -> None:
+    """Raise for options of recovery that stand alone, and for windows that cannot be filled again by message ids."""
+    if "message_id" not in given:
+        if "recovery_timeout" in given:
+            raise ConfigError(
+                f"recovery_timeout={quote(given['recovery_timeout'])} needs message_id=: it says how long a stateful bolt "
+                "waits for its tuples to come again; add message_id='field', or leave it out"
+            )
+        return
+    asked = {**given, "semantics": "storm" if storm else None}
+    for option, why in _NOT_IN_RECOVERY.items():
+        if asked.get(option) is not None:
+            raise ConfigError(
+                f"message_id={quote(given['message_id'])} cannot go with {option}={quote(given[option])}, {why}; "
+                "leave out one"
+            )
+
+
+# -- The questions of checks.py about what a window is made of -------------------------------------------------------------------
+
+
+def policies(given: Mapping[str, Any], slide: Any, by_window: bool) -> None:
+    """Raise for an eviction or a trigger that is not a maker of policies, and for what such a policy leaves no sense."""
+    for option in ("eviction", "trigger"):
+        if option in given:
+            _maker(given, option)
+            if by_window:
+                raise ConfigError(
+                    f"lateness='window' asks which windows can still hold a tuple, which a policy of your own cannot say, got "
+                    f"{option}={quote(given[option])}; leave out lateness="
+                )
+    if "trigger" in given and slide is not None:
+        raise ConfigError(
+            f"a trigger of your own says when windows fire, so a slide would say nothing, got slide={quote(slide)} too; leave "
+            "out one (write @windowed_bolt(length, trigger=...), whose slide may be left out)"
+        )
+
+
+def _maker(given: Mapping[str, Any], option: str) -> None:
+    factory = given[option]
+    if not callable(factory):
+        raise ConfigError(
+            f"{option} is what makes the policy, a class or a function without arguments, got {quote(factory)}; "
+            f"each task needs a policy of its own: write {option}=lambda: {type(factory).__name__}(...)"
+        )
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as problem:
+        raise ConfigError(
+            f"{option} must be callable without arguments, but {quote(factory)} says: {problem}; "
+            f"write {option}=functools.partial(...) or a lambda that fills them in"
+        ) from None
+    except ValueError:
+        pass  # a callable written in C without a signature: it shows when it is called
+
+
+def aggregators(given: Mapping[str, Any]) -> None:
+    """Raise for an aggregate= that holds something else than aggregators, or that meets an eviction of one's own."""
+    aggregate = given.get("aggregate")
+    if aggregate is None:
+        return
+    if "eviction" in given:
+        raise ConfigError(
+            "aggregate keeps no tuples, so there is nothing that a custom eviction could look at; "
+            "leave out eviction=, or aggregate inside the bolt over window.get()"
+        )
+    if isinstance(aggregate, Mapping):
+        parts = {checked_name(name, "a name in aggregate"): part for name, part in aggregate.items()}
+        if not parts:
+            raise ConfigError("aggregate names nothing to compute, got {}; write aggregate={'flights': agg.count()}")
+    else:
+        parts = {"aggregate": aggregate}
+    for name, part in parts.items():
+        if not is_aggregator(part):
+            raise ConfigError(
+                f"{name} must be an aggregator (init, add, merge, result), got {quote(part)}; "
+                "write agg.count(), agg.mean('delay') or agg.fold(...)"
+            )
+
+
+_NOT_IN_COLUMNS = {
+    "eviction": "looks at tuples one by one",
+    "trigger": "is asked about every tuple, one by one",
+    "semantics": "scans its tuples one by one, as Storm does",
+    "max_events_in_memory": "keeps its tuples in pages of rows",
+    "message_id": "knows its tuples again one by one",
+    "on_error": "lists the tuples of a window one by one",
+}
+
+
+def columnar(given: Mapping[str, Any], storm: bool, on_error: str, measures: Sequence[Measure | None]) -> str | None:
+    """Return the form in which windows are handed out, "arrow" or "numpy", None for rows; some options are in its way.
+
+    measures: the length and the slide.
+    """
+    form: str | None = given.get("columnar")
+    if form is None:
+        return None
+    if form not in ("arrow", "numpy"):
+        raise ConfigError(
+            f"columnar is 'arrow' or 'numpy', got {quote(form)}; window.get() is then a pyarrow.Table, or numpy arrays by name"
+        )
+    asked = {**given, "semantics": "storm" if storm else None, "on_error": {"fail", "dead_letter"} & {on_error}}
+    for option, why in _NOT_IN_COLUMNS.items():
+        if asked.get(option):
+            raise ConfigError(
+                f"columnar={form!r} cannot go with {option}={quote(given[option])}, which {why}; leave out one"
+            )
+    if given.get("aggregate") is not None:
+        _one_table(given, form, measures)
+    return form
+
+
+def _one_table(given: Mapping[str, Any], form: str, measures: Sequence[Measure | None]) -> None:
+    """Raise where the results of all keys at an end make no table: a column for each of the key's fields and each result."""
+    aggregate = given["aggregate"]
+    if not isinstance(aggregate, Mapping):
+        raise ConfigError(
+            f"columnar={form!r} makes a column of aggregate=, which needs a name; write aggregate={{'total': ...}}"
+        )
+    if not all(isinstance(measure, Duration) for measure in measures):
+        raise ConfigError(
+            f"columnar={form!r} with aggregate= hands over all keys whose windows end together, got length={measures[0]!r}, "
+            f"slide={measures[1]!r}; give Durations, or leave out columnar="
+        )
+    twice = next((name for name in key(given) or () if name in aggregate), None)
+    if twice is not None:
+        raise ConfigError(
+            f"columnar={form!r} would make two columns named {twice!r}, one of key= and one of aggregate=; rename the aggregate"
+        )

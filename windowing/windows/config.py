@@ -1,0 +1,222 @@
+"""WindowConfig: everything that is declared about a window, checked when it is declared.
+
+Storm's options (`BaseWindowedBolt.with...`) and ours, in one frozen value. Intervals: a window holds the events of
+`(end - length, end]`; its time ends are the multiples of the slide plus the offset.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, TypedDict, Unpack
+
+from windowing.windows import checks
+from windowing.windows.measures import Count, Duration, Measure
+
+__all__ = [
+    "Lateness",
+    "OnError",
+    "Semantics",
+    "SkippedTuplesWarning",
+    "Timedelta",
+    "WindowConfig",
+    "WindowOptions",
+    "config_of",
+]
+
+
+class Semantics(Enum):
+    """`lossless` is this library's own; `storm` reproduces Storm exactly, its losses included."""
+
+    LOSSLESS = "lossless"
+    STORM = "storm"
+
+
+class Lateness(Enum):
+    """What a tuple is late against: the watermark, or the last end that could still hold it."""
+
+    WATERMARK = "watermark"
+    WINDOW = "window"
+
+
+class OnError(Enum):
+    """What happens when the user's function raises on a window."""
+
+    RAISE = "raise"
+    FAIL = "fail"
+    SKIP = "skip"
+    DEAD_LETTER = "dead_letter"
+
+
+class SkippedTuplesWarning(UserWarning):
+    """A slide longer than the length: tuples between two windows are accepted, counted and never shown."""
+
+
+class Timedelta(Protocol):
+    """`datetime.timedelta`, by its shape: the pure core imports datetime in `windows/measures.py` only."""
+
+    @property
+    def days(self) -> int: ...
+    @property
+    def seconds(self) -> int: ...
+    @property
+    def microseconds(self) -> int: ...
+
+
+class WindowOptions(TypedDict, total=False):
+    """What `WindowConfig.of` and the decorators take beside length and slide; None is the same as not given."""
+
+    timestamp: str | Callable[[Any], int] | None
+    lag: Duration | Timedelta | None
+    watermark_interval: Duration | Timedelta | None
+    late_stream: str | None
+    offset: Duration | Timedelta | None
+    lateness: str | Lateness | None
+    repeat: bool | None
+    max_repeats: int | None
+    source: str | None
+    idle_timeout: Duration | Timedelta | None
+    max_future: Duration | Timedelta | None
+    key: str | Sequence[str] | None
+    key_ttl: Duration | Timedelta | None
+    on_error: str | OnError | None
+    on_invalid: str | None
+    semantics: str | Semantics | None
+    aggregate: Mapping[str, Any] | Any | None
+    eviction: Callable[[], Any] | None
+    trigger: Callable[[], Any] | None
+    max_events_in_memory: int | None
+    message_id: str | None
+    recovery_timeout: Duration | Timedelta | None
+    columnar: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowConfig:
+    """One window definition. Build it with `WindowConfig.of`, which takes Durations, timedeltas and names.
+
+    length, slide: Count or Duration. timestamp: None for processing time, else a field name or a function of the tuple
+    that returns milliseconds since 1970. lag_ms: how far W stays behind the newest tuple. watermark_interval_ms: how
+    often a local runtime makes a watermark turn. late_stream: the side stream. offset_ms: shifts the time ends.
+    lateness: see Lateness. repeat, max_repeats: Storm's repeats of a Count/Duration window in a gap (always so in storm
+    semantics). source: a field whose values have watermarks of their own. idle_timeout_ms: after what silence a stream
+    holds back W no more. max_future_ms: how far ahead of the clock a tuple may be. key, key_ttl_ms: windows of each key,
+    and when a key is forgotten. on_error: see OnError. on_invalid: "late" (side stream) or "raise". eviction: a factory of
+    policies of the user's own, which choose among the tuples that a length, where there is one, holds. trigger: a factory
+    of policies that stand for the slide. max_events_in_memory: how many tuples of a task may lie in memory, the rest in
+    pages on disk; None for all of them, see docs/persistent_windows.md. message_id, recovery_timeout_ms: the field by
+    which a stateful bolt knows tuples again after a restart, and how long it waits for the next of them, see
+    docs/state.md. columnar: "arrow" or "numpy" where windows, or with aggregate= the results of all keys, are
+    handed out as columns, see docs/columnar.md.
+    """
+
+    length: Measure | None
+    slide: Measure
+    timestamp: str | Callable[[Any], int] | None = None
+    lag_ms: int = 0
+    watermark_interval_ms: int = 1000
+    late_stream: str | None = None
+    offset_ms: int = 0
+    lateness: Lateness = Lateness.WATERMARK
+    repeat: bool = False
+    max_repeats: int = 10_000
+    source: str | None = None
+    idle_timeout_ms: int | None = None
+    max_future_ms: int | None = None
+    key: tuple[str, ...] | None = None
+    key_ttl_ms: int | None = None
+    on_error: OnError = OnError.RAISE
+    on_invalid: str = "late"
+    semantics: Semantics = Semantics.LOSSLESS
+    aggregate: Mapping[str, Any] | Any | None = None
+    eviction: Callable[[], Any] | None = None
+    trigger: Callable[[], Any] | None = None
+    max_events_in_memory: int | None = None
+    message_id: str | None = None
+    recovery_timeout_ms: int = 30_000
+    columnar: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for what no machine can work with, however the config was made."""
+        checks.workable(self.length, self.slide, self.eviction is not None)
+
+    @property
+    def event_time(self) -> bool:
+        """Whether windows run over the tuples' own timestamps (else over the clock at arrival)."""
+        return self.timestamp is not None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        length: Count | Duration | Timedelta | None = None,
+        slide: Count | Duration | Timedelta | None = None,
+        **options: Unpack[WindowOptions],
+    ) -> WindowConfig:
+        """Return the definition that a user wrote, or raise ConfigError: a sentence that says what to write instead.
+
+        `slide` left out is Count(1), as in Storm; `length` may be left out only with an `eviction` of one's own. Spans
+        of time are Durations or timedeltas, choices are names ("storm", "window", "skip"); WindowOptions lists all.
+        Warns (SkippedTuplesWarning) when the slide is longer than the length. Source: Storm's `BaseWindowedBolt`.
+
+        >>> from windowing.windows.measures import minutes, hours
+        >>> WindowConfig.of(length=hours(1), slide=minutes(15), timestamp="departure", lag=hours(6)).lag_ms
+        21600000
+        >>> WindowConfig.of(length=hours(1), lag=hours(6))
+        Traceback (most recent call last):
+        windowing.errors.ConfigError: [CONFIG] lag=Duration(ms=21600000) needs timestamp=: ...
+        """
+        return config_of(length, slide, options, stacklevel=3)
+
+
+def config_of(length: Any, slide: Any, options: Mapping[str, Any], *, stacklevel: int = 2) -> WindowConfig:
+    """Do the work of `WindowConfig.of`; a warning points `stacklevel` frames up, to the line of the user."""
+    checks.refuse_unknown(options, {"length", "slide", *WindowOptions.__optional_keys__})
+    given = {option: value for option, value in options.items() if value is not None}
+    semantics = checks.choice(Semantics, given, "semantics", Semantics.LOSSLESS)
+    lateness = checks.choice(Lateness, given, "lateness", Lateness.WATERMARK)
+    held, step = checks.measures(length, slide, given)
+    checks.event_time(given)
+    checks.policies(given, slide, lateness is Lateness.WINDOW)
+    checks.aggregators(given)
+    if semantics is Semantics.STORM:
+        checks.storm(given, length, lateness is Lateness.WINDOW)
+    checks.mix(held, step, given, lateness is Lateness.WINDOW)
+    if "trigger" not in given:
+        checks.bounds(held, step)
+        gap = checks.gap(held, step)
+        if gap is not None:
+            warnings.warn(gap, SkippedTuplesWarning, stacklevel=stacklevel)
+    storm_repeats = semantics is Semantics.STORM and isinstance(held, Count) and isinstance(step, Duration)
+    aggregate = given.get("aggregate")
+    on_error = checks.choice(OnError, given, "on_error", OnError.RAISE)
+    checks.message_id(given, semantics is Semantics.STORM)
+    return WindowConfig(
+        length=held,
+        slide=step,
+        timestamp=given.get("timestamp"),
+        lag_ms=checks.span(given, "lag") or 0,
+        watermark_interval_ms=checks.span(given, "watermark_interval", positive=True) or 1000,
+        late_stream=checks.late_stream(given),
+        offset_ms=checks.offset(given, step),
+        lateness=lateness,
+        repeat=checks.repeat(given) or storm_repeats,
+        max_repeats=checks.max_repeats(given, storm_repeats),
+        source=checks.field(given, "source"),
+        idle_timeout_ms=checks.span(given, "idle_timeout", positive=True),
+        max_future_ms=checks.span(given, "max_future"),
+        key=checks.key(given),
+        key_ttl_ms=checks.key_ttl(given, held, step),
+        on_error=on_error,
+        on_invalid=checks.on_invalid(given),
+        semantics=semantics,
+        aggregate=dict(aggregate) if isinstance(aggregate, Mapping) else aggregate,
+        eviction=given.get("eviction"),
+        trigger=given.get("trigger"),
+        max_events_in_memory=checks.max_events_in_memory(given, semantics is Semantics.STORM, on_error.value),
+        message_id=checks.field(given, "message_id"),
+        recovery_timeout_ms=checks.span(given, "recovery_timeout", positive=True) or 30_000,
+        columnar=checks.columnar(given, semantics is Semantics.STORM, on_error.value, (held, step)),
+    )

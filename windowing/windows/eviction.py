@@ -1,0 +1,272 @@
+"""Eviction policies: which events a window holds, one event at a time, as Storm decides it.
+
+    a scan at reference time r      EXPIRE  PROCESS  PROCESS  KEEP      STOP
+    the queue, in arrival order     oldest ------------------ ts > r    not looked at
+
+EXPIRE takes an event out of the queue for good, PROCESS shows it in this window, KEEP leaves it for a later one, STOP
+ends the scan. The built-in policies follow Storm to the event, its losses included; the lossless engine only asks them
+for their `length()` and answers in ranges. A user's own policy has no `length` and is scanned. Here no policy reads a
+clock.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from windowing.windows.events import Event
+from windowing.windows.measures import Count, Duration
+
+__all__ = [
+    "Action",
+    "CountEvictionPolicy",
+    "EvictionContext",
+    "EvictionPolicy",
+    "TimeEvictionPolicy",
+    "WatermarkCountEvictionPolicy",
+    "WatermarkTimeEvictionPolicy",
+]
+
+
+_JAVA_INT_MAX = 2**31 - 1
+
+
+class Action(Enum):
+    """What a scan does with an event."""
+
+    EXPIRE = "expire"
+    PROCESS = "process"
+    KEEP = "keep"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionContext:
+    """What a trigger tells the eviction policy about the window that is due.
+
+    reference_time: end of the window, milliseconds. current_count: events in the queue with a timestamp <=
+    reference_time. sliding_count: the slide, in events. sliding_interval: the slide, in milliseconds. Source: Storm's
+    `DefaultEvictionContext`.
+    """
+
+    reference_time: int
+    current_count: int | None = None
+    sliding_count: int | None = None
+    sliding_interval: int | None = None
+
+
+def _saved(context: EvictionContext | None) -> dict[str, Any] | None:
+    return None if context is None else asdict(context)
+
+
+def _loaded(state: dict[str, Any] | None) -> EvictionContext | None:
+    return None if state is None else EvictionContext(**state)
+
+
+class EvictionPolicy(ABC):
+    """The per-event protocol. A user's own policy needs only `evict`; one with a memory also writes the state pair.
+
+    >>> class OnlyOdd(EvictionPolicy):
+    ...     def evict(self, event: Event) -> Action:
+    ...         return Action.PROCESS if event.get() % 2 else Action.EXPIRE
+    >>> OnlyOdd().evict(Event(4, 0))
+    <Action.EXPIRE: 'expire'>
+    """
+
+    _context: EvictionContext | None = None
+
+    @abstractmethod
+    def evict(self, event: Event) -> Action:
+        """Return what the running scan does with `event`; called in arrival order."""
+
+    def track(self, event: Event) -> None:  # noqa: B027 - optional
+        """Take note of `event`, a tuple or a WaterMarkEvent; called once, before any scan sees it."""
+
+    def get_context(self) -> EvictionContext | None:
+        """Return the context of the last window that was due, None before the first."""
+        return self._context
+
+    def set_context(self, context: EvictionContext) -> None:
+        """Take the context of the window that is due; called before its scan."""
+        self._context = context
+
+    def reset(self) -> None:  # noqa: B027 - optional
+        """Get ready to be asked about the same window again; called before each scan of an iterator window."""
+
+    def get_state(self) -> Any:
+        """Return all that the policy remembers, as plain data (None, numbers, strings, lists, dicts)."""
+        return _saved(self._context)
+
+    def restore_state(self, state: Any) -> None:
+        """Become the policy that `get_state` was asked of."""
+        self._context = _loaded(state)
+
+
+class CountEvictionPolicy(EvictionPolicy):
+    """Keeps the last `count` events by arrival.
+
+    Source: Storm's `CountEvictionPolicy`.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._length = Count(count)
+        self._threshold = count
+        self._current_count = 0
+
+    def length(self) -> Count:
+        """Return the window length."""
+        return self._length
+
+    def evict(self, event: Event) -> Action:
+        """EXPIRE as long as more than `count` events are held, else PROCESS."""
+        if self._current_count > self._threshold:
+            self._current_count -= 1
+            return Action.EXPIRE
+        return Action.PROCESS
+
+    def track(self, event: Event) -> None:
+        """Count every tuple."""
+        if not event.is_watermark:
+            self._current_count += 1
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the number of events held, and the context."""
+        return {"current_count": self._current_count, "context": _saved(self._context)}
+
+    def restore_state(self, state: Any) -> None:
+        """Take the number of events held, and the context."""
+        self._current_count = state["current_count"]
+        self._context = _loaded(state["context"])
+
+
+class TimeEvictionPolicy(EvictionPolicy):
+    """Holds events with a timestamp in `(reference - length_ms - delta_ms, reference]`.
+
+    delta_ms is Storm's correction for a timer that fires early or late: the time since the last firing, minus the
+    slide. The first firing takes everything (delta 2**31 - 1). Before the first firing the reference is the newest
+    timestamp tracked, where Storm reads the clock. Source: Storm's `TimeEvictionPolicy`.
+    """
+
+    def __init__(self, length_ms: int) -> None:
+        self._length = Duration(length_ms)
+        self._length_ms = length_ms
+        self._delta_ms = 0
+        self._newest_ms: int | None = None
+
+    def length(self) -> Duration:
+        """Return the window length."""
+        return self._length
+
+    def evict(self, event: Event) -> Action:
+        """EXPIRE what is older than the length, KEEP what is newer than the reference, else PROCESS."""
+        if self._context is not None:
+            reference = self._context.reference_time
+        else:
+            reference = event.timestamp if self._newest_ms is None else self._newest_ms
+        age = reference - event.timestamp
+        if age >= self._length_ms + self._delta_ms:
+            return Action.EXPIRE
+        return Action.KEEP if age < 0 else Action.PROCESS
+
+    def track(self, event: Event) -> None:
+        """Remember the newest timestamp: the clock, as far as a policy can know it."""
+        if self._newest_ms is None or event.timestamp > self._newest_ms:
+            self._newest_ms = event.timestamp
+
+    def set_context(self, context: EvictionContext) -> None:
+        """Take the context; one with a sliding interval comes from a timer, whose drift is then made good."""
+        previous, self._context = self._context, context
+        if context.sliding_interval is None:
+            return
+        if previous is None:
+            self._delta_ms = _JAVA_INT_MAX
+        else:
+            self._delta_ms = context.reference_time - previous.reference_time - context.sliding_interval
+
+    def get_state(self) -> dict[str, Any]:
+        """Return context, correction and newest timestamp (Storm keeps only the context, and loses the correction)."""
+        return {"context": _saved(self._context), "delta_ms": self._delta_ms, "newest_ms": self._newest_ms}
+
+    def restore_state(self, state: Any) -> None:
+        """Take context, correction and newest timestamp."""
+        self._context = _loaded(state["context"])
+        self._delta_ms = state["delta_ms"]
+        self._newest_ms = state["newest_ms"]
+
+
+class WatermarkCountEvictionPolicy(EvictionPolicy):
+    """Keeps the last `count` of the events with a timestamp <= reference.
+
+    It believes the count that the trigger gives it, and expires from the head of the queue whatever stands there; with
+    tuples out of order these are the wrong ones (defect D5, kept). Nothing expires before the first watermark. Source:
+    Storm's `WatermarkCountEvictionPolicy`.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._length = Count(count)
+        self._threshold = count
+        self._current_count = 0
+        self._processed = 0
+
+    def length(self) -> Count:
+        """Return the window length."""
+        return self._length
+
+    def evict(self, event: Event) -> Action:
+        """STOP before the first context; KEEP the future and what exceeds the count; else as CountEvictionPolicy."""
+        if self._context is None:
+            return Action.STOP
+        if event.timestamp > self._context.reference_time or self._processed >= self._current_count:
+            return Action.KEEP
+        if self._current_count > self._threshold:
+            self._current_count -= 1
+            return Action.EXPIRE
+        self._processed += 1
+        return Action.PROCESS
+
+    def set_context(self, context: EvictionContext) -> None:
+        """Take the number of events from a time slide; for a count slide it is what was shown last plus one slide."""
+        self._context = context
+        if context.current_count is not None:
+            self._current_count = context.current_count
+        else:
+            self._current_count = self._processed + (context.sliding_count or 0)
+        self._processed = 0
+
+    def reset(self) -> None:
+        """Forget what was shown of the running window."""
+        self._processed = 0
+
+    def get_state(self) -> dict[str, Any]:
+        """Return both counts and the context."""
+        return {
+            "current_count": self._current_count,
+            "processed": self._processed,
+            "context": _saved(self._context),
+        }
+
+    def restore_state(self, state: Any) -> None:
+        """Take both counts and the context."""
+        self._current_count = state["current_count"]
+        self._processed = state["processed"]
+        self._context = _loaded(state["context"])
+
+
+class WatermarkTimeEvictionPolicy(TimeEvictionPolicy):
+    """Holds events with a timestamp in `(reference - length_ms, reference]`.
+
+    An event more than `lag_ms` ahead of the reference ends the scan, and hides all that arrived after it (defects D2
+    and D3, kept). Nothing expires before the first watermark. Source: Storm's `WatermarkTimeEvictionPolicy`.
+    """
+
+    def __init__(self, length_ms: int, lag_ms: int | None = None) -> None:
+        super().__init__(length_ms)
+        self._lag_ms = _JAVA_INT_MAX if lag_ms is None else lag_ms
+
+    def evict(self, event: Event) -> Action:
+        """STOP before the first context and at an event beyond the lag, else as TimeEvictionPolicy."""
+        if self._context is None or event.timestamp - self._context.reference_time > self._lag_ms:
+            return Action.STOP
+        return super().evict(event)

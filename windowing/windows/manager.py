@@ -1,0 +1,599 @@
+"""Entries: how a machine of built-in windows is entered, whatever it keeps of its tuples.
+
+    add, add_batch        accept tuples                          (each machine's own)
+    advance(W), tick      a turn: W rises, what is due fires     _turn(since, until)
+    drain()               the end: all that is left fires        _end()
+
+Laws: those of WindowManager (manager.py). An entry changes the machine at once and returns its effects; one that raises half way,
+or is entered before its effects are taken, is what the guard is for (guard.py).
+
+KeyedMachine: what every machine with a built-in length and slide has in common, whatever it keeps of its tuples.
+
+    touched    keys with new tuples       --+
+                                            +-->  turn(W):  fire what is due, expire, note the key's next deadline
+    wake-ups   (deadline, key), sorted    --+     only keys that were touched, or whose deadline W has reached
+
+Laws: those of WindowManager (manager.py); and the cost of a turn follows the keys that have something to do, not all keys.
+What is kept of a key is a track; a subclass makes the tracks, and the windows of their firings.
+
+WindowManager: tuples in, windows out, without losing one.
+
+A micro-batch is: all its tuples in arrival order, then one watermark turn.
+
+    add 3, add 9, add 4      tumbling 5                 W = -inf: nothing fires, the queue is 3 4 9
+    advance(7)               W = 7, the end 5 passed    Activation (0, 5] holds 3 4, then Expired 3 4
+    drain()                  W = infinity               Activation (5, 10] holds 9, then Expired 9
+
+Laws
+- The machine decides, the driver acts: every entry returns an iterator of effects, in the order in which they are to be done.
+- Event time: windows are numbered and fired only in a turn that raises W, or in `drain`. A Count slide on processing time fires on
+  the add of its K-th tuple.
+- Firings of one turn come in (end or reference, first arrival of the key) order; expiries follow the turn's last firing.
+- accepted == shown + skipped + pending; each accepted tuple expires exactly once, after the last window that shows it.
+- The watermark never falls; a turn that does not raise it does nothing at all.
+
+Source: Storm's `WindowManager`; the semantics are those of docs/semantics.md, not Storm's (those are in storm.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from heapq import merge
+from itertools import chain, repeat
+from operator import itemgetter
+from typing import Any, ClassVar, Generic, TypeVar
+
+from sortedcontainers import SortedList
+
+from windowing.errors import ConfigError, SnapshotError, WindowingError, quote
+from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, mix_of
+from windowing.windows.config import Lateness, Semantics, WindowConfig
+from windowing.windows.events import Activation, Effect, Expired, TupleWindow
+from windowing.windows.guard import Guard, no_effects, one_for_each
+from windowing.windows.key_state import KeyState, KeyTrack, PayloadFold, Tally
+from windowing.windows.queue import ListBuffer, TupleBuffer
+
+__all__ = [
+    "KeyedMachine",
+    "StatefulWindowManager",
+    "WindowMachine",
+    "WindowManager",
+    "refuse_options",
+]
+
+
+_MACHINES = {
+    "semantics": "StormMachine",
+    "eviction": "PolicyWindowManager",
+    "trigger": "PolicyWindowManager",
+    "max_events_in_memory": "PagedWindowManager",
+}
+"""The machine that does what an option says."""
+
+
+def refuse_options(config: WindowConfig, machine: str, options: Iterable[str]) -> None:
+    """Raise ConfigError for an option of these that the definition has and that `machine` would not do."""
+    for option in options:
+        value = getattr(config, option)
+        if value is not None and value is not Semantics.LOSSLESS:
+            name = value.value if isinstance(value, Semantics) else value
+            raise ConfigError(
+                f"a {machine} does not do {option}={quote(name)}, a {_MACHINES[option]} does; make the machine by "
+                "machine_for(config) (windowing.windows.executor), which chooses it"
+            )
+
+
+class WindowMachine(ABC):
+    """What all machines of built-in lengths and slides have in common. Raises ConfigError for what another machine does."""
+
+    not_done: ClassVar[tuple[str, ...]] = tuple(_MACHINES)
+    """Options that are those of other machines."""
+
+    def __init__(self, config: WindowConfig) -> None:
+        self.config = config
+        self._tally = Tally()
+        self.watermark: int | None = None
+        self.closed = False
+        self.guard = Guard()
+        self._mix: WindowAssigner = mix_of(config)
+        refuse_options(config, type(self).__name__, self.not_done)
+
+    @abstractmethod
+    def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
+        """Yield what a turn from the watermark `since` to `until` does."""
+
+    @abstractmethod
+    def _end(self) -> Iterator[Effect]:
+        """Yield what the end of the input does."""
+
+    @abstractmethod
+    def _take_in(self) -> None:
+        """Take in what lies in the machine's inbox, where it has one (WindowManager.inbox)."""
+
+    @property
+    def tally(self) -> Tally:
+        """What became of the tuples."""
+        self._take_in()
+        return self._tally
+
+    def advance(self, watermark: int) -> Iterator[Effect]:
+        """Make a turn: raise W to `watermark` (nothing happens if that does not raise it) and fire what falls due.
+
+        Cost: O(log n) and what is handed over for each queue that has something due; other keys cost nothing.
+        """
+        self._open()
+        since = self.watermark
+        if since is not None and watermark <= since:
+            return no_effects()
+        self.watermark = watermark
+        return self.guard.run(self._turn(since, watermark))
+
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples."""
+        return self.advance(now_ms - 1)
+
+    def drain(self) -> Iterator[Effect]:
+        """Close the machine: fire what is left (the short last windows too), let everything expire. Idempotent."""
+        self.enter()
+        if self.closed:
+            return no_effects()
+        self.closed = True
+        return self.guard.run(self._end())
+
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed."""
+        self.guard.enter()
+        self._take_in()
+
+    def late_below(self) -> int | None:
+        """Return the bound below which a timestamp is late, None while nothing is."""
+        return self._mix.late_below(self.watermark)
+
+    def _open(self) -> None:
+        self.enter()
+        if self.closed:
+            raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
+
+
+# -- KeyedMachine ----------------------------------------------------------------------------------------------------------------
+
+
+SNAPSHOT_FORMAT = 1
+
+T = TypeVar("T", bound=KeyTrack)
+
+
+class KeyedMachine(WindowMachine, Generic[T]):
+    """The turns and the wake-ups of WindowManager and NumberPaneManager; see WindowManager for the laws."""
+
+    kind: ClassVar[str]
+    """The name of the machine in its snapshots."""
+
+    def __init__(self, config: WindowConfig) -> None:
+        super().__init__(config)
+        self._by_window = config.lateness is Lateness.WINDOW
+        self._keyed = config.key is not None
+        # A Count slide on processing time fires as tuples arrive; everything else waits for a turn.
+        self._stepping = (
+            self._mix if not config.event_time and isinstance(self._mix, CountCount | DurationCount) else None
+        )
+        self._sequence = 0
+        self.inbox: list[tuple[Any, int]] | None = None
+        """Where tuples (payload, timestamp) that are not late may be put in place of an `add`, while the machine is free; they are
+        taken in by the next entry, all at once. None where a tuple has a key, effects of its own, or can be refused."""
+        self._ordinal = 0
+        self._tracks: dict[Any, T] = {}
+        self._touched: dict[Any, T] = {}
+        self._by_ordinal: dict[int, T] = {}
+        self._wakeups: SortedList[tuple[int, int]] = SortedList()
+
+    # -- what a subclass says ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _track(self, key: Any, ordinal: int) -> T:
+        """Return the track of a new key."""
+
+    @abstractmethod
+    def _restored(self, data: dict[str, Any]) -> T:
+        """Return the track of a snapshot."""
+
+    @abstractmethod
+    def _window(self, track: T, firing: Firing) -> TupleWindow:
+        """Return the window of a firing, and move the track on: it is now the last fired one."""
+
+    @abstractmethod
+    def _tuples(self, track: T, low: int, high: int) -> Callable[[], Sequence[Any]] | None:
+        """Return what makes the sequence of the tuples at [low, high), which have just expired; None if they are not kept."""
+
+    # -- entries -------------------------------------------------------------------------------------------------------
+
+    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
+        """Accept one tuple that is not late. Cost: O(1) on event time; on processing time what falls due with it.
+
+        Not late means `timestamp >= late_below()`; it is the executor that asks, no machine does.
+        """
+        self._open()
+        try:
+            track = self._tracks.get(key)
+            if track is None:
+                track = self._new_track(key)
+            self._touched[key] = track
+            track.buffer.stage_one(timestamp, payload, self._sequence)
+        except BaseException:
+            self.guard.fail()
+            raise
+        self._sequence += 1
+        self._tally.accepted += 1
+        if self._stepping is None:
+            return no_effects()
+        return self.guard.run(effect for _, effect in self._steps(track, None))
+
+    def add_batch(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
+    ) -> Iterator[tuple[int, Effect]]:
+        """Accept tuples that are not late in arrival order; effects come with the position of the tuple that caused them.
+
+        Exactly what one `add` for each gives. Cost: list slices and one merge, no work per tuple without keys.
+        """
+        self._open()
+        one_for_each(payloads, timestamps=timestamps, keys=keys)
+        if not timestamps:
+            return no_effects()
+        touched: list[tuple[T, Sequence[int] | None]]
+        try:
+            if keys is None:
+                touched = [(self._stage(None, payloads, timestamps, self._sequence), None)]
+            else:
+                touched = self._stage_by_key(payloads, timestamps, keys)
+        except BaseException:
+            self.guard.fail()
+            raise
+        self._sequence += len(timestamps)
+        self._tally.accepted += len(timestamps)
+        if self._stepping is None:
+            return no_effects()
+        steps = [self._steps(track, positions) for track, positions in touched]
+        return self.guard.run(steps[0] if len(steps) == 1 else merge(*steps, key=_position), positions=True)
+
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples.
+
+        To a Count slide, which fires as tuples come, it only tells which keys are outlived.
+        """
+        if self._stepping is not None and self.config.key_ttl_ms is None:
+            self._open()
+            return no_effects()
+        return super().tick(now_ms)
+
+    def _take_in(self) -> None:
+        if self.inbox:
+            payloads, timestamps = zip(*self.inbox, strict=True)
+            self.inbox.clear()
+            self._stage(None, payloads, timestamps, self._sequence)
+            self._sequence += len(timestamps)
+            self._tally.accepted += len(timestamps)
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
+        tracks = self._due_tracks(until)
+        over = {track.ordinal for track in tracks if self._outlived(track, until)}
+        firings = [
+            chain(self._mix.due(track, since, until), self._mix.rest(track, until))
+            if track.ordinal in over
+            else self._mix.due(track, since, until)
+            for track in tracks
+        ]
+        yield from self._activations(tracks, firings)
+        for track in tracks:
+            end = track.buffer.end if track.ordinal in over else self._mix.horizon(track, until)
+            yield from self._expire(track, end)
+            track.trim()
+            if track.ordinal in over or (self._keyed and track.empty and not self._mix.keeps_keys):
+                self._forget(track)
+            else:
+                self._wake_later(track)
+
+    def _end(self) -> Iterator[Effect]:
+        tracks = list(self._tracks.values())
+        for track in tracks:
+            track.settle(self._by_window)
+        yield from self._activations(tracks, [self._mix.rest(track, self.watermark) for track in tracks])
+        for track in tracks:
+            yield from self._expire(track, track.buffer.end)
+        self._tracks.clear()
+        self._by_ordinal.clear()
+        self._touched.clear()
+        self._wakeups.clear()
+
+    def _activations(self, tracks: list[T], firings: list[Iterator[Firing]]) -> Iterator[Effect]:
+        if len(tracks) == 1:
+            track = tracks[0]
+            for firing in firings[0]:
+                yield self._activation(track, firing)
+            return
+        ordered = merge(
+            *(_with_track(track, each) for track, each in zip(tracks, firings, strict=True)), key=_firing_order
+        )
+        for track, firing in ordered:
+            yield self._activation(track, firing)
+
+    def _activation(self, track: T, firing: Firing) -> Activation:
+        return Activation(self._window(track, firing))
+
+    def _expire(self, track: T, horizon: int, spread: bool = False) -> Iterator[Expired]:
+        if horizon > track.horizon:
+            first = track.expire(horizon, self._tally)
+            yield Expired(horizon - first, self._tuples(track, first, horizon), track.key, spread)
+
+    def _steps(self, track: T, positions: Sequence[int] | None) -> Iterator[tuple[int, Effect]]:
+        """Yield what the newly staged tuples of `track` do as they arrive; `positions` are theirs in the batch."""
+        assert self._stepping is not None
+        before = track.buffer.end
+        track.settle(self._by_window)
+        for step in self._stepping.steps(track):
+            at = step.at - before
+            if step.firing is not None:
+                yield at if positions is None else positions[at], self._activation(track, step.firing)
+            if step.spread and positions is not None:
+                for horizon in range(track.horizon + 1, step.horizon + 1):
+                    for effect in self._expire(track, horizon):
+                        yield positions[horizon - 1 - before], effect
+                continue
+            for effect in self._expire(track, step.horizon, step.spread):
+                yield at if positions is None else positions[at], effect
+        track.trim()
+
+    # -- tracks --------------------------------------------------------------------------------------------------------
+
+    def _new_track(self, key: Any) -> T:
+        track = self._tracks[key] = self._track(key, self._ordinal)
+        self._by_ordinal[self._ordinal] = track
+        self._ordinal += 1
+        return track
+
+    def _stage(self, key: Any, payloads: Sequence[Any], timestamps: Sequence[int], sequence: int) -> T:
+        track = self._tracks.get(key) or self._new_track(key)
+        self._touched[key] = track
+        track.buffer.stage(timestamps, payloads, sequence)
+        return track
+
+    def _stage_by_key(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
+    ) -> list[tuple[T, Sequence[int] | None]]:
+        tracks, touched, sequence = self._tracks, self._touched, self._sequence
+        positions: dict[Any, list[int]] = {}
+        for position, key in enumerate(keys):
+            track = tracks.get(key)
+            if track is None:
+                track = self._new_track(key)
+            touched[key] = track
+            track.buffer.stage_one(timestamps[position], payloads[position], sequence + position)
+            if self._stepping is not None:
+                positions.setdefault(key, []).append(position)
+        return [(tracks[key], at) for key, at in positions.items()]
+
+    def _due_tracks(self, until: int) -> list[T]:
+        """Return the tracks that a turn has to look at, in order of first arrival, each settled."""
+        due = {track.ordinal: track for track in self._touched.values()}
+        self._touched.clear()
+        while self._wakeups and self._wakeups[0][0] <= until:
+            _, ordinal = self._wakeups.pop(0)
+            due[ordinal] = self._by_ordinal[ordinal]
+            due[ordinal].deadline = None
+        tracks = [due[ordinal] for ordinal in sorted(due)]
+        for track in tracks:
+            track.settle(self._by_window)
+        return tracks
+
+    def _wake_later(self, track: T) -> None:
+        deadline = self._mix.deadline(track, self.watermark)
+        if self.config.key_ttl_ms is not None and track.newest is not None:
+            gone = track.newest + self.config.key_ttl_ms
+            deadline = gone if deadline is None else min(deadline, gone)
+        if deadline == track.deadline:
+            return
+        if track.deadline is not None:
+            self._wakeups.remove((track.deadline, track.ordinal))
+        if deadline is not None:
+            self._wakeups.add((deadline, track.ordinal))
+        track.deadline = deadline
+
+    def _forget(self, track: T) -> None:
+        if track.deadline is not None:
+            self._wakeups.remove((track.deadline, track.ordinal))
+        del self._tracks[track.key], self._by_ordinal[track.ordinal]
+
+    def _outlived(self, track: T, watermark: int) -> bool:
+        ttl = self.config.key_ttl_ms
+        return ttl is not None and track.newest is not None and track.newest + ttl <= watermark
+
+    # -- for drivers -----------------------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the watermark at which the next turn has something to do, None if there is nothing to wait for.
+
+        Cost: O(log n) for each key that was added to since the last turn.
+        """
+        self._take_in()
+        for track in self._touched.values():
+            track.settle(self._by_window)
+            self._wake_later(track)
+        return self._wakeups[0][0] if self._wakeups else None
+
+    def snapshot(self, events: bool = True) -> dict[str, Any]:
+        """Return the machine as plain data; without `events`, all but the tuples (a driver stores those by `held_since`)."""
+        self.enter()
+        for track in self._tracks.values():
+            track.settle(self._by_window)
+        return {
+            "format": SNAPSHOT_FORMAT,
+            "machine": self.kind,
+            "watermark": self.watermark,
+            "closed": self.closed,
+            "sequence": self._sequence,
+            "ordinal": self._ordinal,
+            "tally": self.tally.snapshot(),
+            "tracks": [track.snapshot(events) for track in self._tracks.values()],
+        }
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the machine of `data`. Raises SnapshotError for another format; the machine is then unchanged."""
+        if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != self.kind:
+            raise SnapshotError(
+                f"a {self.kind} snapshot of format {SNAPSHOT_FORMAT} was wanted, got {data.get('machine')!r} of format "
+                f"{data.get('format')!r}; read it with the version of the library that wrote it"
+            )
+        self.watermark, self.closed = data["watermark"], data["closed"]
+        self._sequence, self._ordinal = data["sequence"], data["ordinal"]
+        self._tally.restore(data["tally"])
+        if self.inbox is not None:
+            self.inbox.clear()
+        tracks = [self._restored(each) for each in data["tracks"]]
+        self._tracks = {track.key: track for track in tracks}
+        self._by_ordinal = {track.ordinal: track for track in tracks}
+        self._touched.clear()
+        self._wakeups.clear()
+        # Every track is looked at in the next turn: deadlines are derived, so they are not stored.
+        self._touched.update(self._tracks)
+        self.guard.reset()
+
+    def check(self) -> None:
+        """Assert what "correct" means, for every key."""
+        tally = self.tally
+        # Each tuple is shown, skipped or pending; an expired one is no longer pending.
+        assert tally.pending >= 0
+        assert tally.shown + tally.skipped >= tally.expired
+        for key, track in self._tracks.items():
+            track.check()
+            assert track.key is key or track.key == key  # NaN is not equal to itself
+        # A queue that is not looked at in the next turn either waits for its deadline or has nothing to wait for.
+        waiting = set(self._wakeups)
+        assert waiting == {(t.deadline, t.ordinal) for t in self._tracks.values() if t.deadline is not None}
+        assert set(self._by_ordinal) == {track.ordinal for track in self._tracks.values()}
+
+
+def _with_track(track: T, firings: Iterator[Firing]) -> Iterator[tuple[T, Firing]]:
+    for firing in firings:
+        yield track, firing
+
+
+def _firing_order(item: tuple[T, Firing]) -> tuple[int, int]:
+    track, firing = item
+    return firing.reference, track.ordinal
+
+
+def _position(item: tuple[int, Effect]) -> int:
+    return item[0]
+
+
+# -- WindowManager ---------------------------------------------------------------------------------------------------------------
+
+
+class WindowManager(KeyedMachine[KeyState]):
+    """The windows of one task in lossless semantics, of all its keys if the definition has `key=`.
+
+    `sequenced=True` keeps arrival numbers, for a driver that stores the tuples itself (`held_since`, `load`). `fold` makes
+    `window.aggregate` from the list of a window's tuples.
+
+    >>> from windowing.windows.events import Activation
+    >>> from windowing.windows.measures import count
+    >>> manager = WindowManager(WindowConfig(length=count(2), slide=count(2), timestamp="ts"))
+    >>> list(manager.add_batch(["a", "b", "c"], [1, 2, 3]))
+    []
+    >>> [effect.window.get() for effect in manager.advance(3) if isinstance(effect, Activation)]
+    [['a', 'b']]
+
+    `add_batch` yields each effect with the position of the tuple that caused it, the other entries effects alone:
+
+    >>> by_arrival = WindowManager(WindowConfig(length=count(2), slide=count(2)))
+    >>> for position, effect in by_arrival.add_batch(["a", "b", "c"], [0, 0, 0]):
+    ...     print(position, effect.window.get() if isinstance(effect, Activation) else effect)
+    1 ['a', 'b']
+    1 Expired(count=2, key=None)
+    """
+
+    kind = "WindowManager"
+
+    def __init__(self, config: WindowConfig, *, sequenced: bool = False, fold: PayloadFold | None = None) -> None:
+        super().__init__(config)
+        self._sequenced = sequenced or self._by_window
+        self._fold = fold
+        if self._stepping is None and not self._keyed and type(self)._buffer is WindowManager._buffer:
+            self.inbox = []
+
+    def _track(self, key: Any, ordinal: int) -> KeyState:
+        return KeyState(key, ordinal, self._buffer(), self._sequence)
+
+    def _restored(self, data: dict[str, Any]) -> KeyState:
+        return KeyState.restored(data, self._buffer())
+
+    def _buffer(self) -> TupleBuffer:
+        """Return the queue of a new track."""
+        return ListBuffer(self._sequenced)
+
+    def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
+        return track.fire(firing, self._mix.length_ms, self._sequence, self._tally, self._fold)
+
+    def _tuples(self, track: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
+        return partial(track.buffer.slice, low, high)
+
+    # -- for drivers that store the tuples themselves ------------------------------------------------------------------
+
+    @property
+    def next_sequence(self) -> int:
+        """The arrival number of the next tuple, from 0."""
+        self._take_in()
+        return self._sequence
+
+    def held_since(self, sequence: int) -> Iterator[tuple[int, int, Any]]:
+        """Yield (sequence, timestamp, tuple) of every tuple that is held and arrived at `sequence` or later.
+
+        For a driver that stores tuples apart (`sequenced=True`): what is not yielded for 0 is needed no more. Between turns only.
+        """
+        self.enter()
+        for track in self._tracks.values():
+            track.settle(self._by_window)
+            yield from _listed(track.buffer).since(track.held_from, sequence)
+
+    def held(self) -> Iterator[tuple[Any, int, int, Any, bool]]:
+        """Yield (key, sequence, timestamp, tuple, whether it has expired) of all that is held, key by key in queue order.
+
+        What has expired is held while the next window may report it as expired. As `held_since`, between turns only.
+        """
+        self.enter()
+        for track in self._tracks.values():
+            track.settle(self._by_window)
+            expired = track.horizon - track.held_from
+            for number, entry in enumerate(_listed(track.buffer).since(track.held_from, 0)):
+                yield track.key, *entry, number < expired
+
+    def load(
+        self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
+    ) -> None:
+        """Give a machine restored from a snapshot without events its tuples back: exactly those `held_since(0)` had yielded."""
+        held: dict[Any, list[tuple[int, int, Any]]] = {}
+        for key, *entry in zip(
+            repeat(None) if keys is None else keys, timestamps, sequences, payloads, strict=keys is not None
+        ):
+            held.setdefault(key, []).append((entry[0], entry[1], entry[2]))
+        for key, entries in held.items():
+            entries.sort(key=itemgetter(0, 1))
+            ordered_at, numbers, tuples = zip(*entries, strict=True)
+            buffer = _listed(self._tracks[key].buffer)
+            buffer.load(ordered_at, tuples, numbers, buffer.base)
+
+
+def _listed(buffer: TupleBuffer) -> ListBuffer:
+    assert isinstance(buffer, ListBuffer), "a driver stores the tuples of list buffers only"
+    return buffer
+
+
+class StatefulWindowManager(WindowManager):
+    """The manager of bolts that keep state over their windows.
+
+    Storm's walks its windows by iterator and gives no new or expired tuples; in lossless semantics every window is lazy and has
+    both, so nothing is left to differ. Source: Storm's `StatefulWindowManager` (its own behaviour: `StormStatefulWindowManager`).
+    """

@@ -1,0 +1,159 @@
+"""Count and Duration: the two measures in which the length and the slide of a window are given.
+
+Source: `BaseWindowedBolt.Count` and `.Duration` of Storm. A Duration has no upper bound here (Storm stops at 24.8 days).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from windowing.errors import ConfigError, quote
+
+__all__ = [
+    "Count",
+    "Duration",
+    "Measure",
+    "as_duration_ms",
+    "as_measure",
+    "count",
+    "days",
+    "hours",
+    "millis",
+    "minutes",
+    "seconds",
+]
+
+
+_INFINITE = float("inf")
+_ROUNDING = 1e-15
+"""How far from a whole number of milliseconds a float may be, in parts of it: 1.001 * 1000 is 1000.9999999999999."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Count:
+    """A number of tuples, at least 1.
+
+    >>> Count(3)
+    Count(3)
+    """
+
+    value: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, int) or isinstance(self.value, bool):
+            raise ConfigError(f"a Count is a whole number of tuples, got {quote(self.value)}; write count(100)")
+        if self.value <= 0:
+            raise ConfigError(f"a Count must be positive, got {quote(self.value)}; the smallest window is count(1)")
+
+    def __repr__(self) -> str:
+        return f"Count({self.value})"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Duration:
+    """A span of time in whole milliseconds, zero or more (a length and a slide must be positive, a lag may be zero).
+
+    >>> Duration(ms=1500)
+    Duration(ms=1500)
+    """
+
+    ms: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ms, int) or isinstance(self.ms, bool):
+            raise ConfigError(f"a Duration is a whole number of milliseconds, got {quote(self.ms)}; write seconds(1.5)")
+        if self.ms < 0:
+            raise ConfigError(
+                f"a Duration cannot be negative, got {quote(self.ms)} ms; give the span itself, without a sign"
+            )
+
+    def __repr__(self) -> str:
+        return f"Duration(ms={self.ms})"
+
+
+Measure = Count | Duration
+
+
+def count(tuples: int) -> Count:
+    """Return a Count of `tuples`.
+
+    >>> count(100)
+    Count(100)
+    """
+    return Count(tuples)
+
+
+def _span(amount: float, unit_ms: int, unit: str) -> Duration:
+    if isinstance(amount, bool) or not isinstance(amount, int | float):
+        raise ConfigError(f"{unit}() takes a number, got {quote(amount)}; for example {unit}(10)")
+    if isinstance(amount, int):
+        return Duration(amount * unit_ms)
+    exact = amount * unit_ms
+    nearest = None if exact != exact or exact in (_INFINITE, -_INFINITE) else round(exact)
+    if nearest is None or abs(exact - nearest) > abs(exact) * _ROUNDING:
+        raise ConfigError(f"{unit}({amount!r}) is no whole number of milliseconds; windows are kept in milliseconds")
+    return Duration(nearest)
+
+
+def millis(amount: float) -> Duration:
+    """Return a Duration of `amount` milliseconds."""
+    return _span(amount, 1, "millis")
+
+
+def seconds(amount: float) -> Duration:
+    """Return a Duration of `amount` seconds.
+
+    >>> seconds(1.5), seconds(1.001)
+    (Duration(ms=1500), Duration(ms=1001))
+    """
+    return _span(amount, 1000, "seconds")
+
+
+def minutes(amount: float) -> Duration:
+    """Return a Duration of `amount` minutes."""
+    return _span(amount, 60_000, "minutes")
+
+
+def hours(amount: float) -> Duration:
+    """Return a Duration of `amount` hours."""
+    return _span(amount, 3_600_000, "hours")
+
+
+def days(amount: float) -> Duration:
+    """Return a Duration of `amount` days of 24 hours."""
+    return _span(amount, 86_400_000, "days")
+
+
+def as_measure(value: Count | Duration | timedelta, what: str) -> Measure:
+    """Return `value` as a positive Count or Duration; `what` ("length", "slide") is named in the error.
+
+    >>> as_measure(timedelta(seconds=2), "length")
+    Duration(ms=2000)
+    """
+    if isinstance(value, Count):
+        return value
+    if isinstance(value, Duration | timedelta):
+        ms = as_duration_ms(value, what)
+        if ms == 0:
+            raise ConfigError(
+                f"{what} must be positive, got Duration(0); for adjacent windows use tumbling(seconds(10))"
+            )
+        return Duration(ms)
+    raise ConfigError(
+        f"{what} is given in tuples or in time, got {quote(value)}; write count(100), seconds(10) or a timedelta"
+    )
+
+
+def as_duration_ms(value: Duration | timedelta, what: str) -> int:
+    """Return a Duration or timedelta in milliseconds (>= 0); `what` is named in the error."""
+    if isinstance(value, timedelta):
+        us = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
+        if us % 1000:
+            raise ConfigError(f"{what} is finer than a millisecond, got {value!r}; windows are kept in milliseconds")
+        if us < 0:
+            raise ConfigError(f"{what} cannot be negative, got {value!r}; give the span itself, without a sign")
+        return us // 1000
+    if isinstance(value, Duration):
+        return value.ms
+    raise ConfigError(f"{what} is a span of time, got {quote(value)}; write seconds(10), minutes(5) or a timedelta")

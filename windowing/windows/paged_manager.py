@@ -1,0 +1,564 @@
+"""PagedBuffer: the queue behind a window that is bigger than memory. Its tuples lie in pages, its windows are lazy.
+
+    position    0         1000      2000      3000    3400
+    pages       [  away  ][  away  ][resident][tail     |    staged
+                first, last, count of each are known       (fewer than a page, in memory)
+
+    settle      4 tuples behind the last: the tail grows; 2 before it: each goes into the one page that holds its time
+    get()       a sequence of positions; iterating it reads page after page, one at a time
+
+Laws
+- Everything that ListBuffer answers, in the same order: (timestamp, arrival), tuples that come into evicted pages included.
+- A search reads at most one page, and none whose ends answer it. Expiring whole pages reads none.
+- A sequence that was handed out is good until its lease ends: until the window's execute has returned, for expired tuples until
+  the next effect is taken. Then it raises, it never shows other tuples. Each iterator pins one page at a time.
+
+Source: Storm's `WindowState`, whose windows can only be iterated.
+
+PagedWindowManager: the WindowManager whose queues lie in pages, with at most `max_events_in_memory` tuples in memory.
+
+    max_events_in_memory    pages of all keys, least recently used out first   |   one page's worth of staged tuples
+
+Laws: those of WindowManager; the windows are the same, tuple by tuple. A snapshot names pages in the store instead of holding
+tuples: it is good as long as the store has them (see `committed`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate, chain, pairwise
+from operator import itemgetter
+from typing import Any, overload
+
+from windowing.errors import StaleWindowError
+from windowing.windows.assigners import Firing
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Effect, TupleWindow, WindowContent
+from windowing.windows.guard import Guard, no_effects
+from windowing.windows.key_state import KeyState
+from windowing.windows.manager import WindowManager
+from windowing.windows.pages import Page, PageCache, PageRows, PageStore
+
+__all__ = [
+    "Lease",
+    "PagedBuffer",
+    "PagedTuples",
+    "PagedWindowManager",
+    "page_tuples_for",
+]
+
+
+PageRun = tuple[int, int]
+"""Positions [low, high)."""
+
+
+class Lease:
+    """How long the sequences of one window are good, and which pages its iterators have pinned."""
+
+    __slots__ = ("_cache", "_pinned", "ended")
+
+    def __init__(self, cache: PageCache) -> None:
+        self._cache = cache
+        self._pinned: list[Page] = []
+        self.ended = False
+
+    def pin(self, page: Page) -> PageRows:
+        """Return the rows of a page, which stay until `unpin` or the end of the lease."""
+        rows = self._cache.pin(page)
+        self._pinned.append(page)
+        return rows
+
+    def unpin(self, page: Page) -> None:
+        """Let go of a page; ignored after the end of the lease."""
+        if not self.ended:
+            self._pinned.remove(page)
+            self._cache.unpin(page)
+
+    def end(self) -> None:
+        """Let go of everything; iterators that are left raise at their next page."""
+        self.ended = True
+        for page in self._pinned:
+            self._cache.unpin(page)
+        self._pinned.clear()
+
+
+class PagedTuples(Sequence[Any]):
+    """Tuples of a PagedBuffer by runs of positions: `len`, indices, slices and any number of iterations, a page at a time.
+
+    A slice without a step is lazy too. Raises StaleWindowError after the end of the lease; an iterator may give the rest of its
+    page before it does. Cost: an iteration reads each page once, an index at most one page.
+    """
+
+    __slots__ = ("_buffer", "_lease", "_runs", "_upto")
+
+    def __init__(self, buffer: PagedBuffer, runs: Iterable[PageRun], lease: Lease) -> None:
+        self._buffer = buffer
+        self._runs = [run for run in runs if run[0] < run[1]]
+        self._upto = list(accumulate(high - low for low, high in self._runs))
+        self._lease = lease
+
+    def __len__(self) -> int:
+        return self._upto[-1] if self._upto else 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self._buffer.read(self._runs, self._lease))
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return [self[each] for each in range(start, stop, step)]
+            return PagedTuples(self._buffer, self._between(start, stop), self._lease)
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError(f"tuple {index} of a window of {len(self)} tuples")
+        [run] = self._between(at, at + 1)
+        return next(chain.from_iterable(self._buffer.read([run], self._lease)))
+
+    def _between(self, start: int, stop: int) -> Iterator[PageRun]:
+        """Yield the runs of the items [start, stop)."""
+        number = bisect_right(self._upto, start)
+        while start < stop:
+            low, high = self._runs[number]
+            before = self._upto[number] - (high - low)
+            end = min(stop, self._upto[number])
+            yield low + start - before, low + end - before
+            start, number = end, number + 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str | bytes):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # equal to a list, so as little a key as a list
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tuples in pages>"
+
+
+class PagedBuffer:
+    """The Buffer of a window whose pages a PageCache holds; all keys of a task share the cache.
+
+    `page_tuples` is how many tuples a page is filled with; one that tuples come into out of order may grow to twice that, and
+    pages of a checkpoint stay as they are.
+    """
+
+    sequenced = True
+
+    def __init__(self, cache: PageCache, page_tuples: int) -> None:
+        self.base = 0
+        self.pages: list[Page] = []
+        self._cache = cache
+        self._page_tuples = page_tuples
+        self._starts: list[int] = []  # the position of each page's first tuple
+        self._lasts: list[int] = []  # the last timestamp of each page
+        self._end = 0
+        self._staged = PageRows([], [], [])
+        self._lease = Lease(cache)
+
+    def __len__(self) -> int:
+        return self._end - self.base + len(self._staged.timestamps)
+
+    @property
+    def end(self) -> int:
+        return self._end
+
+    @property
+    def staged(self) -> Sequence[int]:
+        return self._staged.timestamps
+
+    # -- writing ---------------------------------------------------------------------------------------------------------
+
+    def stage(self, timestamps: Sequence[int], payloads: Sequence[Any], first_sequence: int) -> None:
+        self._staged.timestamps.extend(timestamps)
+        self._staged.payloads.extend(payloads)
+        self._staged.sequences.extend(range(first_sequence, first_sequence + len(timestamps)))
+
+    def stage_one(self, timestamp: int, payload: Any, sequence: int) -> None:
+        self._staged.timestamps.append(timestamp)
+        self._staged.payloads.append(payload)
+        self._staged.sequences.append(sequence)
+
+    def settle(self) -> None:
+        """Merge what is staged. Cost: that of the pages which tuples come into, the tail and those of tuples out of order."""
+        staged = self._staged
+        if not staged.timestamps:
+            return
+        self.lend()
+        self._staged = PageRows([], [], [])
+        ordered = sorted(staged.timestamps)
+        if ordered != staged.timestamps:
+            # sorted() is stable, so equal timestamps keep their order of arrival.
+            pick = itemgetter(*sorted(range(len(ordered)), key=staged.timestamps.__getitem__))
+            staged = PageRows(ordered, list(pick(staged.payloads)), list(pick(staged.sequences)))
+        behind = bisect_left(ordered, self._lasts[-1]) if self._lasts else 0
+        if behind:
+            self._insert(_part(staged, 0, behind))
+        self._append(staged, behind)
+
+    def _append(self, rows: PageRows, at: int) -> None:
+        """Put the rows from the `at`-th on behind all others."""
+        while at < len(rows.timestamps):
+            room = self._page_tuples - self.pages[-1].count if self.pages else 0
+            if room > 0:
+                page, added = self.pages[-1], _part(rows, at, at + room)
+                self._cache.append(page, added)
+                self._lasts[-1] = page.last
+            else:
+                page, added = Page(), _part(rows, at, at + self._page_tuples)
+                self._cache.admit(page, added)
+                self._put(len(self.pages), page, self._end)
+            at += len(added.timestamps)
+            self._end = self._starts[-1] + page.count
+
+    def _insert(self, rows: PageRows) -> None:
+        """Put rows, all before the last timestamp, into the pages that hold their times."""
+        first = bisect_right(self._lasts, rows.timestamps[0])
+        at, number = 0, first
+        while at < len(rows.timestamps):
+            number = bisect_right(self._lasts, rows.timestamps[at], number)
+            page = self.pages[number]
+            upto = bisect_left(rows.timestamps, page.last, at)
+            self._cache.merge(page, _part(rows, at, upto))
+            at = upto
+            self._split(number)
+        # All behind the first page has moved.
+        counts = (page.count for page in self.pages[first:])
+        starts = list(accumulate(counts, initial=self._starts[first]))
+        self._end = starts.pop()
+        self._starts[first:] = starts
+
+    def _split(self, number: int) -> None:
+        """Cut a page that holds more than twice what it should into pages that do not."""
+        page = self.pages[number]
+        if page.count <= 2 * self._page_tuples:
+            return
+        rest = self._cache.cut(page, self._page_tuples)
+        self._lasts[number] = page.last
+        for at in range(0, len(rest.timestamps), self._page_tuples):
+            number += 1
+            page = Page()
+            self._cache.admit(page, _part(rest, at, at + self._page_tuples))
+            self._put(number, page, 0)
+
+    def _put(self, number: int, page: Page, start: int) -> None:
+        self.pages.insert(number, page)
+        self._starts.insert(number, start)
+        self._lasts.insert(number, page.last)
+
+    def trim(self, position: int) -> None:
+        """Drop the pages that end before `position`. Cost: O(1) a page dropped, none is read."""
+        self.lend()
+        gone = len(self.pages) if position >= self._end else bisect_right(self._starts, position) - 1
+        if gone <= 0:
+            return
+        self._cache.discard(self.pages[:gone])
+        del self.pages[:gone], self._starts[:gone], self._lasts[:gone]
+        self.base = self._starts[0] if self.pages else self._end
+
+    # -- searching -------------------------------------------------------------------------------------------------------
+
+    def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
+        low, high = max(low, self.base), self._end if high is None else high
+        number = bisect_right(self._lasts, timestamp)
+        if number == len(self.pages):
+            return max(low, high)
+        page, start = self.pages[number], self._starts[number]
+        if timestamp < page.first or start >= high or start + page.count <= low:
+            found = start
+        else:
+            found = start + bisect_right(self._cache.rows(page).timestamps, timestamp)
+        return max(low, min(found, high))
+
+    def timestamp_at(self, position: int) -> int:
+        number = bisect_right(self._starts, position) - 1
+        page, at = self.pages[number], position - self._starts[number]
+        if at == 0:
+            return page.first
+        return page.last if at == page.count - 1 else self._cache.rows(page).timestamps[at]
+
+    # -- handing out -----------------------------------------------------------------------------------------------------
+
+    def lend(self) -> Lease:
+        """End what was handed out so far; return the lease of what is handed out from now on."""
+        self._lease.end()
+        self._lease = Lease(self._cache)
+        return self._lease
+
+    def slice(self, low: int, high: int, lease: Lease | None = None) -> PagedTuples:
+        return PagedTuples(self, [(low, high)], lease or self._lease)
+
+    def came_after(self, low: int, high: int, sequence: int, all_from: int) -> PagedTuples:
+        border = max(min(all_from, high), low)
+        return PagedTuples(self, [*self._picked(low, border, sequence, True), (border, high)], self._lease)
+
+    def came_before(self, low: int, high: int, sequence: int) -> PagedTuples:
+        return PagedTuples(self, self._picked(low, high, sequence, False), self._lease)
+
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        return sum(end - start for start, end in self._picked(low, high, sequence, True))
+
+    def _picked(self, low: int, high: int, sequence: int, after: bool) -> Iterator[PageRun]:
+        """Yield the runs of [low, high) that arrived at `sequence` or later (or before). Reads only pages that hold both."""
+        low = max(low, self.base)
+        while low < high:
+            number = bisect_right(self._starts, low) - 1
+            page, start = self.pages[number], self._starts[number]
+            end = min(start + page.count, high)
+            if page.newest < sequence or page.oldest >= sequence:
+                if (page.oldest >= sequence) is after:
+                    yield low, end
+            else:
+                numbers = self._cache.rows(page).sequences[low - start : end - start]
+                yield from _runs_of([(each >= sequence) is after for each in numbers], low)
+            low = end
+
+    def read(self, runs: Iterable[PageRun], lease: Lease) -> Iterator[list[Any]]:
+        """Yield the tuples of the runs as lists, one a page, each page pinned while its list is used."""
+        for low, high in runs:
+            while low < high:
+                if lease.ended or low < self.base:
+                    raise StaleWindowError(
+                        "the tuples of a window were read after its execute had returned, or expired ones after the next "
+                        "effect was taken; copy what you need while it runs: list(window.get())"
+                    )
+                number = bisect_right(self._starts, low) - 1
+                page, start = self.pages[number], self._starts[number]
+                end = min(start + page.count, high)
+                payloads = lease.pin(page).payloads
+                try:
+                    yield payloads if end - low == page.count else payloads[low - start : end - start]
+                finally:
+                    lease.unpin(page)
+                low = end
+
+    # -- storing ---------------------------------------------------------------------------------------------------------
+
+    def dump(self, position: int) -> dict[str, Any]:
+        """Return which pages hold what is not yet trimmed; they have been flushed. Cost: O(pages)."""
+        return {"start": self.base, "pages": [page.plain() for page in self.pages]}
+
+    def fill(self, data: dict[str, Any]) -> None:
+        """Become the buffer of a checkpoint. Cost: O(pages), none is read."""
+        self.base = data["start"]
+        self.pages = [Page.of(each) for each in data["pages"]]
+        starts = list(accumulate((page.count for page in self.pages), initial=self.base))
+        self._end = starts.pop()
+        self._starts = starts
+        self._lasts = [page.last for page in self.pages]
+
+    def check(self) -> None:
+        """Assert what "correct" means, without reading a page."""
+        for page in self.pages:
+            page.check()
+        # The pages are side by side, in order of time.
+        assert self._lasts == [page.last for page in self.pages]
+        assert [*self._starts, self._end] == list(accumulate((page.count for page in self.pages), initial=self.base))
+        assert all(one.last <= two.first for one, two in pairwise(self.pages))
+        assert len(set(map(len, self._staged))) == 1
+
+
+def _part(rows: PageRows, start: int, stop: int) -> PageRows:
+    return PageRows(rows.timestamps[start:stop], rows.payloads[start:stop], rows.sequences[start:stop])
+
+
+def _runs_of(chosen: list[bool], first: int) -> Iterator[PageRun]:
+    """Yield the runs of True, the first item being position `first`."""
+    edges = [at for at, (one, two) in enumerate(pairwise([False, *chosen, False])) if one is not two]
+    return zip((first + at for at in edges[::2]), (first + at for at in edges[1::2]), strict=True)
+
+
+# -- PagedWindowManager ----------------------------------------------------------------------------------------------------------
+
+
+PAGE_TUPLES = 1_000
+PAGES_IN_MEMORY = 10
+
+
+def page_tuples_for(max_events: int) -> int:
+    """Return how many tuples make a page: 1,000, or fewer where not ten of those would fit.
+
+    >>> page_tuples_for(50_000), page_tuples_for(2_000)
+    (1000, 200)
+    """
+    return max(1, min(PAGE_TUPLES, max_events // PAGES_IN_MEMORY))
+
+
+class _PagedWindow(TupleWindow):
+    """A window whose tuples come out of pages until it is invalidated."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(
+        self, content: WindowContent, start_timestamp: int | None, end_timestamp: int, key: Any, *, lease: Lease
+    ) -> None:
+        super().__init__(content, start_timestamp, end_timestamp, key)
+        self._lease = lease
+
+    def invalidate(self) -> None:
+        super().invalidate()
+        self._lease.end()
+
+
+class PagedWindowManager(WindowManager):
+    """The windows of one task that need not fit into memory; the pages that do not are in `store`.
+
+    `max_events`, in tuples, defaults to the definition's `max_events_in_memory`; `page_tuples` is there for tests. What the store
+    raises (a full disk, a damaged page) comes out of the entry, and the machine is then spent.
+    """
+
+    kind = "PagedWindowManager"
+
+    not_done = ("semantics", "eviction", "trigger")
+
+    def __init__(
+        self, config: WindowConfig, store: PageStore, *, max_events: int | None = None, page_tuples: int | None = None
+    ) -> None:
+        super().__init__(config, sequenced=True)
+        limit = max_events or config.max_events_in_memory
+        assert limit is not None, "the limit stands in the definition, or is given"
+        self._page_tuples = page_tuples or page_tuples_for(limit)
+        self.cache = PageCache(store, max(limit - self._page_tuples, 1))
+        self._unsettled: dict[Any, KeyState] = {}
+        self._staged = 0
+
+    @property
+    def resident(self) -> int:
+        """How many tuples are in memory now, staged ones included."""
+        return self.cache.resident + self._staged
+
+    def _buffer(self) -> PagedBuffer:
+        return PagedBuffer(self.cache, self._page_tuples)
+
+    # -- tuples ----------------------------------------------------------------------------------------------------------
+
+    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
+        effects = super().add(payload, timestamp, key)
+        if self._stepping is None:
+            self._note(1, [key])
+        return effects
+
+    def add_batch(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
+    ) -> Iterator[tuple[int, Effect]]:
+        if self._stepping is not None:
+            return super().add_batch(payloads, timestamps, keys)
+        self._open()
+        for start in range(0, len(timestamps), self._page_tuples):
+            part = slice(start, start + self._page_tuples)
+            of = None if keys is None else keys[part]
+            super().add_batch(payloads[part], timestamps[part], of)
+            self._note(len(timestamps[part]), [None] if of is None else of)
+        return no_effects()
+
+    def _note(self, tuples: int, keys: Sequence[Any]) -> None:
+        """Bring what was staged into pages as soon as it would fill one."""
+        self._staged += tuples
+        for key in keys:
+            self._unsettled[key] = self._tracks[key]
+        if self._staged >= self._page_tuples:
+            with _spent_on_error(self.guard):
+                for track in self._unsettled.values():
+                    track.settle(self._by_window)
+            self._settled()
+
+    def _settled(self) -> None:
+        self._unsettled.clear()
+        self._staged = 0
+
+    def _due_tracks(self, until: int) -> list[KeyState]:
+        due = super()._due_tracks(until)
+        self._settled()  # what is staged was touched, and what was touched is due
+        return due
+
+    def next_deadline_ms(self) -> int | None:
+        deadline = super().next_deadline_ms()
+        self._settled()
+        return deadline
+
+    # -- windows ---------------------------------------------------------------------------------------------------------
+
+    def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
+        make = partial(_PagedWindow, lease=_paged(track).lend())
+        return track.fire(firing, self._mix.length_ms, self._sequence, self._tally, make=make)
+
+    def _tuples(self, track: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
+        buffer = _paged(track)
+        return partial(buffer.slice, low, high, buffer.lend())
+
+    def _forget(self, track: KeyState) -> None:
+        super()._forget(track)
+        _clear(track)
+
+    def _end(self) -> Iterator[Effect]:
+        tracks = list(self._tracks.values())
+        yield from super()._end()
+        for track in tracks:
+            _clear(track)
+        self._settled()
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------------
+
+    def snapshot(self, events: bool = True) -> dict[str, Any]:
+        """Return the machine as plain data that names pages, after every page of it was made durable in the store.
+
+        Cost: O(tuples that came since the last one), and six numbers a page. `events=False` leaves the pages out.
+        """
+        self.enter()
+        with _spent_on_error(self.guard):
+            for track in self._tracks.values():
+                track.settle(self._by_window)
+            self._settled()
+            self.cache.flush()
+        data = super().snapshot(events)
+        data["cache"] = self.cache.prepared(self._pages())
+        return data
+
+    def committed(self) -> None:
+        """Take note that the last snapshot is what a restart will begin with: pages that it does not name are deleted."""
+        self.cache.committed()
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the machine of `data`, and delete all pages that it does not name. Cost: O(pages), none is read.
+
+        Raises SnapshotError for another format (nothing has changed then), CorruptStateError if a page is missing.
+        """
+        super().restore(data)
+        with _spent_on_error(self.guard):
+            self.cache.restore(data["cache"], [page.id for page in self._pages() if page.id is not None])
+        self._settled()
+
+    def _pages(self) -> list[Page]:
+        return [page for track in self._tracks.values() for page in _paged(track).pages]
+
+    def check(self) -> None:
+        """Assert what "correct" means, for every key and the cache."""
+        super().check()
+        self.cache.check(self._pages())
+        assert self._staged == sum(len(track.buffer.staged) for track in self._tracks.values())
+        assert self._staged < self._page_tuples
+
+
+@contextmanager
+def _spent_on_error(guard: Guard) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        guard.fail()
+        raise
+
+
+def _paged(track: KeyState) -> PagedBuffer:
+    assert isinstance(track.buffer, PagedBuffer)
+    return track.buffer
+
+
+def _clear(track: KeyState) -> None:
+    track.buffer.trim(track.buffer.end)

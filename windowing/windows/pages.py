@@ -1,0 +1,366 @@
+"""Pages of tuples, of which a bounded number lies in memory: the rest is in a PageStore.
+
+    changed --write--> stored as n        an eviction, or a flush before a checkpoint
+    stored as n --a tuple comes--> changed: n names an older version, and goes when no checkpoint needs it
+    resident --evict--> away --rows()--> resident        least recently used first; a page that is being read is pinned
+
+Laws
+- A stored page never changes: a page that did is written under a new id, and ids only grow.
+- resident <= max(limit, pinned), where the one page in use counts as pinned. `peak` is the largest value there ever was.
+- A page that the last committed checkpoint names is dropped from the store only when a later one, which does not, is committed.
+- Nothing is read to be thrown away: dropping pages does not touch their rows.
+
+Source: Storm's `WindowState` and `SimpleWindowPartitionCache`, which evicts the newest unpinned partition first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
+
+from windowing.errors import CorruptStateError
+
+__all__ = [
+    "CheckpointedPages",
+    "Page",
+    "PageCache",
+    "PageRows",
+    "PageStore",
+]
+
+
+_SWEEP_AT = 64
+
+
+class PageRows(NamedTuple):
+    """The tuples of one page in (timestamp, arrival) order, as parallel lists; `sequences` are their arrival numbers."""
+
+    timestamps: list[int]
+    payloads: list[Any]
+    sequences: list[int]
+
+
+class PageStore(Protocol):
+    """Where pages lie that are not in memory. One task writes it. Whatever cannot be read is an error that names the page."""
+
+    def write(self, page_id: int, rows: PageRows) -> None:
+        """Store a page under an id that is not in use; durable at the next `flush`. The lists stay the caller's."""
+
+    def read(self, page_id: int) -> PageRows:
+        """Return a page as it was written, in lists of its own. Raises CorruptStateError if it is damaged or missing."""
+
+    def drop(self, page_ids: Collection[int]) -> None:
+        """Forget pages; ids that are not there are ignored."""
+
+    def flush(self) -> None:
+        """Make all that was written durable."""
+
+    def ids(self) -> Iterable[int]:
+        """Return the ids of all pages, garbage of a run that was killed included."""
+
+
+class CheckpointedPages(PageStore, Protocol):
+    """A PageStore that keeps the manifests of its task's checkpoints too: one that is committed, one that is prepared.
+
+    task_ids: by component, the ids of the tasks that a topology's tuples come from; not stored, for they are those of now.
+    """
+
+    name: str
+    task_ids: Mapping[str, range]
+
+    def prepare(self, txid: int, manifest: Any) -> None:
+        """Keep a manifest beside the committed one; durable on return."""
+
+    def commit(self, txid: int) -> None:
+        """Make the manifest that was prepared the one that counts; durable on return, idempotent."""
+
+    def rollback(self) -> None:
+        """Forget the manifest that was prepared, if there is one."""
+
+    def committed(self) -> tuple[int, Any] | None:
+        """Return (txid, manifest) of the committed checkpoint, None before the first."""
+
+    def close(self) -> None:
+        """Let go of the store; what was not flushed is gone."""
+
+
+class Page:
+    """What is known of a page while its rows are away; `rows` is None then.
+
+    `first`, `last` are its smallest and largest timestamps, `oldest`, `newest` its smallest and largest sequence numbers. `id`
+    is None until it is stored, `changed` says that what is stored is not what it holds, `named` that a checkpoint names `id`.
+    """
+
+    __slots__ = ("changed", "count", "first", "id", "last", "named", "newest", "oldest", "pins", "rows")
+
+    def __init__(self) -> None:
+        self.id: int | None = None
+        self.rows: PageRows | None = None
+        self.count = 0
+        self.first = self.last = self.oldest = self.newest = 0
+        self.changed = False
+        self.named = False
+        self.pins = 0
+
+    def plain(self) -> list[int]:
+        """Return the page as a checkpoint names it."""
+        assert self.id is not None
+        assert not self.changed
+        return [self.id, self.count, self.first, self.last, self.oldest, self.newest]
+
+    @classmethod
+    def of(cls, data: Iterable[int]) -> Page:
+        """Return the page of `plain`; its rows are away."""
+        page = cls()
+        page.id, page.count, page.first, page.last, page.oldest, page.newest = data
+        page.named = True
+        return page
+
+    def extend(self, added: PageRows) -> None:
+        """Append tuples that are in order, to rows that are in memory. Cost: O(added)."""
+        assert self.rows is not None
+        oldest, newest = min(added.sequences), max(added.sequences)
+        if self.count:
+            oldest, newest = min(oldest, self.oldest), max(newest, self.newest)
+        for held, more in zip(self.rows, added, strict=True):
+            held.extend(more)
+        self.describe(oldest, newest)
+
+    def describe(self, oldest: int, newest: int) -> None:
+        """Take note that the rows have changed, given their smallest and largest sequence number."""
+        assert self.rows is not None
+        timestamps = self.rows.timestamps
+        self.count, self.first, self.last = len(timestamps), timestamps[0], timestamps[-1]
+        self.oldest, self.newest = oldest, newest
+        self.changed = True
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        assert self.count > 0
+        assert self.first <= self.last
+        assert self.oldest <= self.newest
+        # What is not in memory is stored as it is.
+        assert self.rows is not None or (self.id is not None and not self.changed)
+        assert self.pins == 0 or self.rows is not None
+        if self.rows is not None:
+            timestamps, payloads, sequences = self.rows
+            assert len(timestamps) == len(payloads) == len(sequences) == self.count
+            keys = list(zip(timestamps, sequences, strict=True))
+            assert keys == sorted(keys)
+            assert (timestamps[0], timestamps[-1]) == (self.first, self.last)
+            assert (min(sequences), max(sequences)) == (self.oldest, self.newest)
+
+
+class PageCache:
+    """The pages of one task, of all its keys: which lie in memory, and what becomes garbage in the store.
+
+    `limit` is in tuples. `reads` and `writes` count pages.
+    """
+
+    def __init__(self, store: PageStore, limit: int) -> None:
+        self.store = store
+        self.limit = limit
+        self.resident = 0
+        self.peak = 0
+        self.pinned = 0
+        self.reads = 0
+        self.writes = 0
+        self._next_id = 0
+        self._recent: dict[Page, None] = {}  # resident pages, the least recently used first
+        self._loose: list[int] = []  # stored, replaced, and in no checkpoint
+        self._replaced: list[int] = []  # named by a checkpoint, and replaced since the last one was prepared
+        self._condemned: list[int] = []  # named by an older checkpoint than the one that was prepared last
+
+    # -- rows ------------------------------------------------------------------------------------------------------------
+
+    def rows(self, page: Page) -> PageRows:
+        """Return the rows of a page, from the store if they are away. They are good until the next call of anything here."""
+        recent = self._recent
+        if page.rows is not None:
+            del recent[page]
+            recent[page] = None
+            return page.rows
+        assert page.id is not None
+        self.make_room(page.count)
+        rows = self.store.read(page.id)
+        if not len(rows.timestamps) == len(rows.payloads) == len(rows.sequences) == page.count:
+            raise CorruptStateError(
+                f"page {page.id} has {len(rows.timestamps)} tuples, wanted {page.count}; restore the store and its "
+                "checkpoint from one copy, nothing was reset"
+            )
+        self.reads += 1
+        page.rows = rows
+        self._enter(page, page.count)
+        return rows
+
+    def admit(self, page: Page, rows: PageRows) -> None:
+        """Take rows as those of a new page; the lists are the page's own from now on."""
+        self.make_room(len(rows.timestamps))
+        page.rows = rows
+        page.describe(min(rows.sequences), max(rows.sequences))
+        self._enter(page, page.count)
+
+    def append(self, page: Page, added: PageRows) -> None:
+        """Add tuples behind those of a page."""
+        self.rows(page)
+        self.make_room(len(added.timestamps), keep=page)
+        page.extend(added)
+        self._count(len(added.timestamps))
+
+    def merge(self, page: Page, added: PageRows) -> None:
+        """Add tuples to a page, each in its place; they came after all that it holds. Cost: O(page), it is read if it is away."""
+        rows = self.rows(page)
+        self.make_room(len(added.timestamps), keep=page)
+        order = sorted(range(page.count + len(added.timestamps)), key=(rows.timestamps + added.timestamps).__getitem__)
+        pick = itemgetter(*order)
+        page.rows = PageRows(*(list(pick(held + more)) for held, more in zip(rows, added, strict=True)))
+        page.describe(min(page.oldest, *added.sequences), max(page.newest, *added.sequences))
+        self._count(len(added.timestamps))
+
+    def cut(self, page: Page, at: int) -> PageRows:
+        """Take the tuples from the `at`-th on out of a page that is in memory, and return them."""
+        assert page.rows is not None
+        taken = PageRows(*(held[at:] for held in page.rows))
+        for held in page.rows:
+            del held[at:]
+        page.describe(min(page.rows.sequences), max(page.rows.sequences))
+        self._count(-len(taken.timestamps))
+        return taken
+
+    def make_room(self, tuples: int, keep: Page | None = None) -> None:
+        """Evict until `tuples` more fit, or only pages are left that are being read. Cost: O(pages that are pinned or evicted)."""
+        while self.resident + tuples > self.limit:
+            page = next((each for each in self._recent if not each.pins and each is not keep), None)
+            if page is None:
+                return
+            self._evict(page)
+
+    def _evict(self, page: Page) -> None:
+        self._write(page)
+        page.rows = None
+        del self._recent[page]
+        self._count(-page.count)
+
+    def _enter(self, page: Page, tuples: int) -> None:
+        self._recent[page] = None
+        self._count(tuples)
+
+    def _count(self, tuples: int) -> None:
+        self.resident += tuples
+        if self.resident > self.peak:
+            self.peak = self.resident
+
+    def pin(self, page: Page) -> PageRows:
+        """Return the rows of a page, which stay until `unpin`."""
+        rows = self.rows(page)
+        if not page.pins:
+            self.pinned += page.count
+        page.pins += 1
+        return rows
+
+    def unpin(self, page: Page) -> None:
+        """Let a page go that was pinned; ignored if it was dropped since."""
+        if page.pins:
+            page.pins -= 1
+            if not page.pins:
+                self.pinned -= page.count
+                self.make_room(0)
+
+    # -- the store -------------------------------------------------------------------------------------------------------
+
+    def _write(self, page: Page) -> None:
+        if not page.changed:
+            return
+        assert page.rows is not None
+        replaced, page_id = page.id, self._next_id
+        self.store.write(page_id, page.rows)
+        self._next_id += 1
+        self.writes += 1
+        page.id, page.changed, named, page.named = page_id, False, page.named, False
+        if replaced is not None:
+            self._release(replaced, named)
+
+    def _release(self, page_id: int, named: bool) -> None:
+        (self._replaced if named else self._loose).append(page_id)
+        if len(self._loose) >= _SWEEP_AT:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        if self._loose:
+            self.store.drop(self._loose)
+            self._loose = []
+
+    def discard(self, pages: Iterable[Page]) -> None:
+        """Forget pages, whoever reads them. Cost: O(1) a page, nothing is read."""
+        for page in pages:
+            if page.pins:
+                page.pins = 0
+                self.pinned -= page.count
+            if page.rows is not None:
+                page.rows = None
+                del self._recent[page]
+                self._count(-page.count)
+            if page.id is not None:
+                self._release(page.id, page.named)
+
+    def flush(self) -> None:
+        """Write every page that has changed and make the store durable; all pages stay where they are. Cost: O(resident)."""
+        for page in self._recent:
+            self._write(page)
+        self._sweep()
+        self.store.flush()
+
+    def prepared(self, pages: Iterable[Page]) -> dict[str, int]:
+        """Take note that a checkpoint names these pages, all of the task's; return what it needs to know of the cache."""
+        for page in pages:
+            page.named = True
+        self._condemned += self._replaced
+        self._replaced = []
+        return {"next_id": self._next_id}
+
+    def committed(self) -> None:
+        """Drop what the checkpoint that was prepared last, and is committed now, does not name."""
+        if self._condemned:
+            self.store.drop(self._condemned)
+            self._condemned = []
+        self.store.flush()
+
+    def restore(self, data: dict[str, int] | None, named: Collection[int]) -> None:
+        """Begin with the pages of a checkpoint, none with None; all others are garbage. Nothing is read.
+
+        Raises CorruptStateError if one of them is missing; nothing is dropped then.
+        """
+        held = set(self.store.ids())
+        missing = sorted(set(named) - held)
+        if missing:
+            raise CorruptStateError(
+                f"page {missing[0]} is missing from the store, and so are {len(missing) - 1} others that the checkpoint names; "
+                "restore the store and its checkpoint from one copy, nothing was reset"
+            )
+        self.store.drop(held - set(named))
+        self.store.flush()
+        for page in self._recent:  # an iterator of before may still let go of one
+            page.rows, page.pins = None, 0
+        self.resident = self.pinned = 0
+        self._next_id = 0 if data is None else data["next_id"]
+        self._recent.clear()
+        self._loose, self._replaced, self._condemned = [], [], []
+
+    def check(self, pages: Collection[Page]) -> None:
+        """Assert what "correct" means; `pages` are all of the task's. Cost: O(pages and resident tuples)."""
+        for page in pages:
+            page.check()
+        resident = [page for page in pages if page.rows is not None]
+        # The order of use knows the resident pages, each once, and the counters are their sums.
+        assert set(self._recent) == set(resident)
+        assert self.resident == sum(page.count for page in resident)
+        assert self.pinned == sum(page.count for page in resident if page.pins)
+        # The bound.
+        biggest = max((page.count for page in resident), default=0)
+        assert self.resident <= max(self.limit, self.pinned + biggest)
+        # Every stored page is in the store, once.
+        stored = [page.id for page in pages if page.id is not None]
+        assert len(stored) == len(set(stored))
+        assert set(stored) | set(self._replaced) | set(self._condemned) <= set(self.store.ids())
+        assert all(each < self._next_id for each in stored)

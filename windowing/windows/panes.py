@@ -1,0 +1,715 @@
+"""What the two machines of panes have in common: their windows, and which snapshots they refuse.
+
+NumberPanes: the queue of NumberPaneManager, a buffer that holds partials in place of the tuples.
+
+    numbers     1  2  |  3  4  |  5  ?  |        pane = 2 tuples
+                 [9]      [4]     5 waits as (timestamp, value) for its number
+
+Laws: positions are those of the tuples, as in every Buffer, so a mix asks a queue of panes as it asks one of tuples; all that
+happens at the border of a window happens at the border of a pane.
+
+NumberPaneManager: count windows that keep no tuples, only what the bolt's `aggregate=` makes of them.
+
+    length 6, slide 4            pane = 2 = gcd(6, 4)
+    numbers    | 1  2 | 3  4 | 5  6 | 7  8 |             a partial each
+    windows    [- up to 4 ---]
+                      [------ up to 8 -----]
+
+Every window begins and ends where a pane does. A pane is a run of numbers; a tuple waits as (timestamp, value) until it has its
+number. (Windows of time: panes.py.)
+
+Laws: firings, expiries and tally are those of WindowManager on the same tuples; what no window can hold is counted and never
+added; resumed from a snapshot, results are the same to the last bit.
+
+TimePaneManager: time windows that keep no tuples, only what the bolt's `aggregate=` makes of them, all keys side by side.
+
+    length 6, slide 4                pane = 2 = gcd(6, 4)
+    pane ends     2     4     6     8    10
+    key "a"     | 3 |     |  4  |     |  5  |        a cell each: a partial, whose first item is the number of tuples
+    key "b"     | 1 | 1   |     |     |     |
+    windows     [------ 6 ------]                    ends at 6: "a" 7, then "b" 2
+                            [------ 10 -----]        ends at 10: "a" 9
+
+Every window begins and ends where a pane does, whatever the key, so a turn goes from end to end and looks at no key that has no
+tuple in the window. A tuple is added to the cell of its key in the pane of its timestamp as it comes, out of order or not; inside
+a pane values are added in order of arrival. A tuple that no window can hold (a slide longer than the length) is only counted,
+under its own millisecond.
+
+Laws: firings, expiries and tally are those of WindowManager on the same tuples; resumed from a snapshot, results are the same to
+the last bit. Cost: O(1) a tuple, O(1) a key and window whatever the length (partials.py); other keys cost nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import gcd
+from operator import itemgetter
+from typing import Any, NoReturn
+
+from windowing.errors import ConfigError, SnapshotError, quote
+from windowing.windows.assigners import Firing, align_up, end_after
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Effect, Expired, TupleWindow
+from windowing.windows.guard import FREE, no_effects, one_for_each
+from windowing.windows.key_state import Tally, key_of
+from windowing.windows.manager import SNAPSHOT_FORMAT, KeyedMachine, WindowMachine
+from windowing.windows.measures import Count, Duration
+from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
+from windowing.windows.queue import InOrder, ListBuffer
+
+__all__ = [
+    "NO_TUPLES",
+    "NumberPaneManager",
+    "NumberPanes",
+    "PaneWindow",
+    "TimePaneManager",
+    "Windows",
+    "refuse_foreign",
+]
+
+
+NO_TUPLES = (
+    "a window with aggregate= keeps no tuples: use window.aggregate and len(window); or leave out aggregate= to have "
+    "window.get(), get_new() and get_expired()"
+)
+
+
+class PaneWindow(TupleWindow):
+    """A window of partials, oldest first; the result is made when asked for."""
+
+    __slots__ = ("_aggregation", "_partials")
+
+    def __init__(
+        self, partials: Sequence[Partial], aggregation: Aggregation, start: int | None, end: int, key: Any
+    ) -> None:
+        # Not by way of TupleWindow's: this is made for each key and window, and needs no content of its own.
+        self._partials, self._aggregation, self._valid = partials, aggregation, True
+        self.start_timestamp, self.end_timestamp, self.key = start, end, key
+
+    @property
+    def aggregate(self) -> Any:
+        """The result of the bolt's `aggregate=` over the window: a value, or a dict of them by name."""
+        return self._aggregation.result(self._partials) if self._valid else self._live()
+
+    def __len__(self) -> int:
+        return sum(partial[0] for partial in self._partials) if self._valid else len(self._live())
+
+    def _live(self) -> NoReturn:
+        self._refuse_if_stale()
+        raise TypeError(NO_TUPLES)
+
+
+def refuse_foreign(data: dict[str, Any], kind: str, version: int, spec: Any) -> None:
+    """Raise SnapshotError for a snapshot of another machine, another format, or another aggregation."""
+    if data.get("format") != version or data.get("machine") != kind:
+        raise SnapshotError(
+            f"a {kind} snapshot of format {version} was wanted, got {data.get('machine')!r} of format "
+            f"{data.get('format')!r}; read it with the version of the library that wrote it"
+        )
+    if data.get("aggregate") != spec:
+        raise SnapshotError(
+            f"the snapshot holds partials of {quote(data.get('aggregate'))}, this bolt declares aggregate="
+            f"{quote(spec)}; restore it into a bolt of the same definition"
+        )
+
+
+# -- NumberPanes -----------------------------------------------------------------------------------------------------------------
+
+
+class NumberPanes(ListBuffer):
+    """Panes of `width` numbers; the lists of the ListBuffer hold the values of the tuples that wait for their numbers."""
+
+    __slots__ = (
+        "_aggregation",
+        "_ends",
+        "_length",
+        "_merged",
+        "_panes",
+        "_slide",
+        "_width",
+        "covered",
+        "folded",
+        "last_ms",
+        "newest",
+    )
+
+    def __init__(self, aggregation: Aggregation, length: int, slide: int) -> None:
+        super().__init__()
+        self.newest: int | None = None
+        self.folded = 0
+        self.covered = 0
+        self.last_ms = 0  # timestamp of the tuple before the position `folded`
+        self._aggregation = aggregation
+        self._length, self._slide = length, slide
+        self._width = gcd(length, slide)
+        self._panes: dict[int, dict[None, Partial]] = {}  # by the number of the last tuple of each
+        self._ends: list[int] = []
+        self._merged: SlidingMerge | None = None
+
+    def settle(self) -> None:
+        super().settle()
+        if self.timestamps:
+            self.newest = self.timestamps[-1]
+
+    def timestamp_at(self, position: int) -> int:
+        # Only a drain asks for a number that was given in an earlier turn: the last one.
+        return self.last_ms if position == self.folded - 1 else super().timestamp_at(position)
+
+    def fold(self, numbered: int) -> None:
+        low, width = self.folded, self._width
+        if numbered > low:
+            self.last_ms = super().timestamp_at(numbered - 1)
+        while low < numbered:
+            end = (low // width + 1) * width
+            high = min(end, numbered)
+            if self._is_held(end):
+                self._aggregation.add_many(self._pane(end), super().slice(low, high))
+            low = high
+        self.folded = max(numbered, self.folded)
+        super().trim(self.folded)
+
+    def _pane(self, end: int) -> Partial:
+        if end not in self._panes:
+            self._panes[end] = {None: self._aggregation.init()}
+            self._ends.append(end)
+        return self._panes[end][None]
+
+    def _is_held(self, end: int) -> bool:
+        return end > -(-end // self._slide) * self._slide - self._length
+
+    def show(self, low: int, high: int, tally: Tally) -> None:
+        self.fold(high)
+        self._skip(low, tally)
+        if high > self.covered:
+            tally.shown += high - self.covered
+            self.covered = high
+
+    def _skip(self, position: int, tally: Tally) -> None:
+        if position > self.covered:
+            tally.skipped += position - self.covered
+            self.covered = position
+
+    def drop(self, horizon: int, tally: Tally) -> None:
+        self._skip(horizon, tally)
+        gone = bisect_right(self._ends, horizon)
+        for end in self._ends[:gone]:
+            del self._panes[end]
+        del self._ends[:gone]
+
+    def partials(self, high: int) -> Sequence[Partial]:
+        """Return what makes the window whose last tuple has the number `high`, oldest first; after `show`."""
+        end = -(-high // self._slide) * self._slide
+        if self._width == self._length:
+            return (self._panes[end][None],)
+        if self._merged is None:
+            self._merged = SlidingMerge(self._ends, self._panes.__getitem__, self._aggregation.merge, self._length, 0)
+        head, tail = self._merged.window(end)
+        return (*(entry[0] for entry in head.values()), *tail.values())
+
+    def trim(self, position: int) -> None:
+        """Nothing more than `fold` and `drop` have done."""
+
+    def snapshot(self) -> dict[str, Any]:
+        waiting = self.folded - self.base
+        return {
+            "base": self.folded,
+            "newest": self.newest,
+            "covered": self.covered,
+            "last_ms": self.last_ms,
+            "panes": [[end, plain(self._panes[end][None])] for end in self._ends],
+            "timestamps": self.timestamps[waiting:],
+            "values": self.payloads[waiting:],
+        }
+
+    def restore(self, data: dict[str, Any]) -> None:
+        self.base = self.folded = data["base"]
+        self.newest, self.covered, self.last_ms = data["newest"], data["covered"], data["last_ms"]
+        self._panes = {end: {None: plain(values)} for end, values in data["panes"]}
+        self._ends = list(self._panes)
+        self.timestamps, self.payloads = list(data["timestamps"]), list(data["values"])
+
+    def check(self) -> None:
+        super().check()
+        # Whatever has its number was added to its pane; panes stand in the order of their numbers.
+        assert self.base <= self.folded <= self.end
+        assert self._ends == list(self._panes) == sorted(self._panes)
+
+
+# -- NumberPaneManager -----------------------------------------------------------------------------------------------------------
+
+
+class PaneTrack:
+    """The panes of one key, and how far it got."""
+
+    __slots__ = ("buffer", "deadline", "horizon", "key", "mark", "newest", "ordinal")
+
+    def __init__(self, key: Any, ordinal: int, panes: NumberPanes) -> None:
+        self.key = key
+        self.ordinal = ordinal
+        self.buffer = panes
+        self.mark = 0
+        self.horizon = 0
+        self.newest: int | None = None
+        self.deadline: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.horizon == self.buffer.end and not self.buffer.staged
+
+    def settle(self, by_window: bool) -> None:
+        self.buffer.settle()
+        self.newest = self.buffer.newest
+
+    def expire(self, horizon: int, tally: Tally) -> int:
+        first, self.horizon = self.horizon, horizon
+        tally.expired += horizon - first
+        self.buffer.drop(horizon, tally)
+        return first
+
+    def trim(self) -> None:
+        self.buffer.fold(self.mark)
+
+    def snapshot(self, events: bool) -> dict[str, Any]:
+        panes = self.buffer.snapshot()
+        return {"key": self.key, "ordinal": self.ordinal, "mark": self.mark, "horizon": self.horizon, "panes": panes}
+
+    def check(self) -> None:
+        self.buffer.check()
+        assert self.horizon <= self.buffer.end
+        assert 0 <= self.mark <= self.buffer.end
+
+
+class NumberPaneManager(KeyedMachine[PaneTrack]):
+    """The windows of a bolt with `aggregate=` whose length and slide are both Counts.
+
+    A window has a length and an `aggregate`, but no tuples; an Expired effect has a count, but no tuples. Cost: O(1) a tuple (a
+    batch is grouped at C speed and each aggregator is given runs), O(1) a firing whatever the length (partials.py).
+
+    >>> from windowing.windows import aggregate as agg
+    >>> from windowing.windows.events import Activation
+    >>> from windowing.windows.measures import count
+    >>> manager = NumberPaneManager(WindowConfig(length=count(2), slide=count(2), timestamp="ts", aggregate=agg.sum()))
+    >>> list(manager.add_batch([5, 6, 7], [1, 2, 3]))
+    []
+    >>> [effect.window.aggregate for effect in manager.advance(3) if isinstance(effect, Activation)]
+    [11]
+    """
+
+    kind = "NumberPaneManager"
+
+    def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
+        super().__init__(config)
+        length, slide = config.length, config.slide
+        if config.aggregate is None or not isinstance(length, Count) or not isinstance(slide, Count):
+            raise ConfigError(
+                f"panes of numbers need aggregate= and two Counts, got length={length!r}, slide={slide!r}"
+            )
+        self._aggregation = Aggregation(config.aggregate, component)
+        self._count, self._every = length.value, slide.value
+
+    def _empty(self) -> NumberPanes:
+        """Return the queue of a key without tuples."""
+        return NumberPanes(self._aggregation, self._count, self._every)
+
+    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
+        """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that is read."""
+        return super().add(self._aggregation.values([payload])[0], timestamp, key)
+
+    def add_batch(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
+    ) -> Iterator[tuple[int, Effect]]:
+        """Accept tuples in arrival order; exactly what one `add` for each gives."""
+        return super().add_batch(self._aggregation.values(payloads), timestamps, keys)
+
+    def _track(self, key: Any, ordinal: int) -> PaneTrack:
+        return PaneTrack(key, ordinal, self._empty())
+
+    def _restored(self, data: dict[str, Any]) -> PaneTrack:
+        track = PaneTrack(key_of(data["key"]), data["ordinal"], self._empty())
+        track.mark, track.horizon = data["mark"], data["horizon"]
+        track.buffer.restore(data["panes"])
+        return track
+
+    def _stage_by_key(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
+    ) -> list[tuple[PaneTrack, Sequence[int] | None]]:
+        # Runs of a key's tuples, so that each aggregator is asked once for a run and not once for a tuple.
+        positions: dict[Any, list[int]] = {}
+        for position, key in enumerate(keys):
+            positions.setdefault(key, []).append(position)
+        return [
+            (self._stage(key, [payloads[p] for p in at], [timestamps[p] for p in at], 0), at)
+            for key, at in positions.items()
+        ]
+
+    def _window(self, track: PaneTrack, firing: Firing) -> TupleWindow:
+        self._tally.fired += 1
+        track.buffer.show(firing.low, firing.high, self._tally)
+        return PaneWindow(track.buffer.partials(firing.high), self._aggregation, None, firing.reference, track.key)
+
+    def _tuples(self, track: PaneTrack, low: int, high: int) -> None:
+        return None
+
+    def snapshot(self, events: bool = True) -> dict[str, Any]:
+        """Return the machine as plain data, partials included; there are no tuples to leave out."""
+        return super().snapshot(events) | {"aggregate": self._aggregation.spec}
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the machine of `data`. Raises SnapshotError for another format, or if something else was aggregated."""
+        refuse_foreign(data, self.kind, SNAPSHOT_FORMAT, self._aggregation.spec)
+        super().restore(data)
+
+
+# -- TimePaneManager -------------------------------------------------------------------------------------------------------------
+
+
+TIME_SNAPSHOT_FORMAT = 1
+
+Windows = tuple[Collection[Any], Sequence[Sequence[Partial]]]
+"""The keys that have a window at an end, and of each the partials that make it, oldest first."""
+
+
+class _Pane:
+    """The tuples of `(after, end]`: a cell for each key, how many there are, and how many of them a window has shown.
+
+    `held` is whether any window holds them; if not, cells are numbers of tuples only.
+    """
+
+    __slots__ = ("after", "cells", "count", "end", "held", "shown")
+
+    def __init__(self, after: int, end: int, held: bool) -> None:
+        self.after, self.end, self.held = after, end, held
+        self.cells: dict[Any, Partial] = {}
+        self.count = 0
+        self.shown = 0
+
+
+class TimePaneManager(WindowMachine):
+    """The windows of a bolt with `aggregate=` whose length and slide are both Durations.
+
+    A window has a length and an `aggregate`, but no tuples; an Expired effect has a count, but no tuples.
+
+    >>> from windowing.windows import aggregate as agg
+    >>> from windowing.windows.measures import millis
+    >>> config = WindowConfig(length=millis(10), slide=millis(10), timestamp="ts", key=("k",), aggregate=agg.sum())
+    >>> manager = TimePaneManager(config)
+    >>> list(manager.add_batch([5, 6, 7], [1, 2, 13], ["a", "b", "a"]))
+    []
+    >>> [(e.window.key, e.window.aggregate) for e in manager.advance(10) if isinstance(e, Activation)]
+    [('a', 5), ('b', 6)]
+    """
+
+    kind = "TimePaneManager"
+
+    def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
+        super().__init__(config)
+        length, slide = config.length, config.slide
+        if config.aggregate is None or not isinstance(length, Duration) or not isinstance(slide, Duration):
+            raise ConfigError(
+                f"panes of time need aggregate= and two Durations, got length={length!r}, slide={slide!r}"
+            )
+        self._aggregation = Aggregation(config.aggregate, component)
+        self._length, self._slide, self._offset = length.ms, slide.ms, config.offset_ms
+        self._width = gcd(length.ms, slide.ms)
+        self._gaps = slide.ms > length.ms
+        self._keyed = config.key is not None
+        self._ordinal = 0
+        self._ordinals: dict[Any, int] = {}  # the how-manieth key each is, by first arrival; in that order
+        self._newest: dict[Any, int] = {}  # the end of each key's last pane
+        self._panes: dict[int, _Pane] = {}
+        self._ends: list[int] = []
+        self._touched: set[int] = set()  # the ends of panes that hold what no window has shown
+        self._last: _Pane | None = None  # the pane of the last tuple, touched
+        self._merged = None if self._width == self._length else self._merge_anew()
+
+    def _merge_anew(self) -> SlidingMerge:
+        return SlidingMerge(
+            self._ends, lambda end: self._panes[end].cells, self._aggregation.merge, self._length, self._offset
+        )
+
+    # -- tuples --------------------------------------------------------------------------------------------------------
+
+    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
+        """Accept one tuple. Raises ConfigError, and changes nothing, if it lacks a field that is read."""
+        if self.closed or self.guard.state is not FREE:
+            self._open()
+        value = self._aggregation.value(payload)
+        try:
+            pane = self._last
+            if pane is None or not pane.after < timestamp <= pane.end:
+                pane = self._last = self._pane_of(timestamp)
+            cell = pane.cells.get(key) or self._new_cell(pane, key)
+            if pane.held:
+                self._aggregation.add(cell, value)
+            else:
+                cell[0] += 1
+            pane.count += 1
+        except BaseException:
+            self.guard.fail()
+            raise
+        self._tally.accepted += 1
+        return no_effects()
+
+    def add_batch(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
+    ) -> Iterator[tuple[int, Effect]]:
+        """Accept tuples in arrival order; exactly what one `add` for each gives. Cost: one pass, grouping by pane and key."""
+        self._open()
+        one_for_each(payloads, timestamps=timestamps, keys=keys)
+        values = self._aggregation.values(payloads)
+        try:
+            self._stage(values, timestamps, keys)
+        except BaseException:
+            self.guard.fail()
+            raise
+        self._tally.accepted += len(timestamps)
+        return no_effects()
+
+    def _take_in(self) -> None:
+        """There is no inbox: what an aggregator cannot take, it says of the tuple with which it came."""
+
+    def _pane_of(self, timestamp: int) -> _Pane:
+        """Return the pane that a tuple belongs to, which counts as touched: of its own millisecond if no window holds it."""
+        after, end = self._span_of(timestamp)
+        self._touched.add(end)
+        pane = self._panes.get(end)
+        if pane is None:
+            pane = self._panes[end] = _Pane(after, end, self._is_held(end))
+            insort(self._ends, end)
+        return pane
+
+    def _span_of(self, timestamp: int) -> tuple[int, int]:
+        end = align_up(timestamp, self._width, self._offset)
+        return (end - self._width, end) if self._is_held(end) else (timestamp - 1, timestamp)
+
+    def _spans_of(self, timestamps: Sequence[int]) -> list[int]:
+        """Return where the pane of each ends: `_span_of`, in a quarter of the time where windows leave no gaps."""
+        if self._gaps:
+            return [self._span_of(timestamp)[1] for timestamp in timestamps]
+        width, offset = self._width, self._offset
+        return [offset - (offset - timestamp) // width * width for timestamp in timestamps]
+
+    def _is_held(self, end: int) -> bool:
+        """Return whether any window holds what comes at `end`, the end of a pane or a millisecond between two windows."""
+        return not self._gaps or align_up(end, self._slide, self._offset) - self._length < end
+
+    def _new_cell(self, pane: _Pane, key: Any) -> Partial:
+        end = pane.end
+        cell = pane.cells[key] = self._aggregation.init()
+        newest = self._newest.get(key)
+        if newest is None:
+            self._meet(key)
+            self._newest[key] = end
+        elif end > newest:
+            self._newest[key] = end
+        return cell
+
+    def _meet(self, key: Any) -> None:
+        """Give a key its place among the keys, unless it has one."""
+        if key not in self._ordinals:
+            self._ordinals[key] = self._ordinal
+            self._ordinal += 1
+
+    def _stage(self, values: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None) -> None:
+        """Add a batch run by run, each the tuples of one pane in order of arrival."""
+        by = timestamps
+        if type(timestamps) is not InOrder and sorted(timestamps) != timestamps:
+            by = self._spans_of(timestamps)
+            ordered = sorted(by)
+            if ordered != by:
+                # Before they change places: keys are in order of arrival, not of panes.
+                for key in dict.fromkeys(keys or ()):
+                    self._meet(key)
+                # sorted() is stable: inside a pane the order of arrival stays.
+                pick = itemgetter(*sorted(range(len(by)), key=by.__getitem__))
+                values, keys = pick(values), None if keys is None else pick(keys)
+                by = ordered
+        low, count = 0, len(by)
+        while low < count:
+            pane = self._pane_of(by[low])
+            high = bisect_right(by, pane.end, low)
+            self._add_run(pane, values[low:high], None if keys is None else keys[low:high])
+            low = high
+
+    def _add_run(self, pane: _Pane, values: Sequence[Any], keys: Sequence[Any] | None) -> None:
+        pane.count += len(values)
+        cells, add_many = pane.cells, self._aggregation.add_many
+        for key, of_key in self._by_key(values, keys):
+            cell = cells.get(key)
+            if cell is None:
+                cell = self._new_cell(pane, key)
+            if pane.held:
+                add_many(cell, of_key)
+            else:
+                cell[0] += len(of_key)
+
+    def _by_key(self, values: Sequence[Any], keys: Sequence[Any] | None) -> Iterable[tuple[Any, Sequence[Any]]]:
+        if keys is None:
+            return ((None, values),)
+        groups: defaultdict[Any, list[Any]] = defaultdict(list)
+        for key, value in zip(keys, values, strict=True):
+            groups[key].append(value)
+        return groups.items()
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
+        yield from self._fire(since, until)
+        yield from self._expire(min(end_after(until, self._slide, self._offset) - self._length, until))
+
+    def _end(self) -> Iterator[Effect]:
+        if self._ends:
+            yield from self._fire(self.watermark, self._ends[-1] + self._length + self._slide)
+            yield from self._expire(self._ends[-1])
+
+    def _fire(self, since: int | None, until: int) -> Iterator[Effect]:
+        """Fire every end in (since, until] whose window holds a tuple: its keys in the order of their first arrival."""
+        self._last = None
+        touched = deque(sorted(self._touched))
+        if touched and self._merged is not None:
+            self._merged.forget(touched[0])
+        for end in self._due(since, until):
+            start = end - self._length
+            while touched and touched[0] <= end:
+                self._show(touched.popleft(), start)
+            windows = self._windows(end)
+            self._tally.fired += len(windows[0])
+            yield from self._activations(windows, start, end)
+
+    def _activations(self, windows: Windows, start: int, end: int) -> Iterator[Activation]:
+        aggregation = self._aggregation
+        for key, partials in zip(*windows, strict=True):
+            yield Activation(PaneWindow(partials, aggregation, start, end, key))
+
+    def _due(self, since: int | None, until: int) -> Iterator[int]:
+        ends, slide, offset = self._ends, self._slide, self._offset
+        if not ends:
+            return
+        end = align_up(ends[0], slide, offset)
+        if since is not None:
+            end = max(end, end_after(since, slide, offset))
+        while end <= until:
+            high = bisect_right(ends, end)
+            if high and ends[high - 1] > end - self._length:
+                yield end
+                end += slide
+            elif high < len(ends):
+                end = align_up(ends[high], slide, offset)
+            else:
+                return
+
+    def _show(self, pane_end: int, after: int) -> None:
+        """Count the tuples of a pane that the window of (after, ...] shows, those that were shown before left out."""
+        if pane_end > after:
+            pane = self._panes[pane_end]
+            self._tally.shown += pane.count - pane.shown
+            pane.shown = pane.count
+            self._touched.discard(pane_end)
+
+    def _windows(self, end: int) -> Windows:
+        """Return the window of each key that has a tuple in what ends at `end`."""
+        if self._merged is None:
+            cells = self._panes[end].cells
+            keys = self._in_order(cells)
+            return keys, list(zip(map(cells.__getitem__, keys)))
+        head, tail = self._merged.window(end)
+        keys = self._in_order(head.keys() | tail.keys())
+        return keys, [
+            (tail[key],) if key not in head else (head[key][0], tail[key]) if key in tail else (head[key][0],)
+            for key in keys
+        ]
+
+    def _in_order(self, keys: Collection[Any]) -> Collection[Any]:
+        if len(keys) == len(self._ordinals):
+            return list(self._ordinals)
+        return sorted(keys, key=self._ordinals.__getitem__) if len(keys) > 1 else keys
+
+    def _expire(self, until: int) -> Iterator[Expired]:
+        """Let go of the panes that end at `until` or before, and of the keys that have no other."""
+        gone = self._ends[: bisect_right(self._ends, until)]
+        counts: dict[Any, int] = {}
+        for end in gone:
+            pane = self._panes.pop(end)
+            self._touched.discard(end)
+            self._tally.skipped += pane.count - pane.shown
+            for key, cell in pane.cells.items():
+                counts[key] = counts.get(key, 0) + cell[0]
+        del self._ends[: len(gone)]
+        for key in self._in_order(counts):
+            self._tally.expired += counts[key]
+            if self._newest[key] <= until:
+                del self._newest[key], self._ordinals[key]
+            yield Expired(counts[key], None, key)
+
+    # -- for drivers ---------------------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the watermark at which the next turn has something to do, None if there is nothing to wait for."""
+        if not self._ends:
+            return None
+        if self._gaps:
+            return self._ends[0]
+        end = align_up(self._ends[0], self._slide, self._offset)
+        return end if self.watermark is None else max(end, end_after(self.watermark, self._slide, self._offset))
+
+    def snapshot(self, events: bool = True) -> dict[str, Any]:
+        """Return the machine as plain data, partials included; there are no tuples to leave out."""
+        self.enter()
+        return {
+            "format": TIME_SNAPSHOT_FORMAT,
+            "machine": self.kind,
+            "aggregate": self._aggregation.spec,
+            "watermark": self.watermark,
+            "closed": self.closed,
+            "tally": self._tally.snapshot(),
+            "keys": list(self._ordinals),
+            "panes": [
+                [end, pane.shown, [[key, plain(cell)] for key, cell in pane.cells.items()]]
+                for end, pane in ((end, self._panes[end]) for end in self._ends)
+            ],
+        }
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the machine of `data`. Raises SnapshotError for another format, or if something else was aggregated."""
+        refuse_foreign(data, self.kind, TIME_SNAPSHOT_FORMAT, self._aggregation.spec)
+        self.watermark, self.closed = data["watermark"], data["closed"]
+        self._tally.restore(data["tally"])
+        self._ordinals = {key_of(key): ordinal for ordinal, key in enumerate(data["keys"])}
+        self._ordinal = len(self._ordinals)
+        self._newest.clear()
+        self._panes.clear()
+        self._ends[:] = [end for end, _, _ in data["panes"]]
+        self._touched = set(self._ends)
+        self._last = None
+        for end, shown, cells in data["panes"]:
+            after, _ = self._span_of(end)
+            pane = self._panes[end] = _Pane(after, end, self._is_held(end))
+            pane.cells = {key_of(key): plain(cell) for key, cell in cells}
+            pane.count, pane.shown = sum(cell[0] for cell in pane.cells.values()), shown
+            self._newest.update(dict.fromkeys(pane.cells, end))
+        if self._merged is not None:
+            self._merged = self._merge_anew()
+        self.guard.reset()
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        panes, tally = self._panes, self._tally
+        assert tally.pending >= 0
+        assert tally.shown + tally.skipped >= tally.expired
+        # The ends are those of the panes, in order; no cell is empty, and none shown more often than it has tuples.
+        assert self._ends == sorted(panes)
+        assert all(cell[0] > 0 for pane in panes.values() for cell in pane.cells.values())
+        assert all(0 <= pane.shown <= pane.count for pane in panes.values())
+        assert all(pane.count == sum(cell[0] for cell in pane.cells.values()) for pane in panes.values())
+        # What is held is what was accepted and did not expire; what was not shown is known as such.
+        assert sum(pane.count for pane in panes.values()) == tally.accepted - tally.expired
+        assert {end for end, pane in panes.items() if pane.shown < pane.count} <= self._touched <= panes.keys()
+        # A key is known as long as it has a pane, by its last one.
+        newest: dict[Any, int] = {}
+        for end in self._ends:
+            newest.update(dict.fromkeys(panes[end].cells, end))
+        assert newest == self._newest
+        assert self._ordinals.keys() == newest.keys()
+        assert list(self._ordinals.values()) == sorted(self._ordinals.values())

@@ -1,0 +1,315 @@
+"""Aggregation: the aggregators of a bolt as one, from payloads to what `window.aggregate` says.
+
+    payloads   {"delay": 3, "carrier": "UA"}   {"delay": 5, "carrier": "AA"}
+    values     3                               5                              one field is read: the value itself
+               (3, "UA")                       (5, "AA")                      several are: a row of them
+    partial    [2, 8, "AA"]                                                   how many tuples, then an accumulator for each
+                                                                              aggregator but count(), which is that number
+
+Laws: a payload is asked once, on arrival, for the fields that are read and nothing else is kept of it; a partial is plain
+data; adding in one run or in several gives the same, to the last bit.
+
+SlidingMerge: the partials of window after window over the same panes, two or three merges a key and window.
+
+    panes       |  a  |  b  |  c  |  d  |  e  |  f  |       length: 4 panes; blocks of 4, the first ends with d
+    head         abcd   bcd   cd    d                        what a block comes to from each of its panes on, right to left
+    tail                                e     ef             what its next block comes to so far, left to right
+    window b-e         [      bcd    ][ e ]                  one entry of the head, then the tail
+
+Laws: which panes are merged with which depends on where blocks end (multiples of the length, plus the offset), not on when it was
+asked, so a machine resumed from a snapshot gives the same to the last bit. A pane that changes after it was merged makes the
+merge begin anew (`forget`).
+
+Source: van Herk's and Gil and Werman's sliding minimum, for any associative merge.
+"""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from functools import partial as bind
+from typing import Any
+
+from windowing.errors import BoltError, quote
+from windowing.windows.aggregate import (
+    AggregateFunction,
+    Averaged,
+    Counted,
+    Largest,
+    Smallest,
+    Summed,
+    add_many,
+    field_of,
+    spec_of,
+)
+from windowing.windows.events import column_of
+from windowing.windows.guard import fault
+
+__all__ = [
+    "Aggregation",
+    "Cells",
+    "Partial",
+    "SlidingMerge",
+    "plain",
+]
+
+
+Partial = list[Any]
+"""How many tuples, and one accumulator for each aggregator that is not count()."""
+
+_SCALARS = (int, float, str, bool, type(None))
+_RESULT_IS_ACCUMULATOR = (Counted, Summed, Smallest, Largest)
+_OWN = (*_RESULT_IS_ACCUMULATOR, Averaged)
+
+
+class Aggregation:
+    """What `aggregate=` declares. Field access: a mapping's or a record's item, else an attribute; no field: the payload
+    itself.
+
+    >>> from windowing.windows import aggregate as agg
+    >>> both = Aggregation({"flights": agg.count(), "worst": agg.max("delay")})
+    >>> both.fold([{"delay": 3}, {"delay": 5}])
+    {'flights': 2, 'worst': 5}
+    """
+
+    __slots__ = (
+        "_adders",
+        "_columns",
+        "_fields",
+        "_finish",
+        "_merges",
+        "_names",
+        "_nothing",
+        "_only",
+        "_places",
+        "_runs",
+        "_whole",
+        "component",
+        "parts",
+        "spec",
+    )
+
+    def __init__(self, aggregate: Mapping[str, AggregateFunction] | AggregateFunction, component: str = "bolt") -> None:
+        self.component = component
+        self.spec = spec_of(aggregate)
+        named = dict(aggregate) if isinstance(aggregate, Mapping) else {"": aggregate}
+        self._names = list(named) if isinstance(aggregate, Mapping) else None
+        counting = {name for name, part in named.items() if type(part) is Counted and part.field is None}
+        kept = [name for name in named if name not in counting]
+        self.parts: list[tuple[str, AggregateFunction]] = [(name, named[name]) for name in kept]
+        self._fields = list(dict.fromkeys(field_of(part) for _, part in self.parts))
+        self._columns = [self._fields.index(field_of(part)) for _, part in self.parts]
+        self._whole = self._fields == [None]
+        columns = self._columns if len(self._fields) > 1 else [None] * len(self.parts)
+        self._adders = [
+            (at, part.add, column)
+            for at, ((_, part), column) in enumerate(zip(self.parts, columns, strict=True), start=1)
+        ]
+        self._runs = [
+            (at, _run_adder(part), column)
+            for at, ((_, part), column) in enumerate(zip(self.parts, columns, strict=True), start=1)
+        ]
+        self._merges = [operator.add, *(part.merge for _, part in self.parts)]
+        # (add, add_many, merge) of the only part besides count(), the most common case: half the time without a loop.
+        self._only = (self._adders[0][1], self._runs[0][1], self._merges[1]) if len(self.parts) == 1 else None
+        self._places = [(name, 0 if name in counting else 1 + kept.index(name)) for name in named]
+        own = all(type(part) in _OWN for _, part in self.parts)
+        self._nothing: Partial | None = [0, *(part.init() for _, part in self.parts)] if own else None
+        plainly = all(type(part) in _RESULT_IS_ACCUMULATOR for _, part in self.parts)
+        self._finish = None if plainly else [_identity, *(_finisher(part) for _, part in self.parts)]
+
+    def values(self, payloads: Sequence[Any]) -> Sequence[Any]:
+        """Return what is read of each payload. Raises ConfigError for a payload without the field. Cost: C speed."""
+        columns = [column_of(field, payloads) for field in self._fields]
+        if len(columns) == 1:
+            return columns[0]
+        return list(zip(*columns, strict=True)) if columns else [None] * len(payloads)
+
+    def value(self, payload: Any) -> Any:
+        """Return what is read of one payload."""
+        return payload if self._whole else self.values((payload,))[0]
+
+    def init(self) -> Partial:
+        """Return the partial of nothing, a list of its own: our own accumulators are never changed in place."""
+        return [0, *(part.init() for _, part in self.parts)] if self._nothing is None else self._nothing.copy()
+
+    def add(self, partial: Partial, value: Any) -> None:
+        """Add one value to a partial, in place."""
+        at = 1
+        try:
+            if self._only is not None:
+                partial[1] = self._only[0](partial[1], value)
+            else:
+                for at, add, column in self._adders:
+                    partial[at] = add(partial[at], value if column is None else value[column])
+        except Exception as problem:
+            raise self._fault(at, f"given {quote(value)}", problem) from problem
+        partial[0] += 1
+
+    def add_many(self, partial: Partial, values: Sequence[Any]) -> None:
+        """Add values in order to a partial, in place: the same as one `add` for each."""
+        at = 1
+        columns = list(zip(*values, strict=True)) if len(self._fields) > 1 else ()
+        try:
+            if self._only is not None:
+                partial[1] = self._only[1](partial[1], values)
+            else:
+                for at, add_run, column in self._runs:
+                    partial[at] = add_run(partial[at], values if column is None else columns[column])
+        except Exception as problem:
+            raise self._fault(at, f"given {len(values)} values", problem) from problem
+        partial[0] += len(values)
+
+    def merge(self, older: Partial, newer: Partial) -> Partial:
+        """Return the partial of both, as a list of its own."""
+        try:
+            if self._only is not None:
+                return [older[0] + newer[0], self._only[2](older[1], newer[1])]
+            return list(map(operator.call, self._merges, older, newer))
+        except Exception as problem:
+            raise self._merge_fault(problem) from problem
+
+    def _fault(self, at: int, doing: str, problem: Exception) -> BoltError:
+        named, part = self.parts[at - 1]
+        name = "" if self._names is None else f" {named!r}"
+        field = field_of(part)
+        of = "" if field is None else f" of field {field!r}"
+        return fault(self.component, f"its aggregate{name}{of}, {doing}", problem)
+
+    def _merge_fault(self, problem: Exception) -> BoltError:
+        return fault(self.component, "its aggregate=, merging two partial results", problem)
+
+    def result(self, partials: Sequence[Partial]) -> Any:
+        """Return what the bolt sees of one partial, or of two, the older first: a value, or a dict of them by name."""
+        merged = partials[0] if len(partials) == 1 else self.merge(*partials)
+        if self._finish is not None:
+            merged = [finish(acc) for finish, acc in zip(self._finish, merged, strict=True)]
+        if self._names is None:
+            return merged[self._places[0][1]]
+        return {name: merged[at] for name, at in self._places}
+
+    def results(self, windows: Sequence[Sequence[Partial]]) -> dict[str, list[Any]]:
+        """Return what `result` gives for each of many windows, by name. Cost: 0.1 to 0.3 us a window and name."""
+        columns = {}
+        for name, at in self._places:
+            merge = self._merges[at]
+            try:
+                column = [one[0][at] if len(one) == 1 else merge(one[0][at], one[1][at]) for one in windows]
+            except Exception as problem:
+                raise self._merge_fault(problem) from problem
+            columns[name] = column if self._finish is None else list(map(self._finish[at], column))
+        return columns
+
+    def fold(self, payloads: Sequence[Any]) -> Any:
+        """Return what the bolt sees of these payloads."""
+        partial = self.init()
+        self.add_many(partial, self.values(payloads))
+        return self.result([partial])
+
+
+def _run_adder(part: AggregateFunction) -> Callable[[Any, Sequence[Any]], Any]:
+    return getattr(part, "add_many", None) or bind(add_many, part)
+
+
+def _identity(acc: Any) -> Any:
+    return acc
+
+
+def _finisher(part: AggregateFunction) -> Callable[[Any], Any]:
+    """Return what makes the result of an accumulator."""
+    if type(part) in _OWN:
+        return part.result
+    # Merged with nothing first: an accumulator itself never gets into the hands of a bolt that might keep or change it.
+    return lambda acc: part.result(part.merge(part.init(), acc))
+
+
+def plain(partial: Partial) -> Partial:
+    """Return a copy that shares nothing with `partial`, for a snapshot."""
+    return [acc if isinstance(acc, _SCALARS) else deepcopy(acc) for acc in partial]
+
+
+# -- SlidingMerge ----------------------------------------------------------------------------------------------------------------
+
+
+Cells = Mapping[Any, Partial]
+"""The partials of one pane by key."""
+
+_Entry = tuple[Partial, Any]
+"""A key's partial from one pane of a block to the block's end, and its entry for the next pane that has the key, or None."""
+
+
+class SlidingMerge:
+    """The windows `(end - length, end]` over panes, asked for in ascending order of `end`.
+
+    `ends` is the sorted list of the panes' inclusive ends, `cells_of` gives a pane's cells; both are only read. Blocks end at the
+    multiples of `length` plus `offset`. Cost: amortised three merges for each key and window, whatever the length.
+    """
+
+    def __init__(
+        self,
+        ends: Sequence[int],
+        cells_of: Callable[[int], Cells],
+        merge: Callable[[Partial, Partial], Partial],
+        length: int,
+        offset: int,
+    ) -> None:
+        self._ends, self._cells_of, self._merge = ends, cells_of, merge
+        self._length, self._offset = length, offset
+        self._block_end: int | None = None
+        self._reached = 0
+        self._head: dict[Any, _Entry] = {}
+        self._leaving: deque[tuple[int, Cells]] = deque()  # the panes of the head, oldest first
+        self._tail: dict[Any, Partial] = {}
+
+    def forget(self, changed: int) -> None:
+        """Take the news that the pane that ends at `changed` has changed."""
+        if self._block_end is not None and changed <= self._reached:
+            self._block_end = None
+
+    def window(self, end: int) -> tuple[Mapping[Any, _Entry], Mapping[Any, Partial]]:
+        """Return the head (the partial is the first item of an entry) and the tail of the window; good until the next call."""
+        block_end = self._offset - (self._offset - end) // self._length * self._length
+        if block_end != self._block_end:
+            self._begin(block_end, end - self._length)
+        self._leave(end - self._length)
+        self._reach(end)
+        return self._head, self._tail
+
+    def _begin(self, block_end: int, after: int) -> None:
+        """Make the head, of the panes in (after, block_end - length], and an empty tail."""
+        self._block_end, self._reached = block_end, block_end - self._length
+        self._tail, self._head = {}, {}
+        self._leaving.clear()
+        head, merge = self._head, self._merge
+        for pane in reversed(self._between(after, self._reached)):
+            cells = self._cells_of(pane)
+            for key, partial in cells.items():
+                later = head.get(key)
+                head[key] = (partial if later is None else merge(partial, later[0]), later)
+            self._leaving.appendleft((pane, cells))
+
+    def _leave(self, until: int) -> None:
+        """Let go of the panes of the head that end at `until` or before."""
+        head, leaving = self._head, self._leaving
+        while leaving and leaving[0][0] <= until:
+            for key in leaving.popleft()[1]:
+                later = head[key][1]
+                if later is None:
+                    del head[key]
+                else:
+                    head[key] = later
+
+    def _reach(self, end: int) -> None:
+        """Merge the panes in (reached, end] into the tail."""
+        tail, merge = self._tail, self._merge
+        for pane in self._between(self._reached, end):
+            for key, partial in self._cells_of(pane).items():
+                so_far = tail.get(key)
+                tail[key] = partial if so_far is None else merge(so_far, partial)
+        self._reached = end
+
+    def _between(self, after: int, until: int) -> Sequence[int]:
+        return self._ends[bisect_right(self._ends, after) : bisect_right(self._ends, until)]

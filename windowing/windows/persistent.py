@@ -1,0 +1,222 @@
+"""PersistentWindowedBoltExecutor: a window on disk that survives its process, by checkpoints.
+
+    restore(None)        add, turn ...        m = prepare()      the driver makes m durable       committed()
+    |--------------------------------------------|--------------------------|--------------------------|
+    a first start                       pages of m are durable      a restart: restore(m)     older pages are deleted
+
+Laws
+- After `restore(m)` the machine is what it was when `prepare` returned m: windows, watermark, counts, pages. (Storm forgets the
+  watermark: after a restart it accepts tuples that were late before.)
+- A prepare costs the pages that changed. Nothing that the last committed manifest names is deleted before the next is committed.
+- With message ids, each its own tuple's on its channel, a tuple that is sent again is skipped if the window has seen it; without
+  them it is in the windows twice.
+
+A tuple is acked when a checkpoint that holds it is committed (`StatefulBoltExecutor` sees to it), not when it expires: a window
+on disk outlives every message timeout. So what a bolt emits is not anchored, and a window that fired after the last commit fires
+again after a crash.
+
+Source: Storm's `PersistentWindowedBoltExecutor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from windowing.errors import CheckpointError, ConfigError, DefinitionChangedError, SnapshotError, quote
+from windowing.schema.checks import DEFAULT_STREAM
+from windowing.windows.config import WindowConfig
+from windowing.windows.deduplicator import DEFAULT_CHANNEL, Deduplicator
+from windowing.windows.events import Effect
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.guard import no_effects, one_for_each
+from windowing.windows.measures import Count, Measure
+from windowing.windows.paged_manager import PagedWindowManager
+from windowing.windows.pages import PageStore
+
+__all__ = [
+    "PersistentWindowedBoltExecutor",
+]
+
+
+MANIFEST_FORMAT = 2
+
+
+class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
+    """A WindowedBoltExecutor whose tuples lie in `store`, for a bolt with `max_events_in_memory`.
+
+    A channel is whatever ids are unique on: an upstream task and its stream, a partition. `duplicates` counts what was skipped.
+    Call `restore` before anything else: with the manifest of the committed checkpoint, or None.
+    """
+
+    def __init__(
+        self,
+        config: WindowConfig,
+        store: PageStore,
+        streams: Sequence[str] = (DEFAULT_STREAM,),
+        component: str = "bolt",
+    ) -> None:
+        if config.max_events_in_memory is None:
+            raise ConfigError(
+                f"bolt {component!r} keeps its windows in memory; declare max_events_in_memory=50_000 to have them on disk"
+            )
+        super().__init__(config, streams, component, pages=store)
+        self._begun = False
+        self._known = Deduplicator(f"bolt {component!r}")
+        self._new = super().snapshot()
+
+    @property
+    def duplicates(self) -> int:
+        """How many tuples came again and were skipped."""
+        return self._known.duplicates
+
+    @property
+    def pages(self) -> PagedWindowManager:
+        """The manager, with the figures of its cache."""
+        assert isinstance(self.manager, PagedWindowManager)
+        return self.manager
+
+    # -- tuples ----------------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        payload: Any,
+        timestamp: Any = None,
+        *,
+        stream: str = DEFAULT_STREAM,
+        key: Any = None,
+        source: Any = None,
+        channel: Any = DEFAULT_CHANNEL,
+        message_id: int | None = None,
+    ) -> Iterator[Effect]:
+        """Offer one tuple; nothing happens if it was offered before, by its id."""
+        self._check_begun()
+        if message_id is not None and not self._known.fresh([message_id], [channel]):
+            return no_effects()
+        return super().add(payload, timestamp, stream=stream, key=key, source=source)
+
+    def add_batch(
+        self,
+        payloads: Sequence[Any],
+        timestamps: Sequence[Any] | None = None,
+        *,
+        stream: str | Sequence[str] = DEFAULT_STREAM,
+        keys: Sequence[Any] | None = None,
+        sources: Sequence[Any] | None = None,
+        trusted: bool = False,
+        tracked: bool = True,
+        channels: Sequence[Any] | None = None,
+        message_ids: Sequence[int] | None = None,
+    ) -> Iterator[tuple[int, Effect]]:
+        """Offer tuples in arrival order; exactly what one `add` for each gives."""
+        self._check_begun()
+        one_for_each(payloads, message_ids=message_ids, channels=channels)
+        kept = None if message_ids is None else self._known.fresh(message_ids, channels)
+        if kept is None or len(kept) == len(payloads):
+            return super().add_batch(
+                payloads, timestamps, stream=stream, keys=keys, sources=sources, trusted=trusted, tracked=tracked
+            )
+        effects = super().add_batch(
+            [payloads[at] for at in kept],
+            _chosen(timestamps, kept),
+            stream=stream if isinstance(stream, str) else [stream[at] for at in kept],
+            keys=_chosen(keys, kept),
+            sources=_chosen(sources, kept),
+            trusted=trusted,
+            tracked=tracked,
+        )
+        return ((kept[at], effect) for at, effect in effects)
+
+    # -- turns -----------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> Iterator[Effect]:
+        self._check_begun()
+        return super().turn()
+
+    def drain(self) -> Iterator[Effect]:
+        self._check_begun()
+        return super().drain()
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> dict[str, Any]:
+        """Make all pages durable; return the manifest, plain data to be kept with the checkpoint.
+
+        Between two entries only. Cost: the tuples that came since the last one, and six numbers for each page there is.
+        """
+        self._check_begun()
+        return {
+            "format": MANIFEST_FORMAT,
+            "machine": "PersistentWindowedBoltExecutor",
+            "window": _definition(self.config),
+            "executor": self.snapshot(),
+            "message_ids": self._known.plain(),
+            "duplicates": self.duplicates,
+        }
+
+    def committed(self) -> None:
+        """Take note that the manifest of the last `prepare` is committed: pages that only older ones name are deleted."""
+        self.pages.committed()
+
+    def restore(self, data: dict[str, Any] | None) -> None:
+        """Become the executor of a manifest, a new one with None; pages that it does not name are deleted.
+
+        Raises SnapshotError for what is no manifest, DefinitionChangedError for one of another window (nothing is deleted then),
+        CorruptStateError if a page is missing.
+        """
+        self._begun = False
+        if data is None:
+            super().restore(self._new)
+            self._known.restore([])
+        else:
+            self._refuse_foreign(data)
+            super().restore(data["executor"])
+            self._known.restore(data["message_ids"], data["duplicates"])
+        self._begun = True
+
+    def _refuse_foreign(self, data: Any) -> None:
+        if not isinstance(data, dict) or data.get("machine") != "PersistentWindowedBoltExecutor":
+            raise SnapshotError(f"bolt {self.component!r}: a manifest of `prepare` was wanted, got {quote(data)}")
+        if data.get("format") != MANIFEST_FORMAT:
+            raise SnapshotError(
+                f"bolt {self.component!r}: the manifest has format {quote(data.get('format'))}, this library reads "
+                f"{MANIFEST_FORMAT}; use the version that wrote it"
+            )
+        now = _definition(self.config)
+        changed = [name for name in now if data["window"].get(name) != now[name]]
+        if changed:
+            name = changed[0]
+            raise DefinitionChangedError(
+                f"bolt {self.component!r}: the checkpoint was written with {name}={quote(data['window'].get(name))}, now it is "
+                f"{quote(now[name])}; give it its old value, or start with a new state"
+            )
+
+    def _check_begun(self) -> None:
+        if not self._begun:
+            raise CheckpointError(
+                f"bolt {self.component!r} was given a tuple, a turn or a checkpoint before its state; call restore(manifest) "
+                "first, restore(None) at a first start"
+            )
+
+
+def _chosen(column: Sequence[Any] | None, kept: list[int]) -> list[Any] | None:
+    return None if column is None else [column[at] for at in kept]
+
+
+def _definition(config: WindowConfig) -> dict[str, Any]:
+    """Return what of the definition the stored windows depend on."""
+    return {
+        "length": _measure(config.length),
+        "slide": _measure(config.slide),
+        "event_time": config.event_time,
+        "offset_ms": config.offset_ms,
+        "lateness": config.lateness.value,
+        "repeat": config.repeat,
+        "key": None if config.key is None else list(config.key),
+    }
+
+
+def _measure(measure: Measure | None) -> dict[str, int] | None:
+    if measure is None:
+        return None
+    return {"count": measure.value} if isinstance(measure, Count) else {"ms": measure.ms}

@@ -1,0 +1,660 @@
+"""PolicyKeyState: the events of one key under per-event policies: who waits, who lives, who was in the last window.
+
+    waiting --number--> live --EXPIRE--> gone --end of the turn--> expired
+                         |
+                         +-- PROCESS: in this window, so in the `last` one when the next fires (live or not)
+
+Laws: live events are in order of (timestamp, arrival); each event is tracked once by both policies, before any scan sees it; an
+event is gone once.
+
+PolicyWindowManager: windows by a user's own per-event policies, in lossless order.
+
+    turn(W)   waiting  --(timestamp, arrival)-->  live     eviction.track, trigger.track, and fire what that makes due
+                                                           then WaterMarkEvent(W) to both, and fire what is due
+    fire      eviction.set_context(context), then for each live event, oldest first:
+              EXPIRE  out of the queue for good     PROCESS  in this window
+              KEEP    left for a later one          STOP     the scan is over
+              (a length= is asked first; the eviction chooses among the events that it holds)
+
+Every firing is a scan, and every turn tells every key, so this is slow: O(live events) a firing, O(keys) a turn. The built-in
+lengths and slides answer in ranges (manager.py). Each key has policies of its own.
+
+Laws: those of WindowManager, but what a window holds and when it fires is the policies' to say; an event expires at the end of
+the turn in which the eviction said EXPIRE, or in the drain; more than `max_repeats` firings without a new tuple in one turn are
+an error. Source: Storm's `WindowManager`, in order of time, not of arrival; decided in docs/decisions/0002-user-policies.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from heapq import merge
+from itertools import chain, takewhile
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from sortedcontainers import SortedKeyList
+
+from windowing.errors import BoltError, RepeatLimitError, SnapshotError, WindowingError, quote
+from windowing.windows.assigners import mix_of
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Effect, Event, Expired, ListContent, TupleWindow, WaterMarkEvent
+from windowing.windows.eviction import Action, EvictionContext
+from windowing.windows.guard import Guard, fault, no_effects, one_for_each
+from windowing.windows.key_state import Tally, key_of
+from windowing.windows.lossless_policies import CountLength, CountSlide, TimeLength, TimeSlide, length_of, slide_of
+from windowing.windows.manager import refuse_options
+from windowing.windows.measures import Duration
+from windowing.windows.trigger import next_tick_ms, tick_interval_ms
+
+__all__ = [
+    "Fired",
+    "PolicyKeyState",
+    "PolicyWindowManager",
+]
+
+
+class Fired(NamedTuple):
+    """A window that was fired; `first_shown` of its tuples were in no window before."""
+
+    reference: int
+    current: list[Any]
+    new: list[Any]
+    expired: list[Any]
+    first_shown: int
+    key: Any
+
+
+class PolicyKeyState:
+    """The events of one key and its two policies. Made by PolicyWindowManager, at the key's first tuple.
+
+    Policies are asked by name, so one that is written to the protocol of the article, without our base classes, works too.
+    """
+
+    __slots__ = (
+        "_component",
+        "_eviction",
+        "_gone",
+        "_last",
+        "_length",
+        "_live",
+        "_max_repeats",
+        "_own_trigger",
+        "_reference",
+        "_repeats",
+        "_trigger",
+        "key",
+        "newest_numbered",
+        "ordinal",
+        "tick_interval_ms",
+        "waiting",
+    )
+
+    def __init__(
+        self, config: WindowConfig, key: Any, ordinal: int, watermark: int | None, component: str = "bolt"
+    ) -> None:
+        self.key = key
+        self.ordinal = ordinal
+        self.waiting: SortedKeyList[Event, int] = SortedKeyList(key=attrgetter("timestamp"))
+        self.newest_numbered: int | None = None
+        self._live: dict[Event, bool] = {}  # in order; whether it was ever shown
+        self._last: dict[Event, None] = {}
+        self._gone: dict[Event, bool] = {}
+        self._repeats = 0
+        self._max_repeats = config.max_repeats
+        self._component = component
+        self._reference: int | None = None
+        self._length = None if config.length is None else length_of(config.length)
+        self._eviction: Any = None if config.eviction is None else self._made("eviction", config.eviction)
+        self._trigger: Any = slide_of(config) if config.trigger is None else self._made("trigger", config.trigger)
+        self._own_trigger = config.trigger is not None
+        self.tick_interval_ms = tick_interval_ms(self._trigger) if self._own_trigger else None
+        if isinstance(self._trigger, TimeSlide):
+            self._trigger.passed = watermark
+        self._ask(self._trigger, "start")
+
+    @property
+    def newest(self) -> int | None:
+        """The largest timestamp of the key's tuples."""
+        return self.waiting[-1].timestamp if self.waiting else self.newest_numbered
+
+    @property
+    def empty(self) -> bool:
+        """Whether no event waits or lives."""
+        return not self._live and not self.waiting
+
+    @property
+    def never_shown(self) -> int:
+        """How many events no window has shown yet."""
+        return len(self.waiting) + sum(not was_shown for was_shown in self._live.values())
+
+    # -- what a trigger may ask (QueueView) --------------------------------------------------------------------------
+
+    def event_count(self, reference_ms: int) -> int:
+        """Return how many live events have a timestamp <= reference_ms. Cost: O(live)."""
+        return sum(1 for _ in self._until(reference_ms))
+
+    def earliest_event_timestamp(self, start_ms: int, end_ms: int) -> int | None:
+        """Return the smallest timestamp of a live event in `(start_ms, end_ms]`, None if there is none."""
+        return next((event.timestamp for event in self._until(end_ms) if event.timestamp > start_ms), None)
+
+    def sliding_count_timestamps(self, start_ms: int, end_ms: int, count: int) -> list[int]:
+        """Return the timestamp of each `count`-th live event in `(start_ms, end_ms]`."""
+        inside = [event.timestamp for event in self._until(end_ms) if event.timestamp > start_ms]
+        return inside[count - 1 :: count]
+
+    def _until(self, reference_ms: int) -> Iterator[Event]:
+        return takewhile(lambda event: event.timestamp <= reference_ms, self._live)
+
+    # -- turns -------------------------------------------------------------------------------------------------------
+
+    def wait(self, payload: Any, timestamp: int) -> None:
+        """Take a tuple on event time: it waits for its number; equal timestamps keep their order of arrival."""
+        self.waiting.add(Event(payload, timestamp))
+
+    def enter(self, payload: Any, timestamp: int) -> Iterator[Fired]:
+        """Yield what an add on processing time fires: the tuple has its number at once."""
+        self._repeats = 0
+        yield from self._number(Event(payload, timestamp))
+        yield from self._due()
+
+    def turn(self, watermark: int) -> Iterator[Fired]:
+        """Yield what a watermark turn fires."""
+        self._repeats = 0
+        yield from self._number_all(watermark)
+        yield from self._reach(watermark, watermark)
+
+    def tick(self, now_ms: int) -> Iterator[Fired]:
+        """Yield what a tick of the clock fires."""
+        self._repeats = 0
+        yield from self._fire_each(self._ask(self._trigger, "tick", now_ms))
+        yield from self._due()
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the W over the clock at which a tick has something to do, None if the trigger waits for none, or does not say."""
+        if isinstance(self._trigger, TimeSlide):
+            return self._trigger.next_end(next(iter(self._live)).timestamp if self._live else None)
+        if not self._own_trigger:
+            return None
+        try:
+            wanted_ms = next_tick_ms(self._trigger)
+        except Exception as problem:
+            raise self._fault(self._trigger, "next_deadline_ms", problem) from problem
+        return None if wanted_ms is None else wanted_ms - 1  # W is the clock less 1 ms
+
+    def finish(self, watermark: int | None) -> Iterator[Fired]:
+        """Yield what a drain fires; then everything is gone."""
+        self._repeats = 0
+        newest = self.newest
+        if newest is not None:
+            yield from self._number_all(newest)
+            reached = newest if watermark is None else max(newest, watermark)
+            until = self._trigger.last_end(newest) if isinstance(self._trigger, TimeSlide) else reached
+            yield from self._reach(reached, until)
+            yield from self._fire_rest(newest)
+        self._gone.update(self._live)
+        self._live.clear()
+
+    def _number_all(self, until: int) -> Iterator[Fired]:
+        while self.waiting and self.waiting[0].timestamp <= until:
+            yield from self._number(self.waiting.pop(0))
+
+    def _number(self, event: Event) -> Iterator[Fired]:
+        self.newest_numbered = event.timestamp
+        self._live[event] = False
+        self._repeats = 0
+        self._ask(self._eviction, "track", event)
+        yield from self._fire_each(self._ask(self._trigger, "track", event), self._live)
+
+    def _reach(self, watermark: int, until: int | None) -> Iterator[Fired]:
+        """Tell the policies of `watermark`, the trigger of `until` (None: nothing); fire what that makes due."""
+        self._ask(self._eviction, "track", WaterMarkEvent(watermark))
+        if until is not None:
+            yield from self._fire_each(self._ask(self._trigger, "track", WaterMarkEvent(until)))
+            yield from self._due()
+
+    def _due(self) -> Iterator[Fired]:
+        while (context := self._ask(self._trigger, "due", self)) is not None:
+            yield from self._fire(context, self._until(context.reference_time))
+
+    def _fire_each(
+        self, contexts: Iterable[EvictionContext] | None, offered: Iterable[Event] | None = None
+    ) -> Iterator[Fired]:
+        for context in self._each(contexts):
+            yield from self._fire(context, self._until(context.reference_time) if offered is None else offered)
+
+    def _fire_rest(self, newest: int) -> Iterator[Fired]:
+        if all(self._live.values()):
+            return
+        context = EvictionContext(newest)
+        if isinstance(self._trigger, CountSlide):
+            # What would have come at the next multiple of the slide, with what there is.
+            count = len(self._live) + self._trigger.missing()
+            context = EvictionContext(newest, current_count=count, sliding_count=self._trigger.count)
+        yield from self._fire(context, self._live)
+
+    # -- a firing ----------------------------------------------------------------------------------------------------
+
+    def _fire(self, context: EvictionContext, offered: Iterable[Event]) -> Iterator[Fired]:
+        self._reference = context.reference_time
+        window = self._scan(context, list(offered))
+        first_shown = sum(not self._live[event] for event in window)
+        self._limit(first_shown, context.reference_time)
+        if window:
+            held, last = dict.fromkeys(window), self._last
+            self._live.update(dict.fromkeys(window, True))
+            self._last = held
+            yield Fired(
+                context.reference_time,
+                [event.payload for event in window],
+                [event.payload for event in window if event not in last],
+                [event.payload for event in last if event not in held],
+                first_shown,
+                self.key,
+            )
+        self._ask(self._trigger, "reset")
+        self._ask(self._trigger, "fired", bool(window))
+        self._reference = None
+
+    def _scan(self, context: EvictionContext, offered: list[Event]) -> list[Event]:
+        if context.current_count is None:
+            context = replace(context, current_count=self.event_count(context.reference_time))
+        if self._length is not None:
+            context, offered = self._bounded(self._length, context, offered)
+        self._ask(self._eviction, "set_context", context)
+        window: list[Event] = []
+        for event in offered:
+            action = self._action(event)
+            if action is Action.PROCESS:
+                window.append(event)
+            elif action is Action.EXPIRE:
+                self._gone[event] = self._live.pop(event)
+            elif action is Action.STOP:
+                break
+            elif action is not Action.KEEP:
+                raise BoltError(
+                    f"bolt {self._component!r} failed in its eviction: {type(self._eviction).__name__}.evict returned "
+                    f"{quote(action)} on the window that ends at {self._reference}; return one of Action.EXPIRE, PROCESS, "
+                    "KEEP, STOP"
+                )
+        return window
+
+    def _bounded(
+        self, length: TimeLength | CountLength, context: EvictionContext, offered: list[Event]
+    ) -> tuple[EvictionContext, list[Event]]:
+        """Let expire what the length cannot hold any more; return what it holds, and the context that counts no more than that."""
+        length.set_context(context)
+        actions = [length.evict(event) for event in offered]
+        expired = [event for event, action in zip(offered, actions, strict=True) if action is Action.EXPIRE]
+        self._gone.update((event, self._live.pop(event)) for event in expired)
+        held = [event for event, action in zip(offered, actions, strict=True) if action is Action.PROCESS]
+        return replace(context, current_count=(context.current_count or 0) - len(expired)), held
+
+    def _action(self, event: Event) -> Action:
+        if self._eviction is None:
+            return Action.PROCESS
+        try:
+            chosen: Action = self._eviction.evict(event)
+        except Exception as problem:
+            raise self._fault(self._eviction, "evict", problem) from problem
+        return chosen
+
+    def _limit(self, first_shown: int, reference: int) -> None:
+        self._repeats = 0 if first_shown else self._repeats + 1
+        if self._repeats > self._max_repeats:
+            raise RepeatLimitError(
+                f"{type(self._trigger).__name__} fired more than max_repeats={self._max_repeats} windows without a new "
+                f"tuple in one turn, the last at {reference}; let its due() return None, or let the eviction expire events"
+            )
+
+    def take_gone(self) -> tuple[list[Any], int]:
+        """Return the tuples that are gone since the last time, and how many of them were never shown."""
+        gone, self._gone = self._gone, {}
+        return [event.payload for event in gone], sum(not was_shown for was_shown in gone.values())
+
+    def shutdown(self) -> None:
+        """Tell the trigger that the key is over."""
+        self._ask(self._trigger, "shutdown")
+
+    # -- policies ----------------------------------------------------------------------------------------------------
+
+    def _made(self, option: str, factory: Callable[[], Any]) -> Any:
+        try:
+            return factory()
+        except Exception as problem:
+            raise fault(self._component, f"{option}=, when it was made", problem) from problem
+
+    def _ask(self, policy: Any, method: str, *arguments: Any) -> Any:
+        """Return what an optional method of a policy says, None if it has no such method."""
+        asked = getattr(policy, method, None)
+        try:
+            return None if asked is None else asked(*arguments)
+        except Exception as problem:
+            raise self._fault(policy, method, problem) from problem
+
+    def _each(self, contexts: Iterable[EvictionContext] | None) -> Iterator[EvictionContext]:
+        """Yield what a trigger has returned, which may be a generator of its own."""
+        try:
+            for context in contexts or ():
+                if not hasattr(context, "reference_time"):
+                    raise TypeError(f"{quote(context)} among the contexts")
+                yield context
+        except Exception as problem:
+            what = "track or tick, which return a list of EvictionContext, or None"
+            raise self._fault(self._trigger, what, problem) from problem
+
+    def _fault(self, policy: Any, method: str, problem: Exception) -> WindowingError:
+        if isinstance(problem, WindowingError):
+            return problem
+        window = "" if self._reference is None else f" on the window that ends at {self._reference}"
+        return fault(self._component, f"{type(policy).__name__}.{method}{window}", problem)
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return everything as plain data; first the events that are only in the last window, then the live ones."""
+        past = [event for event in self._last if event not in self._live]
+        events = [*past, *self._live]
+        return {
+            "key": self.key,
+            "ordinal": self.ordinal,
+            "newest": self.newest_numbered,
+            "payloads": [event.payload for event in events],
+            "timestamps": [event.timestamp for event in events],
+            "shown": list(self._live.values()),
+            "last": [at for at, event in enumerate(events) if event in self._last],
+            "waiting": [[event.payload, event.timestamp] for event in self.waiting],
+            "eviction": self._ask(self._eviction, "get_state"),
+            "trigger": self._ask(self._trigger, "get_state"),
+        }
+
+    @classmethod
+    def restored(cls, config: WindowConfig, data: dict[str, Any], component: str = "bolt") -> PolicyKeyState:
+        """Return the track of a snapshot."""
+        track = cls(config, key_of(data["key"]), data["ordinal"], None, component)
+        track.newest_numbered = data["newest"]
+        events = list(map(Event, data["payloads"], data["timestamps"]))
+        live = events[len(events) - len(data["shown"]) :]
+        track._live = dict(zip(live, data["shown"], strict=True))
+        track._last = dict.fromkeys(events[at] for at in data["last"])
+        track.waiting.update(Event(payload, timestamp) for payload, timestamp in data["waiting"])
+        track._ask(track._eviction, "restore_state", data["eviction"])
+        track._ask(track._trigger, "restore_state", data["trigger"])
+        return track
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        times = [event.timestamp for event in self._live]
+        assert times == sorted(times)
+        assert not any(event.is_watermark for event in self._live)
+        # Between two turns nothing is half gone.
+        assert not self._gone
+
+
+# -- PolicyWindowManager ---------------------------------------------------------------------------------------------------------
+
+
+SNAPSHOT_FORMAT = 1
+
+WindowFold = Callable[[list[Any]], Any]
+
+
+class PolicyWindowManager:
+    """The windows of one task whose `eviction=` or `trigger=` (or both) is the user's own; what is not is lossless.
+
+    `fold` makes `window.aggregate` from the list of a window's tuples; `component` names the bolt
+    in errors. Snapshots hold `get_state()` of the policies of each key.
+
+    >>> from windowing.windows.eviction import EvictionContext
+    >>> from windowing.windows.measures import seconds
+    >>> from windowing.windows.trigger import TriggerPolicy
+    >>> class OnEnd(TriggerPolicy):
+    ...     def track(self, event):
+    ...         return [EvictionContext(event.timestamp)] if event.get() == "end" else None
+    >>> manager = PolicyWindowManager(WindowConfig.of(length=seconds(10), timestamp="ts", trigger=OnEnd))
+    >>> list(manager.add_batch(["end", "a", "b"], [7, 3, 9]))
+    []
+    >>> [effect.window.get() for effect in manager.advance(9) if isinstance(effect, Activation)]
+    [['a', 'end']]
+    """
+
+    kind = "PolicyWindowManager"
+
+    def __init__(self, config: WindowConfig, *, fold: WindowFold | None = None, component: str = "bolt") -> None:
+        refuse_options(config, "PolicyWindowManager", ("semantics", "max_events_in_memory"))
+        self.config = config
+        self._component = component
+        self.tally = Tally()
+        self.watermark: int | None = None
+        self.closed = False
+        self._fold = fold
+        self.guard = Guard()
+        self._ordinal = 0
+        self._tracks: dict[Any, PolicyKeyState] = {}
+        self._ticked_ms: int | None = None  # the last tick, or the first tuple's time
+        self._deadline: tuple[int | None] | None = None  # as of the last entry; None where it has to be asked for
+        in_time = isinstance(config.length, Duration) and isinstance(config.slide, Duration)
+        # A key cannot have a time to live if both are Durations: it goes with its last tuple.
+        self._forgets = in_time and config.key is not None
+        self._declared = mix_of(config) if in_time and config.trigger is None else None
+        self._length_ms = config.length.ms if isinstance(config.length, Duration) else None
+
+    # -- entries -------------------------------------------------------------------------------------------------------
+
+    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
+        """Accept one tuple. Cost: O(1) on event time; on processing time a scan for each window that is due with it."""
+        self._open()
+        if not self.config.event_time:
+            return self.guard.run(self._enter(payload, timestamp, key))
+        try:
+            self._track(key).wait(payload, timestamp)
+        except BaseException:
+            self.guard.fail()
+            raise
+        self.tally.accepted += 1
+        return no_effects()
+
+    def add_batch(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
+    ) -> Iterator[tuple[int, Effect]]:
+        """Accept tuples in arrival order; exactly what one `add` for each gives."""
+        self._open()
+        one_for_each(payloads, timestamps=timestamps, keys=keys)
+        if not self.config.event_time:
+            return self.guard.run(self._enter_all(payloads, timestamps, keys), positions=True)
+        try:
+            for at, payload in enumerate(payloads):
+                self._track(None if keys is None else keys[at]).wait(payload, timestamps[at])
+        except BaseException:
+            self.guard.fail()
+            raise
+        self.tally.accepted += len(payloads)
+        return no_effects()
+
+    def advance(self, watermark: int) -> Iterator[Effect]:
+        """Make a turn: raise W to `watermark` (nothing happens if that does not raise it) and fire what falls due."""
+        self._open()
+        if self.watermark is not None and watermark <= self.watermark:
+            return no_effects()
+        self.watermark = watermark
+        return self.guard.run(self._turn(watermark, lambda track: track.turn(watermark)))
+
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples."""
+        self._open()
+        self._deadline, self._ticked_ms = None, now_ms
+        if self.watermark is None or now_ms > self.watermark:
+            self.watermark = now_ms - 1
+        return self.guard.run(self._turn(self.watermark, lambda track: track.tick(now_ms)))
+
+    def drain(self) -> Iterator[Effect]:
+        """Close the machine: number and fire what is left, let everything expire. Idempotent."""
+        self.guard.enter()
+        if self.closed:
+            return no_effects()
+        self.closed, self._deadline = True, (None,)
+        return self.guard.run(self._end())
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def _enter_all(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None
+    ) -> Iterator[tuple[int, Effect]]:
+        for at, payload in enumerate(payloads):
+            for effect in self._enter(payload, timestamps[at], None if keys is None else keys[at]):
+                yield at, effect
+
+    def _enter(self, payload: Any, timestamp: int, key: Any) -> Iterator[Effect]:
+        self.tally.accepted += 1
+        if not self._tracks:
+            self._ticked_ms = timestamp
+        self._deadline = None
+        track = self._track(key)
+        yield from self._activations([(track, track.enter(payload, timestamp))])
+        yield from self._expired(track)
+
+    def _turn(self, until: int, what: Callable[[PolicyKeyState], Iterator[Fired]]) -> Iterator[Effect]:
+        tracks = list(self._tracks.values())
+        over = {track.ordinal for track in tracks if self._outlived(track, until)}
+        yield from self._activations(
+            [
+                (track, chain(what(track), track.finish(until)) if track.ordinal in over else what(track))
+                for track in tracks
+            ]
+        )
+        for track in tracks:
+            yield from self._expired(track)
+            if track.ordinal in over or (self._forgets and track.empty):
+                del self._tracks[track.key]
+                track.shutdown()
+
+    def _end(self) -> Iterator[Effect]:
+        tracks = list(self._tracks.values())
+        yield from self._activations([(track, track.finish(self.watermark)) for track in tracks])
+        for track in tracks:
+            yield from self._expired(track)
+            track.shutdown()
+        self._tracks.clear()
+
+    def _activations(self, firings: list[tuple[PolicyKeyState, Iterator[Fired]]]) -> Iterator[Activation]:
+        runs: Iterable[Iterator[tuple[int, int, Fired]]] = [_in_order(track, fired) for track, fired in firings]
+        for reference, _, fired in merge(*runs, key=lambda item: item[:2]):
+            self.tally.fired += 1
+            self.tally.shown += fired.first_shown
+            start = None if self._length_ms is None else reference - self._length_ms
+            content = _Content(fired.current, fired.new, fired.expired, self._fold)
+            yield Activation(TupleWindow(content, start, reference, fired.key))
+
+    def _expired(self, track: PolicyKeyState) -> Iterator[Expired]:
+        gone, never_shown = track.take_gone()
+        if gone:
+            self.tally.expired += len(gone)
+            self.tally.skipped += never_shown
+            yield Expired(len(gone), lambda: gone, track.key)
+
+    # -- keys ----------------------------------------------------------------------------------------------------------
+
+    def _track(self, key: Any) -> PolicyKeyState:
+        track = self._tracks.get(key)
+        if track is None:
+            track = self._tracks[key] = PolicyKeyState(self.config, key, self._ordinal, self.watermark, self._component)
+            self._ordinal += 1
+        return track
+
+    def _outlived(self, track: PolicyKeyState, watermark: int) -> bool:
+        ttl, newest = self.config.key_ttl_ms, track.newest
+        return ttl is not None and newest is not None and newest + ttl <= watermark
+
+    def _open(self) -> None:
+        self.guard.enter()
+        if self.closed:
+            raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
+
+    # -- for drivers ---------------------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the W over the clock at which the next tick has something to do, None if there is nothing to wait for.
+
+        Cost: O(keys) after an entry, else O(1).
+        """
+        if self._deadline is None:
+            self._deadline = (min(self._deadlines(), default=None),)
+        return self._deadline[0]
+
+    def _deadlines(self) -> Iterator[int]:
+        ttl = self.config.key_ttl_ms
+        for track in self._tracks.values():
+            wanted = track.next_deadline_ms()
+            if wanted is not None:
+                yield wanted
+            if track.tick_interval_ms is not None and self._ticked_ms is not None:
+                yield self._ticked_ms + track.tick_interval_ms - 1
+            if ttl is not None and track.newest is not None:
+                yield track.newest + ttl
+
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed."""
+        self.guard.enter()
+
+    def late_below(self) -> int | None:
+        """Return the bound below which a timestamp is late: W; of two Durations with a slide of ours, as built in."""
+        return self.watermark if self._declared is None else self._declared.late_below(self.watermark)
+
+    def snapshot(self, events: bool = True) -> dict[str, Any]:
+        """Return the machine as plain data, the tuples always with it."""
+        self.guard.enter()
+        return {
+            "format": SNAPSHOT_FORMAT,
+            "machine": self.kind,
+            "watermark": self.watermark,
+            "closed": self.closed,
+            "ordinal": self._ordinal,
+            "tally": self.tally.snapshot(),
+            "tracks": [track.snapshot() for track in self._tracks.values()],
+        }
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the machine of `data`. Raises SnapshotError for another format; the machine is then unchanged."""
+        if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != self.kind:
+            raise SnapshotError(
+                f"a {self.kind} snapshot of format {SNAPSHOT_FORMAT} was wanted, got {quote(data.get('machine'))} of "
+                f"format {quote(data.get('format'))}; read it with the version of the library that wrote it"
+            )
+        self.watermark, self.closed = data["watermark"], data["closed"]
+        self._ordinal = data["ordinal"]
+        self.tally.restore(data["tally"])
+        tracks = [PolicyKeyState.restored(self.config, each, self._component) for each in data["tracks"]]
+        self._tracks = {track.key: track for track in tracks}
+        self._deadline = None
+        if self.watermark is not None:
+            self._ticked_ms = self.watermark + 1
+        else:
+            self._ticked_ms = min((track.newest for track in tracks if track.newest is not None), default=None)
+        self.guard.reset()
+
+    def check(self) -> None:
+        """Assert what "correct" means, for every key."""
+        for key, track in self._tracks.items():
+            track.check()
+            assert track.key is key or track.key == key  # NaN is not equal to itself
+        # A tuple that was neither shown nor passed over waits, or lives and was never shown.
+        assert self.tally.pending == sum(track.never_shown for track in self._tracks.values())
+        assert self.tally.shown + self.tally.skipped >= self.tally.expired
+
+
+class _Content(ListContent):
+    """The content of a window as lists, with the aggregate that the bolt may have declared."""
+
+    __slots__ = ("_fold",)
+
+    def __init__(self, current: list[Any], new: list[Any], expired: list[Any], fold: WindowFold | None) -> None:
+        super().__init__(current, new, expired)
+        self._fold = fold
+
+    def aggregate(self) -> Any:
+        return super().aggregate() if self._fold is None else self._fold(self.current())
+
+
+def _in_order(track: PolicyKeyState, firings: Iterator[Fired]) -> Iterator[tuple[int, int, Fired]]:
+    for fired in firings:
+        yield fired.reference, track.ordinal, fired

@@ -1,0 +1,294 @@
+"""The ordered events behind a window: the Buffer protocol, and the buffer of parallel lists.
+
+Positions are absolute: the n-th tuple ever queued stands at position n - 1 for good (a tuple's number minus one), whatever was
+trimmed before it. A buffer is written in two steps, because nobody reads between two watermark turns: `stage` appends runs as
+they arrive, `settle` merges them into (timestamp, arrival) order once.
+
+    staged           9 4 7
+    settled  1 3 5            settle()  ->  1 3 4 5 7 9
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, Protocol
+
+from windowing.errors import StaleWindowError
+
+__all__ = [
+    "Buffer",
+    "InOrder",
+    "ListBuffer",
+    "TupleBuffer",
+    "newest_of",
+]
+
+
+_TRIM_AT_LEAST = 256
+
+
+class InOrder(list[int]):
+    """Timestamps that somebody has found to be in ascending order, so that nobody need look again."""
+
+    __slots__ = ()
+
+
+def newest_of(timestamps: Sequence[int]) -> int:
+    """Return the largest of at least one."""
+    if type(timestamps) is InOrder:
+        return timestamps[-1]
+    of_column = getattr(timestamps, "bounds", None)
+    largest: int = max(timestamps) if of_column is None else of_column()[1]
+    return largest
+
+
+class Buffer(Protocol):
+    """What a window manager needs of a queue. A row buffer and a columnar one differ only behind this."""
+
+    base: int
+    """Position of the first tuple still held."""
+
+    def __len__(self) -> int:
+        """Return how many tuples are held, staged ones included."""
+
+    @property
+    def end(self) -> int:
+        """Position after the last settled tuple: how many were ever settled."""
+
+    @property
+    def staged(self) -> Sequence[int]:
+        """The timestamps of the staged tuples, in arrival order."""
+
+    def stage(self, timestamps: Sequence[int], payloads: Sequence[Any], first_sequence: int) -> None:
+        """Append a run in arrival order; its tuples get sequence numbers from `first_sequence` on.
+
+        One that is InOrder, and behind all others, may be settled at once: nothing of what stands before it moves.
+        """
+
+    def stage_one(self, timestamp: int, payload: Any, sequence: int) -> None:
+        """Append one tuple."""
+
+    def settle(self) -> None:
+        """Merge what is staged into (timestamp, arrival) order. Cost: a merge sort over the tail that changes."""
+
+    def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
+        """Return the position after the last tuple with a timestamp <= `timestamp`, searching [low, high). Cost: O(log n)."""
+
+    def timestamp_at(self, position: int) -> int:
+        """Return the timestamp of the tuple at `position`."""
+
+    def slice(self, low: int, high: int) -> Sequence[Any]:
+        """Return the tuples at positions [low, high). Cost: the copy, or nothing where the sequence is lazy."""
+
+    def trim(self, position: int) -> None:
+        """Let go of all tuples before `position`; memory follows within a constant factor. Cost: amortised O(1) a tuple."""
+
+
+class TupleBuffer(Buffer, Protocol):
+    """A buffer whose tuples are kept one by one, with what the windows over them ask."""
+
+    @property
+    def sequenced(self) -> bool:
+        """Whether it knows the arrival number of each tuple."""
+
+    def came_after(self, low: int, high: int, sequence: int, all_from: int) -> Sequence[Any]:
+        """Return those at [low, high) that arrived at `sequence` or later, and all at position `all_from` or above."""
+
+    def came_before(self, low: int, high: int, sequence: int) -> Sequence[Any]:
+        """Return those at [low, high) that arrived before `sequence`."""
+
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        """Return how many of those at [low, high) arrived at `sequence` or later."""
+
+    def dump(self, position: int) -> dict[str, Any]:
+        """Return what is held from `position` on as plain data, while nothing is staged."""
+
+    def fill(self, data: dict[str, Any]) -> None:
+        """Fill an empty buffer from what `dump` returned; `data["base"]` is the position it was asked for."""
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+
+
+class ListBuffer:
+    """The Buffer of the core: parallel lists of timestamps and tuples, and of sequence numbers where a driver asks for them.
+
+    Invariants: see `check`. Sequence numbers (`sequenced=True`) are the arrival numbers in the whole task; a driver that stores
+    tuples apart uses them to tell which are new.
+
+    >>> queue = ListBuffer()
+    >>> queue.stage([9, 4], ["i", "d"], 0); queue.settle(); queue.slice(0, 2)
+    ['d', 'i']
+    """
+
+    __slots__ = (
+        "_staged_payloads",
+        "_staged_sequences",
+        "_staged_timestamps",
+        "base",
+        "payloads",
+        "sequences",
+        "timestamps",
+    )
+
+    def __init__(self, sequenced: bool = False) -> None:
+        self.base = 0
+        self.timestamps: list[int] = []
+        self.payloads: list[Any] = []
+        self.sequences: list[int] | None = [] if sequenced else None
+        self._staged_timestamps: list[int] = []
+        self._staged_payloads: list[Any] = []
+        self._staged_sequences: list[int] = []
+
+    @property
+    def sequenced(self) -> bool:
+        return self.sequences is not None
+
+    def __len__(self) -> int:
+        return len(self.timestamps) + len(self._staged_timestamps)
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.timestamps)
+
+    @property
+    def staged(self) -> Sequence[int]:
+        return self._staged_timestamps
+
+    def stage(self, timestamps: Sequence[int], payloads: Sequence[Any], first_sequence: int) -> None:
+        held = self.timestamps
+        if type(timestamps) is InOrder and not self._staged_timestamps and (not held or held[-1] <= timestamps[0]):
+            held.extend(timestamps)
+            self.payloads.extend(payloads)
+            if self.sequences is not None:
+                self.sequences.extend(range(first_sequence, first_sequence + len(timestamps)))
+            return
+        self._staged_timestamps.extend(timestamps)
+        self._staged_payloads.extend(payloads)
+        if self.sequences is not None:
+            self._staged_sequences.extend(range(first_sequence, first_sequence + len(timestamps)))
+
+    def stage_one(self, timestamp: int, payload: Any, sequence: int) -> None:
+        self._staged_timestamps.append(timestamp)
+        self._staged_payloads.append(payload)
+        if self.sequences is not None:
+            self._staged_sequences.append(sequence)
+
+    def load(
+        self, timestamps: Iterable[int], payloads: Iterable[Any], sequences: Iterable[int] | None, base: int
+    ) -> None:
+        """Fill an empty buffer from a snapshot: tuples in order, the first of them at position `base`."""
+        self.timestamps = list(timestamps)
+        self.payloads = list(payloads)
+        if self.sequences is not None:
+            self.sequences = list(sequences or ())
+        self.base = base
+
+    def since(self, position: int, sequence: int) -> Iterator[tuple[int, int, Any]]:
+        """Yield (sequence, timestamp, tuple) of what is held from `position` on and arrived at `sequence` or later."""
+        at = position - self.base
+        for number, timestamp, payload in zip(
+            (self.sequences or [])[at:], self.timestamps[at:], self.payloads[at:], strict=True
+        ):
+            if number >= sequence:
+                yield number, timestamp, payload
+
+    def settle(self) -> None:
+        staged = self._staged_timestamps
+        if not staged:
+            return
+        payloads, sequences = self._staged_payloads, self._staged_sequences
+        self._staged_timestamps, self._staged_payloads, self._staged_sequences = [], [], []
+        ordered = sorted(staged)
+        held = self.timestamps
+        if held and ordered[0] < held[-1]:
+            cut = bisect_right(held, ordered[0])
+            staged = held[cut:] + staged
+            payloads = self.payloads[cut:] + payloads
+            del held[cut:], self.payloads[cut:]
+            if self.sequences is not None:
+                sequences = self.sequences[cut:] + sequences
+                del self.sequences[cut:]
+            ordered = sorted(staged)
+        if ordered != staged:
+            # sorted() is stable, so equal timestamps keep their order of arrival.
+            pick = itemgetter(*sorted(range(len(staged)), key=staged.__getitem__))
+            payloads = pick(payloads)
+            if self.sequences is not None:
+                sequences = pick(sequences)
+        held.extend(ordered)
+        self.payloads.extend(payloads)
+        if self.sequences is not None:
+            self.sequences.extend(sequences)
+
+    def position_after(self, timestamp: int, low: int = 0, high: int | None = None) -> int:
+        base = self.base
+        held = self.timestamps
+        start = low - base if low > base else 0
+        stop = len(held) if high is None else high - base
+        return base + bisect_right(held, timestamp, start, stop)
+
+    def timestamp_at(self, position: int) -> int:
+        return self.timestamps[position - self.base]
+
+    def slice(self, low: int, high: int) -> list[Any]:
+        base = self.base
+        if low < base:
+            raise StaleWindowError(
+                f"tuples from position {low} on were asked for after they had expired and been freed"
+            )
+        return self.payloads[low - base : high - base]
+
+    def came_after(self, low: int, high: int, sequence: int, all_from: int) -> list[Any]:
+        border = max(min(all_from, high), low)
+        return self._picked(low, border, sequence, True) + self.slice(border, high)
+
+    def came_before(self, low: int, high: int, sequence: int) -> list[Any]:
+        return self._picked(low, high, sequence, False)
+
+    def count_after(self, low: int, high: int, sequence: int) -> int:
+        return sum(1 for number in self._numbers(low, high) if number >= sequence)
+
+    def _picked(self, low: int, high: int, sequence: int, after: bool) -> list[Any]:
+        low = max(low, self.base)
+        numbered = zip(self.slice(low, high), self._numbers(low, high), strict=True)
+        return [payload for payload, number in numbered if (number >= sequence) is after]
+
+    def _numbers(self, low: int, high: int) -> list[int]:
+        assert self.sequences is not None
+        return self.sequences[max(low - self.base, 0) : max(high - self.base, 0)]
+
+    def dump(self, position: int) -> dict[str, Any]:
+        at = position - self.base
+        return {
+            "timestamps": self.timestamps[at:],
+            "payloads": self.payloads[at:],
+            "sequences": None if self.sequences is None else self.sequences[at:],
+        }
+
+    def fill(self, data: dict[str, Any]) -> None:
+        self.load(data["timestamps"], data["payloads"], data["sequences"], data["base"])
+
+    def trim(self, position: int) -> None:
+        dead = position - self.base
+        held = len(self.timestamps)
+        if dead <= 0 or (dead < held and (dead < _TRIM_AT_LEAST or dead * 2 < held)):
+            return
+        del self.timestamps[:dead], self.payloads[:dead]
+        if self.sequences is not None:
+            del self.sequences[:dead]
+        self.base = position
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        # The lists are parallel, the settled part in order of time, and of arrival among equal times.
+        assert len(self.timestamps) == len(self.payloads)
+        assert all(a <= b for a, b in zip(self.timestamps, self.timestamps[1:], strict=False))
+        assert len(self._staged_timestamps) == len(self._staged_payloads)
+        assert self.base >= 0
+        if self.sequences is not None:
+            assert len(self.sequences) == len(self.timestamps)
+            keys = list(zip(self.timestamps, self.sequences, strict=True))
+            assert keys == sorted(keys)

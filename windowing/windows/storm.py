@@ -1,0 +1,644 @@
+"""Storm's two window managers, exactly: arrival order, full scans, and the tuples they lose.
+
+    add(x) -> queue -> eviction.track -> trigger.track -> windows due -> every 100 entries: expire from the head
+              arrival                                        |
+              order            a scan of the whole queue: EXPIRE / PROCESS / KEEP, up to STOP
+                                                             |
+                                        Expired(what it took out), Activation(what it shows), in this order
+
+Laws, of Storm and kept: the queue is in arrival order, whatever the timestamps. A watermark is an entry, but no tuple.
+An empty window is not shown, and the tuples expired since the last window are then never told to any window (defect
+D14). Proven against `conformance/`; `semantics="lossless"` is the engine without the losses.
+
+StormMachine: Storm's own window manager and policies, as the machine of an executor.
+
+    length   Count      CountEvictionPolicy     event time: WatermarkCountEvictionPolicy
+             Duration   TimeEvictionPolicy                  WatermarkTimeEvictionPolicy
+    slide    Count      CountTriggerPolicy                  WatermarkCountTriggerPolicy
+             Duration   TimeTriggerPolicy                   WatermarkTimeTriggerPolicy
+
+Laws: windows, expiries and losses are Storm's; what is lost is counted as skipped, so accepted == shown + skipped + pending. There
+are no keys and no drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from typing import Any, ClassVar, NoReturn
+
+from windowing.errors import ConfigError, RepeatLimitError, SnapshotError, StaleWindowError, WindowingError, quote
+from windowing.windows.config import Semantics, WindowConfig
+from windowing.windows.events import (
+    Activation,
+    Effect,
+    Event,
+    Expired,
+    ListContent,
+    TupleWindow,
+    WaterMarkEvent,
+    WindowContent,
+)
+from windowing.windows.eviction import (
+    Action,
+    CountEvictionPolicy,
+    EvictionContext,
+    EvictionPolicy,
+    TimeEvictionPolicy,
+    WatermarkCountEvictionPolicy,
+    WatermarkTimeEvictionPolicy,
+)
+from windowing.windows.guard import Guard, fault, one_for_each
+from windowing.windows.key_state import Tally
+from windowing.windows.measures import Count, Duration
+from windowing.windows.trigger import (
+    CountTriggerPolicy,
+    TimeTriggerPolicy,
+    TriggerPolicy,
+    WatermarkCountTriggerPolicy,
+    WatermarkTimeTriggerPolicy,
+    next_tick_ms,
+    tick_interval_ms,
+)
+
+__all__ = [
+    "EXPIRE_EVENTS_THRESHOLD",
+    "StormMachine",
+    "StormStatefulWindowManager",
+    "StormWindowManager",
+    "storm_policies",
+]
+
+
+EXPIRE_EVENTS_THRESHOLD = 100
+"""So many entries after the last scan, what has expired is taken from the head of the queue."""
+
+_VERSION = 1
+
+
+class StormWindowManager:
+    """The queue behind a window, its eviction and its trigger policy. It starts the trigger.
+
+    Each entry returns an iterator of effects, to be exhausted before the next entry (see `Guard`). Cost: O(1) an
+    entry, O(queue) a window, as in Storm. Source: Storm's `WindowManager`.
+
+    >>> from windowing.windows.eviction import CountEvictionPolicy
+    >>> from windowing.windows.trigger import CountTriggerPolicy
+    >>> manager = StormWindowManager(CountEvictionPolicy(3), CountTriggerPolicy(2))
+    >>> for _, effect in manager.add_batch("abcd", [1, 2, 3, 4]):
+    ...     print(effect.window.get() if isinstance(effect, Activation) else effect.get())
+    ['a', 'b']
+    ['a']
+    ['b', 'c', 'd']
+    """
+
+    kind: ClassVar[str] = "storm"
+
+    def __init__(self, eviction: EvictionPolicy, trigger: TriggerPolicy) -> None:
+        self._eviction = eviction
+        self._trigger = trigger
+        self._guard = Guard()
+        self._queue: dict[Event, None] = {}  # an ordered set: Events are equal only if they are the same
+        self._previous: set[Event] = set()
+        self._expired: list[Any] = []
+        self._entries_since_scan = 0
+        length = getattr(eviction, "length", None)
+        self._length = length() if callable(length) else None
+        trigger.start()
+
+    # -- entries -----------------------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed."""
+        self._guard.enter()
+
+    def add(self, payload: Any, timestamp_ms: int) -> Iterator[Effect]:
+        """Add a tuple; in processing time `timestamp_ms` is the clock."""
+        return self._guard.run(self._enter(Event(payload, timestamp_ms)))
+
+    def add_batch(self, payloads: Sequence[Any], timestamps: Sequence[int]) -> Iterator[tuple[int, Effect]]:
+        """Add tuples one after the other; return each effect with the position of the tuple that caused it."""
+        one_for_each(payloads, timestamps=timestamps)
+        return self._guard.run(self._enter_all(payloads, timestamps), positions=True)
+
+    def advance(self, watermark_ms: int) -> Iterator[Effect]:
+        """Tell the policies that no tuple with a smaller timestamp is expected."""
+        return self._guard.run(self._enter(WaterMarkEvent(watermark_ms)))
+
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        """Fire what the trigger says is due by the clock."""
+        return self._guard.run(self._tick(now_ms))
+
+    def drain(self) -> NoReturn:
+        """Storm has no end of a stream, so its last windows never fire; raises ConfigError."""
+        raise ConfigError(
+            'semantics="storm" cannot drain: Storm never fires the windows that are open when a stream ends; '
+            'use semantics="lossless" to have them fired'
+        )
+
+    # -- what a trigger may ask (QueueView) --------------------------------------------------------------------------
+
+    def event_count(self, reference_ms: int) -> int:
+        """Return how many events of the queue have a timestamp <= reference_ms. Cost: O(queue)."""
+        return sum(event.timestamp <= reference_ms for event in self._queue)
+
+    def earliest_event_timestamp(self, start_ms: int, end_ms: int) -> int | None:
+        """Return the smallest timestamp in `(start_ms, end_ms]`, None if there is none. Cost: O(queue)."""
+        return min((event.timestamp for event in self._queue if start_ms < event.timestamp <= end_ms), default=None)
+
+    def sliding_count_timestamps(self, start_ms: int, end_ms: int, count: int) -> list[int]:
+        """Return, at each `count`-th event in `(start_ms, end_ms]` by arrival, the largest timestamp so far."""
+        references: list[int] = []
+        counted, newest = 0, start_ms
+        for event in self._queue:
+            if start_ms < event.timestamp <= end_ms:
+                counted += 1
+                newest = max(newest, event.timestamp)
+                if counted % count == 0:
+                    references.append(newest)
+        return references
+
+    # -- what a driver may look at -----------------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> Set[Event]:
+        """The events of the queue, in order."""
+        return self._queue.keys()
+
+    @property
+    def last_window(self) -> Set[Event]:
+        """The events of the last window, shown or empty (none where a window is an iterator)."""
+        return self._previous
+
+    # -- the machine -------------------------------------------------------------------------------------------------
+
+    def _enter_all(self, payloads: Sequence[Any], timestamps: Sequence[int]) -> Iterator[tuple[int, Effect]]:
+        for position, payload in enumerate(payloads):
+            for effect in self._enter(Event(payload, timestamps[position])):
+                yield position, effect
+
+    def _enter(self, event: Event) -> Iterator[Effect]:
+        if not event.is_watermark:
+            self._queue[event] = None
+        self._eviction.track(event)
+        contexts = self._trigger.track(event)
+        if contexts is not None:
+            for context in contexts:
+                yield from self._fire(context)
+        while (asked := self._trigger.due(self)) is not None:
+            yield from self._fire(asked)
+        yield from self._compact()
+
+    def _tick(self, now_ms: int) -> Iterator[Effect]:
+        for context in self._trigger.tick(now_ms) or ():
+            yield from self._fire(context)
+        while (asked := self._trigger.due(self)) is not None:
+            yield from self._fire(asked)
+
+    def _fire(self, context: EvictionContext) -> Iterator[Effect]:
+        self._eviction.set_context(context)
+        was_shown = yield from self._show(self._eviction.get_context() or context)
+        self._trigger.reset()
+        self._trigger.fired(was_shown)
+
+    def _show(self, context: EvictionContext) -> Generator[Effect, None, bool]:
+        """Scan the whole queue; show the window unless it is empty."""
+        window: list[Event] = []
+        taken: list[Event] = []
+        for event in self._queue:
+            action = self._eviction.evict(event)
+            if action is Action.PROCESS:
+                window.append(event)
+            elif action is Action.EXPIRE:
+                taken.append(event)
+            elif action is Action.STOP:
+                break
+        yield from self._expire(taken)
+        expired, self._expired = self._expired, []
+        previous, self._previous = self._previous, set(window)
+        if not window:
+            return False
+        new = [event.payload for event in window if event not in previous]
+        yield self._activation(ListContent([event.payload for event in window], new, expired), context.reference_time)
+        return True
+
+    def _compact(self) -> Iterator[Effect]:
+        """At the hundredth entry after a scan, take what has expired from the head of the queue."""
+        self._entries_since_scan += 1
+        if self._entries_since_scan < EXPIRE_EVENTS_THRESHOLD:
+            return
+        taken: list[Event] = []
+        for event in self._queue:
+            if self._eviction.evict(event) is not Action.EXPIRE:
+                break
+            taken.append(event)
+        yield from self._expire(taken)
+
+    def _expire(self, taken: list[Event]) -> Iterator[Effect]:
+        self._entries_since_scan = 0
+        if not taken:
+            return
+        for event in taken:
+            del self._queue[event]
+        payloads = [event.payload for event in taken]
+        self._expired.extend(payloads)
+        yield Expired(len(payloads), lambda: payloads)
+
+    def _activation(self, content: WindowContent, end_ms: int) -> Activation:
+        start_ms = end_ms - self._length.ms if isinstance(self._length, Duration) else None
+        return Activation(TupleWindow(content, start_ms, end_ms))
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
+    def _definition(self) -> list[str]:
+        slide = getattr(self._trigger, "slide", None)
+        return [
+            self.kind,
+            type(self._eviction).__name__,
+            repr(self._length),
+            type(self._trigger).__name__,
+            repr(slide() if callable(slide) else None),
+        ]
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all state as plain data; a machine restored from it goes on as if it were this one."""
+        self._guard.enter()
+        return {
+            "version": _VERSION,
+            "definition": self._definition(),
+            "payloads": [event.payload for event in self._queue],
+            "timestamps": [event.timestamp for event in self._queue],
+            "previous": [position for position, event in enumerate(self._queue) if event in self._previous],
+            "expired": list(self._expired),
+            "entries_since_scan": self._entries_since_scan,
+            "eviction": self._eviction.get_state(),
+            "trigger": self._trigger.get_state(),
+        }
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the machine of `snapshot`, even if this one is spent; SnapshotError if it was another window's."""
+        if (
+            not isinstance(data, dict)
+            or data.get("version") != _VERSION
+            or data.get("definition") != self._definition()
+        ):
+            found = [data.get("version"), data.get("definition")] if isinstance(data, dict) else data
+            raise SnapshotError(
+                f"the snapshot is of {quote(found)}, this window is {quote([_VERSION, self._definition()])}; "
+                "restore it into a window of the same definition"
+            )
+        self._guard.fail()
+        try:
+            events = [Event(payload, ts) for payload, ts in zip(data["payloads"], data["timestamps"], strict=True)]
+            self._queue = dict.fromkeys(events)
+            self._previous = {events[position] for position in data["previous"]}
+            self._expired = list(data["expired"])
+            self._entries_since_scan = data["entries_since_scan"]
+            self._eviction.restore_state(data["eviction"])
+            self._trigger.restore_state(data["trigger"])
+        except (KeyError, IndexError, TypeError, ValueError) as damage:
+            raise SnapshotError(f"the snapshot is damaged ({damage!r}); restore the one before it") from damage
+        self._guard.reset()
+
+    def check(self) -> None:
+        """Assert what always holds of a machine that is not in the middle of an entry."""
+        # A hundred entries without a scan cause one.
+        assert 0 <= self._entries_since_scan < EXPIRE_EVENTS_THRESHOLD
+        # What waits in the queue is tuples; a watermark is never one of them.
+        assert not any(event.is_watermark for event in self._queue)
+
+
+class StormStatefulWindowManager(StormWindowManager):
+    """The manager of windows too large for memory: the bolt's own iteration is the scan, and takes expired events out.
+
+    Nobody is told which tuples expired, the queue is not compacted, and a window knows neither new nor expired tuples.
+    Source: Storm's `StatefulWindowManager`.
+    """
+
+    kind: ClassVar[str] = "storm-stateful"
+
+    def _compact(self) -> Iterator[Effect]:
+        return iter(())
+
+    def _show(self, context: EvictionContext) -> Generator[Effect, None, bool]:
+        content = _ScannedContent(self._scan)
+        if content.is_empty():
+            return False
+        try:
+            yield self._activation(content, context.reference_time)
+        finally:
+            content.end()
+        return True
+
+    def _scan(self) -> Iterator[Any]:
+        """Yield the tuples of the window that is due, asking the policy as it goes; expired ones leave the queue."""
+        self._eviction.reset()
+        for event in list(self._queue):
+            if event not in self._queue:  # another scan of the same window took it out
+                continue
+            action = self._eviction.evict(event)
+            if action is Action.PROCESS:
+                yield event.payload
+            elif action is Action.EXPIRE:
+                del self._queue[event]
+            elif action is Action.STOP:
+                return
+
+
+class _ScannedContent:
+    """The content of an iterator window: each `current()` is a scan; the first reuses the look for a first tuple."""
+
+    __slots__ = ("_initial", "_live", "_rescan")
+
+    def __init__(self, rescan: Callable[[], Iterator[Any]]) -> None:
+        self._rescan = rescan
+        self._live = True
+        self._initial: Iterator[Any] | None = None
+
+    def is_empty(self) -> bool:
+        """Look for the first tuple of the window."""
+        scan = self._rescan()
+        for first in scan:
+            self._initial = _with_first(first, scan)
+            return False
+        return True
+
+    def end(self) -> None:
+        """End the window: no iterator of it may scan any more."""
+        self._live = False
+
+    def scan(self) -> Iterator[Any]:
+        """Yield the tuples of the window while it is live."""
+        scan, self._initial = self._initial or self._rescan(), None
+        while True:
+            if not self._live:
+                raise StaleWindowError(
+                    "an iterator of a window was asked after its execute had returned; copy what you need while it "
+                    "runs: list(window.get())"
+                )
+            try:
+                payload = next(scan)
+            except StopIteration:
+                return
+            yield payload
+
+    def __len__(self) -> int:
+        return len(list(self.scan()))
+
+    def current(self) -> Sequence[Any]:
+        return _ScannedTuples(self)
+
+    def new(self) -> NoReturn:
+        raise TypeError('an iterator window of Storm does not know its new tuples; use semantics="lossless"')
+
+    def expired(self) -> NoReturn:
+        raise TypeError('an iterator window of Storm does not know its expired tuples; use semantics="lossless"')
+
+    def aggregate(self) -> NoReturn:
+        raise TypeError("this window keeps tuples, not an aggregate; declare the bolt with aggregate=...")
+
+
+class _ScannedTuples(Sequence[Any]):
+    """A sequence that scans as it is iterated; asked for its length or an item it scans once and keeps the list."""
+
+    __slots__ = ("_content", "_kept")
+
+    def __init__(self, content: _ScannedContent) -> None:
+        self._content = content
+        self._kept: list[Any] | None = None
+
+    def _list(self) -> list[Any]:
+        if self._kept is None:
+            self._kept = list(self._content.scan())
+        return self._kept
+
+    def __iter__(self) -> Iterator[Any]:
+        # A generator: list(...) asks for an iterator first and for the length then, and shall cause one scan, not two.
+        yield from self._content.scan() if self._kept is None else self._kept
+
+    def __len__(self) -> int:
+        return len(self._list())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._list()[index]
+
+
+def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+# -- StormMachine ----------------------------------------------------------------------------------------------------------------
+
+
+SNAPSHOT_FORMAT = 1
+
+
+def storm_policies(config: WindowConfig) -> tuple[EvictionPolicy, TriggerPolicy]:
+    """Return the policies of a definition, chosen as Storm's executor does; the user's own where there are some."""
+    return _eviction(config), _trigger(config)
+
+
+def _eviction(config: WindowConfig) -> EvictionPolicy:
+    if config.eviction is not None:
+        own: EvictionPolicy = config.eviction()
+        return own
+    if isinstance(config.length, Duration):
+        if config.event_time:
+            return WatermarkTimeEvictionPolicy(config.length.ms, config.lag_ms)
+        return TimeEvictionPolicy(config.length.ms)
+    assert config.length is not None
+    return (WatermarkCountEvictionPolicy if config.event_time else CountEvictionPolicy)(config.length.value)
+
+
+def _trigger(config: WindowConfig) -> TriggerPolicy:
+    if config.trigger is not None:
+        own: TriggerPolicy = config.trigger()
+        return own
+    if isinstance(config.slide, Duration):
+        return (WatermarkTimeTriggerPolicy if config.event_time else TimeTriggerPolicy)(config.slide.ms)
+    return (WatermarkCountTriggerPolicy if config.event_time else CountTriggerPolicy)(config.slide.value)
+
+
+class StormMachine:
+    """A StormWindowManager behind the Machine protocol, with a tally.
+
+    `manager` is for the other manager, StormStatefulWindowManager, whose windows do not tell what they showed.
+
+    >>> from windowing.windows.measures import count
+    >>> machine = StormMachine(WindowConfig.of(length=count(2), slide=count(2), semantics="storm"))
+    >>> for at, effect in machine.add_batch("abc", [1, 1, 2]):
+    ...     print(at, effect.window.get() if isinstance(effect, Activation) else effect)
+    1 ['a', 'b']
+    >>> machine.tally.pending
+    1
+    """
+
+    def __init__(
+        self,
+        config: WindowConfig,
+        manager: type[StormWindowManager] = StormWindowManager,
+        component: str = "bolt",
+    ) -> None:
+        if config.semantics is not Semantics.STORM:
+            raise ConfigError(
+                "a StormMachine loses what Storm loses, and the definition says semantics='lossless'; say 'storm', or make the "
+                "machine by machine_for(config) (windowing.windows.executor), which chooses it"
+            )
+        self.tally = Tally()
+        self._component = component
+        self._watermark = 0
+        with self._blamed():
+            eviction, trigger = storm_policies(config)
+            self._manager = manager(eviction, trigger)
+        self._own_trigger = None if config.trigger is None else trigger
+        self.tick_interval_ms = None if config.trigger is None else tick_interval_ms(trigger)
+        """How often a driver has to make it tick, None where its trigger says when, or where the slide does."""
+        self.guard = Guard()
+        # Storm shows the last N tuples again at every end of a gap, however long it is.
+        repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
+        # An iterator window does not know its new tuples, so nothing tells that it is a repeat.
+        self._max_repeats = config.max_repeats if repeats and manager is StormWindowManager else None
+        self._shown: set[Event] = set()  # of the queued events, those that were in a window
+
+    @property
+    def watermark(self) -> int | None:
+        """W of the last turn; Storm's begins at 0."""
+        return self._watermark
+
+    # -- entries -------------------------------------------------------------------------------------------------------
+
+    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
+        """Accept one tuple."""
+        with self._blamed():
+            effects = self._manager.add(payload, timestamp)
+        self.tally.accepted += 1
+        return self.guard.run(self._told(effects))
+
+    def add_batch(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
+    ) -> Iterator[tuple[int, Effect]]:
+        """Accept tuples in arrival order; exactly what one `add` for each gives."""
+        with self._blamed():
+            effects = self._manager.add_batch(payloads, timestamps)
+        self.tally.accepted += len(payloads)
+        return self.guard.run(self._told_at(effects), positions=True)
+
+    def advance(self, watermark: int) -> Iterator[Effect]:
+        """Tell the policies that no tuple with a smaller timestamp is expected."""
+        with self._blamed():
+            effects = self._manager.advance(watermark)
+        self._watermark = watermark
+        return self.guard.run(self._told(self._limited(effects, watermark)))
+
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        """Fire what is due by the clock."""
+        with self._blamed():
+            effects = self._manager.tick(now_ms)
+        return self.guard.run(self._told(effects))
+
+    def drain(self) -> Iterator[Effect]:
+        """Raise ConfigError: Storm has no end of a stream."""
+        self._manager.drain()
+
+    def _limited(self, effects: Iterator[Effect], watermark: int) -> Iterator[Effect]:
+        """Pass the effects of a turn, but raise RepeatLimitError once the same window came too often."""
+        repeats = 0
+        for effect in effects:
+            if self._max_repeats is not None and isinstance(effect, Activation):
+                repeats = 0 if effect.window.get_new() else repeats + 1
+                if repeats > self._max_repeats:
+                    raise RepeatLimitError(
+                        f"Storm's semantics would show the same window more than max_repeats={self._max_repeats} times in one "
+                        f"turn: no new tuple in the gap before {effect.window.end_timestamp}, W is {watermark}; raise "
+                        'max_repeats, or use semantics="lossless", which fires only with a new tuple'
+                    )
+            yield effect
+
+    # -- the tally -----------------------------------------------------------------------------------------------------
+
+    def _told(self, effects: Iterable[Effect]) -> Iterator[Effect]:
+        with self._blamed():
+            for effect in effects:
+                self._note(effect)
+                yield effect
+
+    def _told_at(self, effects: Iterable[tuple[int, Effect]]) -> Iterator[tuple[int, Effect]]:
+        with self._blamed():
+            for at, effect in effects:
+                self._note(effect)
+                yield at, effect
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Name the bolt in what its policies raise; Storm's own raise nothing."""
+        try:
+            yield
+        except (WindowingError, AssertionError):
+            raise
+        except Exception as problem:
+            until = f", W being {self._watermark}" if self._watermark else ""
+            raise fault(self._component, f"its eviction= or trigger={until}", problem) from problem
+
+    def _note(self, effect: Effect) -> None:
+        """Count what an effect tells. Cost: O(its tuples), and for an expiry O(queue), as for Storm's own scan."""
+        if isinstance(effect, Activation):
+            self.tally.fired += 1
+            fresh = self._manager.last_window - self._shown
+            self.tally.shown += len(fresh)
+            self._shown |= fresh
+        elif isinstance(effect, Expired):
+            gone = self._shown - self._manager.queued
+            self._shown -= gone
+            self.tally.expired += effect.count
+            self.tally.skipped += effect.count - len(gone)
+
+    # -- for drivers ---------------------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the clock's time, less 1 ms, of the tick that a trigger of the user's own wants next; None if it does not say."""
+        if self._own_trigger is None:
+            return None
+        with self._blamed():
+            wanted_ms = next_tick_ms(self._own_trigger)
+        return None if wanted_ms is None else wanted_ms - 1
+
+    def enter(self) -> None:
+        """Raise MachineSpentError unless an entry is allowed."""
+        self.guard.enter()
+        self._manager.enter()
+
+    def late_below(self) -> int | None:
+        """Return W: a tuple below it is late."""
+        return self._watermark
+
+    def snapshot(self, events: bool = True) -> dict[str, Any]:
+        """Return the machine as plain data, the tuples always with it."""
+        self.guard.enter()
+        return {
+            "format": SNAPSHOT_FORMAT,
+            "machine": "StormMachine",
+            "watermark": self._watermark,
+            "tally": self.tally.snapshot(),
+            "shown": [event in self._shown for event in self._manager.queued],
+            "manager": self._manager.snapshot(),
+        }
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the machine of `data`. Raises SnapshotError for another format."""
+        if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != "StormMachine":
+            raise SnapshotError(
+                f"a StormMachine snapshot of format {SNAPSHOT_FORMAT} was wanted, got {quote(data.get('machine'))} of "
+                f"format {quote(data.get('format'))}; read it with the version of the library that wrote it"
+            )
+        self._manager.restore(data["manager"])
+        self._watermark = data["watermark"]
+        self.tally.restore(data["tally"])
+        self._shown = {event for event, was in zip(self._manager.queued, data["shown"], strict=True) if was}
+        self.guard.reset()
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        self._manager.check()
+        # What was shown and is still queued is remembered, and nothing else.
+        assert self._shown <= self._manager.queued

@@ -1,0 +1,312 @@
+"""Trigger policies: when a window is due. A trigger answers; the manager fires.
+
+    manager                               trigger
+    an event comes   -- track(event) -->  contexts of the windows due with it, or None
+    a timer rings    -- tick(now_ms) -->  the same
+    then, until None -- due(queue) ---->  the next window due, by a look at the queue
+    when to ring?    -- next_deadline_ms() -> the clock's time of the next tick that it wants, or None
+    after each one   -- reset() ------->  Storm's news that a window was fired
+                     -- fired(shown) -->  whether it held anything (an empty one is not shown to the bolt)
+
+Laws: a trigger knows neither manager, handler nor eviction policy; the context it returns is handed to the eviction
+policy by the manager. Windows are fired in the order they were named. Nothing is pending between two entries of the
+manager, so `get_state` need not hold it. The built-in triggers follow Storm exactly; the lossless engine only asks
+them for their `slide()`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from windowing.errors import quote
+from windowing.windows.events import Event
+from windowing.windows.eviction import EvictionContext
+from windowing.windows.measures import Count, Duration
+
+__all__ = [
+    "CountTriggerPolicy",
+    "QueueView",
+    "TimeTriggerPolicy",
+    "TriggerPolicy",
+    "WatermarkCountTriggerPolicy",
+    "WatermarkTimeTriggerPolicy",
+    "next_tick_ms",
+    "tick_interval_ms",
+]
+
+
+TICK_INTERVAL_MS = 100
+"""How often a trigger of a user's own ticks over the clock that does not say when it wants to."""
+
+
+class QueueView(Protocol):
+    """What a trigger may ask about the queue behind a window. Source: three methods of Storm's `WindowManager`."""
+
+    def event_count(self, reference_ms: int) -> int:
+        """Return how many events have a timestamp <= reference_ms."""
+        ...
+
+    def earliest_event_timestamp(self, start_ms: int, end_ms: int) -> int | None:
+        """Return the smallest timestamp in `(start_ms, end_ms]`, None if there is none."""
+        ...
+
+    def sliding_count_timestamps(self, start_ms: int, end_ms: int, count: int) -> list[int]:
+        """Return, at each `count`-th event in `(start_ms, end_ms]` by arrival, the largest timestamp so far."""
+        ...
+
+
+class TriggerPolicy(ABC):
+    """The protocol of a trigger. A user's own needs only `track`; one with a memory also writes the state pair.
+
+    >>> class OnEnd(TriggerPolicy):
+    ...     def track(self, event: Event) -> Iterable[EvictionContext] | None:
+    ...         return [EvictionContext(event.timestamp)] if event.get() == "end" else None
+    >>> OnEnd().track(Event("end", 7))
+    [EvictionContext(reference_time=7, current_count=None, sliding_count=None, sliding_interval=None)]
+    """
+
+    @abstractmethod
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        """Return the contexts of the windows due with `event`, a tuple or a WaterMarkEvent, in order; or None."""
+
+    def tick(self, now_ms: int) -> Iterable[EvictionContext] | None:
+        """Return the contexts of the windows that fall due by the clock, when the driver's timer rings; or None.
+
+        In one process that is when `next_deadline_ms` says, or every 100 ms where a trigger does not say; on Spark and in Trident
+        at the end of each micro-batch.
+        """
+        return None
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the clock's time from which on a tick has something to do, None if there is nothing to wait for.
+
+        Asked only over the clock, after each entry; a time that has passed is asked for again 1 ms after the tick.
+        """
+        return None
+
+    def due(self, queue: QueueView) -> EvictionContext | None:
+        """Return the next window due by what stands in the queue; asked after `track` and `tick`, until None."""
+        return None
+
+    def fired(self, shown: bool) -> None:  # noqa: B027 - optional
+        """Take the answer to a window: `shown` is False if it was empty. Called after `reset`."""
+
+    def reset(self) -> None:  # noqa: B027 - optional
+        """Take note that a window was fired."""
+
+    def start(self) -> None:  # noqa: B027 - optional
+        """Begin to fire; the manager calls this when it is made."""
+
+    def shutdown(self) -> None:  # noqa: B027 - optional
+        """Let go of what `start` took."""
+
+    def get_state(self) -> Any:
+        """Return all that the trigger remembers, as plain data (None, numbers, strings, lists, dicts)."""
+        return None
+
+    def restore_state(self, state: Any) -> None:  # noqa: B027 - optional
+        """Become the trigger that `get_state` was asked of."""
+
+
+class _Startable(TriggerPolicy):
+    """A trigger that fires nothing before `start`."""
+
+    def __init__(self) -> None:
+        self._started = False
+
+    def start(self) -> None:
+        """Begin to fire."""
+        self._started = True
+
+
+class CountTriggerPolicy(_Startable):
+    """Fires with each `count`-th tuple; the reference is the clock: in processing time, the tuple's timestamp.
+
+    Source: Storm's `CountTriggerPolicy`.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._slide = Count(count)
+        self._count = count
+        self._current_count = 0
+
+    def slide(self) -> Count:
+        """Return the slide."""
+        return self._slide
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        """Count the tuples."""
+        if not self._started or event.is_watermark:
+            return None
+        self._current_count += 1
+        return (EvictionContext(event.timestamp),) if self._current_count >= self._count else None
+
+    def reset(self) -> None:
+        """Count from zero."""
+        self._current_count = 0
+
+    def get_state(self) -> int:
+        """Return the tuples since the last window."""
+        return self._current_count
+
+    def restore_state(self, state: Any) -> None:
+        """Take the tuples since the last window."""
+        self._current_count = state
+
+
+class TimeTriggerPolicy(TriggerPolicy):
+    """Fires at each tick, which the driver makes every `slide_ms`; the reference is the clock minus 1 ms.
+
+    Source: Storm's `TimeTriggerPolicy`, without its thread.
+    """
+
+    def __init__(self, slide_ms: int) -> None:
+        self._slide = Duration(slide_ms)
+
+    def slide(self) -> Duration:
+        """Return the slide."""
+        return self._slide
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        """No tuple makes a timer ring."""
+        return None
+
+    def tick(self, now_ms: int) -> Iterable[EvictionContext] | None:
+        """Return the one window that ends now. It holds no tuple of this millisecond: more of them may come."""
+        return (EvictionContext(now_ms - 1, sliding_interval=self._slide.ms),)
+
+
+class WatermarkCountTriggerPolicy(_Startable):
+    """Fires, when a watermark comes, at each `count`-th event by arrival that is newer than the last reference.
+
+    Events with the timestamp of the last reference that missed the multiple are never counted again (defect D4, kept).
+    Source: Storm's `WatermarkCountTriggerPolicy`.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._slide = Count(count)
+        self._count = count
+        self._last_processed_ms = 0
+        self._watermark_ms: int | None = None
+        self._pending: deque[int] = deque()
+
+    def slide(self) -> Count:
+        """Return the slide."""
+        return self._slide
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        """Note a watermark; the windows follow from `due`."""
+        if self._started and event.is_watermark:
+            self._watermark_ms = event.timestamp
+        return None
+
+    def due(self, queue: QueueView) -> EvictionContext | None:
+        """Return the next of the windows that a watermark made due; the first look at the queue finds them all."""
+        if self._watermark_ms is not None:
+            until, self._watermark_ms = self._watermark_ms, None
+            self._pending.extend(queue.sliding_count_timestamps(self._last_processed_ms, until, self._count))
+        return EvictionContext(self._pending[0], sliding_count=self._count) if self._pending else None
+
+    def fired(self, shown: bool) -> None:
+        """Go on after the window that was fired."""
+        self._last_processed_ms = self._pending.popleft()
+
+    def get_state(self) -> int:
+        """Return the reference of the last window."""
+        return self._last_processed_ms
+
+    def restore_state(self, state: Any) -> None:
+        """Take the reference of the last window."""
+        self._last_processed_ms = state
+        self._watermark_ms = None
+        self._pending.clear()
+
+
+class WatermarkTimeTriggerPolicy(_Startable):
+    """Fires, when a watermark comes, at each multiple of the slide up to it, first at 0; it jumps over a gap.
+
+    Source: Storm's `WatermarkTimeTriggerPolicy`.
+    """
+
+    def __init__(self, slide_ms: int) -> None:
+        super().__init__()
+        self._slide = Duration(slide_ms)
+        self._slide_ms = slide_ms
+        self._next_end_ms = 0
+        self._watermark_ms: int | None = None
+        self._was_empty = False
+
+    def slide(self) -> Duration:
+        """Return the slide."""
+        return self._slide
+
+    def track(self, event: Event) -> Iterable[EvictionContext] | None:
+        """Note a watermark; the windows follow from `due`."""
+        if self._started and event.is_watermark:
+            self._watermark_ms = event.timestamp
+        return None
+
+    def due(self, queue: QueueView) -> EvictionContext | None:
+        """Return the window that ends next; after an empty one, the first that can hold a later event."""
+        if self._watermark_ms is None:
+            return None
+        if self._was_empty:
+            self._was_empty = False
+            earliest = queue.earliest_event_timestamp(self._next_end_ms, self._watermark_ms)
+            if earliest is None:  # Storm stays at the empty end, and tries it again at the next watermark
+                self._watermark_ms = None
+                return None
+            self._next_end_ms = -(-earliest // self._slide_ms) * self._slide_ms
+        if self._next_end_ms <= self._watermark_ms:
+            return EvictionContext(self._next_end_ms, current_count=queue.event_count(self._next_end_ms))
+        self._watermark_ms = None
+        return None
+
+    def fired(self, shown: bool) -> None:
+        """Step to the next end, or leave it to `due` to jump."""
+        if shown:
+            self._next_end_ms += self._slide_ms
+        else:
+            self._was_empty = True
+
+    def get_state(self) -> int:
+        """Return the end of the next window."""
+        return self._next_end_ms
+
+    def restore_state(self, state: Any) -> None:
+        """Take the end of the next window."""
+        self._next_end_ms = state
+        self._watermark_ms = None
+        self._was_empty = False
+
+
+def tick_interval_ms(trigger: Any) -> int | None:
+    """Return how often a trigger of a user's own has to tick over the clock, None if it says when, or no tick moves it.
+
+    >>> tick_interval_ms(TimeTriggerPolicy(5_000)), tick_interval_ms(CountTriggerPolicy(3))
+    (5000, None)
+    """
+    if _says(trigger, "next_deadline_ms") or not _says(trigger, "tick"):
+        return None
+    return trigger.slide().ms if isinstance(trigger, TimeTriggerPolicy) else TICK_INTERVAL_MS
+
+
+def next_tick_ms(trigger: Any) -> int | None:
+    """Return when a trigger of a user's own wants its next tick. Raises TypeError for what is no time of the clock."""
+    if not _says(trigger, "next_deadline_ms"):
+        return None
+    wanted = trigger.next_deadline_ms()
+    if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool)):
+        raise TypeError(f"next_deadline_ms returned {quote(wanted)}; return milliseconds since 1970, or None")
+    return wanted
+
+
+def _says(trigger: Any, method: str) -> bool:
+    """Whether a trigger has an optional method of its own, not that of the base class."""
+    found = getattr(trigger, method, None)
+    return found is not None and getattr(found, "__func__", found) is not getattr(TriggerPolicy, method)

@@ -1,0 +1,213 @@
+"""The watermark: how far event time has come, as the tuples of all input streams tell it.
+
+    stream a    ..3....7.....9          largest 9
+    stream b    ....2....5              largest 5   <- the minimum; W = 5 - lag at the next turn
+                             turn
+
+Laws (lossless): W changes only in a turn, never falls, and is -infinity (None) until every declared stream has shown a
+tuple. It is the minimum, over the streams or over the (stream, source) pairs seen, of the largest timestamp, minus the
+lag. A stream or pair that is silent for the idle timeout does not hold it back; when all are silent it stays. In
+Storm's semantics W begins at 0 and is per stream, nothing is ever idle. Time is what the driver hands in; nothing here
+reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from windowing.errors import ConfigError, SnapshotError, quote
+from windowing.windows.config import Semantics
+
+__all__ = [
+    "WaterMarkEventGenerator",
+]
+
+
+_VERSION = 1
+
+SourceKey = str | int | None
+
+
+class _StreamMark:
+    """What is known of a stream, or of one source in it; last_seen_ms is the clock, None if there was none yet."""
+
+    __slots__ = ("largest_ms", "last_seen_ms")
+
+    def __init__(self, largest_ms: int, last_seen_ms: int | None) -> None:
+        self.largest_ms = largest_ms
+        self.last_seen_ms = last_seen_ms
+
+
+class WaterMarkEventGenerator:
+    """Remembers the largest timestamps, and says at each turn whether the watermark rises.
+
+    streams: the declared input streams. lag_ms: how far W stays behind. idle_timeout_ms: see the laws above.
+    max_future_ms: how far ahead of the clock a tuple may be. sourced: whether each source of a stream (a Kafka
+    partition, say) counts on its own. Cost: O(1) a `track`, O(streams and sources) a `turn`. Source: Storm's
+    `WaterMarkEventGenerator`, without its thread.
+
+    >>> generator = WaterMarkEventGenerator(["a", "b"], lag_ms=5)
+    >>> generator.track("a", 110), generator.turn()
+    (True, None)
+    >>> generator.track("b", 98), generator.turn(), generator.turn()
+    (True, 93, None)
+    >>> generator.track("b", 92)
+    False
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[str],
+        lag_ms: int = 0,
+        semantics: Semantics = Semantics.LOSSLESS,
+        idle_timeout_ms: int | None = None,
+        max_future_ms: int | None = None,
+        sourced: bool = False,
+    ) -> None:
+        if not streams:
+            raise ConfigError(
+                "a watermark needs at least one input stream, got none; declare the streams that the bolt reads"
+            )
+        self._streams = tuple(dict.fromkeys(streams))
+        self._lag_ms = lag_ms
+        self._semantics = semantics
+        self._idle_timeout_ms = idle_timeout_ms
+        self._max_future_ms = max_future_ms
+        self._sourced = sourced
+        self._marks: dict[tuple[str, SourceKey], _StreamMark] = {}
+        self._unseen = set(self._streams)
+        self._first_now_ms: int | None = None
+        self._watermark: int | None = 0 if semantics is Semantics.STORM else None
+        if semantics is Semantics.STORM and (sourced or idle_timeout_ms is not None):
+            raise ConfigError(
+                'semantics="storm" knows neither sources nor idle streams; leave out source= and idle_timeout=, '
+                'or use semantics="lossless"'
+            )
+
+    @property
+    def watermark(self) -> int | None:
+        """W of the last turn, None for -infinity."""
+        return self._watermark
+
+    def track(self, stream: str, timestamp_ms: int, source: SourceKey = None, now_ms: int | None = None) -> bool:
+        """Take note of a tuple, or of the newest of a batch; return whether it is on time by the W of the last turn.
+
+        `now_ms` is the clock, for the idle timeout. Raises ConfigError if the stream was not declared.
+        """
+        key = (stream, source if self._sourced else None)
+        mark = self._marks.get(key)
+        if mark is None:
+            mark = self._first(key, timestamp_ms)
+        elif timestamp_ms > mark.largest_ms:
+            mark.largest_ms = timestamp_ms
+        if now_ms is not None:
+            self._clock(now_ms)
+            if mark.last_seen_ms is None or now_ms > mark.last_seen_ms:
+                mark.last_seen_ms = now_ms
+        watermark = self._watermark
+        return watermark is None or timestamp_ms >= watermark
+
+    def learn(self, other: WaterMarkEventGenerator) -> None:
+        """Take note of what another one of the same streams has seen: that of a task of the same bolt, say."""
+        for (stream, source), mark in other._marks.items():
+            self.track(stream, mark.largest_ms, source, mark.last_seen_ms)
+
+    def refuse_undeclared(self, streams: Iterable[str]) -> None:
+        """Raise ConfigError for a stream that was not declared."""
+        for stream in streams:
+            if stream not in self._streams:
+                declared = ", ".join(map(quote, self._streams))
+                raise ConfigError(
+                    f"a tuple came on stream {quote(stream)}, which is not declared; the declared streams are {declared}; "
+                    "declare it as an input of the bolt"
+                )
+
+    def is_future(self, timestamp_ms: int, now_ms: int) -> bool:
+        """Return whether a tuple is too far ahead of the clock: it goes to the late stream and is not tracked."""
+        return self._max_future_ms is not None and timestamp_ms > now_ms + self._max_future_ms
+
+    def turn(self, now_ms: int | None = None) -> int | None:
+        """Return the new watermark if it rises with this turn, else None."""
+        if now_ms is not None:
+            self._clock(now_ms)
+        if self._semantics is Semantics.STORM:
+            reached = 0 if self._unseen else self._smallest(None)
+        else:
+            reached = None if self._held_back(now_ms) else self._smallest(now_ms)
+        if reached is None or (self._watermark is not None and reached - self._lag_ms <= self._watermark):
+            return None
+        self._watermark = reached - self._lag_ms
+        return self._watermark
+
+    def _first(self, key: tuple[str, SourceKey], timestamp_ms: int) -> _StreamMark:
+        self.refuse_undeclared([key[0]])
+        self._unseen.discard(key[0])
+        mark = self._marks[key] = _StreamMark(timestamp_ms, None)
+        return mark
+
+    def _clock(self, now_ms: int) -> None:
+        if self._first_now_ms is None:
+            self._first_now_ms = now_ms
+
+    def _idle(self, last_seen_ms: int | None, now_ms: int | None) -> bool:
+        """Return whether a mark seen last at `last_seen_ms` (None: not since the first clock) is silent too long."""
+        if self._idle_timeout_ms is None or now_ms is None:
+            return False
+        since_ms = self._first_now_ms if last_seen_ms is None else last_seen_ms
+        return since_ms is not None and now_ms - since_ms >= self._idle_timeout_ms
+
+    def _held_back(self, now_ms: int | None) -> bool:
+        """Return whether a declared stream that has shown nothing is still waited for."""
+        return bool(self._unseen) and not self._idle(None, now_ms)
+
+    def _smallest(self, now_ms: int | None) -> int | None:
+        """Return the smallest of the largest timestamps of what is not idle, None if all is idle."""
+        return min(
+            (mark.largest_ms for mark in self._marks.values() if not self._idle(mark.last_seen_ms, now_ms)),
+            default=None,
+        )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all state as plain data. Cost: O(streams and sources)."""
+        return {
+            "version": _VERSION,
+            "semantics": self._semantics.value,
+            "sourced": self._sourced,
+            "watermark": self._watermark,
+            "first_now_ms": self._first_now_ms,
+            "marks": [[*key, mark.largest_ms, mark.last_seen_ms] for key, mark in self._marks.items()],
+        }
+
+    def restore(self, data: dict[str, Any]) -> None:
+        """Become the generator of `snapshot`; lag and timeouts may have changed, the rest not (SnapshotError)."""
+        wanted = [_VERSION, self._semantics.value, self._sourced]
+        if not isinstance(data, dict) or [data.get(name) for name in ("version", "semantics", "sourced")] != wanted:
+            raise SnapshotError(
+                f"the snapshot is {quote(data)}, this watermark wants version, semantics, sourced = {quote(wanted)}; "
+                "restore it into a bolt of the same definition"
+            )
+        try:
+            marks = {(stream, source): _StreamMark(largest, seen) for stream, source, largest, seen in data["marks"]}
+            watermark, first_now_ms = data["watermark"], data["first_now_ms"]
+        except (KeyError, TypeError, ValueError) as damage:
+            raise SnapshotError(f"the snapshot is damaged ({damage!r}); restore the one before it") from damage
+        foreign = sorted({stream for stream, _ in marks} - set(self._streams))
+        if foreign:
+            raise SnapshotError(
+                f"the snapshot knows streams that are not declared any more: {quote(foreign)}; declare them"
+            )
+        self._marks, self._watermark, self._first_now_ms = marks, watermark, first_now_ms
+        self._unseen = set(self._streams) - {stream for stream, _ in marks}
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        # Every mark is of a declared stream, and a stream is unseen until it has one.
+        assert {stream for stream, _ in self._marks} | self._unseen == set(self._streams)
+        assert not self._unseen & {stream for stream, _ in self._marks}
+        # Without sources there is one mark a stream.
+        assert self._sourced or all(source is None for _, source in self._marks)
+        # Storm's watermark begins at 0 and never falls.
+        assert self._semantics is Semantics.LOSSLESS or (self._watermark is not None and self._watermark >= 0)
+        # Nobody was seen before there was a clock.
+        assert self._first_now_ms is not None or all(mark.last_seen_ms is None for mark in self._marks.values())
