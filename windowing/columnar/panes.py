@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from windowing.columnar.rows import UNFIT, ColumnRows, Keys, Timestamps, coded, column, odd_among
+from windowing.columnar.rows import UNFIT, ColumnRows, Keys, Numbers, Timestamps, coded, column, odd_among
 from windowing.errors import quote
 from windowing.windows.aggregate import AggregateFunction, Averaged, Counted, Largest, Smallest, Summed, field_of
 from windowing.windows.config import WindowConfig
@@ -54,7 +54,6 @@ __all__ = [
 ]
 
 
-Numbers = np.ndarray[Any, Any]
 Before = list[Any] | None
 """The accumulator that each group has so far (None: none), or None if no group has one."""
 _MOST = 2**63

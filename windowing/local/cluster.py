@@ -63,7 +63,7 @@ from windowing.local.checkpoints import (
 from windowing.local.clock import Clock, VirtualClock
 from windowing.local.loop import LoopedCluster
 from windowing.local.router import ClusterResult, Outbox, Router, output_name
-from windowing.local.spouts import InputSource, SpoutTask, batches_by_name, listed, rows_in
+from windowing.local.spouts import Batches, InputSource, SpoutTask, batches_by_name, listed, rows_in
 from windowing.local.tasks import AckerTask, BoltTask, RichBoltTask, Task
 from windowing.local.windowed import WindowedBoltTask, streams_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
@@ -321,7 +321,6 @@ def _retry(config: TopologyConfig) -> RetryPolicy:
 
 _LONGEST_POLL_MS = 1000
 
-Batches = Mapping[str, Sequence[Iterable[Any]]]
 """For each InputSpout the rows of each batch: tuples, or dicts by name."""
 
 

@@ -52,6 +52,9 @@ __all__ = [
     "rows_in",
 ]
 
+Batches = Mapping[str, Sequence[Iterable[Any]]]
+"""What each spout emits, batch by batch: rows by the spout's name."""
+
 
 def is_list(rows: Any) -> bool:
     """Whether it is a list of rows: not a row (a text, a mapping, a namedtuple), not what gives no rows (`no_rows`)."""

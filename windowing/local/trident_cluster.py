@@ -59,7 +59,7 @@ from windowing.errors import (
 from windowing.execution.support import Runtime, settings_without_effect
 from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster
-from windowing.local.spouts import batches_by_name, rows_in
+from windowing.local.spouts import Batches, batches_by_name, rows_in
 from windowing.local.tasks import AckerTask, Task
 from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, RequestTask, batch_spout_of
 from windowing.local.trident_tasks import Begun, CommitMessage, GroupTask, Success, TridentResult, TridentRouter
@@ -473,7 +473,6 @@ class _TridentInboxes:
 # -- TridentCluster --------------------------------------------------------------------------------------------------------------
 
 
-Batches = Mapping[str, Sequence[Iterable[Any]]]
 """For a stream the rows of each batch, in place of its spout: the n-th are those of txid n, in every attempt and every run."""
 
 

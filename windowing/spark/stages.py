@@ -38,7 +38,7 @@ from windowing.spark.failures import marked
 from windowing.spark.operator import SIDE_STREAM, Control, TaskStage, batch_id, value_of, write
 from windowing.spark.rows import Part, size_of
 from windowing.spark.settings import seldom_collected
-from windowing.spark.state import TaskValues
+from windowing.spark.state import Load, TaskValues
 from windowing.spark.tasks import INVALID, BoltBatch, StageWriter
 from windowing.spark.tuple_rows import TupleRows
 from windowing.spark.unreadable import Held, any_unreadable, held_rows, python_values
@@ -54,9 +54,6 @@ __all__ = [
     "emitted",
     "processed",
 ]
-
-
-Load = Callable[[bytes], bytes | None]
 
 
 @dataclass(frozen=True)

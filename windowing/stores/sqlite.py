@@ -14,7 +14,7 @@ SqliteRecordStore: what a Trident coordinator and its spouts must not forget, in
     windowing_records    path -> value          "word_count/coordinator", "word_count/spouts/sentences/coordinator/meta/7", ...
 
 A write is one transaction: what is expected is compared, then all is written; what was committed is in the file, on the disk
-(stores/sqlite_files.py). The file may be that of the states (SqliteStore): other tables in it are left alone. SQL is constant text, paths
+(sqlite_files.py). The file may be that of the states (SqliteStore): other tables in it are left alone. SQL is constant text, paths
 and values are bound.
 """
 

@@ -1,4 +1,4 @@
-"""Windows over a stream of batches: a machine of core/ in each task, which moves one batch on in each commit.
+"""Windows over a stream of batches: a machine of windows/ in each task, which moves one batch on in each commit.
 
     batch 4    rows ----> kept until the commit phase ----> executor: add, one turn ----> rows of the windows that fire
     batch 5:0  rows ----> kept ... dropped, or its commit failed: the machine goes back to where batch 4 left it

@@ -396,7 +396,7 @@ class PolicyKeyState:
 
 SNAPSHOT_FORMAT = 1
 
-WindowFold = Callable[[list[Any]], Any]
+ContentFold = Callable[[list[Any]], Any]
 
 
 class PolicyWindowManager:
@@ -420,7 +420,7 @@ class PolicyWindowManager:
 
     kind = "PolicyWindowManager"
 
-    def __init__(self, config: WindowConfig, *, fold: WindowFold | None = None, component: str = "bolt") -> None:
+    def __init__(self, config: WindowConfig, *, fold: ContentFold | None = None, component: str = "bolt") -> None:
         refuse_options(config, "PolicyWindowManager", ("semantics", "max_events_in_memory"))
         self.config = config
         self._component = component
@@ -647,7 +647,7 @@ class _Content(ListContent):
 
     __slots__ = ("_fold",)
 
-    def __init__(self, current: list[Any], new: list[Any], expired: list[Any], fold: WindowFold | None) -> None:
+    def __init__(self, current: list[Any], new: list[Any], expired: list[Any], fold: ContentFold | None) -> None:
         super().__init__(current, new, expired)
         self._fold = fold
 
