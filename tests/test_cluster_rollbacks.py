@@ -181,7 +181,7 @@ def test_a_refusal_leaves_a_task_as_it_was() -> None:
     assert names(Checkpoint(1, 0, CheckpointAction.PREPARE), "pre_prepare") == ["Hook", "Refuse"]
     assert names(Checkpoint(2, 0, CheckpointAction.PREPARE)) == ["Hook", "Prepare", "PassOn"]
     assert names(Checkpoint(2, 0, CheckpointAction.COMMIT), "pre_commit") == ["Hook", "Refuse"]
-    assert names(Checkpoint(3, 0, CheckpointAction.COMMIT)) == ["Hook", "Commit", "Ack", "PassOn"]
+    assert names(Checkpoint(3, 0, CheckpointAction.COMMIT)) == ["Hook", "CommitState", "ReleaseAcks", "PassOn"]
     assert names(Checkpoint(4, 1, CheckpointAction.ROLLBACK), "pre_rollback") == ["Hook", "Refuse"]
     assert names(Checkpoint(5, 1, CheckpointAction.ROLLBACK)) == ["Hook", "Rollback", "Init", "PassOn"]
 

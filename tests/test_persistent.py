@@ -192,7 +192,7 @@ def test_a_rollback_before_the_first_state_leaves_a_new_window():  # testRollbac
     task.execute("a", 1)
     assert task.checkpoint(CheckpointAction.PREPARE) == ["Refuse"]
     assert task.checkpoint(CheckpointAction.ROLLBACK) == ["Rollback", "PassOn"]
-    assert task.checkpoint(CheckpointAction.INITSTATE) == ["Init", "Execute", "PassOn"]
+    assert task.checkpoint(CheckpointAction.INITSTATE) == ["Init", "ExecuteTuple", "PassOn"]
     assert task.window.executor.counts()["in"] == 1
 
 
