@@ -331,7 +331,7 @@ def _said_by_spark(texts: list[str], about: About) -> WindowingError | None:
     if _UNREACHED.search(said) is not None:
         return WorkerLostError(
             f"a Python worker of {about.name!r} did not connect in time when it was started for {batch}: the machine is too busy, "
-            f"or the worker cannot start (see the log above); set {_TIMEOUT} to more seconds (it is 15s by default) when the "
+            f"or the worker cannot start (see the log above); set {_TIMEOUT} to more seconds (Spark's default is 15s) when the "
             f"session starts, or use fewer cores. {again}"
         )
     return None

@@ -197,6 +197,7 @@ def _defaults(cores: int | str, workers: int) -> dict[str, str]:
         f"{_STORE}.rocksdb.boundedMemoryUsage": "true",
         f"{_STORE}.rocksdb.maxMemoryUsageMB": "500",
         "spark.sql.shuffle.partitions": str(workers),
+        "spark.python.authenticate.socketTimeout": "60s",  # Spark's 15s are too few for a worker that starts on a busy machine
         "spark.sql.adaptive.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
