@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.chains import chained, clustered
-from tests.test_turn import Task
+from tests.execution.chains import chained, clustered
+from tests.execution.test_turn import Task
 from windowing import Count, bolt_of, millis, windowed_bolt
 from windowing.errors import ConfigError
 from windowing.execution.support import (
@@ -147,7 +147,7 @@ def submitted(bolt: Any, drain: bool) -> list[Any]:
 
 
 def _without_drain(bolt: Any) -> list[Any]:
-    from tests.chains import Chain
+    from tests.execution.chains import Chain
 
     chain = Chain(topology(bolt))
     return [chain.run({"rows": batch}) for batch in ROWS]

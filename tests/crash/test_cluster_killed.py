@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from tests.cluster_job import POINTS
-from tests.cluster_lives import a_folder, assert_nothing_differs, live
+from tests.local.cluster_job import POINTS
+from tests.local.cluster_lives import a_folder, assert_nothing_differs, live
 
 pytestmark = pytest.mark.crash
 

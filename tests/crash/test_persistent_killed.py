@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.persistent_job import DEFINITIONS, POINTS
-from tests.persistent_lives import assert_nothing_differs, live
+from tests.windows.persistent_job import DEFINITIONS, POINTS
+from tests.windows.persistent_lives import assert_nothing_differs, live
 
 pytestmark = pytest.mark.crash
 

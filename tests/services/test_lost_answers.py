@@ -22,8 +22,8 @@ import redis
 from tests.services.conftest import ROOT, address, empty
 from tests.services.proxy import Cut, Proxy
 from tests.services.test_server_stores import store_on
-from tests.state_world import Add
-from tests.store_contract import commit
+from tests.stores.state_world import Add
+from tests.stores.store_contract import commit
 from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError
 from windowing.stores import map_state
 from windowing.stores.postgres import PostgresStore

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tests.services.conftest import address
-from tests.store_contract import *  # noqa: F403
+from tests.stores.store_contract import *  # noqa: F403
 from windowing.errors import CorruptStateError
 from windowing.local import TridentResult, VirtualClock, run_trident
 from windowing.stores import Store, map_state

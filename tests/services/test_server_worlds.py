@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.services.test_server_stores import store_on
-from tests.state_world import StateWorld
+from tests.stores.state_world import StateWorld
 from windowing.stores import Store
 from windowing.trident.fence import BackingMap, PartitionId
 from windowing.trident.kinds import StateType

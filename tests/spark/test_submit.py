@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.chains import clustered
+from tests.execution.chains import clustered
 from windowing.errors import FailedException
 from windowing.spark import MemorySink, submit
 from windowing.spark.sinks import outlet_names

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tests.test_unreadable import dates, texts
+from tests.execution.test_unreadable import dates, texts
 from windowing import seconds, windowed_bolt
 from windowing.spark import MemorySink, ParquetSink, submit, submit_trident, windowed
 from windowing.topology.builder import TopologyBuilder

@@ -14,7 +14,7 @@
 | decimal(p, s)            | p <= 18: the unscaled value as a bigint; else its shortest two's complement, big endian |
 | array<...>               | its elements, chained like columns                                    |
 
-Source: Spark's `XxHash64` (`HashExpression`, `InterpretedHashFunction`); tests/test_groupings.py compares the two.
+Source: Spark's `XxHash64` (`HashExpression`, `InterpretedHashFunction`); tests/topology/test_groupings.py compares the two.
 Cost: about 0.2 us for each column (package `xxhash`, written in C).
 """
 

@@ -1,0 +1,667 @@
+"""The acker: each tree is acked or failed once, never early, in whatever order messages come; and nothing is left behind.
+
+Edge ids in the properties are distinct powers of two, so no XOR is zero by chance and every law is exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tracemalloc
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from windowing.acking.acker import (
+    TRANSITIONS,
+    Acked,
+    Acker,
+    Anchors,
+    Failed,
+    Reason,
+    RootEvent,
+    RootState,
+    RootTransition,
+    anchored,
+    mermaid,
+    state_of,
+    xor_of,
+)
+from windowing.errors import AckError, ConfigError, SnapshotError
+
+T = 100
+ROOT, TASK = 7, 3
+DOCS = Path(__file__).parents[2] / "docs" / "acker.md"
+ROTATIONS = pytest.mark.parametrize("rotation", [None, 2, 3])
+
+
+@dataclass
+class Tree:
+    """The messages of one root, the init first."""
+
+    root: int
+    messages: list[tuple[Any, ...]] = field(default_factory=list)
+
+    @property
+    def fails(self) -> set[int]:
+        return {index for index, message in enumerate(self.messages) if message[0] == "fail"}
+
+
+def send(acker: Acker, message: tuple[Any, ...], now: int) -> list[Acked | Failed]:
+    kind, root, *rest = message
+    if kind == "init":
+        return list(acker.init(root, *rest, now))
+    if kind == "ack":
+        xor, seen = rest
+        return list(acker.ack(root, xor, now, seen))
+    return list(acker.fail(root, now, *rest))
+
+
+@st.composite
+def forests(draw: st.DrawFn, may_fail: bool = True) -> list[Tree]:
+    """Run spout and bolts: up to 3 roots, up to 60 edges, tuples anchored to one or two others, acked or failed."""
+    bits = iter([1 << bit for bit in range(64)])
+    left = 60
+    trees, live = [], []
+    for root in range(1, draw(st.integers(1, 3)) + 1):
+        deliveries = [Anchors({root: next(bits)}) for _ in range(draw(st.integers(0, 3)))]
+        left -= len(deliveries)
+        xor = xor_of(tuple_.edges[root] for tuple_ in deliveries)
+        trees.append(Tree(root, [("init", root, xor, 10 + root)]))
+        live += deliveries
+    while live:
+        tuple_ = live.pop(draw(st.integers(0, len(live) - 1)))
+        for _ in range(draw(st.integers(0, 2))):
+            both = [tuple_, *(live[:1] if draw(st.booleans()) else [])]
+            if left >= len(both) and len(live) < 6:
+                live.append(anchored(both, lambda: next(bits)))
+                left -= len(both)
+        seen = draw(st.sampled_from([None, "split", "count"]))
+        if may_fail and draw(st.integers(0, 5)) == 0:
+            for root in tuple_.fail():
+                trees[root - 1].messages.append(("fail", root, seen))
+        else:
+            for root, xor in tuple_.ack():
+                trees[root - 1].messages.append(("ack", root, xor, seen))
+    return trees
+
+
+# -- the laws, in any order of arrival ---------------------------------------------------------------------------------
+
+
+@ROTATIONS
+@given(data=st.data())
+def test_a_tree_is_acked_with_its_last_message_or_failed_with_its_first_fail_and_never_both(
+    rotation: int | None, data: st.DataObject
+):
+    trees = data.draw(forests())
+    acker = Acker(T, rotation)
+    got: dict[int, set[int]] = {tree.root: set() for tree in trees}
+    ended: dict[int, Acked | Failed] = {}
+    everything = [(tree, index) for tree in trees for index in range(len(tree.messages))]
+    for tree, index in data.draw(st.permutations(everything)):
+        mine = got[tree.root]
+        mine.add(index)
+        expected: list[Acked | Failed] = []
+        if tree.root not in ended and 0 in mine:
+            if mine & tree.fails:
+                expected = [Failed(tree.root, 10 + tree.root, Reason.FAILED, acker_seen(tree, index, acker))]
+            elif len(mine) == len(tree.messages):
+                expected = [Acked(tree.root, 10 + tree.root)]
+        assert send(acker, tree.messages[index], 0) == expected
+        ended.update({effect.root: effect for effect in expected})
+        acker.check()
+    assert ended.keys() == got.keys()
+    assert acker.tally.acked + acker.tally.failed == len(trees)
+    assert drained(acker) == []
+
+
+def acker_seen(tree: Tree, index: int, acker: Acker) -> str | None:
+    """Return who was seen last: the sender of this message if it names one, else who the acker knew before."""
+    message = tree.messages[index]
+    named = message[-1] if message[0] != "init" else None
+    return named or acker.last_seen(tree.root)
+
+
+def drained(acker: Acker) -> list[Acked | Failed]:
+    """Tick at every deadline until nothing is held; return the effects."""
+    effects: list[Acked | Failed] = []
+    for _ in range(1_000):
+        deadline = acker.next_deadline_ms()
+        if deadline is None:
+            assert len(acker) == 0
+            return effects
+        effects += acker.tick(deadline)
+        acker.check()
+    raise AssertionError(f"after 1,000 deadlines {len(acker)} roots are still held")
+
+
+@given(forest=forests(may_fail=False), data=st.data())
+def test_a_tree_that_lost_a_message_times_out_exactly_t_after_its_init(forest: list[Tree], data: st.DataObject):
+    acker = Acker(T)
+    tree = forest[0]
+    lost = data.draw(st.sampled_from(range(len(tree.messages))))
+    kept = [message for index, message in enumerate(tree.messages) if index != lost]
+    effects = []
+    now = 0
+    for message in data.draw(st.permutations(kept)):
+        now += data.draw(st.integers(0, 3))
+        effects += send(acker, message, now)
+        if message[0] == "init":
+            begun = now
+    assert effects == []
+    if lost == 0:
+        assert drained(acker) == []
+        assert acker.tally.orphaned == bool(kept)
+    else:
+        assert acker.next_deadline_ms() <= begun + T
+        assert list(acker.tick(begun + T - 1)) == []
+        assert [(type(effect), effect.root) for effect in acker.tick(begun + T)] == [(Failed, tree.root)]
+        assert drained(acker) == []
+
+
+@pytest.mark.parametrize("rotation", [2, 3])
+@given(begins=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=15))
+def test_with_rotation_a_tree_fails_between_n_minus_1_and_n_timeouts_after_its_init_or_last_reset(
+    rotation: int, begins: list[tuple[int, int]]
+):
+    timeout = 20
+    acker = Acker(timeout, rotation)
+    last: dict[int, int] = {}
+    for now in range(300 + 2 * rotation * timeout):
+        for effect in acker.tick(now):
+            assert isinstance(effect, Failed)
+            assert effect.reason is Reason.TIMEOUT
+            assert (rotation - 1) * timeout < now - last.pop(effect.root) <= rotation * timeout
+        for root, (begin, reset) in enumerate(begins):
+            if now == begin:
+                assert list(acker.init(root, 1, TASK, now)) == []
+                last[root] = now
+            elif now == reset and root in last:
+                assert list(acker.reset_timeout(root, now)) == []
+                last[root] = now
+    assert not last
+    drained(acker)
+
+
+@given(data=st.data())
+def test_random_64_bit_ids_do_as_well(data: st.DataObject):
+    random = Random(data.draw(st.integers(0, 2**32)))
+    acker = Acker(T)
+    edges = [random.getrandbits(64) for _ in range(data.draw(st.integers(1, 30)))]
+    messages = [("ack", ROOT, edge, None) for edge in edges] + [("init", ROOT, xor_of(edges), TASK)]
+    random.shuffle(messages)
+    effects = [send(acker, message, 0) for message in messages]
+    assert effects == [[]] * len(edges) + [[Acked(ROOT, TASK)]]
+    assert len(acker) == 0
+
+
+@ROTATIONS
+@given(data=st.data())
+def test_a_restart_from_a_snapshot_at_any_point_changes_nothing(rotation: int | None, data: st.DataObject):
+    forest = data.draw(forests())
+    messages = data.draw(st.permutations([message for tree in forest for message in tree.messages]))
+    stopped, never = Acker(T, rotation), Acker(T, rotation)
+    now = 0
+    for message in messages:
+        now += data.draw(st.integers(0, T // 2))
+        assert list(stopped.tick(now)) == list(never.tick(now))
+        assert send(stopped, message, now) == send(never, message, now)
+        if data.draw(st.booleans()):
+            saved, stopped = json.loads(json.dumps(stopped.snapshot())), Acker(T, rotation)
+            stopped.restore(saved)
+        assert stopped.snapshot() == never.snapshot()
+    assert drained(stopped) == drained(never)
+
+
+class AckerMachine(RuleBasedStateMachine):
+    """Beside the acker stands a dict: root -> which messages came, when its timeout began, what was said of it.
+
+    The clock goes on to a time of its own choice, or to the next deadline; every deadline on the way is ticked, as a driver does.
+    """
+
+    @initialize(forest=forests())
+    def begin(self, forest: list[Tree]) -> None:
+        self.acker = Acker(T)
+        self.now = 0
+        self.trees = {tree.root: tree for tree in forest}
+        self.under_way = [(tree.root, index) for tree in forest for index in range(len(tree.messages))]
+        self.model: dict[int, dict[str, Any]] = {}
+        self.ended: dict[int, Acked | Failed] = {}
+
+    def expect(self, effects: list[Acked | Failed], expected: list[Acked | Failed]) -> None:
+        assert effects == expected
+        for effect in effects:
+            assert effect.root not in self.ended, "a root ended twice"
+            self.ended[effect.root] = effect
+
+    @precondition(lambda self: self.under_way)
+    @rule(data=st.data())
+    def deliver(self, data: st.DataObject) -> None:
+        root, index = self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1)))
+        tree, message = self.trees[root], self.trees[root].messages[index]
+        entry = self.model.setdefault(
+            root, {"got": set(), "since": self.now, "inited": False, "failed": False, "ended": False, "seen": None}
+        )
+        if message[0] != "init" and message[-1] is not None:
+            entry["seen"] = message[-1]
+        expected: list[Acked | Failed] = []
+        if not entry["ended"]:
+            entry["got"].add(index)
+            entry["failed"] |= message[0] == "fail"
+            if message[0] == "init":
+                entry.update(inited=True, since=self.now)
+            elif message[0] == "fail":
+                entry["since"] = self.now
+            if entry["inited"] and entry["failed"]:
+                entry.update(ended=True, since=self.now)
+                expected = [Failed(root, 10 + root, Reason.FAILED, entry["seen"])]
+            elif len(entry["got"]) == len(tree.messages):
+                del self.model[root]
+                expected = [Acked(root, 10 + root)]
+        self.expect(send(self.acker, message, self.now), expected)
+
+    @precondition(lambda self: self.under_way)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1)))
+
+    @rule(root=st.integers(1, 4))
+    def reset(self, root: int) -> None:
+        self.expect(list(self.acker.reset_timeout(root, self.now)), [])
+        entry = self.model.get(root)
+        if entry is not None and not entry["ended"]:
+            entry["since"] = self.now
+
+    @rule(root=st.integers(1, 3))
+    def fail_once_more(self, root: int) -> None:
+        """A fail is the one message that may come twice; for an open root it is the first."""
+        entry = self.model.get(root)
+        if entry is not None and (entry["failed"] or entry["ended"]):
+            self.expect(list(self.acker.fail(root, self.now)), [])
+            if not entry["ended"]:
+                entry["since"] = self.now
+
+    @rule(step=st.integers(0, T))
+    def go_on(self, step: int) -> None:
+        until = self.now + step
+        while (deadline := self.acker.next_deadline_ms()) is not None and deadline <= until:
+            self.tick(deadline)
+        self.tick(until)
+
+    @precondition(lambda self: self.acker.next_deadline_ms() is not None)
+    @rule(early=st.integers(0, 1))
+    def go_to_the_deadline(self, early: int) -> None:
+        self.tick(max(self.acker.next_deadline_ms() - early, self.now))
+
+    def tick(self, now: int) -> None:
+        self.now = now
+        expected = []
+        for root, entry in list(self.model.items()):
+            if entry["since"] + T > now:
+                continue
+            if entry["inited"] and not entry["ended"]:
+                entry.update(ended=True, since=now)
+                expected.append(Failed(root, 10 + root, Reason.TIMEOUT, entry["seen"]))
+            else:
+                del self.model[root]
+        self.expect(
+            sorted(self.acker.tick(now), key=lambda effect: effect.root), sorted(expected, key=lambda e: e.root)
+        )
+
+    @rule()
+    def restart(self) -> None:
+        saved, self.acker = json.loads(json.dumps(self.acker.snapshot())), Acker(T)
+        self.acker.restore(saved)
+
+    @invariant()
+    def same(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        self.acker.check()
+        assert len(self.acker) == len(self.model)
+        assert {root: self.acker.last_seen(root) for root in self.model} == {
+            root: entry["seen"] for root, entry in self.model.items()
+        }
+        assert self.acker.next_deadline_ms() == min((e["since"] + T for e in self.model.values()), default=None)
+
+    def teardown(self) -> None:
+        if hasattr(self, "model"):
+            self.go_on(2 * T)
+            assert len(self.acker) == 0
+
+
+TestAckerMachine = AckerMachine.TestCase
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+PREPARE = {
+    RootState.UNKNOWN: [],
+    RootState.OPEN: [("init", ROOT, 1, TASK)],
+    RootState.EARLY: [("ack", ROOT, 1, None)],
+    RootState.DOOMED: [("ack", ROOT, 1, None), ("fail", ROOT)],
+    RootState.CLOSED: [("ack", ROOT, 1, None), ("fail", ROOT), ("init", ROOT, 2, TASK)],
+}
+ALL_PAIRS = [
+    (state, cause)
+    for state, cause in itertools.product(RootState, RootEvent)
+    if (state, cause) != (RootState.UNKNOWN, RootEvent.DEADLINE)
+]
+
+
+def prepared(state: RootState) -> tuple[Acker, int]:
+    """Return an acker that holds ROOT in a state since 0, and the value that the state has."""
+    acker = Acker(T)
+    for message in PREPARE[state]:
+        send(acker, message, 0)
+    value = {RootState.UNKNOWN: 0, RootState.CLOSED: 3}.get(state, 1)
+    return acker, value
+
+
+def happen(acker: Acker, cause: RootEvent, value: int, now: int) -> list[Acked | Failed]:
+    xor = value if cause in (RootEvent.INIT_ZERO, RootEvent.ACK_ZERO) else value ^ 4
+    if cause in (RootEvent.INIT, RootEvent.INIT_ZERO):
+        return list(acker.init(ROOT, xor, TASK, now))
+    if cause in (RootEvent.ACK, RootEvent.ACK_ZERO):
+        return list(acker.ack(ROOT, xor, now))
+    if cause is RootEvent.FAIL:
+        return list(acker.fail(ROOT, now))
+    return list(acker.reset_timeout(ROOT, now) if cause is RootEvent.RESET else acker.tick(T))
+
+
+@pytest.mark.parametrize(("state", "cause"), ALL_PAIRS, ids=lambda each: each.name)
+def test_the_acker_does_what_the_table_says(state: RootState, cause: RootEvent):
+    acker, value = prepared(state)
+    row = TRANSITIONS.get((state, cause))
+    if row is None:
+        before = acker.snapshot() | {"now_ms": 10}
+        with pytest.raises(AckError, match="already"):
+            happen(acker, cause, value, 10)
+        assert acker.snapshot() == before
+        return
+    effects = happen(acker, cause, value, 10)
+    if row.effect is Acked:
+        assert effects == [Acked(ROOT, TASK)]
+    else:
+        assert effects == ([] if row.effect is None else [Failed(ROOT, TASK, row.effect, None)])
+    assert held_state(acker) is row.then
+    if row.then is not RootState.UNKNOWN:
+        now = T if cause is RootEvent.DEADLINE else 10
+        assert acker.next_deadline_ms() == (now if row.renews else 0) + T
+    acker.check()
+
+
+def held_state(acker: Acker) -> RootState:
+    cell = acker._held.get(ROOT)
+    return RootState.UNKNOWN if cell is None else state_of(cell)
+
+
+def test_only_a_second_init_is_an_error():
+    assert set(ALL_PAIRS) - TRANSITIONS.keys() == {
+        (state, cause)
+        for state in (RootState.OPEN, RootState.CLOSED)
+        for cause in (RootEvent.INIT, RootEvent.INIT_ZERO)
+    }
+
+
+def test_every_end_in_the_table_is_of_one_kind():
+    ends = {row for row in TRANSITIONS.values() if row.effect is not None}
+    assert ends == {
+        RootTransition(RootState.UNKNOWN, Acked),
+        RootTransition(RootState.CLOSED, Reason.FAILED, renews=True),
+        RootTransition(RootState.CLOSED, Reason.TIMEOUT, renews=True),
+    }
+
+
+def test_the_drawing_in_the_docs_is_the_table():
+    assert f"```mermaid\n{mermaid()}\n```" in DOCS.read_text(encoding="utf-8")
+
+
+# -- one by one --------------------------------------------------------------------------------------------------------
+
+
+def test_the_tree_of_the_jstorm_article_is_acked_with_the_last_of_six_messages():
+    acker = Acker(T)
+    messages = [("init", 1 ^ 2), ("ack", 1 ^ 3), ("ack", 2 ^ 4), ("ack", 3), ("ack", 4)]
+    tree = [(kind, ROOT, *rest, TASK) if kind == "init" else (kind, ROOT, *rest, None) for kind, *rest in messages]
+    assert [send(acker, message, 0) for message in tree] == [[], [], [], [], [Acked(ROOT, TASK)]]
+    assert len(acker) == 0
+
+
+def test_a_fail_before_the_init_wins_over_a_zero_value():
+    acker = Acker(T)
+    assert list(acker.fail(ROOT, 0, seen="count")) == []
+    assert list(acker.ack(ROOT, 5, 0)) == []
+    assert list(acker.init(ROOT, 5, TASK, 0)) == [Failed(ROOT, TASK, Reason.FAILED, "count")]
+
+
+def rotated(rotation: int | None, *messages: str, xor: int = 5) -> list[Any]:
+    """Return what an acker says to these messages of one root; each tick is T after the one before it."""
+    acker, now, effects = Acker(T, rotation), 0, []
+    for message in messages:
+        if message == "tick":
+            now += T
+            effects.append(list(acker.tick(now)))
+        elif message == "init":
+            effects.append(list(acker.init(ROOT, xor, TASK, now)))
+        elif message == "reset":
+            effects.append(list(acker.reset_timeout(ROOT, now)))
+        else:
+            effects.append(list(acker.ack(ROOT, 1, now) if message == "ack" else acker.fail(ROOT, now)))
+        acker.check()
+    return effects
+
+
+FAILED, TIMED_OUT = [Failed(ROOT, TASK, Reason.FAILED, None)], [Failed(ROOT, TASK, Reason.TIMEOUT, None)]
+
+
+def test_a_fail_before_the_init_is_remembered_for_a_whole_timeout_since_the_fail():
+    acker = Acker(T)
+    assert list(acker.ack(ROOT, 1, 0)) == []
+    assert list(acker.tick(T - 1)) == list(acker.fail(ROOT, T - 1)) == []
+    assert list(acker.tick(2 * T - 2)) == []
+    assert list(acker.init(ROOT, 5, TASK, 2 * T - 2)) == FAILED
+
+
+def test_with_rotation_a_fail_before_the_init_is_remembered_as_long_as_storm_does():
+    assert rotated(3, "ack", "tick", "tick", "fail", "tick", "init")[-1] == FAILED
+    assert rotated(3, "fail", "tick", "tick", "fail", "tick", "tick", "init")[-1] == FAILED
+    assert rotated(3, "fail", "tick", "tick", "reset", "tick", "tick", "init")[-1] == FAILED
+    assert rotated(3, "fail", "tick", "tick", "tick", "init")[-1] == []
+
+
+def test_with_rotation_an_init_leaves_the_entry_of_an_early_ack_its_age_as_in_storm():
+    assert rotated(3, "ack", "tick", "init", "tick", "tick")[-2:] == [[], TIMED_OUT]
+    assert rotated(3, "init", "ack", "tick", "tick", "tick")[-2:] == [[], TIMED_OUT]
+
+
+def test_with_an_exact_timeout_it_begins_with_the_init_whatever_came_before_it():
+    acker = Acker(T)
+    list(acker.ack(ROOT, 1, 0))
+    list(acker.init(ROOT, 5, TASK, T - 1))
+    assert list(acker.tick(2 * T - 2)) == []
+    assert list(acker.tick(2 * T - 1)) == TIMED_OUT
+
+
+@ROTATIONS
+def test_a_reset_is_told_to_nobody_and_one_of_an_unknown_root_leaves_no_entry(rotation: int | None):
+    acker = Acker(T, rotation)
+    assert list(acker.reset_timeout(ROOT, 0)) == []
+    assert len(acker) == 0
+    list(acker.init(ROOT, 5, TASK, 0))
+    assert list(acker.reset_timeout(ROOT, 10)) == []
+
+
+@pytest.mark.parametrize(("rotation", "ticks"), [(2, 2), (3, 3)])
+def test_with_rotation_the_acker_itself_tells_of_a_timeout_after_as_many_ticks_as_it_has_buckets(
+    rotation: int, ticks: int
+):
+    """Storm's spout, whose own rotation has two buckets, is the first to know: `rotation=2` is what a user of Storm sees."""
+    assert rotated(rotation, "init", *["tick"] * ticks)[1:] == [[]] * (ticks - 1) + [TIMED_OUT]
+
+
+@pytest.mark.parametrize("how", ["fail", "fail before init", "timeout"])
+def test_late_messages_of_a_failed_tree_are_counted_and_leave_nothing_behind(how: str):
+    acker = Acker(T)
+    effects = list(acker.fail(ROOT, 0)) if how == "fail before init" else []
+    effects += acker.init(ROOT, 5, TASK, 0)
+    if how != "fail before init":
+        effects += acker.fail(ROOT, T) if how == "fail" else acker.tick(T)
+    assert [type(effect) for effect in effects] == [Failed]
+    since = 0 if how == "fail before init" else T
+    for now in (since, since + 50, since + T - 1):
+        assert list(acker.ack(ROOT, 5, now)) == []
+        assert list(acker.fail(ROOT, now)) == []
+        assert list(acker.reset_timeout(ROOT, now)) == []
+    assert acker.tally.late == 9
+    assert acker.next_deadline_ms() == since + T
+    assert list(acker.tick(since + T)) == []
+    assert len(acker) == 0
+
+
+def test_a_stray_message_for_an_acked_root_has_no_effect_and_is_gone_after_one_timeout():
+    acker = Acker(T)
+    list(acker.init(ROOT, 5, TASK, 0))
+    assert list(acker.ack(ROOT, 5, 0)) == [Acked(ROOT, TASK)]
+    assert list(acker.fail(ROOT, 10)) == []
+    assert list(acker.tick(10 + T)) == []
+    assert len(acker) == 0
+    assert acker.tally.orphaned == 1
+
+
+def test_a_timeout_names_the_component_where_the_tree_was_last_seen():
+    acker = Acker(T)
+    list(acker.init(ROOT, 0b110, TASK, 0))
+    list(acker.ack(ROOT, 0b1010, 5, seen="split"))
+    list(acker.ack(ROOT, 0b10000, 6))
+    assert acker.last_seen(ROOT) == "split"
+    assert list(acker.tick(T)) == [Failed(ROOT, TASK, Reason.TIMEOUT, "split")]
+
+
+def test_time_that_goes_back_counts_as_the_largest_seen():
+    acker = Acker(T)
+    list(acker.tick(1_000))
+    list(acker.init(ROOT, 5, TASK, 10))
+    assert list(acker.tick(500)) == []
+    assert acker.next_deadline_ms() == 1_000 + T
+    acker.check()
+
+
+def test_a_driver_may_enter_again_before_it_has_taken_the_effects():
+    acker = Acker(T)
+    for root in (1, 2):
+        list(acker.init(root, 5, TASK, 0))
+    effects = acker.tick(T)
+    assert next(effects).root == 1
+    list(acker.init(3, 5, TASK, T))
+    assert next(effects).root == 2
+    acker.check()
+
+
+@pytest.mark.parametrize(("xor", "task"), [(-1, 0), (2**64, 0), (1, -1), (1, 2**24)])
+def test_numbers_out_of_range_are_refused_and_change_nothing(xor: int, task: int):
+    acker = Acker(T)
+    with pytest.raises(AckError, match="getrandbits"):
+        acker.init(ROOT, xor, task, 0)
+    assert len(acker) == 0
+    if task == 0:
+        with pytest.raises(AckError, match="getrandbits"):
+            acker.ack(ROOT, xor, 0)
+
+
+def test_more_components_than_there_are_numbers_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("windowing.acking.acker.MAX_COMPONENTS", 2)
+    acker = Acker(T)
+    for name in ("a", "b", "a"):
+        acker.fail(ROOT, 0, seen=name)
+    with pytest.raises(AckError, match="not of a tuple"):
+        acker.fail(ROOT, 0, seen="c")
+
+
+@pytest.mark.parametrize("options", [{"timeout_ms": 0}, {"rotation": 1}])
+def test_a_timeout_or_rotation_that_cannot_work_is_refused(options: dict[str, int]):
+    with pytest.raises(ConfigError):
+        Acker(**options)
+
+
+def test_a_shorter_timeout_after_a_restart_holds_for_old_roots_too():
+    acker = Acker(1_000)
+    list(acker.init(1, 5, TASK, 0))
+    list(acker.init(2, 5, TASK, 900))
+    shorter = Acker(T)
+    shorter.restore(acker.snapshot())
+    list(shorter.init(3, 5, TASK, 900))
+    assert [effect.root for effect in shorter.tick(1_000)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": 2},
+        {"rotation": 3},
+        {"machine": "pending"},
+        {"buckets": [[[ROOT, "open", 0, 0, 0, 5]]]},
+        {"buckets": [[[ROOT, "open", 2**64, 0, 0, 5]]]},
+        {"buckets": [[[ROOT, "odd", 1, 0, 0, 5]]]},
+        {"buckets": [[[ROOT, "early", 1, 0, 9, 5]]]},
+        {"buckets": None},
+        {"tally": {}},
+    ],
+)
+def test_a_snapshot_that_is_not_ours_is_refused_and_changes_nothing(damage: dict[str, Any]):
+    acker = Acker(T)
+    list(acker.init(ROOT, 5, TASK, 0))
+    before = acker.snapshot()
+    with pytest.raises(SnapshotError):
+        acker.restore(Acker(T).snapshot() | damage)
+    assert acker.snapshot() == before
+
+
+@pytest.mark.parametrize("roots", [3_000, 11_000, 30_000])
+def test_a_root_in_flight_takes_at_most_250_bytes(roots: int):
+    random = Random(1)
+    acker = Acker()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(roots):
+            acker.init(random.getrandbits(64), random.getrandbits(64), TASK, 1_700_000_000_000 + number)
+        assert (tracemalloc.get_traced_memory()[0] - before) / roots <= 250
+    finally:
+        tracemalloc.stop()
+
+
+# -- anchors -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tuple_is_settled_once():
+    tuple_ = Anchors({ROOT: 1})
+    assert tuple_.ack() == [(ROOT, 1)]
+    assert tuple_.settled
+    with pytest.raises(AckError, match="twice"):
+        tuple_.fail()
+
+
+def test_what_is_anchored_is_emitted_before_the_ack():
+    tuple_ = Anchors({ROOT: 1})
+    tuple_.ack()
+    with pytest.raises(AckError, match="emit first"):
+        anchored([tuple_], lambda: 2)
+
+
+@pytest.mark.parametrize("edge", [0, -1, 2**64])
+def test_an_edge_id_of_zero_or_out_of_range_is_refused(edge: int):
+    with pytest.raises(AckError, match="edge id"):
+        Anchors({ROOT: edge})
+
+
+def test_an_unanchored_tuple_belongs_to_no_tree():
+    assert Anchors({}).ack() == []
+    assert anchored([], lambda: 1).fail() == []

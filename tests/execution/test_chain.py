@@ -1,0 +1,152 @@
+"""The stages of `submit` against LocalCluster: any topology, any batches, the same rows in the same batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.execution.chains import Outputs, chained, clustered
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.decorators import bolt, sliding, tumbling
+from windowing.topology.groupings import (
+    AllGrouping,
+    CustomGrouping,
+    FieldsGrouping,
+    GlobalGrouping,
+    Grouping,
+    PartialKeyGrouping,
+    ShuffleGrouping,
+)
+from windowing.topology.plan import Topology
+from windowing.windows.measures import count, millis
+
+FIELDS = "n long, at long, path string"
+
+
+class Named:
+    def prepare(self, context: Any) -> None:
+        self.name = f"{context.component}.{context.task}"
+
+
+@bolt(output=FIELDS)
+class Same(Named):
+    def execute(self, tuple: Any) -> Any:
+        return tuple.n, tuple.at, f"{tuple.path}>{self.name}"
+
+
+@bolt(output=FIELDS)
+class Twice(Named):
+    def execute(self, tuple: Any) -> Any:
+        return [
+            (tuple.n, tuple.at, f"{tuple.path}>{self.name}"),
+            (tuple.n + 1, tuple.at + 1, f"{tuple.path}>{self.name}'"),
+        ]
+
+
+@bolt(output=FIELDS)
+class Counter(Named):
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tuple: Any) -> Any:
+        seen = self.state.get(tuple.n, 0) + 1
+        self.state.put(tuple.n, seen)
+        return tuple.n, tuple.at, f"{self.name}:{tuple.n} no. {seen} from {tuple.source_component}.{tuple.source_task}"
+
+
+def shown(window: Any) -> Any:
+    tuples = list(window)
+    text = " ".join(f"{t.source_component}.{t.source_task}:{t.n}@{t.at}" for t in tuples)
+    return len(tuples), window.end_timestamp, f"[{text}] -{len(window.get_expired())}"
+
+
+@tumbling(count(3), timestamp="at", output=FIELDS)
+def threes(window: Any) -> Any:
+    return shown(window)
+
+
+@sliding(millis(6), millis(3), timestamp="at", lag=millis(2), late_stream="late", output=FIELDS)
+def slides(window: Any) -> Any:
+    return shown(window)
+
+
+@sliding(millis(10), count(2), timestamp=lambda t: t.at, key="n", output=FIELDS)
+def keyed(window: Any) -> Any:
+    return shown(window)
+
+
+BOLTS = [Same, Twice, Counter, threes, slides, keyed]
+GROUPINGS: list[Grouping] = [
+    ShuffleGrouping(),
+    FieldsGrouping(("n",)),
+    PartialKeyGrouping(("n",)),
+    AllGrouping(),
+    GlobalGrouping(),
+    CustomGrouping(lambda values, tasks: (values[0] or 0) % tasks),
+]
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> Topology:
+    builder = TopologyBuilder("random")
+    builder.configure({"topology.enable.message.timeouts": False})
+    names = [f"in{number}" for number in range(draw(st.integers(1, 2)))]
+    for name in names:
+        builder.set_spout(name, InputSpout(FIELDS))
+    for number in range(draw(st.integers(1, 5))):
+        reads = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
+        by = [draw(st.sampled_from(GROUPINGS)) for _ in reads]
+        # On Spark a round robin begins anew with each batch: the tasks would differ, so there is one.
+        counted = any(isinstance(grouping, ShuffleGrouping | PartialKeyGrouping) for grouping in by)
+        tasks = 1 if counted else draw(st.integers(1, 3))
+        declarer = builder.set_bolt(f"b{number}", draw(st.sampled_from(BOLTS)), tasks)
+        for read, grouping in zip(reads, by, strict=True):
+            declarer.grouping(read, grouping)
+        names.append(f"b{number}")
+    return builder.build()
+
+
+rows = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30), st.just("r")), max_size=8)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Topology, dict[str, Any]]:
+    topology = draw(topologies())
+    number = draw(st.integers(1, 3))
+    return topology, {spout.id: [draw(rows) for _ in range(number)] for spout in topology.spouts}
+
+
+def as_sets(outputs: Outputs) -> list[dict[str, Any]]:
+    return [{name: sorted(found) for name, found in batch.items()} for batch in outputs]
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(cases(), st.integers(0, 9))
+def test_any_topology_gives_what_the_local_cluster_gives(case: tuple[Topology, dict[str, Any]], seed: int) -> None:
+    topology, batches = case
+    assert as_sets(chained(topology, batches, seed=seed)) == as_sets(clustered(topology, batches))
+
+
+def test_late_tuples_of_unlike_inputs_have_the_fields_of_all() -> None:
+    builder = TopologyBuilder("unlike")
+    builder.set_spout("words", InputSpout("word string, at long"))
+    builder.set_spout("prices", InputSpout("at long, price double"))
+
+    @tumbling(millis(10), timestamp="at", late_stream="late", output="n long")
+    def both(window: Any) -> int:
+        return len(window)
+
+    @bolt(output="told string")
+    def told(late: Any) -> str:
+        return f"{late['word']} {late['at']} {late['price']} {late['reason']}"
+
+    builder.set_bolt("both", both).shuffle_grouping("words").shuffle_grouping("prices")
+    builder.set_bolt("told", told).shuffle_grouping("both", "late")
+    topology = builder.build()
+    batches = {"words": [[("a", 1), ("b", 25)], [("late", 2)]], "prices": [[(25, 0.5)], [(3, 1.5)]]}
+    expected = clustered(topology, batches)
+    assert [batch.get("told", []) for batch in expected[:2]] == [[], [("late 2 None late",), ("None 3 1.5 late",)]]
+    assert chained(topology, batches) == expected

@@ -1,0 +1,273 @@
+"""What an attempt of a bolt leaves: all of it or nothing; who is tried again, how often, and after how long. Without a JVM."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.execution.chains import Chain
+from tests.execution.test_chain_acks import Acking
+from windowing.errors import BoltError, FailedException
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import Bolt, InputSpout, StatefulBolt
+from windowing.topology.decorators import bolt, tumbling
+from windowing.topology.plan import Topology
+from windowing.windows.measures import millis
+
+
+def one_bolt(target: Any, attempts: int = 3, delay_ms: int = 0, placed: bool = True) -> Topology:
+    builder = TopologyBuilder("one")
+    builder.configure(
+        {
+            "windowing.max.attempts": attempts,
+            "windowing.retry.delay.ms": delay_ms,
+            "topology.enable.message.timeouts": False,
+        }
+    )
+    builder.set_spout("in", InputSpout("n long"))
+    declarer = builder.set_bolt("bolt", target)
+    declarer.global_grouping("in") if placed else declarer.shuffle_grouping("in")
+    return builder.build()
+
+
+def telling(fails: dict[int, int]) -> Any:
+    """Return a bolt that tells of a tuple when the next one comes, and of the last in `cleanup`; `n` fails `fails[n]` times."""
+    left = dict(fails)
+
+    @bolt(output="n long")
+    class Telling(Bolt):
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.collector, self.held = collector, []
+
+        def tell(self) -> None:
+            held, self.held = self.held, []
+            for each in held:
+                self.collector.emit((each.n,), anchors=each)
+                self.collector.ack(each)
+
+        def execute(self, tuple: Any) -> None:
+            self.tell()
+            if left.get(tuple.n, 0) > 0:
+                left[tuple.n] -= 1
+                raise FailedException("not yet")
+            self.held.append(tuple)
+
+        def cleanup(self) -> None:
+            self.tell()
+
+    return Telling
+
+
+def dead(found: dict[str, Any]) -> list[int]:
+    return [int(letter[7].split('"n": ')[1].rstrip("}]")) for letter in found.get("bolt.dead_letters", [])]
+
+
+def test_what_a_failed_call_acked_for_another_tuple_is_done_over() -> None:
+    run = Acking(one_bolt(telling({2: 1})))
+    assert run.run({"in": [(1,), (2,), (3,)]}) == [(0, 0, None)]
+    assert sorted(run.out["bolt"]) == [(1,), (2,), (3,)], "1 was told of in the call that failed on 2"
+
+
+@pytest.mark.parametrize("placed", [True, False])
+@given(st.lists(st.integers(0, 6), max_size=8), st.dictionaries(st.integers(0, 6), st.integers(0, 9)))
+def test_each_tuple_is_told_of_once_or_is_a_dead_letter(placed: bool, rows: list[int], fails: dict[int, int]) -> None:
+    topology = one_bolt(telling(fails), placed=placed)
+    found = Chain(topology).run({"in": [(n,) for n in rows]})
+    told = Counter(n for (n,) in found.get("bolt", []))
+    assert told + Counter(dead(found)) == Counter(rows)
+    assert all(fails.get(n, 0) >= 3 for n in dead(found)), "only what failed by itself"
+
+
+def test_what_a_failed_call_wrote_for_another_tuple_is_written_when_that_is_done_over() -> None:
+    fails = [2]
+
+    @bolt()
+    class Adding(StatefulBolt):
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.collector, self.held = collector, []
+
+        def add(self) -> None:
+            held, self.held = self.held, []
+            for each in held:
+                self.state.put("sum", self.state.get("sum", 0) + each.n)
+                self.collector.ack(each)
+
+        def execute(self, tuple: Any) -> None:
+            self.add()
+            if tuple.n in fails:
+                fails.remove(tuple.n)
+                raise FailedException("not yet")
+            self.held.append(tuple)
+
+        def pre_prepare(self, txid: int) -> None:
+            self.add()
+
+    chain = Chain(one_bolt(Adding))
+    chain.run({"in": [(1,), (2,), (4,)]})
+    assert chain.values[0] != {}
+    assert [blob[-1:] for blob in chain.values[0].values()] == [b"7"]
+
+
+def holder(method: str) -> Any:
+    """Return a stateful bolt that holds all tuples until `method` is called, which emits and acks them."""
+
+    @bolt(output="n long")
+    class Holder(StatefulBolt):
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.collector, self.held = collector, []
+
+        def execute(self, tuple: Any) -> None:
+            self.held.append(tuple)
+
+        def tell(self, *_: int) -> None:
+            for each in self.held:
+                self.collector.emit((each.n,), anchors=each)
+                self.collector.ack(each)
+
+    setattr(Holder, method, Holder.tell)
+    return Holder
+
+
+@tumbling(millis(10), timestamp="n", output="many long")
+def tens(window: Any) -> Any:
+    return len(window)
+
+
+@pytest.mark.parametrize("method", ["pre_prepare", "pre_commit", "cleanup"])
+def test_what_a_bolt_emits_in_its_hooks_and_in_cleanup_goes_out_with_its_anchors(method: str) -> None:
+    run = Acking(one_bolt(holder(method)))
+    assert run.run({"in": [(1,), (2,)]}) == [(0, 0, None)]
+    assert run.out["bolt"] == [(1,), (2,)]
+
+    builder = TopologyBuilder("below")
+    builder.configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("in", InputSpout("n long"))
+    builder.set_bolt("bolt", holder(method)).global_grouping("in")
+    builder.set_bolt("tens", tens).global_grouping("bolt")
+    run = Acking(builder.build())
+    assert run.run({"in": [(1,)]}) == [], "it waits in a window"
+    assert run.run({"in": [(35,)]}) == [(0, 0, None)]
+
+
+def test_what_fused_bolts_emit_in_cleanup_reaches_the_fused_bolts_below() -> None:
+    builder = TopologyBuilder("fused")
+    builder.set_spout("in", InputSpout("n long"))
+    # The one below comes first by name and by when its task is made.
+    builder.set_bolt("z", telling({})).shuffle_grouping("in")
+    builder.set_bolt("a", telling({})).shuffle_grouping("z").shuffle_grouping("in")
+    found = Chain(builder.build()).run({"in": [(1,), (2,)]})
+    assert sorted(found["a"]) == [(1,), (1,), (2,), (2,)]
+
+
+def test_what_a_bolt_emits_in_prepare_does_not_go_with_a_call_that_fails() -> None:
+    fails = [1]
+
+    @bolt(output="n long")
+    class Greeting(Bolt):
+        def prepare(self, context: Any, collector: Any) -> None:
+            collector.emit((0,))
+            self.collector = collector
+
+        def execute(self, tuple: Any) -> None:
+            if fails:
+                raise FailedException(str(fails.pop()))
+            self.collector.ack(tuple)
+
+    assert Chain(one_bolt(Greeting)).run({"in": [(1,)]})["bolt"] == [(0,)]
+
+
+@pytest.mark.parametrize("method", ["pre_prepare", "pre_commit", "cleanup"])
+def test_a_tuple_cannot_be_failed_when_nothing_is_tried_again(method: str) -> None:
+    @bolt()
+    class Failing(StatefulBolt):
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.collector = collector
+
+        def execute(self, tuple: Any) -> None:
+            self.held = tuple
+
+        def settle(self, *_: int) -> None:
+            self.collector.fail(self.held)
+
+    setattr(Failing, method, Failing.settle)
+    with pytest.raises(
+        BoltError, match=rf"'bolt' failed .*'n': 7.* in {method}, when nothing .* fail it while execute runs"
+    ):
+        Chain(one_bolt(Failing)).run({"in": [(7,)]})
+
+
+@pytest.mark.timeout(30)
+def test_bolts_that_fail_each_others_tuples_come_to_an_end() -> None:
+    @bolt()
+    class Jealous(Bolt):
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.collector, self.held = collector, None
+
+        def execute(self, tuple: Any) -> None:
+            if self.held is not None:
+                self.collector.fail(self.held)
+            self.held = tuple
+
+    found = Chain(one_bolt(Jealous, attempts=4)).run({"in": [(1,), (2,)]})
+    assert sorted(dead(found)) == [1, 2]
+    assert [letter[2] for letter in found["bolt.dead_letters"]] == [4, 4]
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_all_that_failed_waits_once_a_round(placed: bool, monkeypatch: Any) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("windowing.spark.tasks.time", SimpleNamespace(sleep=waits.append))
+
+    @bolt(output="n long")
+    def picky(tuple: Any) -> Any:
+        if tuple.n % 2:
+            raise FailedException("odd")
+        return tuple.n
+
+    found = Chain(one_bolt(picky, attempts=5, delay_ms=1_000, placed=placed)).run({"in": [(n,) for n in range(100)]})
+    assert waits == [1, 2, 4, 8]
+    assert found["bolt"] == [(n,) for n in range(0, 100, 2)]
+    assert dead(found) == list(range(1, 100, 2))
+
+
+def test_what_is_tried_again_keeps_its_place_among_what_windows_have_led_to(monkeypatch: Any) -> None:
+    """A row of the input comes before a row of a window of that batch, whether it came at the first attempt or not."""
+    failed = []
+
+    @tumbling(millis(10), timestamp="n", output="n long")
+    def sums(window: Any) -> Any:
+        return 1000 + sum(t.n for t in window)
+
+    @bolt(output="n long")
+    def shaky(tuple: Any) -> Any:
+        if tuple.n == 1 and not failed:
+            failed.append(tuple.n)
+            raise FailedException("once")
+        return tuple.n
+
+    @bolt(output="n long")
+    def last(tuple: Any) -> Any:
+        return tuple.n
+
+    builder = TopologyBuilder("phases")
+    builder.configure({"windowing.retry.delay.ms": 0, "topology.enable.message.timeouts": False})
+    builder.set_spout("in", InputSpout("n long"))
+    builder.set_bolt("sums", sums).global_grouping("in")
+    builder.set_bolt("shaky", shaky).global_grouping("in").global_grouping("sums")
+    builder.set_bolt("last", last).global_grouping("shaky")
+    found = Chain(builder.build()).run({"in": [(1,), (2,), (15,)]})
+    assert found["last"] == [(2,), (15,), (1,), (1003,)]

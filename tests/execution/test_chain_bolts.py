@@ -1,0 +1,349 @@
+"""What a batch does with bolts that fail, that keep a state, that hold tuples: the stages of `submit`, without a JVM."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.execution.chains import Chain, chained
+from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
+from windowing.schema.tuples import Tuple
+from windowing.spark.state import TaskValues
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import Bolt, InputSpout, StatefulBolt
+from windowing.topology.decorators import bolt, tumbling
+from windowing.topology.plan import Topology
+from windowing.windows.measures import count
+
+
+def one_bolt(target: Any, attempts: int = 3, tasks: int = 1, fields: str = "word string, n long") -> Topology:
+    builder = TopologyBuilder("one")
+    builder.configure(
+        {"windowing.max.attempts": attempts, "windowing.retry.delay.ms": 0, "topology.enable.message.timeouts": False}
+    )
+    builder.set_spout("in", InputSpout(fields))
+    builder.set_bolt("bolt", target, tasks).fields_grouping("in", "word")
+    return builder.build()
+
+
+@bolt(output="word string, n long")
+class Counter:
+    """Counts before it fails: what it has counted then must not stay."""
+
+    fails: ClassVar[dict[str, int]] = {}
+
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tuple: Any) -> Any:
+        seen = self.state.get(tuple.word, 0) + 1
+        self.state.put(tuple.word, seen)
+        if self.fails.get(tuple.word, 0) > 0:
+            self.fails[tuple.word] -= 1
+            raise FailedException(f"{tuple.word} is not ready")
+        return tuple.word, seen
+
+
+def test_a_tuple_that_fails_is_tried_again_and_its_failed_attempts_change_no_state(monkeypatch: Any) -> None:
+    monkeypatch.setattr(Counter, "fails", {"cow": 2})
+    rows = [("cow", 1), ("moon", 2), ("cow", 3)]
+    found = chained(one_bolt(Counter), {"in": [rows, rows]})
+    assert found[0]["bolt"] == [("moon", 1), ("cow", 1), ("cow", 2)], (
+        "both cows have failed, and came again after the others"
+    )
+    assert found[1]["bolt"] == [("cow", 3), ("moon", 2), ("cow", 4)]
+
+
+def test_after_the_last_attempt_the_error_names_the_bolt_the_tuple_and_the_way_out(monkeypatch: Any) -> None:
+    monkeypatch.setattr(Counter, "fails", {"cow": 3})
+    chain = Chain(one_bolt(Counter), letters=False)
+    with pytest.raises(BoltError, match=r"'bolt' failed .*'cow'.* 3 attempts: .*not ready.*'bolt.dead_letters'"):
+        chain.run({"in": [("moon", 1), ("cow", 2)]})
+    assert not chain.values[0], "nothing of a batch that failed is stored"
+
+
+def test_a_dead_letter_names_the_component_and_the_others_go_on(monkeypatch: Any) -> None:
+    monkeypatch.setattr(Counter, "fails", {"cow": 3})
+    found = chained(one_bolt(Counter), {"in": [[("moon", 1), ("cow", 2), ("moon", 3)]]})[0]
+    assert found["bolt"] == [("moon", 1), ("moon", 2)]
+    (letter,) = found["bolt.dead_letters"]
+    assert letter[:3] == ("bolt", 0, 3)
+    assert "not ready" in letter[3]
+    assert json.loads(letter[7]) == [{"component": "in", "stream": "default", "values": {"word": "cow", "n": 2}}]
+
+
+@bolt(output="word string, n long")
+class Pairs(Bolt):
+    """Holds a tuple until its partner comes; "never" is not settled, "no" fails a tuple that it holds."""
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        self.collector, self.held = collector, []
+
+    def execute(self, tuple: Tuple) -> None:
+        if tuple.word == "never":
+            return
+        if tuple.word == "no":
+            for each in self.held:
+                self.collector.fail(each)
+            self.held = []
+            self.collector.ack(tuple)
+            return
+        self.held.append(tuple)
+        if len(self.held) == 2:
+            self.collector.emit(("+".join(t.word for t in self.held), len(self.held)), anchors=self.held)
+            for each in self.held:
+                self.collector.ack(each)
+            self.held = []
+
+
+def test_a_bolt_that_acks_by_itself_may_hold_tuples_within_the_batch() -> None:
+    assert chained(one_bolt(Pairs), {"in": [[("a", 1), ("b", 2)]]})[0]["bolt"] == [("a+b", 2)]
+
+
+def test_a_tuple_that_is_failed_later_is_handed_over_again() -> None:
+    found = chained(one_bolt(Pairs), {"in": [[("a", 1), ("no", 2), ("b", 3)]]})[0]
+    assert found["bolt"] == [("b+a", 2)]
+    assert "bolt.dead_letters" not in found
+
+
+def test_a_tuple_that_is_neither_acked_nor_failed_in_its_batch_has_failed() -> None:
+    found = chained(one_bolt(Pairs), {"in": [[("never", 1), ("a", 2), ("b", 3)]]})[0]
+    assert found["bolt"] == [("a+b", 2)]
+    assert "neither acked nor failed" in found["bolt.dead_letters"][0][3]
+    with pytest.raises(BoltError, match="neither acked nor failed"):
+        Chain(one_bolt(Pairs), letters=False).run({"in": [("never", 1)]})
+
+
+def test_settling_a_tuple_twice_is_an_error() -> None:
+    @bolt()
+    class Twice(Bolt):
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.collector = collector
+
+        def execute(self, tuple: Tuple) -> None:
+            self.collector.ack(tuple)
+            self.collector.ack(tuple)
+
+    with pytest.raises(BoltError, match="settled before"):
+        chained(one_bolt(Twice), {"in": [[("a", 1)]]})
+
+
+def test_a_reported_failure_is_logged_and_fails_the_tuple(caplog: Any) -> None:
+    @bolt()
+    def reporting(tuple: Any) -> None:
+        raise ReportedFailedException("the disk is full")
+
+    found = chained(one_bolt(reporting, attempts=2), {"in": [[("a", 1)]]})[0]
+    assert len(found["bolt.dead_letters"]) == 1
+    assert [record.getMessage().count("the disk is full") for record in caplog.records] == [1, 1]
+
+
+def test_a_fused_bolt_fails_in_the_same_way() -> None:
+    attempts: list[int] = []
+
+    @bolt(output="n long")
+    def shaky(tuple: Any) -> Any:
+        attempts.append(tuple.n)
+        if tuple.n == 2 and attempts.count(2) < 2:
+            raise FailedException("once")
+        return tuple.n
+
+    builder = TopologyBuilder("fused")
+    builder.configure({"windowing.retry.delay.ms": 0})
+    builder.set_spout("in", InputSpout("n long"))
+    builder.set_bolt("shaky", shaky).shuffle_grouping("in")
+    assert chained(builder.build(), {"in": [[(1,), (2,), (3,)]]})[0]["shaky"] == [(1,), (3,), (2,)]
+    assert attempts == [1, 2, 3, 2]
+
+
+def test_a_stateful_bolt_hears_of_the_commit_and_may_write_then() -> None:
+    calls: list[Any] = []
+
+    @bolt(output="n long")
+    class Committing(StatefulBolt):
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.collector = collector
+            self.total = self.state.get("total", 0)
+
+        def execute(self, tuple: Tuple) -> None:
+            self.total += tuple.n
+            self.collector.emit((self.total,), anchors=tuple)
+            self.collector.ack(tuple)
+
+        def pre_prepare(self, txid: int) -> None:
+            calls.append(("prepare", txid))
+            self.state.put("total", self.total)
+
+        def pre_commit(self, txid: int) -> None:
+            calls.append(("commit", txid))
+
+    found = chained(one_bolt(Committing), {"in": [[("a", 1), ("a", 2)], [("a", 10)]]})
+    assert [batch.get("bolt") for batch in found] == [[(1,), (3,)], [(13,)], None]
+    assert calls == [("prepare", 1), ("commit", 1), ("prepare", 2), ("commit", 2)]
+
+
+def test_a_windowed_bolt_may_have_a_state_of_its_own() -> None:
+    @tumbling(count(2), timestamp="n", output="windows long, sum long")
+    class Windows:
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def execute(self, window: Any) -> Any:
+            seen = self.state.get("windows", 0) + 1
+            self.state.put("windows", seen)
+            return seen, sum(t.n for t in window)
+
+    found = chained(one_bolt(Windows), {"in": [[("a", n) for n in range(5)], [("a", 5), ("a", 6)]]})
+    assert [batch.get("bolt") for batch in found] == [[(1, 1), (2, 5)], [(3, 9)], [(4, 6)]]
+
+
+@given(st.lists(st.tuples(st.sampled_from("gpdbui"), st.integers(0, 3), st.integers()), max_size=40))
+def test_a_task_state_is_a_dict_with_an_undo(steps: list[tuple[str, int, int]]) -> None:
+    store: dict[bytes, bytes] = {}
+    values, model, before = TaskValues(store.get, store.items, "test"), dict[Any, int](), dict[Any, int]()
+    for kind, key, value in steps:
+        if kind == "g":
+            assert values.get(key) == model.get(key)
+        elif kind == "p":
+            values.put(key, value)
+            model[key] = value
+        elif kind == "d":
+            assert values.delete(key) == model.pop(key, None)
+        elif kind == "i":
+            assert (key in values) is (key in model)
+            assert list(values.items()) == sorted(model.items())
+        elif kind == "u":
+            values.undo()
+            model = dict(before)
+        else:  # a step begins; sometimes the batch ends and another task object goes on
+            if value % 2:
+                for name in values.drops:
+                    store.pop(name, None)
+                store.update(values.puts)
+                values = TaskValues(store.get, store.items, "test")
+            values.begin()
+        if kind in "bu":
+            values.begin()
+            before = dict(model)
+    assert [values.get(key) for key in range(4)] == [model.get(key) for key in range(4)]
+    assert list(values.items()) == sorted(model.items()), "keys of one digit are in the order of their bytes"
+
+
+def test_items_are_those_of_the_first_step_without_what_was_deleted() -> None:
+    store: dict[bytes, bytes] = {}
+    values = TaskValues(store.get, store.items, "test")
+    for key in (1, 2, 3):
+        values.put(key, [key])
+    store.update(values.puts)
+    values = TaskValues(store.get, store.items, "test")
+    values.delete(2)
+    values.put(4, [4])
+    values.delete(4)
+    steps = values.items()
+    first, value = next(steps)
+    value.append("a copy")
+    values.put(3, "later")
+    assert [(first, values.get(first)), *steps] == [(1, [1]), (3, [3])]
+
+
+def test_damaged_values_are_named_and_never_reset() -> None:
+    store: dict[bytes, bytes] = {}
+    values = TaskValues(store.get, store.items, "state of bolt 'b', task 0")
+    values.put("cow", 1)
+    ((key, blob),) = values.puts.items()
+    for damaged in (blob[:-1], b"", blob[:-1] + b"7", b"\x80\x05" + blob):
+        again = TaskValues({key: damaged}.get, {key: damaged}.items, "state of bolt 'b', task 0")
+        with pytest.raises(CorruptStateError, match="bolt 'b', task 0"):
+            again.get("cow")
+        with pytest.raises(CorruptStateError, match="bolt 'b', task 0"):
+            list(again.items())
+
+
+@given(st.integers(0, 1000))
+def test_a_batch_made_again_gives_the_same_bytes_whatever_order_rows_come_in(seed: int) -> None:
+    @tumbling(count(3), timestamp="n", key="word", output="word string, mean double")
+    def mean(window: Any) -> Any:
+        return window.key, sum(t.n for t in window) / 3
+
+    topology = one_bolt(mean, tasks=2)
+    chance = random.Random(seed)
+    rows = [(chance.choice("abc"), chance.randrange(5)) for _ in range(30)]
+    first, second = Chain(topology, 3, seed=1), Chain(topology, 3, seed=seed)
+    assert [first.run({"in": rows[:20]}), first.run({"in": rows[20:]}), first.run({}, drain=True)] == [
+        second.run({"in": rows[:20]}),
+        second.run({"in": rows[20:]}),
+        second.run({}, drain=True),
+    ]
+
+
+def test_more_rows_than_fit_into_one_packet_keep_their_order(monkeypatch: Any) -> None:
+    monkeypatch.setattr("windowing.spark.tasks._PACKET_ROWS", 7)
+
+    @tumbling(count(50), timestamp="n", output="told string")
+    def told(window: Any) -> Any:
+        return " ".join(str(t.n) for t in window)
+
+    builder = TopologyBuilder("many")
+    builder.configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("in", InputSpout("n long"))
+    builder.set_bolt("told", told).global_grouping("in")
+    rows = [(n,) for n in range(50)]
+    found = chained(builder.build(), {"in": [rows]})[0]
+    assert found == {"in": rows, "told": [(" ".join(map(str, range(50))),)]}
+
+
+def test_a_spout_of_several_tasks_is_several_upstream_partitions() -> None:
+    @bolt(output="n long, task long")
+    def whence(tuple: Any) -> Any:
+        return tuple.n, tuple.source_task
+
+    builder = TopologyBuilder("tasks")
+    builder.set_spout("in", InputSpout("n long"), 2)
+    builder.set_bolt("whence", whence).shuffle_grouping("in")
+    chain = Chain(builder.build(), partitions=2)
+    assert sorted(chain.run({"in": [(1,), (2,), (3,)]})["whence"]) == [(1, 1), (2, 1), (3, 2)]
+
+
+# -- message_id --------------------------------------------------------------------------------------------------------
+
+
+@tumbling(count(3), message_id="id", output="ids array<long>, total long")
+class CountOnce:
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, window: Any) -> tuple[list[int], int]:
+        ids = [row.id for row in window]
+        total = self.state.get("total", 0) + len(ids)
+        self.state.put("total", total)
+        return ids, total
+
+
+def once(parallelism: int = 1) -> Any:
+    builder = TopologyBuilder("once")
+    builder.set_spout("ids", InputSpout("id long"), parallelism=parallelism)
+    builder.set_bolt("count", CountOnce).global_grouping("ids")
+    return builder.build()
+
+
+def test_a_tuple_that_a_queue_puts_in_again_is_known_by_its_message_id_and_acked() -> None:
+    chain = Chain(once(), acks=True)
+    assert "count" not in chain.run({"ids": [(1,), (2,)]})
+    assert [partial.xor for partial in chain.partials] != [0]
+    assert "count" not in chain.run({"ids": [(2,)]})
+    assert [(partial.xor, partial.failed) for partial in chain.partials] == [(0, None)]
+    assert chain.run({"ids": [(3,), (4,), (3,)]})["count"] == [([1, 2, 3], 3)]
+    assert chain.run({}, drain=True) == {"count": [([4], 4)]}
+
+
+def test_message_ids_of_a_spout_with_several_tasks_are_refused_on_spark() -> None:
+    with pytest.raises(ConfigError, match=r"knows tuples again by message_id='id'.*give the spout parallelism=1"):
+        Chain(once(parallelism=2))

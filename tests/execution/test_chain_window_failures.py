@@ -1,0 +1,72 @@
+"""A FailedException in a window: its tuples fail, on Spark as on LocalCluster, unless the bolt says something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.execution.chains import Chain
+from tests.execution.test_chain_acks import Acking, one_bolt
+from windowing.errors import BoltError, FailedException, ReportedFailedException
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import run_topology
+from windowing.topology.decorators import tumbling
+from windowing.windows.measures import millis
+
+ROWS = [(13, 3), (1, 12), (1, 22)]
+"""The window (0, 10] has the unlucky one, (10, 20] the next; the third waits."""
+
+
+def picky(error: type[Exception] = FailedException, **options: Any) -> Any:
+    @tumbling(millis(10), timestamp="at", output="n long", **options)
+    def unlucky(window: Any) -> Any:
+        if any(t.n == 13 for t in window):
+            raise error("unlucky")
+        return len(window)
+
+    return unlucky
+
+
+def test_where_nothing_is_said_it_fails_the_windows_tuples_back_to_their_spout() -> None:
+    run = Acking(one_bolt(picky()))
+    assert run.run({"in": ROWS}) == [(0, 0, "bolt")]
+    assert run.out["bolt"] == [(1,)], "the other window fires"
+    assert run.run({"in": [(1, 40)]}) == [(0, 1, None)], "and the failed root is not acked later"
+
+    result = run_topology(one_bolt(picky()), {"in": [ROWS]}, clock=VirtualClock())
+    assert result.failures > 0, "as on LocalCluster"
+
+
+@pytest.mark.parametrize(
+    ("bolt", "told"),
+    [(picky(), 0), (picky(ReportedFailedException), 1), (picky(ValueError, on_error="fail"), 1)],
+)
+def test_what_is_no_plain_failed_exception_is_reported_too(bolt: Any, told: int, caplog: Any) -> None:
+    assert Acking(one_bolt(bolt)).run({"in": ROWS}) == [(0, 0, "bolt")]
+    assert [record.getMessage().count("unlucky") for record in caplog.records] == [1] * told
+    result = run_topology(one_bolt(bolt, **{"windowing.max.attempts": 1}), {"in": [ROWS]}, clock=VirtualClock())
+    assert len(result.errors) == told, "as on LocalCluster"
+
+
+def test_another_error_ends_the_query_on_both() -> None:
+    topology = one_bolt(picky(ValueError))
+    with pytest.raises(BoltError, match=r"'bolt' failed.*ValueError.*unlucky"):
+        Chain(topology, acks=True).run({"in": ROWS})
+    with pytest.raises(BoltError, match=r"'bolt' failed.*ValueError.*unlucky"):
+        run_topology(topology, {"in": [ROWS]}, clock=VirtualClock())
+
+
+def test_what_the_bolt_says_counts_for_a_failed_exception_too() -> None:
+    run = Acking(one_bolt(picky(on_error="skip")))
+    assert run.run({"in": [*ROWS[:2]]}) == []
+    assert run.run({"in": [(1, 45)]}) == [(0, 0, None)], "acked: it was dealt with"
+    run = Acking(one_bolt(picky(on_error="dead_letter")))
+    run.run({"in": ROWS})
+    assert [letter[0] for letter in run.out["bolt.dead_letters"]] == ["bolt"]
+    assert run_topology(one_bolt(picky(on_error="skip")), {"in": [ROWS]}, clock=VirtualClock()).failures == 0
+
+
+def test_where_no_spout_takes_acks_the_error_says_what_is_missing() -> None:
+    with pytest.raises(BoltError, match=r"'bolt' failed.*unlucky.*none of its spouts takes acks: give submit.*'skip'"):
+        Chain(one_bolt(picky())).run({"in": ROWS})

@@ -1,0 +1,178 @@
+"""What emit returns, emit_direct takes, a context and a tuple tell, is the id of a task, in both runtimes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.execution.chains import Chain
+from windowing.errors import ConfigError, FailedException, WindowingError
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import Bolt, InputSpout, TaskContext
+from windowing.topology.decorators import bolt, tumbling
+from windowing.topology.plan import Topology
+from windowing.windows.measures import Count
+
+
+@bolt(output={"default": "n long, went string", "by_hand": "n long, went string"}, direct="by_hand")
+class Dealer(Bolt):
+    """Sends each number by a plain emit, then by hand to the task that the last emit of it names."""
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        super().prepare(context, collector)
+        self.takers = context.component_tasks("by_hand")
+
+    def execute(self, tuple: Any) -> None:
+        ids = self.collector.emit((tuple.n, "dealt"), anchors=tuple)
+        self.collector.emit_direct(self.takers[tuple.n % 2], (tuple.n, str(list(ids))), anchors=tuple, stream="by_hand")
+        self.collector.ack(tuple)
+
+
+@bolt(output="n long, went string, task long, task_index long, source long")
+class Taker:
+    def prepare(self, context: Any) -> None:
+        self.context = context
+
+    def execute(self, tuple: Any) -> Any:
+        context = self.context
+        return tuple.n, tuple.went, context.task, context.task_index, tuple.source_task
+
+
+def dealt(dealer: Any = Dealer) -> Topology:
+    builder = TopologyBuilder("dealt")
+    builder.configure({"windowing.retry.delay.ms": 0})
+    builder.set_spout("numbers", InputSpout("n long"))
+    builder.set_bolt("deal", dealer).global_grouping("numbers")
+    builder.set_bolt("shuffled", Taker, 3).shuffle_grouping("deal")
+    builder.set_bolt("all", Taker, 2).all_grouping("deal")
+    builder.set_bolt("by_hand", Taker, 2).direct_grouping("deal", stream="by_hand")
+    return builder.build()
+
+
+ROWS = [(n,) for n in range(5)]
+
+
+def in_cluster(topology: Topology) -> dict[str, list[tuple[Any, ...]]]:
+    names = ["shuffled", "all", "by_hand"]
+    with LocalCluster(topology, batches={"numbers": [ROWS]}, clock=VirtualClock(), outputs=names) as cluster:
+        cluster.run_batch({"numbers": ROWS})
+        return {name: cluster.result.outputs[name] for name in names}
+
+
+def on_spark(topology: Topology) -> dict[str, list[tuple[Any, ...]]]:
+    return Chain(topology).run({"numbers": ROWS})
+
+
+BOTH = pytest.mark.parametrize("run", [in_cluster, on_spark])
+
+
+def test_ids_are_counted_through_from_1_in_the_order_of_the_components_names() -> None:
+    ids = {"all": range(1, 3), "by_hand": range(3, 5), "deal": range(5, 6), "numbers": range(6, 7)}
+    assert dealt().task_ids == {**ids, "shuffled": range(7, 10)}
+
+
+@BOTH
+def test_emit_returns_the_ids_of_the_tasks_that_then_have_the_tuple(run: Any) -> None:
+    found = run(dealt())
+    went = {n: set() for n in range(5)}
+    for n, _, task, _, source in [*found["shuffled"], *found["all"]]:
+        went[n].add(task)
+        assert source == 5
+    told = {n: set(eval(text)) for n, text, *_ in found["by_hand"]}
+    assert told == went
+    assert {task for tasks in went.values() for task in tasks} == {1, 2, 7, 8, 9}
+
+
+@BOTH
+def test_emit_direct_takes_an_id_and_a_task_knows_its_id_and_its_index(run: Any) -> None:
+    assert sorted((n, task, index) for n, _, task, index, _ in run(dealt())["by_hand"]) == [
+        (0, 3, 0),
+        (1, 4, 1),
+        (2, 3, 0),
+        (3, 4, 1),
+        (4, 3, 0),
+    ]
+
+
+@BOTH
+@pytest.mark.parametrize("task", [0, 1, 5, True, "3", None])
+def test_a_direct_emit_to_a_task_that_does_not_read_the_stream_names_those_that_do(run: Any, task: Any) -> None:
+    @bolt(output={"default": "n long, went string", "by_hand": "n long, went string"}, direct="by_hand")
+    def deal(tuple: Any, collector: Any) -> None:
+        collector.emit_direct(task, (tuple.n, ""), stream="by_hand")
+
+    with pytest.raises(WindowingError, match=r"there is no task .* that reads stream 'by_hand': 'by_hand' has 3 to 4"):
+        run(dealt(deal))
+
+
+@BOTH
+def test_a_direct_tuple_goes_to_the_one_reader_that_has_the_task(run: Any) -> None:
+    @bolt(output={"by_hand": "n long, went string"}, direct="by_hand")
+    def deal(tuple: Any, collector: Any) -> None:
+        collector.emit_direct(1 + tuple.n % 4, (tuple.n, ""), stream="by_hand")
+
+    builder = TopologyBuilder("two")
+    builder.set_spout("numbers", InputSpout("n long"))
+    builder.set_bolt("deal", deal).global_grouping("numbers")
+    for name, tasks in (("all", 2), ("by_hand", 2), ("shuffled", 1)):
+        builder.set_bolt(name, Taker, tasks).direct_grouping("deal", stream="by_hand")
+    found = run(builder.build())
+    assert {
+        name: sorted(row[0] for row in rows)
+        for name, rows in found.items()
+        if rows and name in builder.build().components and name != "numbers"
+    } == {
+        "all": [0, 1, 4],
+        "by_hand": [2, 3],
+    }
+
+
+def test_on_spark_a_call_that_failed_has_chosen_no_tasks() -> None:
+    @bolt(output={"default": "n long, went string", "by_hand": "n long, went string"}, direct="by_hand")
+    class Fails(Bolt):
+        failed = False
+
+        def execute(self, tuple: Any) -> None:
+            self.collector.emit((tuple.n, ""), anchors=tuple)
+            if tuple.n == 1 and not Fails.failed:
+                Fails.failed = True
+                raise FailedException("once")
+            self.collector.ack(tuple)
+
+    found = Chain(dealt(Fails)).run({"numbers": ROWS})
+    in_order = [task for n in (0, 2, 3, 4, 1) for m, _, task, *_ in found["shuffled"] if m == n]
+    assert in_order == [(in_order[0] - 7 + step) % 3 + 7 for step in range(5)]
+
+
+def test_the_source_task_of_a_tuple_in_a_window_and_of_one_on_disk_is_an_id(tmp_path: Any) -> None:
+    @bolt(output="n long")
+    def same(tuple: Any) -> int:
+        return int(tuple.n)
+
+    def sources(window: Any) -> tuple[list[int]]:
+        return ([row.source_task for row in window],)
+
+    for options in ({}, {"max_events_in_memory": 1_000}):
+        builder = TopologyBuilder("sources")
+        builder.configure({"topology.enable.message.timeouts": False})
+        builder.set_spout("numbers", InputSpout("n long"))
+        builder.set_bolt("same", same, 2).fields_grouping("numbers", "n")
+        told = tumbling(Count(3_000), name="told", output="sources array<long>", **options)(partial(sources))
+        builder.set_bolt("told", told).global_grouping("same")
+        rows = [(n,) for n in range(3_000)]
+        with LocalCluster(builder.build(), batches={"numbers": [rows]}, clock=VirtualClock()) as cluster:
+            cluster.run_batch({"numbers": rows})
+            cluster.drain()
+            ((found,),) = cluster.result["told"]
+        assert set(found) == {2, 3}, options
+
+
+def test_alone_a_task_has_its_index_as_id_and_another_component_is_an_error() -> None:
+    context = TaskContext("count", 1, 4)
+    assert (context.task, context.task_index, context.component_tasks("count")) == (1, 1, range(4))
+    with pytest.raises(ConfigError, match="there is no component 'split'"):
+        context.component_tasks("split")

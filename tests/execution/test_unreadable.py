@@ -1,0 +1,324 @@
+"""What Spark holds and Python cannot: dates outside the years 1 to 9999, text that is no UTF-8. Such a value ends no query."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.execution.chains import Chain
+from windowing import count, millis
+from windowing.errors import BoltError, UnreadableValueError, WindowingError
+from windowing.schema.hashing import key_hash
+from windowing.schema.tuples import Fields
+from windowing.spark.exchange import largest_of, timestamps_of
+from windowing.spark.operator import SIDE_STREAM, Control, TaskStage, TurnResult
+from windowing.spark.output import arrow_column
+from windowing.spark.rows import Part
+from windowing.spark.state import encode_table
+from windowing.spark.unreadable import Unreadable, held_record_type, python_values, unreadable_in
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import Bolt, InputSpout
+from windowing.topology.decorators import bolt, bolt_of, windowed_bolt
+from windowing.windows import aggregate as agg
+
+YEAR_10000 = 2_932_897
+BEFORE_CHRIST = -735_678  # 44 BC
+
+
+def dates(*days: int | None) -> pa.Array:
+    return pa.array(days, pa.int32()).view(pa.date32())
+
+
+def texts(*values: bytes | None) -> pa.Array:
+    found = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(found), found.buffers())
+
+
+def raw(column: Any) -> list[Any]:
+    """What a column holds, as Python can say it."""
+    kind = column.type
+    return column.cast(pa.binary() if pa.types.is_string(kind) else pa.int32()).to_pylist()
+
+
+DAY, WORD = dates(YEAR_10000, 5, BEFORE_CHRIST, None), texts(b"caf\xe9", b"tea", None, b"x")
+
+
+def test_values_that_python_cannot_hold_stay_what_spark_holds() -> None:
+    for column in (DAY, WORD, pa.chunked_array([DAY, DAY])):
+        found = python_values(column, "f")
+        assert raw(arrow_column("b", "default", pa.field("f", column.type), found)) == raw(column)
+    assert [type(each) is Unreadable for each in python_values(DAY, "day")] == [True, False, True, False]
+    assert [repr(python_values(DAY, "day")[0]), repr(python_values(WORD, "w")[0])] == [
+        "date 10000-01-01",
+        "text b'caf\\xe9'",
+    ]
+
+
+def test_a_row_gives_all_of_its_values_but_those() -> None:
+    row = held_record_type(("n", "day"))._make([1, python_values(DAY, "day")[0]])
+    assert row.n == row["n"] == row[0] == 1
+    assert len(row) == 2
+    for ask in (lambda: row.day, lambda: row["day"], lambda: row[1], lambda: list(row), row._asdict, lambda: row[:][1]):
+        with pytest.raises(
+            UnreadableValueError, match=r"field 'day' holds date 10000-01-01, which Python cannot; filter"
+        ):
+            ask()
+
+
+def test_columns_are_judged_by_what_python_holds() -> None:
+    micros = pa.array([253_402_300_800_000_000, 0, -62_135_596_800_000_001], pa.int64())
+    stamps = micros.view(pa.timestamp("us", "UTC"))
+    for column in (DAY, WORD, stamps, pa.StructArray.from_arrays([DAY], ["d"]), pa.chunked_array([WORD])):
+        wanted = [type(each) is Unreadable for each in python_values(column, "f")]
+        assert list(unreadable_in(column)) == wanted
+        assert any(wanted)
+    for column in (DAY[1:2], WORD[1:], pa.array([1]), pa.nulls(2), pa.array([], pa.date32()), dates(None)):
+        assert unreadable_in(column) is None
+    assert timestamps_of(stamps).to_pylist() == [None, 0, None]
+    assert timestamps_of(DAY).to_pylist() == [None, 432_000_000, None, None]
+
+
+def test_a_source_of_bytes_that_are_no_text_is_a_source() -> None:
+    found = largest_of(pa.array([1, 5]), pa.array([b"\xff", b"a"]), 0, None)
+    assert (sorted(found.values()) == [1, 5] and "b'\\xff'" in found) or len(found) == 2
+
+
+def test_a_key_is_hashed_as_spark_hashes_it() -> None:
+    day, word = python_values(dates(YEAR_10000), "d")[0], python_values(texts(b"caf\xe9"), "w")[0]
+    assert key_hash(("date",), (day,)) == key_hash(("int",), (YEAR_10000,))
+    assert key_hash(("string",), (word,)) == key_hash(("binary",), (b"caf\xe9",))
+
+
+# -- windows of one bolt -------------------------------------------------------------------------------------------------
+
+COLUMNS = ("ts", "k", "v", "day", "word")
+
+
+class Task:
+    """A task with its store; each batch is (ts, k, v, day in days since 1970, word in bytes)."""
+
+    def __init__(self, declared: Any) -> None:
+        late = declared.config.late_stream or SIDE_STREAM
+        self.stage = TaskStage(declared, COLUMNS, late_stream=late)
+        self.metadata: bytes | None = None
+        self.chunks: dict[bytes, bytes] = {}
+
+    def run(self, *rows: tuple[int, bytes, int, int, bytes], drain: bool = False) -> TurnResult:
+        ts, k, v, day, word = zip(*rows, strict=True) if rows else ((),) * 5
+        table = pa.table(
+            {
+                "ts": pa.array(ts, pa.int64()),
+                "k": texts(*k),
+                "v": pa.array(v, pa.int64()),
+                "day": dates(*day),
+                "word": texts(*word),
+            }
+        ).append_column("__ts", pa.array(ts, pa.int64()))
+        parts = [Part("default", 0, 0, 0, encode_table(table))] if rows else []
+        controls = [Control("max", "default", None, max(ts), 0)] if rows else []
+        controls += [Control("drain", "", None, None, 0)] if drain else []
+        found = self.stage.turn(0, self.metadata, self.chunks.get, parts, controls)
+        self.metadata = found.metadata
+        for key in found.drops:
+            del self.chunks[key]
+        self.chunks.update(found.puts)
+        return found
+
+
+def windows(execute: Any, **options: Any) -> Task:
+    given = {
+        "length": millis(10),
+        "slide": millis(10),
+        "timestamp": "ts",
+        "late_stream": "late",
+        "output": "total long",
+    }
+    return Task(bolt_of(windowed_bolt(name="probe", **given | options)(execute)))
+
+
+def sides(found: TurnResult) -> list[Any]:
+    return [(values[2], values[-1]) for stream, values in found.rows if stream in ("late", SIDE_STREAM)]
+
+
+def totals(found: TurnResult) -> list[Any]:
+    return [values[0] for stream, values in found.rows if stream == "default"]
+
+
+BAD = (2, b"a", 2, YEAR_10000, b"caf\xe9")
+GOOD = (1, b"a", 1, 5, b"tea")
+
+
+@pytest.mark.parametrize("columnar", [None, "arrow", "numpy"])
+def test_a_column_that_the_bolt_never_touches_does_no_harm(columnar: str | None) -> None:
+    task = windows(lambda window: sum(int(str(v)) for v in window.column("v")), columnar=columnar)
+    first, last = task.run(GOOD, BAD), task.run((3, b"a", 4, 5, b""), drain=True)
+    assert totals(first) + totals(last) == [7]
+    assert sides(first) == sides(last) == []
+
+
+@pytest.mark.parametrize(
+    ("ask", "columnar"),
+    [
+        (lambda window: sum(row.v for row in window if row.day is not None), None),
+        (lambda window: sum(row["v"] for row in window if len(row["word"])), None),
+        (lambda window: sum(v for _, _, v, _, _ in window), None),
+        (lambda window: sum(row._asdict()["v"] for row in window), None),
+        (lambda window: sum(v for v in window.column("v") if window.column("day")), None),
+        (lambda window: sum(row["v"] for row in window.get().to_pylist()), "arrow"),
+        (lambda window: int(window.get()["v"].sum()), "numpy"),
+    ],
+)
+def test_a_row_of_which_the_bolt_asks_for_such_a_value_is_invalid(ask: Any, columnar: str | None) -> None:
+    task = windows(ask, columnar=columnar, length=millis(20))
+    first = task.run(GOOD, BAD)
+    second = task.run((15, b"b", 4, 5, b"x"), drain=True)
+    assert totals(first) == []
+    assert totals(second) == [1, 5, 4]
+    assert sides(second) == [(2, "invalid")]  # once, though two windows hold it
+    assert second.metrics["late"] == 1
+    encoded = next(values for stream, values in second.rows if stream == "late")
+    assert raw(arrow_column("b", "late", pa.field("day", pa.date32()), [encoded[3]])) == [YEAR_10000]
+
+
+def test_only_the_rows_whose_value_was_asked_for_are_invalid() -> None:
+    odd_date, odd_word = (2, b"a", 2, YEAR_10000, b"b"), (3, b"a", 4, 5, b"\xe9")
+    found = windows(lambda window: sum(row.v for row in window if len(row.word))).run(
+        GOOD, odd_date, odd_word, drain=True
+    )
+    assert (totals(found), sides(found)) == ([3], [(4, "invalid")])
+    both = windows(lambda window: sum(row.v for row in window if len(row.word) and row.day))
+    found = both.run(GOOD, odd_date, odd_word, drain=True)
+    assert (totals(found), sides(found)) == ([1], [(2, "invalid"), (4, "invalid")])
+
+
+def test_a_window_of_nothing_but_such_rows_does_not_fire() -> None:
+    found = windows(lambda window: sum(len(row.word) for row in window)).run(BAD, drain=True)
+    assert totals(found) == []
+    assert sides(found) == [(2, "invalid")]
+
+
+def test_a_bolt_that_fails_of_something_else_fails() -> None:
+    with pytest.raises(BoltError, match="ZeroDivisionError"):
+        windows(lambda window: 1 // 0).run(BAD, drain=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key": "word"},
+        {"key": ("k", "day")},
+        {"key": ("v", "word"), "length": count(1), "slide": count(1), "timestamp": None, "late_stream": None},
+        {"aggregate": {"total": agg.max("day")}},
+        {"aggregate": {"total": agg.count("word")}},
+        {"aggregate": {"total": agg.count("word")}, "columnar": "arrow"},
+        {"key": "word", "columnar": "arrow"},
+    ],
+)
+def test_what_windows_read_themselves_makes_the_row_invalid_on_arrival(options: dict[str, Any]) -> None:
+    found = windows(lambda window: 1, **options).run(GOOD, BAD, drain=True)
+    assert sides(found) == [(2, "invalid")]
+    assert totals(found) == [1]
+    assert (found.metrics["tuples"], found.metrics["late"]) == (2, 1)
+
+
+def test_on_invalid_raise_stops_at_such_a_key() -> None:
+    with pytest.raises(WindowingError, match=r"bolt 'probe': field 'word' holds text b'caf\\xe9'"):
+        windows(lambda window: 1, key="word", on_invalid="raise", late_stream=None).run(BAD)
+
+
+# -- topologies ----------------------------------------------------------------------------------------------------------
+
+FIELDS = "v long, day date, word string"
+ROWS = [(1, 5, "tea"), (2, dates(YEAR_10000)[0], texts(b"caf\xe9")[0])]
+
+
+@bolt(output="v long")
+def untouched(tuple: Any) -> Any:
+    return (tuple["v"],)
+
+
+@bolt(output="v long, day date")
+def touched(tuple: Any) -> Any:
+    return tuple["v"], tuple.day
+
+
+@bolt()
+class Acking(Bolt):
+    def prepare(self, context: Any, collector: Any) -> None:
+        self.collector = collector
+
+    def execute(self, tuple: Any) -> None:
+        self.collector.ack(tuple)
+        tuple.get_values()[1]
+
+
+@windowed_bolt(count(1), count(1), timestamp="v", output="v long", late_stream="late", key="word")
+def by_word(window: Any) -> Any:
+    return [(row["v"],) for row in window]
+
+
+@windowed_bolt(millis(10), millis(10), timestamp="v", output="v long", late_stream="late")
+def asks(window: Any) -> Any:
+    return [(row["v"],) for row in window if row["word"]]
+
+
+def run(read: Any, declared: Any = untouched, letters: bool = True, tasks: int = 1) -> tuple[dict[str, Any], Chain]:
+    builder = TopologyBuilder("t")
+    builder.set_spout("in", InputSpout(FIELDS))
+    read(builder.set_bolt("bolt", declared, tasks))
+    chain = Chain(builder.build(), letters=letters)
+    return chain.run({"in": ROWS}, drain=True), chain
+
+
+def shuffled(bolt: Any) -> None:
+    bolt.shuffle_grouping("in")
+
+
+def keyed(bolt: Any) -> None:
+    bolt.fields_grouping("in", Fields("word", "day"))
+
+
+def by_code(bolt: Any) -> None:
+    bolt.custom_grouping("in", lambda values, tasks: len(values[2]) % tasks)
+
+
+def test_a_bolt_that_does_not_ask_gets_every_tuple_whatever_it_is_grouped_by() -> None:
+    for read, tasks in ((shuffled, 1), (shuffled, 2), (keyed, 2)):
+        found, chain = run(read, tasks=tasks)
+        assert sorted(found["bolt"]) == [(1,), (2,)]
+        assert not chain.invalid
+        assert [list(map(repr, row)) for row in found["in"]][1] == ["2", "date 10000-01-01", "text b'caf\\xe9'"]
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("declared", [touched, Acking])
+def test_a_tuple_of_which_a_bolt_asks_for_such_a_value_is_a_dead_letter_at_once(declared: Any, tasks: int) -> None:
+    found, chain = run(shuffled, declared, tasks=tasks)
+    ((component, _, attempts, error, _, _, _, tuples),) = found["bolt.dead_letters"]
+    assert (component, attempts) == ("bolt", 1)
+    assert "date 10000-01-01, which Python cannot" in error
+    assert json.loads(tuples)[0]["values"] == {"v": 2, "day": "date 10000-01-01", "word": "text b'caf\\xe9'"}
+    assert found.get("bolt", [(1, date(1970, 1, 6))]) == [(1, date(1970, 1, 6))]
+    assert not chain.invalid
+
+
+@pytest.mark.parametrize("read", [shuffled, by_code])
+def test_without_a_stream_for_it_such_a_tuple_is_counted(read: Any, caplog: pytest.LogCaptureFixture) -> None:
+    found, chain = run(read, touched, letters=False, tasks=2)
+    assert [row[0] for row in found["bolt"]] == [1]
+    assert chain.invalid == {"bolt": 1}
+    assert "which Python cannot" in caplog.text
+
+
+@pytest.mark.parametrize("declared", [by_word, asks])
+def test_windows_of_a_topology_send_such_tuples_to_their_late_stream(declared: Any) -> None:
+    found, chain = run(shuffled, declared)
+    assert found["bolt"] == [(1,)]
+    assert not chain.invalid
+    assert [list(map(repr, row)) for row in found["bolt.late"]] == [
+        ["2", "date 10000-01-01", "text b'caf\\xe9'", "'invalid'"]
+    ]

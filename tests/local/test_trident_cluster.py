@@ -1,0 +1,682 @@
+"""TridentCluster, sentence by sentence: five kinds of spouts, batches side by side, retries, windows, requests, restarts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.local.test_trident_cluster_random import Opaque, Transactional, patient
+from windowing.acking.pending import RetryPolicy
+from windowing.errors import (
+    BoltError,
+    ConfigError,
+    DefinitionChangedError,
+    DrainedCheckpointError,
+    FailedException,
+    SupersededError,
+    WindowingError,
+)
+from windowing.local import TridentCluster, VirtualClock, run_trident
+from windowing.local.trident_tasks import GroupTask
+from windowing.stores.factory import map_state, snapshot_state
+from windowing.stores.memory import MemoryStore
+from windowing.topology.components import InputSpout
+from windowing.topology.decorators import spout
+from windowing.trident import Count, MapGet, SnapshotGet, StateSpec, Sum, TridentTopology
+from windowing.trident.coordinator import CoordinatorConfig, OnFailure, Readiness
+from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt
+from windowing.trident.spouts import (
+    BatchCoordinator,
+    CommitterEmitter,
+    Emitter,
+    FixedBatchSpout,
+    IBatchSpout,
+    ICommitterTridentSpout,
+    ITridentSpout,
+)
+from windowing.trident.transactional_state import MemoryRecordStore
+from windowing.windows.measures import count, seconds
+
+WORDS = [("to",), ("be",), ("or",), ("not",), ("to",), ("be",)]
+COUNTS = {("be",): 2, ("not",): 1, ("or",): 1, ("to",): 2}
+
+
+def counting(
+    given: Any, kind: StateType = StateType.OPAQUE, accept: Guarantee = Guarantee.EXACTLY_ONCE
+) -> TridentTopology:
+    topology = TridentTopology("words")
+    state = StateSpec(map_state(MemoryStore(), "counts", kind), accept=accept)
+    stream = topology.new_stream("words", given)
+    stream.group_by("word").persistent_aggregate(state, None, Count(), "n long").parallelism_hint(2)
+    return topology
+
+
+def fixed(size: int = 2, rows: Any = WORDS) -> FixedBatchSpout:
+    return FixedBatchSpout("word string", size, rows)
+
+
+def passing(check: Callable[[str], Any], size: int = 2) -> TridentTopology:
+    """Words that each go through `check`, and out."""
+    topology = TridentTopology("checked")
+    topology.new_stream("words", fixed(size)).filter(lambda row: check(row.word) or True).sink("out")
+    return topology
+
+
+def run(topology: TridentTopology, **options: Any) -> Any:
+    return run_trident(topology, clock=VirtualClock(), **options)
+
+
+class Fails:
+    """Fails so many times, then no more."""
+
+    def __init__(self, times: int, on: str = "or") -> None:
+        self.times, self.on, self.calls = times, on, 0
+
+    def __call__(self, word: str) -> None:
+        if word == self.on:
+            self.calls += 1
+            if self.calls <= self.times:
+                raise FailedException(f"attempt {self.calls}")
+
+
+# -- spouts ------------------------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """Sends WORDS one by one, those that failed again at the end."""
+
+    heard: ClassVar[list[tuple[str, Any]]] = []
+
+    def open(self, context: Any, collector: Any) -> None:
+        self.waiting, self.collector = deque(enumerate(WORDS)), collector
+        self.heard.clear()
+
+    def next_tuple(self) -> None:
+        if self.waiting:
+            number, row = self.waiting.popleft()
+            self.collector.emit(row, message_id=number)
+
+    def ack(self, message_id: int) -> None:
+        self.heard.append(("ack", message_id))
+
+    def fail(self, message_id: int) -> None:
+        self.heard.append(("fail", message_id))
+        self.waiting.append((message_id, WORDS[message_id]))
+
+
+RichSpout = spout(output="word string")(Rows)
+
+
+@spout(output="word string")
+def rows() -> Any:
+    yield from WORDS
+
+
+@spout(output="word string")
+def endless(collector: Any) -> None:
+    collector.emit(("to",), message_id=1)
+
+
+class Metadata(BatchCoordinator):
+    """Batch n is rows [from, to) of WORDS."""
+
+    def is_ready(self, txid: int) -> Readiness:
+        return Readiness.READY if txid <= 3 else Readiness.ENDED
+
+    def initialize_transaction(self, txid: int, previous: Any, current: Any) -> Any:
+        begin = previous["to"] if previous else 0
+        return current or {"from": begin, "to": begin + 2}
+
+
+class Reading(CommitterEmitter):
+    def __init__(self, log: list[str], context: Any) -> None:
+        self.log, self.context = log, context
+
+    def emit_batch(self, batch: Any, collector: Any) -> None:
+        mine = WORDS[batch.metadata["from"] : batch.metadata["to"]][self.context.task :: self.context.tasks]
+        for row in mine:
+            collector.emit(row)
+
+    def commit(self, attempt: Any) -> None:
+        self.log.append(f"commit {attempt}")
+
+    def success(self, attempt: Any) -> None:
+        self.log.append(f"success {attempt}")
+
+
+class WithMetadata(ITridentSpout):
+    kind, output = SpoutKind.TRANSACTIONAL, "word string"
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def get_coordinator(self, context: Any) -> BatchCoordinator:
+        return Metadata()
+
+    def get_emitter(self, context: Any) -> Emitter:
+        return Reading(self.log, context)
+
+
+class Committer(WithMetadata, ICommitterTridentSpout):
+    def get_emitter(self, context: Any) -> CommitterEmitter:
+        return Reading(self.log, context)
+
+
+class Chance:
+    def randrange(self, most: int) -> int:
+        return most - 1
+
+
+AT_LEAST = Guarantee.AT_LEAST_ONCE
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("given", [fixed(), WithMetadata(), Committer()], ids=["batches", "metadata", "committer"])
+def test_spouts_of_batches_count_every_row(given: Any, seed: int | None) -> None:
+    result = run(counting(given), seed=seed, coordination=patient(3))
+    assert result.states == {"state1": COUNTS}
+    assert result.batches == 3
+
+
+@pytest.mark.parametrize("given", [RichSpout, rows], ids=["class", "function"])
+def test_spouts_of_single_tuples_are_cut_into_batches_until_they_have_nothing(given: Any) -> None:
+    result = run(counting(given, accept=AT_LEAST))
+    assert result.states == {"state1": COUNTS}
+
+
+@pytest.mark.parametrize("kind", [Transactional, Opaque])
+def test_partitioned_spouts_are_read_to_their_end(kind: Any) -> None:
+    topology = TridentTopology("rows")
+    stream = topology.new_stream("in", kind({"x": 5, "y": 2}, Chance())).parallelism_hint(2)
+    stream.group_by("k").persistent_aggregate(map_state(MemoryStore(), "s"), "n", Sum(), "n long")
+    [state] = run(topology, coordination=patient(2)).states.values()
+    assert sorted(key for (key,) in state) == ["x0", "x1", "x2", "x3", "x4", "y0", "y1"]
+    assert set(state.values()) == {1}
+
+
+def test_a_spout_of_batches_is_opened_before_it_is_asked() -> None:
+    class Opened(IBatchSpout):
+        kind, output = SpoutKind.TRANSACTIONAL, "word string"
+
+        def open(self, context: Any) -> None:
+            self.rows = WORDS
+
+        def is_ready(self, txid: int) -> Readiness:
+            return Readiness.READY if txid <= len(self.rows) else Readiness.ENDED
+
+        def emit_batch(self, txid: int, collector: Any) -> None:
+            collector.emit(self.rows[txid - 1])
+
+    assert run(counting(Opened())).states == {"state1": COUNTS}
+
+
+def test_a_stream_that_has_ended_gives_empty_batches_until_the_others_have() -> None:
+    topology = TridentTopology("two")
+    long, short = topology.new_stream("long", fixed(1)), topology.new_stream("short", fixed(2, [("be",), ("to",)]))
+    topology.join([long, short.map(lambda row: (row.word, 1), "word string, n long")], "word").sink("both")
+    topology.new_stream("alone", fixed(3)).sink("alone")
+    result = run(topology, coordination=patient(3))
+    assert result["both"] == [("to", 1)], "words meet in one batch only"
+    assert (result["alone"], result.batches) == (WORDS, 6)
+
+
+def test_a_committer_hears_of_each_commit_in_the_order_of_txids_and_then_of_its_success() -> None:
+    given = Committer()
+    run(counting(given), coordination=patient(3))
+    assert [each for each in given.log if each.startswith("commit")] == ["commit 1:0", "commit 2:0", "commit 3:0"]
+    for txid in "123":
+        assert given.log.index(f"commit {txid}:0") < given.log.index(f"success {txid}:0")
+
+
+def test_a_spout_without_commits_hears_of_success_only() -> None:
+    given = WithMetadata()
+    run(counting(given))
+    assert given.log == ["success 1:0", "success 2:0", "success 3:0"]
+
+
+def test_single_tuples_are_acked_after_the_commit_and_failed_before_the_next_attempt() -> None:
+    fails = Fails(1, on="not")
+    topology = TridentTopology("single")
+    topology.new_stream("words", RichSpout).filter(lambda row: fails(row.word) or True).sink("out")
+    result = run(topology, coordination=patient(1))
+    assert Rows.heard == [*(("fail", number) for number in range(6)), *(("ack", number) for number in range(6))]
+    assert result["out"] == WORDS
+    assert result.failures == 1
+
+
+def test_rows_of_a_function_that_failed_come_again() -> None:
+    fails = Fails(2, on="not")
+    topology = TridentTopology("single")
+    topology.new_stream("words", rows).filter(lambda row: fails(row.word) or True).sink("out")
+    assert sorted(run(topology, coordination=patient(2))["out"]) == sorted(WORDS)
+
+
+def test_a_spout_that_never_ends_runs_for_a_while() -> None:
+    topology = TridentTopology("endless")
+    topology.new_stream("words", endless).partition_aggregate(None, Count(), "n long").sink("out")
+    clock = VirtualClock()
+    with TridentCluster(topology, clock=clock) as cluster:
+        result = cluster.run_for(seconds(0.02))
+    assert clock.now_ms() == 20
+    assert len(result["out"]) >= 10
+    assert {n for (n,) in result["out"]} == {1000}, "a batch is full at a thousand rows"
+
+
+def test_a_spout_that_emits_nothing_wants_its_rows_by_hand() -> None:
+    topology = counting(InputSpout("word string"), accept=AT_LEAST)
+    with pytest.raises(ConfigError, match="give its rows in batches="):
+        run(topology)
+    assert run(topology, batches={"words": [WORDS[:4], WORDS[4:]]}).states == {"state1": COUNTS}
+
+
+@pytest.mark.parametrize(
+    ("batches", "sentence"),
+    [
+        (
+            {"words": ["abc"]},
+            r"stream 'words' takes a list of batches, each a list of rows, got 'abc'; write .*\[\[row, row\]\]",
+        ),
+        ({"words": [{"word": "a", "n": 1}]}, r"got {'word': 'a', 'n': 1}; write \[row, row\], and \[\[row, row\]\]"),
+        ([["abc"]], r"batches= is a mapping by the name of each stream, got \[\['abc'\]\]"),
+        (
+            {"words": [["a"], ["b", ("c", 1)]]},
+            r"stream 'words', batch 1, row 1 \(counted from 0\): .* got 2 values: \('c', 1\)",
+        ),
+        ({"word": [["a"]]}, "there is no stream 'word'; did you mean 'words'"),
+    ],
+)
+def test_a_batch_that_is_no_list_of_fitting_rows_is_refused_and_named(batches: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        run(counting(InputSpout("word string"), accept=AT_LEAST), batches=batches)
+
+
+# -- batches side by side, failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("pending", "widest"), [(1, 1), (3, 3)])
+def test_so_many_batches_are_processed_side_by_side(pending: int, widest: int) -> None:
+    seen: list[int] = []
+    with TridentCluster(
+        passing(lambda word: None, size=1), clock=VirtualClock(), seed=3, coordination=patient(pending)
+    ) as cluster:
+        while cluster.step():
+            seen.append(len(cluster.crew.master.machine.under_way))
+        assert cluster.result["out"] == WORDS
+    assert max(seen) == widest
+
+
+def test_a_failed_exception_in_a_function_tries_the_batch_again() -> None:
+    fails = Fails(2)
+    result = run(passing(fails), coordination=patient(3))
+    assert fails.calls == 3
+    assert result["out"] == WORDS
+    assert (result.batches, result.failures, result.dead_letters) == (3, 2, [])
+
+
+def test_a_batch_that_failed_too_often_ends_the_run_and_a_new_start_tries_it_once_more() -> None:
+    fails = Fails(3)
+    retry = CoordinatorConfig(1, 0, retry=RetryPolicy(3, first_ms=10))
+    records, topology = MemoryRecordStore(), passing(fails)
+    with pytest.raises(FailedException, match=r"batch 2:2 failed 3 times, at last because of .*attempt 3"):
+        run(topology, coordination=retry, records=records)
+    assert run(topology, coordination=retry, records=records)["out"] == WORDS[2:]
+
+
+def test_a_batch_that_is_skipped_goes_to_the_dead_letters() -> None:
+    retry = CoordinatorConfig(1, 0, retry=RetryPolicy(2, first_ms=10), on_failure=OnFailure.SKIP)
+    result = run(passing(Fails(99)), coordination=retry)
+    assert result["out"] == [*WORDS[:2], *WORDS[4:]]
+    [letter] = result.dead_letters
+    assert (letter.txid, letter.stream, letter.rows) == (2, "words", WORDS[2:4])
+    assert "attempt 2" in letter.cause
+
+
+def test_dead_letters_are_those_of_the_attempt_that_was_committed() -> None:
+    class Shaky(Committer):
+        def get_emitter(self, context: Any) -> CommitterEmitter:
+            return ShakyReading(self.log, context)
+
+    class ShakyReading(Reading):
+        def commit(self, attempt: Any) -> None:
+            super().commit(attempt)
+            if self.log.count(f"commit {attempt}") and str(attempt) == "2:2":
+                raise FailedException("the first commit that skips fails")
+
+    given, fails = Shaky(), Fails(99)
+    topology = TridentTopology("shaky")
+    topology.new_stream("words", given).filter(lambda row: fails(row.word) or True).sink("out")
+    retry = CoordinatorConfig(1, 0, retry=RetryPolicy(2, first_ms=10), on_failure=OnFailure.SKIP)
+    result = run(topology, coordination=retry)
+    assert given.log == [
+        "commit 1:0",
+        "success 1:0",
+        "commit 2:2",
+        "commit 2:3",
+        "success 2:3",
+        "commit 3:0",
+        "success 3:0",
+    ]
+    assert [letter.rows for letter in result.dead_letters] == [WORDS[2:4]]
+    assert result["out"] == [*WORDS[:2], *WORDS[4:]]
+
+
+def test_batches_wait_and_are_cut_as_the_settings_say() -> None:
+    @spout(output="n long")
+    def numbers() -> Any:
+        yield from range(7)
+
+    topology = TridentTopology("cut").configure({"topology.trident.batch.emit.interval.millis": 500}, max_batch_size=3)
+    topology.new_stream("numbers", numbers).aggregate(None, Count(), "n long").sink("sizes")
+    clock = VirtualClock()
+    assert run_trident(topology, clock=clock)["sizes"][:3] == [(3,), (3,), (1,)]
+    assert clock.now_ms() >= 3 * 500
+
+
+def test_failed_batches_wait_as_the_settings_say() -> None:
+    topology = passing(Fails(2)).configure(max_attempts=4, retry_delay=seconds(3))
+    clock = VirtualClock()
+    run_trident(topology, clock=clock)
+    assert clock.now_ms() == 3_000 + 6_000
+
+
+def test_a_batch_that_takes_too_long_is_tried_again() -> None:
+    failures = 0
+    for seed in range(4):
+        clock, slow = VirtualClock(), ["or"]
+
+        def wait(word: str, clock: VirtualClock = clock, slow: list[str] = slow) -> None:
+            if word in slow:
+                slow.remove(word)
+                clock.advance(seconds(40))
+
+        topology = TridentTopology("slow")
+        words = topology.new_stream("words", FixedBatchSpout("word string", 2, WORDS))
+        words.filter(lambda row: wait(row.word) or True).shuffle().filter(lambda row: True).sink("out")
+        result = run_trident(topology, clock=clock, seed=seed, coordination=patient(2))
+        assert result["out"] == WORDS
+        failures += result.failures
+    assert failures, "the clock went on before all acks came"
+
+
+def test_the_clock_of_the_system_waits_for_what_is_due() -> None:
+    fails = Fails(2)
+    retry = CoordinatorConfig(2, interval_ms=2, retry=RetryPolicy(None, first_ms=5))
+    assert run_trident(passing(fails), coordination=retry)["out"] == WORDS
+    assert fails.calls == 3
+
+
+def test_another_error_ends_the_cluster_and_names_step_tuple_and_line() -> None:
+    topology = TridentTopology("broken")
+    topology.new_stream("words", fixed()).map(lambda row: 1 // 0, "n long").sink("out")
+    cluster = TridentCluster(topology, clock=VirtualClock())
+    with pytest.raises(BoltError, match=r"map.*word='to'.*ZeroDivisionError.*test_trident_cluster.py"):
+        cluster.run()
+    with pytest.raises(WindowingError, match="is over: it ended with BoltError; make another TridentCluster"):
+        cluster.step()
+
+
+def test_an_error_in_a_spout_names_it() -> None:
+    class Broken(IBatchSpout):
+        kind, output = SpoutKind.TRANSACTIONAL, "word string"
+
+        def emit_batch(self, txid: int, collector: Any) -> None:
+            raise KeyError("offset")
+
+    with pytest.raises(BoltError, match="spout 'words' failed on batch 1:0: KeyError: 'offset'"):
+        run(counting(Broken()))
+
+
+def test_a_paused_cluster_commits_what_is_under_way_and_begins_nothing() -> None:
+    with TridentCluster(passing(lambda word: None), clock=VirtualClock(), coordination=patient(2)) as cluster:
+        cluster.step()
+        cluster.deactivate()
+        cluster.run()
+        assert cluster.result["out"] == WORDS[:4]
+        cluster.activate()
+        assert cluster.run()["out"] == WORDS
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    def trace(seed: int) -> list[Any]:
+        seen: list[Any] = []
+        result = run(passing(seen.append, size=1), seed=seed, coordination=patient(4))
+        return [*seen, result["out"]]
+
+    assert trace(5) == trace(5)
+
+
+# -- sinks and requests ------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_sink_come_with_their_committed_batch_only() -> None:
+    fails, taken = Fails(2, on="be"), list[Any]()
+    topology = TridentTopology("late")
+    topology.new_stream("words", fixed(6)).sink("seen").filter(lambda row: fails(row.word) or True).sink("out")
+    result = run(topology, sinks={"seen": lambda txid, rows: taken.append((txid, rows))})
+    assert fails.calls == 4
+    assert taken == [(1, WORDS)]
+    assert result["out"] == WORDS
+    with pytest.raises(KeyError, match="'seen' is no sink whose rows are kept, those are out"):
+        result["seen"]
+
+
+def test_rows_of_an_attempt_that_failed_later_on_never_come_out() -> None:
+    class Moving(IBatchSpout):
+        kind, output, emitted = SpoutKind.OPAQUE, "n long", 0
+
+        def is_ready(self, txid: int) -> Readiness:
+            return Readiness.READY if txid <= 2 else Readiness.ENDED
+
+        def emit_batch(self, txid: int, collector: Any) -> None:
+            Moving.emitted += 1
+            collector.emit((Moving.emitted,))
+
+    fails = Fails(2, on="")
+    topology = TridentTopology("moving")
+    rows = topology.new_stream("in", Moving()).map(lambda row: row.n, "n long")
+    rows.sink("seen")
+    rows.global_().filter(lambda row: fails("") or True).sink("out")
+    result = run(topology, coordination=patient(1))
+    assert result["seen"] == result["out"] == [(3,), (4,)]
+
+
+def asking() -> TridentTopology:
+    topology = TridentTopology("asked")
+    words = topology.new_stream("words", fixed())
+    counts = words.group_by("word").persistent_aggregate(map_state(MemoryStore(), "counts"), None, Count(), "n long")
+    counts.parallelism_hint(2)
+    total = words.persistent_aggregate(snapshot_state(MemoryStore(), "total"), None, Count(), "n long")
+    asked = topology.new_drpc_stream("count_of").flat_map(lambda row: row.args.split(), output="word string")
+    asked.partition_by("word").state_query(counts, "word", MapGet(), "n long").project("word", "n")
+    topology.new_drpc_stream("total").state_query(total, None, SnapshotGet(), "n long").project("n")
+    return topology
+
+
+def test_a_request_is_answered_from_the_states() -> None:
+    with TridentCluster(asking(), clock=VirtualClock()) as cluster:
+        cluster.run()
+        assert sorted(cluster.ask("count_of", "to be sure"), key=str) == [("be", 2), ("sure", None), ("to", 2)]
+        assert cluster.ask("total", "") == [(6,)]
+        assert cluster.values("state1") == COUNTS
+        assert cluster.values("state2") == 6
+
+
+def test_a_request_sees_what_is_committed_and_begins_no_batch() -> None:
+    with TridentCluster(asking(), clock=VirtualClock()) as cluster:
+        assert cluster.ask("count_of", "to") == [("to", None)]
+        assert cluster.crew.master.begun == 0
+        while cluster.result.batches < 1:
+            cluster.step()
+        assert cluster.ask("count_of", "to") == [("to", 1)]
+        cluster.run()
+        assert cluster.ask("count_of", "to") == [("to", 2)]
+
+
+def test_a_topology_of_requests_only_answers_from_static_states() -> None:
+    other = map_state(MemoryStore(), "other")
+    written, first = other.make_state(0, 1), TransactionAttempt(1, 0)
+    written.begin_commit(first)
+    written.multi_put([("to",)], [7])
+    written.commit(first)
+    topology = TridentTopology("static")
+    state = topology.new_static_state(other)
+    topology.new_drpc_stream("get").state_query(state, "args", MapGet(), "n long").project("n")
+    with TridentCluster(topology, clock=VirtualClock()) as cluster:
+        assert cluster.run().batches == 0
+        assert cluster.ask("get", "to") == [(7,)]
+
+
+def test_a_request_is_no_transaction() -> None:
+    class Who:
+        def init(self, batch_id: Any, collector: Any) -> Any:
+            return batch_id
+
+        def aggregate(self, batch_id: Any, row: Any, collector: Any) -> None:
+            collector.emit((str(batch_id),))
+
+        def complete(self, batch_id: Any, collector: Any) -> None:
+            pass
+
+    topology = asking()
+    topology.new_drpc_stream("who").partition_aggregate("args", Who(), "id string")
+    with TridentCluster(topology, clock=VirtualClock()) as cluster:
+        assert [cluster.ask("who", "")[0][0] for _ in range(2)] == ["('request', 1)", "('request', 2)"]
+
+
+def test_a_request_that_is_answered_leaves_nothing_behind() -> None:
+    with TridentCluster(asking(), clock=VirtualClock()) as cluster:
+        cluster.deactivate()
+        cluster.ask("count_of", "to be")
+        cluster.step()
+        assert all(task.executor.held == 0 for task in cluster.crew.tasks if isinstance(task, GroupTask))
+
+
+def test_a_request_that_fails_says_why_and_the_next_is_answered() -> None:
+    topology = asking()
+    fails = Fails(1, on="to")
+    topology.new_drpc_stream("picky").map(lambda row: fails(row.args) or row.args, "word string")
+    with TridentCluster(topology, clock=VirtualClock()) as cluster:
+        with pytest.raises(FailedException, match=r"request 1 of picky: .*attempt 1"):
+            cluster.ask("picky", "to")
+        assert cluster.ask("picky", "to") == [("to",)]
+        with pytest.raises(ConfigError, match=r"there is no function 'count_off'; .*count_of"):
+            cluster.ask("count_off", "to")
+
+
+# -- windows and restarts ----------------------------------------------------------------------------------------------
+
+
+def windowed(rows: Any, length: int = 4, name: str = "windowed") -> TridentTopology:
+    topology = TridentTopology(name)
+    stream = topology.new_stream("in", FixedBatchSpout("n long", 3, rows))
+    stream.tumbling_window(count(length), "n", Sum(), "total long", timestamp="n").sink("out")
+    return topology
+
+
+NUMBERS = [(number,) for number in range(1, 11)]
+
+
+def test_windows_fire_what_is_left_in_a_last_batch() -> None:
+    assert run(windowed(NUMBERS))["out"] == [(10,), (26,), (19,)]
+
+
+def test_windows_over_single_tuples_are_drained_when_the_spout_has_nothing() -> None:
+    topology = TridentTopology("windowed")
+    windows = topology.new_stream("words", rows).tumbling_window(count(4), "word", Count(), "n long")
+    windows.sink("out")
+    assert run(topology)["out"] == [(4,), (2,)]
+
+
+def test_without_drain_windows_stay_open_for_the_next_run(tmp_path: Path) -> None:
+    path = tmp_path / "windows.db"
+    assert run(windowed(NUMBERS[:6]), state_path=path, drain=False)["out"] == [(10,)]
+    assert run(windowed(NUMBERS), state_path=path)["out"] == [(26,), (19,)]
+
+
+def test_drained_windows_are_not_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "windows.db"
+    run(windowed(NUMBERS[:6]), state_path=path)
+    assert run(windowed(NUMBERS[:6]), state_path=path)["out"] == [], "nothing is left to be done"
+    with pytest.raises(DrainedCheckpointError, match=r"were drained by batch 3 .* begin with new records"):
+        run(windowed(NUMBERS), state_path=path)
+
+
+@pytest.mark.parametrize("behind", ["the spout", "another group"])
+def test_all_tasks_of_a_window_have_one_watermark(behind: str) -> None:
+    topology = TridentTopology("watermark")
+    stream = topology.new_stream("in", InputSpout("k string, n long"))
+    if behind == "another group":
+        stream = stream.shuffle().filter(lambda row: True).parallelism_hint(2)
+    windows = stream.group_by("k").tumbling_window(count(1), "n", Sum(), "n long", timestamp="n").parallelism_hint(3)
+    windows.sink("out")
+    windows.late_stream().project("k", "n").sink("late")
+    rows = [[("a", 9)], [(key, 5) for key in "abcdef"], [(key, 9) for key in "abcdef"]]
+    result = run(topology, batches={"in": rows})
+    assert sorted(result["late"]) == [(key, 5) for key in "abcdef"]
+    assert sorted(result["out"]) == [("a", 9), *((key, 9) for key in "abcdef")]
+
+
+def test_windows_over_the_clock_see_a_batch_at_the_time_of_its_first_attempt() -> None:
+    fails, clock = Fails(1, on="x"), VirtualClock(100)
+    topology = TridentTopology("clock")
+    words = topology.new_stream("words", fixed(1, [("a",), ("x",), ("b",)])).filter(lambda row: fails(row.word) or True)
+    words.tumbling_window(seconds(1), "word", Count(), "n long").sink("out")
+    retry = CoordinatorConfig(1, interval_ms=900, retry=RetryPolicy(None, first_ms=5_000))
+    result = run_trident(topology, clock=clock, coordination=retry)
+    assert result["out"] == [(2,), (1,)], "a at 100, x at 1000, though it was emitted again at 6000; b later"
+    assert clock.now_ms() > 6_000
+
+
+def test_a_window_of_another_definition_is_refused() -> None:
+    records = MemoryRecordStore()
+    run(windowed([], length=3), records=records, drain=False)  # nothing is kept of a run without a batch
+    run(windowed(NUMBERS[:6]), records=records, drain=False)
+    with pytest.raises(DefinitionChangedError, match=r"the windows kept for topology 'windowed'.*nothing was reset"):
+        run(windowed(NUMBERS, length=5), records=records)
+
+
+def test_a_run_that_is_started_again_goes_on_behind_its_last_batch(tmp_path: Path) -> None:
+    path = tmp_path / "words.db"
+    with TridentCluster(passing(lambda word: None), clock=VirtualClock(), state_path=path) as cluster:
+        while cluster.result.batches < 2:
+            cluster.step()
+    assert run(passing(lambda word: None), state_path=path)["out"] == WORDS[4:]
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+def test_of_two_clusters_on_one_store_only_one_goes_on(tmp_path: Path, where: str) -> None:
+    kept: dict[str, Any] = {"records": MemoryRecordStore()} if where == "memory" else {"state_path": tmp_path / "a.db"}
+    one, other = (TridentCluster(passing(lambda word: None), clock=VirtualClock(), **kept) for _ in range(2))
+    one.step()
+    other.run()
+    with pytest.raises(SupersededError, match="saved by another coordinator"):
+        one.run()
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"batches": {"wods": []}}, "there is no stream 'wods'; .*words"),
+        ({"sinks": {"oud": print}}, "there is no sink 'oud'; .*out"),
+        ({"sinks": {"out": 1}}, r"the sink out is given 1; give a function of \(txid, rows\)"),
+        ({"records": MemoryRecordStore(), "state_path": "x.db"}, "both records= and state_path='x.db'; leave one out"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_sentence(options: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        TridentCluster(passing(lambda word: None), **options)
+
+
+def test_an_object_that_only_says_its_kind_is_no_spout() -> None:
+    class Silent:
+        kind, output = SpoutKind.TRANSACTIONAL, "word string"
+
+    with pytest.raises(ConfigError, match="says its kind and emits nothing; give an IBatchSpout"):
+        TridentCluster(counting(Silent()))

@@ -1,0 +1,55 @@
+"""A Trident cluster killed by SIGKILL around its writes, again and again: states, windows and sinks of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local.trident_job import topology
+from windowing.local import TridentCluster
+
+ROOT = Path(__file__).parents[2]
+
+
+def life(folder: Path, kill_at: int) -> int:
+    """Run the job in a process; return its exit code."""
+    job = [sys.executable, "-m", "tests.local.trident_job"]
+    command = [*job, str(folder / "all.db"), str(folder / "sink"), str(kill_at)]
+    return subprocess.run(command, cwd=ROOT, timeout=90, check=False).returncode
+
+
+def found(folder: Path) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Return the states, and the rows of each sink by txid; the last that came of a txid are what counts."""
+    lines = [json.loads(line) for line in (folder / "sink").read_text(encoding="utf-8").splitlines()]
+    with TridentCluster(topology(str(folder / "all.db"))) as cluster:
+        states = {id: cluster.values(id) for id in cluster.states}
+    return states, {(name, txid): sorted(rows) for name, txid, rows in lines}
+
+
+def test_the_example_that_is_ended_in_the_middle_counts_each_word_once() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "trident_word_count.py")]
+    told = subprocess.run(command, cwd=ROOT, timeout=90, check=True, capture_output=True, text=True).stdout
+    assert told.splitlines()[:2] == [
+        "first run: 2 batches committed, then it ends",
+        "second run: 4 batches, 1 attempts failed",
+    ]
+
+
+@pytest.mark.parametrize("kills", [(9, 24, 4), (16, 13, 22)])
+def test_a_run_that_is_killed_around_its_writes_goes_on_exactly(tmp_path: Path, kills: tuple[int, ...]) -> None:
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "killed").mkdir()
+    alone = tmp_path / "alone"
+    assert life(alone, 0) == 0
+    for kill_at in kills:
+        assert life(tmp_path / "killed", kill_at) == -signal.SIGKILL
+    assert life(tmp_path / "killed", 0) == 0
+    expected = found(alone)
+    assert found(tmp_path / "killed") == expected
+    assert expected[0]["state1"][("be",)] == 3

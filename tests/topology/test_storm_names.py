@@ -1,0 +1,469 @@
+"""What a user of Storm writes by habit is answered with what to write here: names, orders of arguments, ways to start."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.execution.chains import chained
+from windowing import (
+    Bolt,
+    InputSpout,
+    Spout,
+    TopologyBuilder,
+    Values,
+    bolt,
+    count,
+    sliding,
+    spout,
+    tumbling,
+    windowed_bolt,
+)
+from windowing.errors import BoltError, ConfigError, WindowingError
+from windowing.local import LocalCluster, LocalRun, TridentCluster, VirtualClock, run_topology, run_trident
+from windowing.schema.checks import StormNames, emit_advice, missing
+from windowing.schema.rows import record_type
+from windowing.schema.tuples import Fields, Origin, Tuple
+from windowing.schema.types import Schema
+from windowing.topology.components import TaskContext
+from windowing.topology.decorators import declaration_of
+from windowing.topology.plan import Topology, TopologyError
+from windowing.trident import TridentTopology
+from windowing.trident.processors import TridentOutput
+from windowing.trident.spouts import FixedBatchSpout
+
+FIELDS = "word string, n long"
+STREAMS = {"default": FIELDS, "slow": FIELDS}
+ROWS = {"in": [[("cow", 1)]]}
+Use = Callable[[Any, Any], Any]
+
+
+def topology_of(made: Any, name: str = "test") -> Topology:
+    builder = TopologyBuilder(name)
+    builder.set_spout("in", InputSpout(FIELDS))
+    builder.set_bolt("bolt", made).shuffle_grouping("in")
+    return builder.build()
+
+
+def basic(use: Use) -> Topology:
+    @bolt(output=STREAMS)
+    def basic(tuple: Any, collector: Any) -> None:
+        use(tuple, collector)
+
+    return topology_of(basic)
+
+
+def rich(use: Use) -> Topology:
+    class Rich(Bolt):
+        def execute(self, tuple: Any) -> None:
+            use(tuple, self.collector)
+            self.collector.ack(tuple)
+
+    return topology_of(bolt(output=STREAMS)(Rich))
+
+
+def windowed(use: Use) -> Topology:
+    @tumbling(count(1), output=STREAMS)
+    def windowed(window: Any, collector: Any) -> None:
+        use(window, collector)
+
+    return topology_of(windowed)
+
+
+def source(use: Use) -> Topology:
+    class Source(Spout):
+        def next_tuple(self) -> None:
+            use(None, self.collector)
+
+    @bolt
+    def reads(tuple: Any) -> None: ...
+
+    builder = TopologyBuilder("test")
+    builder.set_spout("in", spout(output=STREAMS)(Source))
+    builder.set_bolt("bolt", reads).shuffle_grouping("in")
+    return builder.build()
+
+
+def in_a_cluster(topology: Topology) -> Any:
+    batches = ROWS if topology.components["in"].declaration.target is None else None
+    return run_topology(topology, batches, clock=VirtualClock())
+
+
+def on_a_chain(topology: Topology) -> Any:
+    """As on Spark, without Spark: its tasks and its collectors."""
+    return chained(topology, ROWS)
+
+
+def told(run: Callable[[Topology], Any], topology: Topology) -> str:
+    with pytest.raises(WindowingError) as caught:
+        run(topology)
+    return str(caught.value)
+
+
+RUNS = pytest.mark.parametrize("run", [in_a_cluster, on_a_chain])
+
+# -- the orders of emit ------------------------------------------------------------------------------------------------
+
+
+@RUNS
+@pytest.mark.parametrize("make", [basic, rich, windowed])
+def test_values_without_a_row_around_them_are_to_be_one_tuple(run: Any, make: Any) -> None:
+    text = told(run, make(lambda tuple, collector: collector.emit("moon", 3)))
+    assert "emit takes one row, got 2 values without a name: ('moon', 3); give one tuple: emit(('moon', 3))" in text
+    assert "give one tuple: emit(('moon', 3, 4))" in told(run, make(lambda tuple, out: out.emit("moon", 3, 4)))
+
+
+@RUNS
+@pytest.mark.parametrize("make", [basic, rich, windowed])
+def test_the_stream_stands_by_its_name(run: Any, make: Any) -> None:
+    text = told(run, make(lambda tuple, collector: collector.emit("slow", Values("moon", 3))))
+    assert "write emit(('moon', 3), stream='slow')" in text
+
+
+@RUNS
+def test_a_bolt_that_anchors_names_its_anchors(run: Any) -> None:
+    assert "; write emit(('moon', 3), anchors=tuple)" in told(
+        run, rich(lambda tuple, out: out.emit(tuple, ("moon", 3)))
+    )
+    several = rich(lambda tuple, out: out.emit("slow", [tuple], ["moon", 3]))
+    assert "; write emit(['moon', 3], anchors=tuple, stream='slow')" in told(run, several)
+    direct = rich(lambda tuple, out: out.emit_direct(0, tuple, ["moon", 3]))
+    assert "; write emit_direct(task, ['moon', 3], anchors=tuple)" in told(run, direct)
+
+
+@RUNS
+def test_a_basic_bolt_needs_no_anchors(run: Any) -> None:
+    text = told(run, basic(lambda tuple, out: out.emit(tuple, ("moon", 3))))
+    assert "; write emit(('moon', 3)) (it is anchored to the tuple that is being executed)" in text
+
+
+def test_a_spout_names_its_message_id() -> None:
+    text = told(in_a_cluster, source(lambda _, out: out.emit(("moon", 3), 7)))
+    assert "; write emit(('moon', 3), message_id=7)" in text
+    text = told(in_a_cluster, source(lambda _, out: out.emit("slow", ("moon", 3), 7)))
+    assert "; write emit(('moon', 3), message_id=7, stream='slow')" in text
+    assert "give one tuple: emit(('moon', 3))" in told(in_a_cluster, source(lambda _, out: out.emit("moon", 3)))
+
+
+def test_the_collectors_of_trident_take_one_row() -> None:
+    out = TridentOutput(Schema.parse(FIELDS))
+    with pytest.raises(BoltError, match=r"give one tuple: emit\(\('moon', 3\)\)"):
+        out.emit("moon", 3)
+    assert out.take() == []
+
+
+def test_a_spout_of_single_tuples_in_trident_names_its_message_id() -> None:
+    class Single(Spout):
+        def next_tuple(self) -> None:
+            self.collector.emit(("moon", 3), 7)  # type: ignore[misc]
+
+    topology = TridentTopology("single")
+    topology.new_stream("in", spout(output=FIELDS)(Single)).sink("out")
+    with pytest.raises(WindowingError, match=r"write emit\(\('moon', 3\), message_id=7\)"):
+        run_trident(topology, clock=VirtualClock())
+
+
+@RUNS
+@pytest.mark.parametrize("make", [basic, windowed])
+def test_a_text_that_is_no_stream_may_be_a_value(run: Any, make: Any) -> None:
+    text = told(run, make(lambda tuple, out: out.emit("moon", "late")))
+    assert "stream 'late' is not declared, there are default, slow; add it to output={...}; if it is a value" in text
+    assert "write emit(('moon', 'late'))" in text
+    assert "if it is a value" not in told(run, make(lambda tuple, out: out.emit(("moon", 3), "late")))
+
+
+def test_two_values_of_which_one_is_a_row_are_told_apart() -> None:
+    assert emit_advice((("moon",), 3), ["default"]).endswith(
+        "; name what is no value of the row: emit(('moon',), stream=...)"
+    )
+
+
+# -- names in camelCase ------------------------------------------------------------------------------------------------
+
+
+def in_storms_words(asked: Callable[[], Any]) -> str:
+    with pytest.raises(AttributeError) as caught:
+        asked()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("getInteger", "tuple[0]"),
+        ("getString", "tuple[0]"),
+        ("getValue", "tuple[0]"),
+        ("getStringByField", 'tuple["word"]'),
+        ("getLongByField", 'tuple["word"]'),
+        ("getValueByField", 'tuple["word"]'),
+        ("getValues", "get_values()"),
+        ("getFields", "get_fields()"),
+        ("getMessageId", "get_message_id()"),
+        ("getSourceComponent", "source_component"),
+        ("getSourceStreamId", "source_stream"),
+        ("getSourceTask", "source_task"),
+        ("size", "len(tuple)"),
+        ("contains", '"word" in tuple.get_fields()'),
+        ("fieldIndex", 'tuple.get_fields().index("word")'),
+    ],
+)
+def test_a_tuple_says_how_its_values_are_read(name: str, write: str) -> None:
+    tuple = Tuple(("cow", 1), Origin("in", 0, Fields("word", "n")))
+    assert (
+        in_storms_words(lambda: getattr(tuple, name))
+        == f"a tuple of in:default[0] has no field {name!r}; write {write}"
+    )
+
+
+def test_a_field_is_found_whatever_it_is_called_and_a_tuple_is_copied_as_before() -> None:
+    tuple = Tuple((1, 2), Origin("in", 0, Fields("getInteger", "size")))
+    assert (tuple.getInteger, tuple.size) == (1, 2)
+    assert copy.copy(tuple).get_values() == (1, 2)
+    assert in_storms_words(lambda: tuple.wrod) == "a tuple of in:default[0] has no field 'wrod'"
+
+
+def test_a_row_of_trident_says_how_its_values_are_read() -> None:
+    row = record_type(("word", "n"))("cow", 1)
+    assert in_storms_words(lambda: row.getString) == "'Row' has no 'getString'; write row[0]"
+    assert in_storms_words(lambda: row.getLongByField) == "'Row' has no 'getLongByField'; write row[\"word\"]"
+    assert in_storms_words(lambda: row.getValues) == "'Row' has no 'getValues'; write tuple(row)"
+    assert copy.deepcopy(row) == row
+    assert not hasattr(row, "column_names")
+
+
+def test_a_window_says_how_its_tuples_are_read() -> None:
+    found: list[str] = []
+
+    @tumbling(count(1))
+    def asks(window: Any) -> None:
+        for name in ("getNew", "getExpired", "getStartTimestamp", "getIter", "gett"):
+            found.append(in_storms_words(lambda name=name: getattr(window, name)))  # type: ignore[misc]
+
+    LocalRun(asks).feed([{"word": "cow"}])
+    assert [text.partition("; ")[2] for text in found] == [
+        "write get_new()",
+        "write get_expired()",
+        "write start_timestamp",
+        "write iter(window)",
+        "did you mean 'get'?",
+    ]
+
+
+@RUNS
+def test_collectors_say_their_names(run: Any) -> None:
+    assert "has no 'emitDirect'; write emit_direct()" in told(run, basic(lambda tuple, out: out.emitDirect))
+    assert "has no 'emitDirect'; write emit_direct()" in told(run, rich(lambda tuple, out: out.emitDirect))
+    assert "has no 'resetTimeout'; write reset_timeout()" in told(run, rich(lambda tuple, out: out.resetTimeout))
+    assert "has no 'reportError'; write report_error()" in told(run, rich(lambda tuple, out: out.reportError))
+
+
+def test_spouts_and_contexts_say_their_names() -> None:
+    assert "has no 'emitDirect'; write emit_direct()" in told(in_a_cluster, source(lambda _, out: out.emitDirect))
+    context = TaskContext("count", 1, 4)
+    assert in_storms_words(lambda: context.getThisTaskIndex).endswith("; write context.task_index")  # type: ignore[attr-defined]
+    assert in_storms_words(lambda: context.getThisComponentId).endswith("; write context.component")  # type: ignore[attr-defined]
+    assert context._replace(task_index=2).task == 2
+
+
+def test_builders_and_streams_say_their_names() -> None:
+    builder = TopologyBuilder("test")
+    spout = builder.set_spout("in", InputSpout(FIELDS))
+    topology = TridentTopology("test")
+    stream = topology.new_stream("in", InputSpout(FIELDS))
+    grouped = stream.group_by("word")
+    state = topology.new_static_state(None)
+    for owner, name, write in [
+        (builder, "setBolt", "set_bolt()"),
+        (builder, "createTopology", "build()"),
+        (spout, "shuffleGrouping", "shuffle_grouping()"),
+        (spout, "setNumTasks", "set_num_tasks()"),
+        (topology, "newStream", "new_stream()"),
+        (topology, "newDRPCStream", "new_drpc_stream()"),
+        (stream, "flatMap", "flat_map()"),
+        (stream, "groupBy", "group_by()"),
+        (stream, "parallelismHint", "parallelism_hint()"),
+        (grouped, "persistentAggregate", "persistent_aggregate()"),
+        (grouped.chained_agg(), "chainEnd", "chain_end()"),
+        (state, "newValuesStream", "new_values_stream()"),
+    ]:
+        assert in_storms_words(lambda owner=owner, name=name: getattr(owner, name)).endswith(f"; write {write}")  # type: ignore[misc]
+    assert in_storms_words(lambda: stream.eachh).endswith("; did you mean 'each'?")  # type: ignore[attr-defined]
+
+
+def test_a_name_that_begins_with_an_underscore_is_not_looked_for() -> None:
+    assert str(missing(StormNames, "_repr_html_")) == "'StormNames' has no '_repr_html_'"
+
+
+# -- decorators without parentheses ------------------------------------------------------------------------------------
+
+
+def test_a_bare_bolt_is_one_that_emits_nothing() -> None:
+    seen: list[Any] = []
+
+    @bolt
+    def keeps(tuple: Any) -> None:
+        seen.append(tuple["word"])
+
+    @bolt
+    class Keeps(Bolt):
+        def execute(self, tuple: Any) -> None:
+            seen.append(tuple["n"])
+            self.collector.ack(tuple)
+
+    for made in (keeps, Keeps):
+        assert not declaration_of(made).outputs
+        assert in_a_cluster(topology_of(made)).acked == 1
+    assert seen == ["cow", 1]
+
+
+def test_a_bare_bolt_that_returns_rows_is_told_of_its_output() -> None:
+    @bolt
+    def returns(tuple: Any) -> Any:
+        return tuple["word"]
+
+    assert "add output=" in told(in_a_cluster, topology_of(returns))
+
+
+def test_a_decorator_that_needs_arguments_says_so_by_name() -> None:
+    def made() -> None: ...
+
+    for decorate, wanted in [
+        (lambda: spout(made), r"@spout on '.*made' does not name the fields of its rows; write @spout\(output="),
+        (lambda: spout(), r"@spout does not name the fields"),
+        (
+            lambda: spout("word string"),
+            r"@spout of 'word string' does not name the fields of its rows; write @spout\(output=",
+        ),
+        (lambda: bolt("word string"), r"@bolt got 'word string' without a name; write @bolt\(output="),
+        (lambda: windowed_bolt(made), r"write @windowed_bolt\(...\) with a length"),  # type: ignore[arg-type]
+        (lambda: tumbling(made), r"write @tumbling\(...\) with a length"),  # type: ignore[arg-type]
+        (lambda: sliding(made, count(1)), r"write @sliding\(...\) with a length"),  # type: ignore[arg-type]
+    ]:
+        with pytest.raises(ConfigError, match=wanted):
+            decorate()  # type: ignore[no-untyped-call]
+
+
+# -- ways to start, settings, names ------------------------------------------------------------------------------------
+
+
+def test_a_cluster_is_given_its_topology_and_says_so() -> None:
+    topology = basic(lambda tuple, collector: None)
+    for given, wanted in [
+        ((), "got None; give builder.build()"),
+        (("word-count",), "got 'word-count'; give builder.build()"),
+    ]:
+        with pytest.raises(ConfigError, match="LocalCluster runs a Topology") as caught:
+            LocalCluster(*given)  # type: ignore[arg-type]
+        assert wanted in str(caught.value)
+    with pytest.raises(ConfigError, match=r"give its build\(\)"):
+        LocalCluster(TopologyBuilder("test"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="TridentCluster runs a TridentTopology or its plan, got None"):
+        TridentCluster()
+    with LocalCluster(topology, batches=ROWS) as cluster:
+        for name in ("submit_topology", "submitTopology"):
+            text = in_storms_words(lambda name=name: getattr(cluster, name))  # type: ignore[misc]
+            assert (
+                "write with LocalCluster(topology) as cluster: cluster.run(). Name and settings are TopologyBuilder"
+                in text
+            )
+        for name in ("kill_topology", "killTopology", "shutdown"):
+            text = in_storms_words(lambda name=name: getattr(cluster, name))  # type: ignore[misc]
+            assert text.endswith("write close(), or leave the with block")
+
+
+def test_settings_that_every_example_has_are_taken_and_said_once() -> None:
+    def configured() -> TopologyBuilder:
+        builder = TopologyBuilder("word-count").configure({"topology.workers": 3, "topology.stats.sample.rate": 1.0})
+        builder.set_spout("in", InputSpout(FIELDS))
+        builder.set_bolt("bolt", bolt(lambda tuple: None)).shuffle_grouping("in").configure(
+            {"topology.component.cpu.pcore.percent": 9}
+        )
+        return builder
+
+    with pytest.warns(UserWarning, match="topology 'word-count': settings without effect: ") as caught:
+        topology = configured().build()
+    assert len(caught) == 1
+    for told in (
+        "topology.workers (LocalCluster is one process; ",
+        "topology.stats.sample.rate (",
+        "topology.component.cpu.",
+    ):
+        assert told in str(caught[0].message)
+    assert topology.config.own == {"topology.workers": 3, "topology.stats.sample.rate": 1.0}
+    trident = TridentTopology("word-count").configure({"topology.workers": 3})
+    trident.new_stream("in", FixedBatchSpout("n long", 1, [(1,)])).sink("out")
+    with pytest.warns(UserWarning, match=r"topology\.workers \(LocalCluster is one process"):
+        trident.build()
+
+
+def test_settings_that_have_an_effect_warn_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        basic(lambda tuple, collector: None)
+
+
+def test_topologies_and_components_have_names_as_in_storms_examples(tmp_path: Any) -> None:
+    @bolt(output=FIELDS)
+    class Counts:
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def execute(self, tuple: Any) -> Any:
+            self.state.put("n", self.state.get("n", 0) + tuple["n"])
+            return tuple["word"], self.state.get("n")
+
+    @tumbling(count(2), max_events_in_memory=1_000, output="n long")
+    def pairs(window: Any) -> Any:
+        return sum(row["n"] for row in window)
+
+    builder = TopologyBuilder("word-count.v2")
+    builder.set_spout("sentence-spout", InputSpout(FIELDS))
+    builder.set_bolt("count.bolt-1", Counts).shuffle_grouping("sentence-spout")
+    builder.set_bolt("pairs-1", pairs).shuffle_grouping("count.bolt-1")
+    topology = builder.build()
+    rows = [[("cow", 1), ("cow", 2)], [("cow", 3), ("cow", 4)]]
+    for fed, wanted in ((rows[:1], [(4,)]), (rows[1:], [(16,)])):
+        found = run_topology(
+            topology, {"sentence-spout": fed}, clock=VirtualClock(), state_path=tmp_path / "states.db", drain=False
+        )
+        assert found["pairs-1"] == wanted
+    assert "c_sentence_2d_spout" in topology.to_mermaid()
+    assert "c_count_2e_bolt_2d_1" in topology.to_mermaid()
+
+
+def test_a_trident_topology_has_names_as_in_storms_examples(tmp_path: Any) -> None:
+    topology = TridentTopology("word-count.v2")
+    words = topology.new_stream("sentence-spout.1", FixedBatchSpout("n long", 1, [(1,), (2,)])).name("each-one")
+    words.filter(lambda row: True).tumbling_window(count(2), "n", TotalOf(), "n long").sink("out")
+    assert run_trident(topology, clock=VirtualClock(), state_path=tmp_path / "records.db")["out"] == [(3,)]
+    assert "c_spout_sentence_2d_spout_2e_1" in topology.build().to_mermaid()
+
+
+class TotalOf:
+    def init(self) -> int:
+        return 0
+
+    def reduce(self, value: int, row: Any) -> int:
+        return value + int(row[0])
+
+
+@pytest.mark.parametrize("name", ["1st", "a b", "a/b", "-a", ".a", "", "x" * 64, 3, "ä"])
+def test_other_names_are_refused_and_a_better_one_is_given(name: Any) -> None:
+    builder = TopologyBuilder(name)
+    builder.set_spout("in", InputSpout(FIELDS))
+    with pytest.raises(
+        TopologyError, match=r"name of letters, digits, '_', '-' and '\.' .*write for example '[A-Za-z]"
+    ):
+        builder.build()
+
+
+def test_a_component_is_not_called_like_a_stream_of_another_one() -> None:
+    builder = TopologyBuilder("test")
+    builder.set_spout("in", InputSpout(FIELDS))
+    builder.set_bolt("in.slow", bolt(lambda tuple: None)).shuffle_grouping("in")
+    with pytest.raises(TopologyError, match=r"bolt 'in\.slow' is called like a stream of 'in'"):
+        builder.build()

@@ -1,0 +1,569 @@
+"""TopologyBuilder: what a plan is, and every mistake that `build` finds. Storm's TopologyBuilderTest is here, written anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windowing.errors import ConfigError
+from windowing.schema.tuples import Fields
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.config import KEYS
+from windowing.topology.decorators import ComponentKind, bolt, bolt_of, sliding, spout, tumbling
+from windowing.topology.groupings import FieldsGrouping, ShuffleGrouping
+from windowing.topology.plan import Topology, TopologyError
+from windowing.topology.rules import RULES
+from windowing.windows.config import WindowConfig
+from windowing.windows.measures import count, hours, minutes, seconds
+
+DOCS = Path(__file__).parents[2] / "docs" / "topology.md"
+
+
+@spout(output={"default": "sentence string, at long", "signals": "task int"}, direct="signals")
+def sentences(collector: Any) -> None: ...
+
+
+@bolt(output="word string, at long")
+def split(tuple: Any) -> list[Any]:
+    return [(word, tuple["at"]) for word in tuple["sentence"].split()]
+
+
+@tumbling(seconds(10), timestamp="at", lag=seconds(5), late_stream="late", output="word string, n long")
+def count_words(window: Any) -> None: ...
+
+
+@bolt()
+def report(tuple: Any) -> None: ...
+
+
+@bolt(output="n long")
+class Total:
+    def init_state(self, state: Any) -> None: ...
+    def execute(self, tuple: Any) -> None: ...
+
+
+def word_count() -> TopologyBuilder:
+    builder = TopologyBuilder("word_count")
+    builder.set_spout("sentences", sentences)
+    builder.set_bolt("split", split, parallelism=2).shuffle_grouping("sentences")
+    builder.set_bolt("counts", count_words, 4).fields_grouping("split", Fields("word"))
+    builder.set_bolt("report", report).global_grouping("counts").none_grouping("counts", stream="late")
+    return builder
+
+
+def problems(builder: TopologyBuilder) -> list[str]:
+    with pytest.raises(TopologyError) as caught:
+        builder.build()
+    return list(caught.value.problems)
+
+
+def only_problem(builder: TopologyBuilder, *words: str) -> None:
+    found = problems(builder)
+    assert len(found) == 1, found
+    for word in words:
+        assert word in found[0]
+
+
+# ---------------------------------------------------------------- the plan
+
+
+def test_a_topology_is_frozen_plain_data() -> None:
+    topology = word_count().build()
+    assert topology.name == "word_count"
+    assert list(topology.components) == ["sentences", "split", "counts", "report"]
+    assert [component.id for component in topology.spouts] == ["sentences"]
+    assert [component.id for component in topology.bolts] == ["split", "counts", "report"]
+    assert topology.component("counts").parallelism == 4
+    assert topology.component("split").kind is ComponentKind.BASIC_BOLT
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        topology.name = "other"  # type: ignore[misc]
+    with pytest.raises(ConfigError, match="did you mean 'split'"):
+        topology.component("spilt")
+
+
+def test_who_reads_a_stream_and_how() -> None:
+    topology = word_count().build()
+    ((reader, grouping),) = topology.readers("split")
+    assert (reader.id, grouping) == ("counts", FieldsGrouping(("word",)))
+    assert [(reader.id, str(grouping)) for reader, grouping in topology.readers("counts", "late")] == [
+        ("report", "none")
+    ]
+    assert topology.readers("report") == ()
+
+
+def test_a_late_stream_has_the_fields_of_the_input_and_a_reason() -> None:
+    late = word_count().build().component("counts").outputs["late"]
+    assert late.late
+    assert late.schema.ddl == "word string, at bigint, reason string"
+
+
+def test_the_order_has_every_component_after_what_it_reads() -> None:
+    builder = TopologyBuilder()
+    builder.set_bolt("last", report).shuffle_grouping("middle").shuffle_grouping("first")
+    builder.set_bolt("middle", split).shuffle_grouping("first")
+    builder.set_spout("first", sentences)
+    topology = builder.build()
+    assert topology.order == ("first", "middle", "last")
+    assert list(topology.components) == ["last", "middle", "first"]
+
+
+def test_task_ids_are_counted_through_from_1() -> None:
+    assert word_count().build().task_ids == {
+        "counts": range(1, 5),
+        "report": range(5, 6),
+        "sentences": range(6, 7),
+        "split": range(7, 9),
+    }
+
+
+def test_a_plan_is_told_as_json() -> None:
+    definition = json.loads(json.dumps(word_count().build().definition()))
+    assert definition["components"]["counts"]["inputs"] == [
+        {"component": "split", "stream": "default", "grouping": {"kind": "fields", "fields": ["word"]}}
+    ]
+    assert definition["components"]["counts"]["window"]["fixed"]["length"] == {"ms": 10_000}
+    assert definition["config"]["topology.message.timeout.secs"] == 30
+
+
+def test_build_changes_nothing_and_may_be_called_again() -> None:
+    builder = word_count()
+    assert builder.build().definition() == builder.build().definition()
+    builder.set_bolt("more", report).all_grouping("split")
+    assert "more" in builder.build().components
+
+
+def test_every_grouping_is_given_by_the_method_of_its_name() -> None:
+    def first(values: Any, tasks: int) -> int:
+        return 0
+
+    builder = TopologyBuilder()
+    builder.set_spout("s", sentences)
+    builder.set_spout("t", InputSpout("sentence string, at long"))
+    declarer = builder.set_bolt("b", report, 3)
+    declarer.direct_grouping("s", stream="signals").shuffle_grouping("s")
+    builder.set_bolt("c", report).fields_grouping("s", ["sentence", "at"]).partial_key_grouping("t", "sentence")
+    builder.set_bolt("d", report).all_grouping("s").global_grouping("t")
+    builder.set_bolt("e", report).none_grouping("s").local_or_shuffle_grouping("t")
+    builder.set_bolt("f", report).custom_grouping("s", first).grouping("t", ShuffleGrouping())
+    shown = [str(found.grouping) for component in builder.build().bolts for found in component.inputs]
+    assert [re.sub("test_.*>.", "", text) for text in shown] == [
+        "direct",
+        "shuffle",
+        "fields(sentence, at)",
+        "partialKey(sentence)",
+        "all",
+        "global",
+        "none",
+        "localOrShuffle",
+        "custom(first)",
+        "shuffle",
+    ]
+
+
+def test_a_stateful_bolt_makes_the_topology_stateful() -> None:
+    builder = word_count()
+    assert not builder.build().stateful
+    builder.set_bolt("total", Total).global_grouping("counts")
+    topology = builder.build()
+    assert topology.stateful
+    assert [component.id for component in topology.bolts if component.stateful] == ["total"]
+
+
+def test_max_task_parallelism_bounds_every_component() -> None:
+    topology = word_count().configure({"topology.max.task.parallelism": 2}).build()
+    assert [component.parallelism for component in topology.components.values()] == [1, 2, 2, 1]
+
+
+def test_the_number_of_tasks_may_be_set_later() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("s", sentences).set_num_tasks(3)
+    assert builder.build().component("s").parallelism == 3
+
+
+# ---------------------------------------------------------------- the mistakes
+
+
+def test_all_mistakes_are_reported_together() -> None:
+    builder = TopologyBuilder("many").configure({"topology.mesage.timeout.secs": 5})
+    builder.set_bolt("a", split, 0).fields_grouping("b", "wrod").shuffle_grouping("nobody")
+    builder.set_bolt("b", split).shuffle_grouping("a")
+    with pytest.raises(TopologyError) as caught:
+        builder.build()
+    assert len(caught.value.problems) == 5
+    assert isinstance(caught.value, ConfigError)
+    assert str(caught.value).startswith("[TOPOLOGY] topology 'many' has 5 mistakes:\n  - unknown key")
+
+
+def a_spout_and(add: Callable[[TopologyBuilder], object]) -> TopologyBuilder:
+    builder = TopologyBuilder()
+    builder.set_spout("s", sentences)
+    add(builder)
+    return builder
+
+
+@pytest.mark.parametrize("parallelism", [0, -1, 1.5, True, None, "2"])
+def test_a_parallelism_is_a_whole_number_above_0(parallelism: Any) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("s", sentences, parallelism)
+    builder.set_bolt("b", report, parallelism).shuffle_grouping("s")
+    builder.set_bolt("w", tumbling(count(3), output="n long")(lambda_window()), parallelism).shuffle_grouping("s")
+    assert [problem.split(";")[0] for problem in problems(builder)] == [
+        f"{what} has parallelism={parallelism!r}" for what in ("spout 's'", "bolt 'b'", "bolt 'w'")
+    ]
+
+
+def lambda_window() -> Any:
+    def three(window: Any) -> None: ...
+
+    return three
+
+
+def test_an_id_is_a_name() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("word reader", sentences)
+    builder.set_spout("1st", sentences)
+    builder.set_spout("__acker", sentences)
+    builder.set_spout(None, sentences)  # type: ignore[arg-type]
+    found = problems(builder)
+    assert [re.findall("write for example (.*)", problem) for problem in found] == [
+        ["'count'"],
+        ["'word_reader'"],
+        ["'c1st'"],
+        [],
+    ]
+    assert "two underscores" in found[3]
+
+
+def test_a_topology_has_a_name() -> None:
+    builder = TopologyBuilder("word count")
+    builder.set_spout("s", sentences)
+    only_problem(builder, "the name of a topology", "'word_count'")
+
+
+def test_an_id_is_given_once() -> None:
+    builder = a_spout_and(lambda builder: builder.set_bolt("s", report).shuffle_grouping("s"))
+    only_problem(builder, "the id 's' is given to 2 components")
+
+
+def test_ids_differ_in_more_than_case() -> None:
+    only_problem(a_spout_and(lambda builder: builder.set_spout("S", sentences)), "'s' and 'S' differ only in")
+
+
+def test_a_topology_has_a_spout() -> None:
+    only_problem(TopologyBuilder(), "there is no spout")
+
+
+def test_a_bolt_is_no_spout() -> None:
+    builder = a_spout_and(lambda builder: builder.set_bolt("b", sentences).shuffle_grouping("s"))
+    only_problem(builder, "bolt 'b' is given 'sentences', which is a spout; use set_spout")
+    builder = a_spout_and(lambda builder: builder.set_spout("t", report))
+    only_problem(builder, "spout 't' is given 'report', which is a bolt; use set_bolt")
+
+
+def test_a_component_is_declared() -> None:
+    builder = a_spout_and(lambda builder: builder.set_bolt("b", print).shuffle_grouping("s"))
+    only_problem(builder, "bolt 'b': 'print' is not declared as a component", "@bolt")
+
+
+def test_a_spout_reads_nothing_and_a_bolt_something() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("s", sentences).shuffle_grouping("b")
+    builder.set_bolt("b", split)
+    first, second = problems(builder)
+    assert first.startswith("spout 's' is subscribed to 'b', but a spout only emits")
+    assert second.startswith("bolt 'b' reads nothing")
+
+
+def test_what_is_read_is_there() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("sentences", sentences)
+    builder.set_bolt("b", report).shuffle_grouping("sentense").shuffle_grouping("sentences", stream="signal")
+    builder.set_bolt("c", report).shuffle_grouping("b").shuffle_grouping(sentences)  # type: ignore[arg-type]
+    found = problems(builder)
+    assert found[0] == "bolt 'b' reads component 'sentense', which is not there; did you mean 'sentences'?"
+    assert found[1].startswith("bolt 'c' reads component '<function sentences at")
+    assert found[2] == "bolt 'b' reads stream 'sentences':'signal', which is not declared; did you mean 'signals'?"
+    assert (
+        found[3] == "bolt 'c' reads stream 'b', which is not declared; it declares none; add output= to its decorator"
+    )
+
+
+def test_a_late_stream_that_is_read_is_declared() -> None:
+    @tumbling(seconds(10), timestamp="at", output="n long")
+    def without_late(window: Any) -> None: ...
+
+    def add(builder: TopologyBuilder) -> None:
+        builder.set_bolt("w", without_late).shuffle_grouping("s")
+        builder.set_bolt("b", report).shuffle_grouping("w", stream="late")
+
+    only_problem(a_spout_and(add), "'w':'late', which is not declared", "add late_stream='late' and a timestamp")
+
+
+def test_a_grouping_on_a_late_stream_finds_its_fields() -> None:
+    builder = word_count()
+    builder.set_bolt("ok", report).fields_grouping("counts", ["word", "reason"], stream="late")
+    builder.build()
+    builder.set_bolt("no", report).fields_grouping("counts", "n", stream="late")
+    only_problem(
+        builder, "bolt 'no' groups 'counts':'late' by field 'n', which is not there; there are at, reason, word"
+    )
+
+
+def test_a_late_stream_of_unlike_inputs_has_the_fields_of_all() -> None:
+    builder = word_count()
+    builder.set_spout("prices", InputSpout("at long, price double"))
+    builder.set_bolt("both", count_words).fields_grouping("split", "word").all_grouping("sentences")
+    builder.set_bolt("ok", report).fields_grouping("both", ["word", "sentence"], stream="late")
+    late = builder.build().component("both").outputs["late"].schema
+    assert sorted(late.names[:-1]) == ["at", "sentence", "word"]
+    assert late.names[-1] == "reason"
+    builder.set_bolt("no", report).fields_grouping("both", "n", stream="late")
+    only_problem(builder, "bolt 'no' groups 'both':'late' by field 'n', which is not there")
+
+
+@pytest.mark.parametrize("other", ["word long, at long", "Word string, at long", "word string, at int"])
+def test_a_late_stream_of_inputs_that_contradict_each_other_is_refused_read_or_not(other: str) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("a", InputSpout("word string, at long"))
+    builder.set_spout("b", InputSpout(other))
+
+    @tumbling(seconds(10), timestamp="at", late_stream="late", output="n long")
+    def late(window: Any) -> int:
+        return len(window)
+
+    builder.set_bolt("both", late).shuffle_grouping("a").shuffle_grouping("b")
+    only_problem(
+        builder,
+        "bolt 'both' reads streams of different fields, so its late stream 'late' has no fields",
+        "in 'a'",
+        "in 'b'",
+        "declare one name and one type",
+    )
+
+
+def test_a_late_stream_needs_a_timestamp_and_the_field_reason_for_itself() -> None:
+    by_hand = dataclasses.replace(
+        bolt_of(count_words), config=WindowConfig(length=count(3), slide=count(3), late_stream="late")
+    )
+    only_problem(
+        a_spout_and(lambda builder: builder.set_bolt("w", by_hand).shuffle_grouping("s")), "without timestamp="
+    )
+    builder = TopologyBuilder()
+    builder.set_spout("s", InputSpout("at long, Reason string"))
+    builder.set_bolt("w", count_words).shuffle_grouping("s")
+    only_problem(builder, "its late stream adds a field 'reason', which 's' has")
+
+
+def test_a_stream_is_read_once_by_a_bolt() -> None:
+    builder = a_spout_and(lambda builder: builder.set_bolt("b", report).shuffle_grouping("s").all_grouping("s"))
+    only_problem(builder, "bolt 'b' reads 's' twice")
+
+
+def test_a_cycle_is_named_from_its_first_component_in_the_direction_of_the_data() -> None:
+    def add(builder: TopologyBuilder) -> None:
+        builder.set_bolt("a", split).shuffle_grouping("s").shuffle_grouping("c")
+        builder.set_bolt("b", split).shuffle_grouping("a")
+        builder.set_bolt("c", split).shuffle_grouping("b")
+        builder.set_bolt("d", split).shuffle_grouping("d")
+
+    found = problems(a_spout_and(add))
+    assert [problem.split(" is ")[0] for problem in found] == ["a -> b -> c -> a", "d -> d"]
+
+
+def test_the_fields_of_a_grouping_are_in_the_stream() -> None:
+    def add(builder: TopologyBuilder) -> None:
+        builder.set_bolt("a", report).fields_grouping("s", "sentense")
+        builder.set_bolt("b", report).partial_key_grouping("s", ["at", "at"])
+        builder.set_bolt("c", report).fields_grouping("s", [])
+        builder.set_bolt("d", report).fields_grouping("s", 3)  # type: ignore[arg-type]
+
+    assert problems(a_spout_and(add)) == [
+        "bolt 'a' groups 's' by field 'sentense', which is not there; did you mean 'sentence'?",
+        "bolt 'b' groups 's' by a field twice, at, at; name each field once",
+        "bolt 'c' groups 's' by no field; name some, or use global_grouping (which is what Storm makes of it)",
+        "bolt 'd' groups 's' by field '3', which is not there; there are at, sentence",
+    ]
+
+
+def test_the_fields_of_a_grouping_have_a_hash() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("s", InputSpout("tags map<string,int>, place struct<x:int>, words array<string>"))
+    builder.set_bolt("a", report).fields_grouping("s", ["tags", "place", "words"])
+    first, second = problems(builder)
+    assert "field 'tags' of type map<string,int>, which has no hash" in first
+    assert "field 'place'" in second
+
+
+@pytest.mark.parametrize("kind", ["array<string>", "map<string,bigint>", "struct<a:bigint>"])
+def test_the_key_of_a_window_is_of_plain_values(kind: str) -> None:
+    @tumbling(count(2), key=("word", "tags"), output="n long")
+    def sizes(window: Any) -> int:
+        return len(window)
+
+    builder = TopologyBuilder()
+    builder.set_spout("s", InputSpout(f"word string, tags {kind}"))
+    builder.set_spout("t", InputSpout(f"tags {kind}, word string"))
+    builder.set_bolt("b", sizes).fields_grouping("s", "word").fields_grouping("t", "word")
+    only_problem(builder, f"key of bolt 'b' names column 'tags', which is {kind}; give a column of plain values")
+
+
+def test_equal_keys_of_two_streams_meet_only_if_their_types_hash_alike() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("a", InputSpout("user long, day int"))
+    builder.set_spout("b", InputSpout("user int, day tinyint"))
+    builder.set_bolt("day", report).fields_grouping("a", "day").fields_grouping("b", "day")
+    builder.build()
+    builder.set_bolt("user", report).fields_grouping("a", "user").fields_grouping("b", "user")
+    only_problem(builder, "bolt 'user' reads 'a' and 'b' by user, which is bigint in one and int in the other")
+
+
+def test_direct_groupings_and_direct_streams_go_together() -> None:
+    def add(builder: TopologyBuilder) -> None:
+        builder.set_bolt("a", report).direct_grouping("s")
+        builder.set_bolt("b", report).shuffle_grouping("s", stream="signals")
+
+    first, second = problems(a_spout_and(add))
+    assert first.startswith("bolt 'a' reads 's' by direct grouping, but it is not declared direct")
+    assert second.startswith("bolt 'b' reads 's':'signals' by shuffle grouping, but its emitter names the task")
+
+
+def test_a_custom_grouping_can_be_called() -> None:
+    builder = a_spout_and(lambda builder: builder.set_bolt("b", report).custom_grouping("s", "first"))
+    only_problem(builder, "bolt 'b' groups 's' by 'first'; give a function of (values, tasks)")
+
+
+def test_the_fields_that_a_window_names_are_in_every_stream_it_reads() -> None:
+    @tumbling(seconds(1), timestamp="at", source="host", key=["word", "at"], output="n long")
+    def keyed(window: Any) -> None: ...
+
+    found = problems(a_spout_and(lambda builder: builder.set_bolt("w", keyed).shuffle_grouping("s")))
+    assert found == [
+        "bolt 'w' has source='host', a field that 's' has not; there are at, sentence",
+        "bolt 'w' has key='word', a field that 's' has not; there are at, sentence",
+    ]
+
+
+def test_the_timestamp_of_a_window_is_a_field_that_can_hold_one() -> None:
+    @tumbling(seconds(1), timestamp="sentence", output="n long")
+    def timed(window: Any) -> None: ...
+
+    only_problem(
+        a_spout_and(lambda builder: builder.set_bolt("w", timed).shuffle_grouping("s")),
+        "bolt 'w' has timestamp='sentence', which 's' declares string: no value of it is a timestamp; declare it long",
+    )
+
+
+def windowed(length: Any, slide: Any, **options: Any) -> Callable[[TopologyBuilder], object]:
+    def shown(window: Any) -> None: ...
+
+    declared = sliding(length, slide, output="n long", **options)(shown)
+    return lambda builder: builder.set_bolt("w", declared).shuffle_grouping("s")
+
+
+def test_a_time_window_fits_into_the_message_timeout() -> None:
+    a_spout_and(windowed(seconds(20), seconds(10))).build()
+    only_problem(
+        a_spout_and(windowed(seconds(20), seconds(10.001))), "after up to 30001 ms (length 20000 + slide 10001)"
+    )
+    a_spout_and(windowed(seconds(20), count(100))).build()
+    only_problem(a_spout_and(windowed(count(10), minutes(1))), "(slide 60000)", "fails after 30000 ms")
+    a_spout_and(windowed(hours(1000), hours(1))).configure(message_timeout=hours(1001)).build()
+
+
+def test_lag_and_watermark_interval_count_against_the_message_timeout_too() -> None:
+    late = windowed(seconds(20), seconds(5), timestamp="at", lag=seconds(4))
+    a_spout_and(late).build()
+    late = windowed(seconds(20), seconds(5), timestamp="at", lag=seconds(4), watermark_interval=seconds(2))
+    only_problem(
+        a_spout_and(late),
+        "(length 20000 + slide 5000 + lag 4000 + watermark interval 2000)",
+        "taking event time for the clock, as Storm does",
+        "set topology.message.timeout.secs to 31 or more",
+    )
+    a_spout_and(windowed(count(3), count(3), timestamp="at", lag=hours(1))).build()
+
+
+def test_without_timeouts_a_window_may_be_of_any_length() -> None:
+    long = windowed(hours(1), hours(1))
+    a_spout_and(long).configure({"topology.enable.message.timeouts": False}).build()
+    a_spout_and(long).configure({"topology.acker.executors": 0}).build()
+
+
+def test_a_count_window_fits_into_the_max_spout_pending_of_every_spout_above() -> None:
+    three_and_two = windowed(count(3), count(2))
+    a_spout_and(three_and_two).build()
+    a_spout_and(three_and_two).configure(max_spout_pending=5).build()
+    only_problem(
+        a_spout_and(three_and_two).configure(max_spout_pending=4),
+        "holds up to 5 tuples without an ack (length 3 + slide 2), but spout 's' stops at 4 in flight",
+    )
+    builder = TopologyBuilder()
+    builder.set_spout("s", sentences).configure(max_spout_pending=2)
+    builder.set_spout("other", sentences).configure(max_spout_pending=1)
+    windowed(count(3), seconds(2))(builder)
+    only_problem(builder, "(length 3), but spout 's' stops at 2")
+    a_spout_and(three_and_two).configure(max_spout_pending=4, acker_executors=0).build()
+
+
+def test_checkpoints_come_before_the_message_timeout() -> None:
+    stateful = a_spout_and(lambda builder: builder.set_bolt("t", Total).shuffle_grouping("s"))
+    stateful.configure({"topology.state.checkpoint.interval.ms": 30_000}).build()
+    only_problem(
+        stateful.configure(state_checkpoint_interval=minutes(1)), "bolt 't' acks at a checkpoint, every 60000 ms"
+    )
+
+
+def test_one_mistake_is_not_reported_again_by_what_follows_from_it() -> None:
+    def add(builder: TopologyBuilder) -> None:
+        builder.set_bolt("a", print).shuffle_grouping("s")
+        builder.set_bolt("b", report).fields_grouping("a", "word", stream="any")
+        builder.set_bolt("c", count_words).fields_grouping("a", "word")
+        builder.set_bolt("d", report).fields_grouping("c", "word", stream="late")
+
+    only_problem(a_spout_and(add), "bolt 'a': 'print' is not declared")
+
+
+# ---------------------------------------------------------------- the page
+
+
+def test_the_page_has_a_row_for_every_rule() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    rows = "\n".join(f"| {(rule.__doc__ or '').splitlines()[0]} |" for rule in RULES)
+    assert rows in page, f"docs/topology.md should hold these rows:\n{rows}"
+
+
+def test_the_example_of_the_page_runs_and_draws_what_the_page_shows() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    names: dict[str, Any] = {}
+    exec(compile(code, str(DOCS), "exec"), names)
+    topology = names["topology"]
+    assert isinstance(topology, Topology)
+    assert f"```mermaid\n{topology.to_mermaid()}```" in page
+
+
+def test_the_page_has_a_row_for_every_key() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    missing = [key.storm for key in KEYS if f"| `{key.storm}` | `{key.typed}` | {key.unit.wanted} |" not in page]
+    assert not missing
+
+
+def test_a_message_id_of_another_type_than_a_whole_number_is_refused_when_the_topology_is_built() -> None:
+    @tumbling(count(3), message_id="word")
+    class Known:
+        def init_state(self, state: Any) -> None: ...
+
+        def execute(self, window: Any) -> None: ...
+
+    builder = TopologyBuilder("ids")
+    builder.set_spout("words", InputSpout("word string"))
+    builder.set_bolt("known", Known).global_grouping("words")
+    with pytest.raises(TopologyError, match="message_id of bolt 'known' names 'word', which is string"):
+        builder.build()

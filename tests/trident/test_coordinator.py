@@ -1,0 +1,539 @@
+"""MasterBatchCoordinator: batches are begun, committed in order, tried again, skipped, and cleaned up."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windowing.acking.pending import RetryPolicy
+from windowing.errors import ConfigError, CorruptStateError, MachineSpentError
+from windowing.trident.coordinator import (
+    ANSWERS,
+    TRANSITIONS,
+    AskReady,
+    BatchCause,
+    CoordinatorConfig,
+    CoordinatorEffect,
+    CoordinatorRecord,
+    CoordinatorStream,
+    EmitOnStream,
+    MasterBatchCoordinator,
+    OnFailure,
+    Readiness,
+    ReadyWhen,
+    SaveRecord,
+    Status,
+    Stop,
+    Tries,
+    mermaid,
+    readiness_of,
+)
+from windowing.trident.kinds import TransactionAttempt
+
+BATCH, COMMIT, SUCCESS = CoordinatorStream.BATCH, CoordinatorStream.COMMIT, CoordinatorStream.SUCCESS
+READY, WAIT, ENDED = Readiness.READY, Readiness.WAIT, Readiness.ENDED
+
+
+def attempt(text: str) -> TransactionAttempt:
+    txid, number = text.split(":")
+    return TransactionAttempt(int(txid), int(number))
+
+
+class Driven:
+    """A machine whose effects are written down; every question is answered with `ready`, which a test may set."""
+
+    def __init__(self, record: CoordinatorRecord | None = None, ready: list[Readiness] | None = None, **config: Any):
+        options = {"interval_ms": 0, "retry": RetryPolicy(3, first_ms=100, cap_ms=1_000)} | config
+        self.machine = MasterBatchCoordinator(CoordinatorConfig(**options), record)
+        self.ready = ready or [READY]
+        self.now = 0
+        self.sent: list[str] = []
+        self.emits: list[EmitOnStream] = []
+        self.saved: CoordinatorRecord | None = record
+        self.stop: Stop | None = None
+        self.asked: list[int] = []
+        self.do(self.machine.tick(0))
+
+    def do(self, effects: Any) -> None:
+        questions = []
+        for effect in effects:
+            if isinstance(effect, SaveRecord):
+                self.saved = CoordinatorRecord.of(effect.record.plain())
+            elif isinstance(effect, EmitOnStream):
+                assert self.saved is not None, "it was sent before it was saved"
+                self.emits.append(effect)
+                self.sent.append(f"{effect.stream.value} {effect.attempt}")
+            elif isinstance(effect, Stop):
+                self.stop = effect
+            else:
+                questions.append(effect.txid)
+        self.machine.check()
+        self.asked += questions
+        for txid in questions:
+            self.do(self.machine.answered(txid, self.ready, self.now))
+
+    def at(self, now_ms: int) -> None:
+        self.now = now_ms
+        self.do(self.machine.tick(now_ms))
+
+    def ack(self, stream: CoordinatorStream, *attempts: str) -> None:
+        for each in attempts:
+            self.do(self.machine.acked(stream, attempt(each), self.now))
+
+    def fail(self, stream: CoordinatorStream, each: str, cause: str = "") -> None:
+        self.do(self.machine.failed(stream, attempt(each), self.now, cause))
+
+    def news(self) -> list[str]:
+        """Return what was sent since the last call."""
+        sent, self.sent = self.sent, []
+        return sent
+
+
+# -- a batch from its begin to its end ------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_processed_then_committed_then_a_success_and_the_next_begins():
+    run = Driven()
+    assert run.news() == ["$batch 1:0"]
+    run.ack(BATCH, "1:0")
+    assert run.news() == ["$commit 1:0"]
+    run.ack(COMMIT, "1:0")
+    assert run.news() == ["$success 1:0", "$batch 2:0"]
+
+
+def test_without_a_setting_one_batch_is_under_way():
+    assert CoordinatorConfig().max_pending == 1
+    assert Driven().sent == ["$batch 1:0"]
+
+
+def test_as_many_batches_are_under_way_as_may_be_each_resting_on_the_one_before():
+    run = Driven(max_pending=3)
+    assert run.news() == ["$batch 1:0", "$batch 2:0", "$batch 3:0"]
+    assert [emit.after for emit in run.emits] == [None, attempt("1:0"), attempt("2:0")]
+    run.ack(BATCH, "2:0")
+    assert run.news() == []
+
+
+def test_commits_come_in_the_order_of_txids_however_the_batches_end():
+    run = Driven(max_pending=3)
+    run.news()
+    run.ack(BATCH, "3:0", "2:0")
+    assert run.news() == []
+    run.ack(BATCH, "1:0")
+    assert run.news() == ["$commit 1:0"]
+    run.ack(COMMIT, "1:0")
+    assert run.news() == ["$success 1:0", "$commit 2:0", "$batch 4:0"]
+    run.ack(COMMIT, "2:0")
+    assert run.news() == ["$success 2:0", "$commit 3:0", "$batch 5:0"]
+
+
+# -- failures -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_drops_the_batch_and_all_later_ones():
+    run = Driven(max_pending=3)
+    run.news()
+    run.fail(BATCH, "2:0")
+    assert [str(each) for each, _ in run.machine.under_way] == ["1:0"]
+    assert run.news() == []
+    run.at(100)
+    assert run.news() == ["$batch 2:1", "$batch 3:1"]
+    assert [emit.after for emit in run.emits[-2:]] == [attempt("1:0"), attempt("2:1")]
+
+
+def test_a_commit_that_fails_begins_its_batch_again():
+    run = Driven(max_pending=2)
+    run.ack(BATCH, "1:0", "2:0")
+    run.news()
+    run.fail(COMMIT, "1:0")
+    run.at(100)
+    assert run.news() == ["$batch 1:1", "$batch 2:1"]
+    run.ack(BATCH, "1:1")
+    run.ack(COMMIT, "1:1")
+    assert run.news() == ["$commit 1:1", "$success 1:1", "$batch 3:0"]
+
+
+@pytest.mark.parametrize("stream", [BATCH, COMMIT, SUCCESS])
+@pytest.mark.parametrize("late", ["2:0", "2:2", "1:0", "9:0"])
+def test_answers_of_another_attempt_change_nothing(stream, late):  # T1: in Storm a late fail of 2:0 ends 2:1
+    run = Driven(max_pending=2)
+    run.ack(BATCH, "1:0")
+    run.ack(COMMIT, "1:0")
+    run.fail(BATCH, "2:0")
+    run.at(1_000)
+    under_way, record = run.machine.under_way, run.machine.record
+    assert str(under_way[0][0]) == "2:1"
+    run.news()
+    run.fail(stream, late)
+    run.ack(stream, late)
+    assert (run.machine.under_way, run.machine.record, run.news()) == (under_way, record, [])
+    assert run.machine.stale == 2
+
+
+def test_a_second_ack_of_a_batch_does_not_complete_its_commit():
+    run = Driven()
+    run.ack(BATCH, "1:0", "1:0")
+    assert run.news() == ["$batch 1:0", "$commit 1:0"]
+    run.fail(BATCH, "1:0")
+    run.ack(COMMIT, "1:0")
+    assert run.news() == ["$success 1:0", "$batch 2:0"]
+
+
+def test_a_failed_batch_waits_longer_each_time():
+    run = Driven(retry=RetryPolicy(None, first_ms=100, cap_ms=300))
+    waits = []
+    for number in range(4):
+        run.fail(BATCH, f"1:{number}")
+        deadline = run.machine.next_deadline_ms()
+        assert deadline is not None
+        waits.append(deadline - run.now)
+        run.at(deadline - 1)
+        assert run.sent[-1] == f"$batch 1:{number}"
+        run.at(deadline)
+        assert run.sent[-1] == f"$batch 1:{number + 1}"
+    assert waits == [100, 200, 300, 300]
+
+
+def test_a_batch_that_an_earlier_one_took_with_it_has_not_failed_itself():
+    run = Driven(max_pending=2, retry=RetryPolicy(2, first_ms=0, cap_ms=0))
+    run.fail(BATCH, "1:0")
+    assert run.machine.record.tries == {1: Tries(1, 1), 2: Tries(1, 0)}
+
+
+def test_failures_count_from_when_all_before_is_done():
+    run = Driven(max_pending=2, retry=RetryPolicy(2, first_ms=10, cap_ms=50))
+    for number in range(5):
+        run.fail(BATCH, f"2:{number}")
+        run.at(run.now + 10)
+    assert (run.stop, run.machine.record.tries[2]) == (None, Tries(5))
+    run.ack(BATCH, "1:0")
+    run.ack(COMMIT, "1:0")
+    run.fail(BATCH, "2:5")
+    run.at(run.now + 10)
+    run.fail(BATCH, "2:6")
+    assert run.stop == Stop(attempt("2:6"), 2, False, "")
+
+
+# -- limits ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_failed_too_often_stops_the_topology_and_says_why():
+    run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0))
+    run.fail(BATCH, "1:0", "a timeout")
+    run.fail(BATCH, "1:1", "no such host\n")
+    assert run.stop == Stop(attempt("1:1"), 2, False, "no such host\\n")
+    assert "batch 1:1 failed 2 times, at last because of no such host" in str(run.stop)
+    run.at(10_000)
+    run.ack(BATCH, "1:1")
+    assert run.sent == ["$batch 1:0", "$batch 1:1"]
+    assert run.machine.next_deadline_ms() is None
+
+
+def test_a_start_after_a_stop_tries_once_more():
+    run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0))
+    run.fail(BATCH, "1:0")
+    run.fail(BATCH, "1:1")
+    again = Driven(run.saved, retry=RetryPolicy(2, first_ms=0, cap_ms=0))
+    assert again.sent == ["$batch 1:2"]
+    again.fail(BATCH, "1:2")
+    assert again.stop == Stop(attempt("1:2"), 3, False, "")
+
+
+def test_a_skipped_batch_is_sent_once_more_with_the_cause_and_is_then_a_batch_like_any():
+    run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
+    run.fail(BATCH, "1:0", "x")
+    run.fail(BATCH, "1:1", "y")
+    assert [(str(emit.attempt), emit.skip) for emit in run.emits] == [("1:0", None), ("1:1", None), ("1:2", "y")]
+    run.ack(BATCH, "1:2")
+    run.ack(COMMIT, "1:2")
+    assert run.sent[-3:] == ["$commit 1:2", "$success 1:2", "$batch 2:0"]
+    assert run.emits[-1].skip is None
+
+
+def test_the_decision_to_skip_outlives_the_process():
+    run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
+    run.fail(BATCH, "1:0")
+    run.fail(BATCH, "1:1", "y")
+    again = Driven(run.saved, retry=RetryPolicy(2, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
+    assert (str(again.emits[0].attempt), again.emits[0].skip) == ("1:3", "y")
+
+
+def test_a_skip_says_why_even_if_nobody_said():
+    run = Driven(retry=RetryPolicy(1, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
+    run.fail(BATCH, "1:0")
+    assert run.emits[-1].skip == "an unknown cause"
+
+
+def test_a_skip_that_fails_too_often_too_stops_the_topology():
+    run = Driven(retry=RetryPolicy(2, first_ms=0, cap_ms=0), on_failure=OnFailure.SKIP)
+    for number in range(3):
+        run.fail(BATCH, f"1:{number}")
+    assert run.stop is None
+    run.ack(BATCH, "1:3")
+    run.fail(COMMIT, "1:3")
+    assert run.stop == Stop(attempt("1:3"), 4, False, "")
+
+
+def test_a_batch_whose_commit_was_begun_is_never_skipped_not_even_after_a_restart():
+    options: dict[str, Any] = {"retry": RetryPolicy(2, first_ms=0, cap_ms=0), "on_failure": OnFailure.SKIP}
+    run = Driven(**options)
+    run.ack(BATCH, "1:0")
+    again = Driven(run.saved, **options)
+    again.fail(BATCH, "1:1")
+    again.fail(BATCH, "1:2")
+    assert again.stop == Stop(attempt("1:2"), 2, True, "")
+    assert "cannot be skipped" in str(again.stop)
+
+
+# -- restarts -------------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_every_attempt_is_greater_than_any_before():  # T2: Storm sends 3:0 again
+    run = Driven(max_pending=3)
+    run.ack(BATCH, "1:0")
+    run.ack(COMMIT, "1:0")
+    again = Driven(run.saved, max_pending=3)
+    assert again.sent == ["$batch 2:1", "$batch 3:1", "$batch 4:1"]
+
+
+def test_after_a_restart_with_fewer_batches_under_way_too():  # T2, with max pending not set
+    run = Driven(max_pending=3)
+    again = Driven(run.saved, max_pending=1)
+    again.ack(BATCH, "1:1")
+    again.ack(COMMIT, "1:1")
+    assert again.sent == ["$batch 1:1", "$commit 1:1", "$success 1:1", "$batch 2:1"]
+
+
+def test_what_is_done_is_not_done_again_after_a_restart():
+    run = Driven()
+    run.ack(BATCH, "1:0")
+    run.ack(COMMIT, "1:0")
+    assert run.saved == CoordinatorRecord(2, {2: Tries(0)})
+    assert Driven(run.saved).sent == ["$batch 2:1"]
+
+
+def test_an_entry_saves_once_and_before_it_sends():
+    machine = MasterBatchCoordinator(CoordinatorConfig(max_pending=2, interval_ms=0))
+    list(machine.tick(0))
+    list(machine.answered(1, [READY], 0))
+    list(machine.answered(2, [READY], 0))
+    for entry in (
+        lambda: machine.acked(BATCH, attempt("1:0"), 0),
+        lambda: machine.acked(BATCH, attempt("2:0"), 0),
+        lambda: machine.acked(COMMIT, attempt("1:0"), 0),
+    ):
+        effects: list[CoordinatorEffect] = list(entry())
+        kinds = [type(effect) for effect in effects]
+        assert kinds.count(SaveRecord) == (1 if EmitOnStream in kinds else 0)
+        assert SaveRecord not in kinds[1:]
+
+
+def test_a_driver_that_loses_effects_has_to_start_again_from_the_record():
+    machine = MasterBatchCoordinator(CoordinatorConfig(interval_ms=0))
+    list(machine.tick(0))
+    machine.answered(1, [READY], 0)
+    with pytest.raises(MachineSpentError):
+        machine.tick(1)
+
+
+# -- time -----------------------------------------------------------------------------------------------------------------
+
+
+def test_batches_are_an_interval_apart_also_with_room_for_more():
+    run = Driven(max_pending=3, interval_ms=500)
+    assert run.machine.next_deadline_ms() == 500
+    run.at(499)
+    assert run.news() == ["$batch 1:0"]
+    run.at(500)
+    assert run.news() == ["$batch 2:0"]
+    run.at(5_000)
+    assert run.news() == ["$batch 3:0"]
+    assert run.machine.next_deadline_ms() is None
+
+
+def test_a_clock_that_goes_back_stalls_nothing():
+    run = Driven(interval_ms=500)
+    run.at(600)
+    run.now = -3_600_000
+    run.ack(BATCH, "1:0")
+    run.ack(COMMIT, "1:0")
+    assert run.news() == ["$batch 1:0", "$commit 1:0", "$success 1:0", "$batch 2:0"]
+    run.fail(BATCH, "2:0")
+    assert run.machine.next_deadline_ms() == 1_100
+
+
+# -- readiness ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "any_of", "all_of"),
+    [
+        ([READY, READY], READY, READY),
+        ([READY, WAIT], READY, WAIT),
+        ([WAIT, WAIT], WAIT, WAIT),
+        ([READY, ENDED], READY, READY),
+        ([WAIT, ENDED], WAIT, WAIT),
+        ([ENDED, ENDED], ENDED, ENDED),
+    ],
+)
+def test_one_spout_that_is_ready_is_enough_or_all_have_to_be(answers, any_of, all_of):
+    assert (readiness_of(answers, ReadyWhen.ANY), readiness_of(answers, ReadyWhen.ALL)) == (any_of, all_of)
+    for when, wanted in ((ReadyWhen.ANY, any_of), (ReadyWhen.ALL, all_of)):
+        run = Driven(ready=answers, ready_when=when)
+        assert run.sent == (["$batch 1:0"] if wanted is READY else [])
+        assert run.machine.over == (wanted is ENDED)
+
+
+def test_spouts_that_are_not_ready_are_asked_again_after_a_while():
+    run = Driven(ready=[WAIT], poll_ms=50)
+    assert (run.asked, run.machine.next_deadline_ms()) == ([1], 50)
+    run.ready = [READY]
+    run.at(49)
+    assert run.sent == []
+    run.at(50)
+    assert run.sent == ["$batch 1:0"]
+
+
+def test_a_batch_that_was_sent_before_is_sent_again_without_asking():
+    run = Driven(max_pending=2)
+    run.ready = [WAIT]
+    run.fail(BATCH, "1:0")
+    run.at(100)
+    assert run.sent[-2:] == ["$batch 1:1", "$batch 2:1"]
+    assert run.asked == [1, 2]
+
+
+def test_an_answer_to_an_earlier_question_changes_nothing():
+    machine = MasterBatchCoordinator(CoordinatorConfig(max_pending=2, interval_ms=0))
+    list(machine.tick(0))
+    list(machine.answered(1, [READY], 0))
+    list(machine.failed(BATCH, attempt("1:0"), 0))
+    assert list(machine.answered(2, [READY], 0)) == []
+    assert machine.stale == 1
+    machine.check()
+
+
+def test_after_the_end_what_is_under_way_is_finished_and_the_coordinator_is_over():
+    run = Driven(max_pending=2)
+    run.ready = [ENDED]
+    run.ack(BATCH, "1:0", "2:0")
+    run.ack(COMMIT, "1:0")
+    assert run.asked == [1, 2, 3]
+    assert not run.machine.over
+    run.fail(COMMIT, "2:0")
+    run.at(100)
+    run.ack(BATCH, "2:1")
+    run.ack(COMMIT, "2:1")
+    assert run.machine.over
+    assert run.machine.next_deadline_ms() is None
+    assert run.sent[-3:] == ["$batch 2:1", "$commit 2:1", "$success 2:1"]
+
+
+# -- activate and deactivate ----------------------------------------------------------------------------------------------
+
+
+def test_a_deactivated_coordinator_begins_nothing_and_commits_what_is_under_way():
+    run = Driven(max_pending=2)
+    run.do(run.machine.deactivate(0))
+    run.ack(BATCH, "1:0")
+    run.ack(COMMIT, "1:0")
+    run.fail(BATCH, "2:0")
+    run.at(10_000)
+    assert run.sent == ["$batch 1:0", "$batch 2:0", "$commit 1:0", "$success 1:0"]
+    assert run.machine.next_deadline_ms() is None
+    run.do(run.machine.activate(10_000))
+    assert run.sent[-2:] == ["$batch 2:1", "$batch 3:0"]
+
+
+# -- the record -----------------------------------------------------------------------------------------------------------
+
+
+def test_success_leaves_nothing_of_what_came_before():
+    run = Driven(max_pending=3)
+    for txid in range(1, 50):
+        run.ack(BATCH, f"{txid}:0")
+        run.ack(COMMIT, f"{txid}:0")
+        assert run.saved is not None
+        assert sorted(run.saved.tries) == [txid + 1, txid + 2, txid + 3]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        [],
+        "x",
+        b"\x80\x05",
+        {"format": 2, "current": 1, "tries": []},
+        {"format": 1, "current": 0, "tries": []},
+        {"format": 1, "current": "1", "tries": []},
+        {"format": 1, "current": True, "tries": []},
+        {"format": 1, "tries": []},
+        {"format": 1, "current": 1},
+        {"format": 1, "current": 1, "tries": {"1": 0}},
+        {"format": 1, "current": 1, "tries": [[1, 0]]},
+        {"format": 1, "current": 1, "tries": [[1, -1, 0, False, ""]]},
+        {"format": 1, "current": 1, "tries": [[1, 0, 0, 0, ""]]},
+        {"format": 1, "current": 1, "tries": [[1, 0, 0, False, None]]},
+        {"format": 1, "current": 2, "tries": [[1, 0, 0, False, ""]]},
+        {"format": 1, "current": 1, "tries": [[1, 0, 0, False, ""], [3, 0, 0, False, ""]]},
+    ],
+)
+def test_a_record_that_is_no_record_is_an_error_and_never_a_start_from_one(data):
+    with pytest.raises(CorruptStateError, match=r"nothing was reset|use the version that wrote it"):
+        CoordinatorRecord.of(data)
+
+
+def test_a_record_is_plain_data_and_comes_back():
+    record = CoordinatorRecord(7, {7: Tries(3, 2, True, "x"), 8: Tries(1)})
+    assert CoordinatorRecord.of(record.plain()) == record
+    assert CoordinatorRecord.of(None) == CoordinatorRecord(1, {})
+
+
+# -- the table and the config ---------------------------------------------------------------------------------------------
+
+
+def test_every_status_that_waits_for_an_answer_has_a_row_for_each():
+    for status, cause in product(ANSWERS, (BatchCause.ACKED, BatchCause.FAILED)):
+        assert (status, cause) in TRANSITIONS
+
+
+def test_each_stream_is_sent_by_one_row_of_the_table():
+    sends = [row.sends for row in TRANSITIONS.values() if row.sends]
+    assert sorted(sends, key=lambda stream: stream.value) == sorted(CoordinatorStream, key=lambda stream: stream.value)
+
+
+def test_what_can_be_dropped_goes_back_to_where_it_waits():
+    for (status, cause), row in TRANSITIONS.items():
+        assert (cause in (BatchCause.FAILED, BatchCause.EARLIER_FAILED)) == (row.then is Status.WAITING)
+        assert status is not Status.DONE
+
+
+def test_the_drawing_in_the_docs_is_that_of_the_table():
+    page = (Path(__file__).parents[2] / "docs" / "trident.md").read_text(encoding="utf-8")
+    assert f"```mermaid\n{mermaid()}\n```" in page
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ({"max_pending": 0}, r"topology\.max\.spout\.pending"),
+        ({"max_pending": True}, "max_pending"),
+        ({"interval_ms": -1}, r"topology\.trident\.batch\.emit\.interval\.millis"),
+        ({"poll_ms": 0}, "poll_ms"),
+        ({"interval_ms": 0.5}, "interval_ms"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused(option, named):
+    with pytest.raises(ConfigError, match=named):
+        CoordinatorConfig(**option)
+
+
+def test_a_question_is_asked_once_until_it_is_answered():
+    machine = MasterBatchCoordinator(CoordinatorConfig(interval_ms=0))
+    assert list(machine.tick(0)) == [AskReady(1)]
+    assert list(machine.tick(1_000)) == []
+    assert machine.next_deadline_ms() is None

@@ -1,0 +1,619 @@
+"""What the map states do, batch by batch: the three kinds, their caches, what they refuse, and what a batch costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from tests.stores.state_world import Add, Faulty
+from tests.stores.store_contract import PLACE, commit, fence
+from windowing.codec import decode_value, encode_value
+from windowing.errors import (
+    BatchChangedError,
+    BoltError,
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    StateConflictError,
+    StateError,
+)
+from windowing.schema.types import Schema
+from windowing.stores import MemoryStore, map_state, snapshot_state
+from windowing.trident.fence import RULES, BackingMap, Claim, Fence, PartitionId, Reading, StateRow, Verdict, judge
+from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.maps import CachedBatchReadsMap, CachedMap, OpaqueMap, map_of
+from windowing.trident.processors import ProcessorContext
+from windowing.trident.state_operations import PersistProcessor
+from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater, ReplaceUpdater, TypedJson
+
+TRANSACTIONAL, OPAQUE, PLAIN = StateType.TRANSACTIONAL, StateType.OPAQUE, StateType.NON_TRANSACTIONAL
+FENCED = [TRANSACTIONAL, OPAQUE]
+each_fenced = pytest.mark.parametrize("kind", FENCED, ids=lambda kind: kind.value)
+each_kind = pytest.mark.parametrize("kind", [PLAIN, *FENCED], ids=lambda kind: kind.value)
+
+
+def state_of(kind: StateType = OPAQUE, backing: BackingMap | None = None) -> Any:
+    return map_of(kind, backing or MemoryStore().open(PLACE))
+
+
+# -- the three kinds ---------------------------------------------------------------------------------------------------
+
+
+def test_a_non_transactional_map_counts_a_batch_each_time_it_comes() -> None:
+    state = state_of(PLAIN)
+    assert [commit(state, 1, attempt, {"a": Add(5)}) for attempt in (0, 0, 1)] == [[5], [10], [15]]
+
+
+def test_a_transactional_map_counts_a_batch_once_and_answers_as_it_did() -> None:
+    state = state_of(TRANSACTIONAL)
+    commit(state, 1, 0, {"a": Add(5)})
+    assert [commit(state, 2, attempt, {"a": Add(1), "b": Add(2)}) for attempt in (0, 0, 1, 7)] == [[6, 2]] * 4
+    assert commit(state, 3, 0, {"a": Add(1)}) == [7]
+
+
+def test_an_opaque_map_counts_what_the_last_attempt_had() -> None:
+    state = state_of(OPAQUE)
+    commit(state, 1, 0, {"a": Add(5)})
+    assert commit(state, 2, 0, {"a": Add(1), "b": Add(2)}) == [6, 2]
+    assert commit(state, 2, 1, {"a": Add(10)}) == [15]
+    assert commit(state, 2, 1, {"a": Add(10)}) == [15], "a twin of the attempt changes nothing"
+    assert dict(state.items()) == {"a": 15}
+
+
+def test_the_article_s_opaque_example() -> None:
+    """Value 4 with 1 before it, of txid 2: txid 3 adds 2; or txid 2 comes again and adds 2 to 1."""
+    for txid, attempt, wanted in ((3, 0, StateRow(3, b"6", b"4")), (2, 1, StateRow(2, b"3", b"1"))):
+        backing = MemoryStore().open(PLACE)
+        backing.multi_put({b'"k"': StateRow(2, b"4", b"1")}, Claim(None, fence(2)))
+        commit(OpaqueMap(backing), txid, attempt, {"k": Add(2)})
+        assert dict(backing.items()) == {b'"k"': wanted}
+
+
+@each_kind
+def test_all_updates_of_a_key_in_one_call_are_applied(kind: StateType) -> None:
+    """Storm loses one: two updates of +5 give 5."""
+    state = state_of(kind)
+    state.begin_commit(TransactionAttempt(1, 0))
+    assert state.multi_update([("a",), ["a"], ("b",), ("a",)], [Add(5), Add(5), Add(1), Add(1)]) == [5, 10, 1, 11]
+    state.commit(TransactionAttempt(1, 0))
+    assert state.multi_get([["a"], ("b",), ("c",)]) == [11, 1, None]
+
+
+@each_kind
+def test_all_updates_of_a_key_in_one_commit_are_applied(kind: StateType) -> None:
+    state = state_of(kind)
+    state.begin_commit(TransactionAttempt(1, 0))
+    state.multi_update(["a"], [Add(5)])
+    assert state.multi_get(["a"]) == [5], "a batch sees what it did"
+    state.multi_update(["a"], [Add(5)])
+    state.commit(TransactionAttempt(1, 0))
+    assert state.multi_get(["a"]) == [10]
+
+
+@each_kind
+def test_put_replaces_and_remove_takes_out(kind: StateType) -> None:
+    state = state_of(kind)
+    for txid, (method, arguments) in enumerate(
+        [("multi_put", (["a", "b"], [1, 2])), ("multi_put", (["a"], [7])), ("multi_remove", (["b", "never"],))], start=1
+    ):
+        state.begin_commit(TransactionAttempt(txid, 0))
+        getattr(state, method)(*arguments)
+        state.commit(TransactionAttempt(txid, 0))
+    assert dict(state.items()) == {"a": 7}
+    assert state.multi_get(["b"]) == [None]
+
+
+def test_what_was_removed_comes_back_when_the_attempt_is_undone() -> None:
+    state = state_of()
+    commit(state, 1, 0, {"a": Add(5)})
+    commit(state, 2, 0, {"a": ReplaceUpdater(None)})
+    assert dict(state.items()) == {}
+    commit(state, 2, 1, {})
+    assert dict(state.items()) == {"a": 5}
+
+
+@each_fenced
+def test_nothing_is_stored_before_the_commit(kind: StateType) -> None:
+    backing = MemoryStore().open(PLACE)
+    state = state_of(kind, backing)
+    state.begin_commit(TransactionAttempt(1, 0))
+    state.multi_update(["a"], [Add(5)])
+    assert list(backing.items()) == []
+    state.begin_commit(TransactionAttempt(1, 1))
+    state.commit(TransactionAttempt(1, 1))
+    assert list(backing.items()) == [], "what was begun and not committed is forgotten"
+
+
+@each_kind
+def test_a_call_of_which_one_updater_fails_does_nothing(kind: StateType) -> None:
+    class Fails:
+        def update(self, stored: Any) -> Any:
+            raise ValueError("no")
+
+    state = state_of(kind)
+    commit(state, 1, 0, {"a": Add(1)})
+    state.begin_commit(TransactionAttempt(2, 0))
+    with pytest.raises(ValueError, match="no"):
+        state.multi_update(["a", "b", "c"], [Add(1), Fails(), Add(1)])
+    state.multi_update(["d"], [Add(1)])
+    state.commit(TransactionAttempt(2, 0))
+    assert dict(state.items()) == {"a": 1, "d": 1}
+
+
+def test_equal_numbers_of_different_types_are_different_keys() -> None:
+    state = state_of()
+    state.begin_commit(TransactionAttempt(1, 0))
+    state.multi_update([1, 1.0, True, (1,)], [Add(1), Add(2), Add(3), Add(4)])
+    state.commit(TransactionAttempt(1, 0))
+    assert state.multi_get([1, 1.0, True, [1]]) == [1, 2, 3, 4]
+
+
+@each_kind
+def test_combiner_and_reducer_updates_of_one_state(kind: StateType) -> None:
+    class Count:
+        def init(self, tuple: Any = None) -> int:
+            return 0 if tuple is None else 1
+
+        def combine(self, a: int, b: int) -> int:
+            return a + b
+
+        def zero(self) -> int:
+            return 0
+
+        def reduce(self, current: int, tuple: Any) -> int:
+            return current + 1
+
+    state = state_of(kind)
+    commit(state, 1, 0, {"a": CombinerValueUpdater(Count(), 3), "b": ReducerValueUpdater(Count(), "xy")})
+    assert commit(state, 2, 0, {"a": ReducerValueUpdater(Count(), "xy"), "b": CombinerValueUpdater(Count(), 3)}) == [
+        5,
+        5,
+    ]
+
+
+@each_kind
+def test_a_snapshot_state_is_one_value(kind: StateType) -> None:
+    state = snapshot_state(MemoryStore(), "total", kind).make_state(0, 1)
+    assert state.get() is None
+    for txid in (1, 2):
+        state.begin_commit(TransactionAttempt(txid, 0))
+        assert state.update(Add(5)) == 5 * txid
+        state.commit(TransactionAttempt(txid, 0))
+    assert state.get() == 10
+    if kind is not PLAIN:
+        assert (state.get(as_of=2), state.get(as_of=1)) == (10, 5)
+    state.begin_commit(TransactionAttempt(3, 0))
+    state.set(1)
+    state.commit(TransactionAttempt(3, 0))
+    assert state.get() == 1
+    state.close()
+
+
+# -- reading as of a txid ----------------------------------------------------------------------------------------------
+
+
+@each_fenced
+def test_a_query_sees_the_last_committed_txid_while_the_next_is_being_committed(kind: StateType) -> None:
+    state = state_of(kind)
+    commit(state, 1, 0, {"a": Add(1)})
+    commit(state, 2, 0, {"a": Add(10), "b": Add(10)})
+    assert state.multi_get(["a", "b"], as_of=2) == state.multi_get(["a", "b"]) == [11, 10]
+    assert state.multi_get(["a", "b"], as_of=1) == [1, None]
+
+
+@each_fenced
+def test_a_value_of_long_ago_is_not_made_up(kind: StateType) -> None:
+    state = state_of(kind)
+    commit(state, 1, 0, {"a": Add(1)})
+    commit(state, 3, 0, {"a": Add(10)})
+    with pytest.raises(StateConflictError, match="as of txid 1, but it was written by 3; ask as of 2 or later"):
+        state.multi_get(["a"], as_of=1)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_a_transactional_batch_with_another_key_than_before_is_refused() -> None:
+    state = state_of(TRANSACTIONAL)
+    commit(state, 1, 0, {"old": Add(1)})
+    commit(state, 2, 0, {"a": Add(1), "none": ReplaceUpdater(None)})
+    assert commit(state, 2, 1, {"a": Add(1), "none": ReplaceUpdater(None)}) == [1, None]
+    for key in ("old", "new"):
+        with pytest.raises(BatchChangedError, match=r"batch 2 updates .* which it did not when it was committed there"):
+            commit(state, 2, 2, {"a": Add(1), key: Add(1)})
+    assert dict(state.items()) == {"old": 1, "a": 1}
+
+
+@each_fenced
+def test_who_was_refused_stays_refused(kind: StateType) -> None:
+    state, late = (state_of(kind, backing) for backing in [MemoryStore().open(PLACE)] for _ in range(2))
+    commit(state, 2, 0, {"a": Add(1)})
+    late.begin_commit(TransactionAttempt(1, 0))
+    for entry in (lambda: late.multi_update(["a"], [Add(1)]), lambda: late.multi_get(["b"])):
+        with pytest.raises(StateError, match="came to the state counts/0 after 2:0"):
+            entry()
+    with pytest.raises(StateError, match="begin above txid 2"):
+        late.commit(TransactionAttempt(1, 0))
+
+
+@each_fenced
+def test_a_state_is_used_between_begin_and_commit_of_one_attempt(kind: StateType) -> None:
+    state = state_of(kind)
+    with pytest.raises(StateError, match="outside of a commit; call begin_commit first"):
+        state.multi_update(["a"], [Add(1)])
+    with pytest.raises(StateError, match="outside of a commit"):
+        state.commit(TransactionAttempt(1, 0))
+    state.begin_commit(TransactionAttempt(1, 0))
+    with pytest.raises(StateError, match=r"began to commit 1:0, then was told to commit .*attempt=1"):
+        state.commit(TransactionAttempt(1, 1))
+    with pytest.raises(StateError, match="2 keys and 1 updates"):
+        state.multi_update(["a", "b"], [Add(1)])
+    for attempt in ((0, 0), (1, -1), (1,), ("request", "f"), (1.0, 0), None, 1):
+        with pytest.raises(StateError, match="txids begin at 1, attempts at 0"):
+            state.begin_commit(attempt)
+
+
+@each_fenced
+def test_a_query_does_not_see_a_batch_that_failed_before_its_commit(kind: StateType) -> None:
+    state = state_of(kind)
+    commit(state, 1, 0, {"a": Add(1)})
+    state.begin_commit(TransactionAttempt(2, 0))
+    state.multi_update(["a"], [Add(10)])
+    assert (state.multi_get(["a"]), state.multi_get(["a"], as_of=1)) == ([11], [1])
+    state.rollback()
+    assert state.multi_get(["a"]) == [1]
+    assert commit(state, 2, 1, {"a": Add(10)}) == [11]
+
+
+def test_an_updater_that_fails_leaves_nothing_behind_for_queries() -> None:
+    class Fails:
+        def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
+            state.multi_update(["a"], [Add(10)])
+            raise ValueError("in the updater")
+
+    state = state_of(OPAQUE)
+    commit(state, 1, 0, {"a": Add(1)})
+    persist = PersistProcessor("persist", "counts", tuple, Schema((), ()), Fails())
+    persist.prepare(None)
+    persist.state = state
+    slot = persist.start_batch(ProcessorContext(TransactionAttempt(2, 0), None))
+    with pytest.raises(BoltError, match="in the updater"):
+        persist.finish_batch(slot)
+    assert state.multi_get(["a"]) == [1]
+
+
+def test_a_value_that_is_no_plain_data_is_refused_before_anything_is_stored() -> None:
+    backing = MemoryStore().open(PLACE)
+    state = state_of(OPAQUE, backing)
+    with pytest.raises(TypeError, match="a value of type function cannot be stored"):
+        commit(state, 1, 0, {"a": Add(1), "b": ReplaceUpdater(lambda: 0)})
+    assert list(backing.items()) == []
+
+
+def test_rows_newer_than_their_fence_are_damage() -> None:
+    backing = MemoryStore().open(PLACE)
+    backing.multi_put({b'"a"': StateRow(7, b"1")})
+    for use in (
+        lambda: state_of(OPAQUE, backing).multi_get(["a"]),
+        lambda: commit(state_of(OPAQUE, backing), 9, 0, {"a": Add(1)}),
+    ):
+        with pytest.raises(CorruptStateError, match="is of txid 7, but its fence is at 0"):
+            use()
+
+
+def test_names_and_numbers_are_checked_when_a_state_is_declared() -> None:
+    for name in ("", "a b", "a;b", "a_fences", "x" * 51, "../x", 'a"b', "1a", None):
+        with pytest.raises(ConfigError, match="a state's name must"):
+            map_state(MemoryStore(), name)  # type: ignore[arg-type]
+    for partition, partitions in ((-1, 2), (2, 2), (0, 0)):
+        with pytest.raises(ConfigError, match="has no partition"):
+            map_state(MemoryStore(), "a").make_state(partition, partitions)
+    with pytest.raises(ConfigError, match="must be a StateType, got 'opaque'"):
+        map_state(MemoryStore(), "a", "opaque")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="to cache -1 rows"):
+        map_state(MemoryStore(), "a", cache=-1)
+
+
+# -- codecs ------------------------------------------------------------------------------------------------------------
+
+
+def test_registered_types_are_stored_wherever_they_are_in_a_value() -> None:
+    codec = TypedJson().register(
+        "fraction", Fraction, lambda f: (f.numerator, f.denominator), lambda two: Fraction(*two)
+    )
+    store = MemoryStore()
+    state: Any = map_state(store, "shares", codec=codec).make_state(0, 1)
+    value = {"a": [Fraction(1, 3)], "b": (Fraction(2, 3), 1)}
+    commit(state, 1, 0, {(Fraction(1, 2),): ReplaceUpdater(value)})
+    assert dict(state.items()) == {(Fraction(1, 2),): value}
+    with pytest.raises(CorruptStateError, match="is of the type 'fraction', which is not registered here"):
+        dict(map_state(store, "shares").make_state(0, 1).items())
+
+
+def test_a_type_is_registered_once() -> None:
+    codec = TypedJson().register("fraction", Fraction, str, Fraction)
+    for name, kind in (("fraction", complex), ("other", Fraction)):
+        with pytest.raises(ConfigError, match="is registered already"):
+            codec.register(name, kind, str, kind)
+
+
+def test_another_codec_is_refused_by_its_name() -> None:
+    class Text:
+        name = "text"
+
+        def encode(self, value: Any) -> bytes:
+            return str(value).encode()
+
+        def decode(self, blob: bytes, what: str) -> Any:
+            return blob.decode()
+
+    store = MemoryStore()
+    state: Any = map_state(store, "words", codec=Text()).make_state(0, 1)
+    commit(state, 1, 0, {"a": ReplaceUpdater("b")})
+    assert dict(state.items()) == {"a": "b"}
+    with pytest.raises(DefinitionChangedError, match="the codec of the state words/0 is 'text', now it is 'json'"):
+        map_state(store, "words").make_state(0, 1).multi_get(["a"])
+
+
+# -- the fence ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_verdict_but_superseded_has_a_rule_for_both_kinds() -> None:
+    assert set(RULES) == {
+        (verdict, kind) for verdict in Verdict if verdict is not Verdict.SUPERSEDED for kind in FENCED
+    }
+
+
+def test_exactly_one_verdict_for_every_pair_of_attempts() -> None:
+    attempts = [TransactionAttempt(txid, attempt) for txid in (1, 2, 3) for attempt in (0, 1)]
+    for mine in attempts:
+        assert judge(None, mine) is Verdict.NEW
+        for found in attempts:
+            wanted = Verdict.DONE if found == mine else Verdict.SUPERSEDED if found > mine else Verdict.RETRY
+            assert judge(found, mine) is (Verdict.NEW if found.txid < mine.txid else wanted)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 4, 17, 18, -1])
+def test_a_cut_fence_is_damage_and_names_the_state(cut: int) -> None:
+    with pytest.raises(CorruptStateError, match="the fence of the state counts/0"):
+        Fence.of(fence(1).record()[:cut], PLACE)
+
+
+def test_every_flipped_bit_of_a_fence_is_seen() -> None:
+    record = fence(12, 3).record()
+    assert Fence.of(record, PLACE) == fence(12, 3)
+    for position in range(len(record)):
+        for bit in range(8):
+            flipped = bytearray(record)
+            flipped[position] ^= 1 << bit
+            with pytest.raises(CorruptStateError, match="the fence of the state counts/0"):
+                Fence.of(bytes(flipped), PLACE)
+
+
+def test_a_fence_of_a_newer_format_says_so() -> None:
+    record = bytearray(fence(1).record())
+    record[5] = 2
+    with pytest.raises(
+        CorruptStateError, match=r"counts/0 has format 2, this library reads 1; use the version that wrote it"
+    ):
+        Fence.of(bytes(record), PLACE)
+
+
+def test_a_fence_of_another_partition_is_damage() -> None:
+    with pytest.raises(CorruptStateError, match="is that of counts/1: rows or files were mixed up"):
+        Fence.of(fence(1, place=PartitionId("counts", 1, 2)).record(), PLACE)
+
+
+# -- caches and what a batch costs -------------------------------------------------------------------------------------
+
+
+@each_fenced
+@pytest.mark.parametrize("keys", [0, 1, 100])
+def test_a_batch_is_one_read_and_one_write_whatever_its_size(kind: StateType, keys: int) -> None:
+    backing = Faulty(MemoryStore().open(PLACE))
+    state = state_of(kind, backing)
+    for txid in (1, 2):
+        commit(state, txid, 0, {n: Add(1) for n in range(keys)})
+        assert (backing.gets, backing.puts) == (txid, txid)
+
+
+def test_a_batch_reads_a_key_once() -> None:
+    backing = Faulty(MemoryStore().open(PLACE))
+    rows = CachedBatchReadsMap(backing)
+    for _ in range(2):
+        rows.read([b"a", b"b", b"a"])
+        rows.read([b"b"])
+    assert backing.gets == 1
+
+
+def test_a_batch_that_reads_two_moments_is_to_be_tried_again() -> None:
+    backing = MemoryStore().open(PLACE)
+    rows = CachedBatchReadsMap(backing)
+    rows.read([b"a"])
+    backing.multi_put({}, Claim(None, fence(1)))
+    with pytest.raises(StateConflictError, match="was written to by somebody else while a batch read it"):
+        rows.read([b"b"])
+
+
+def test_a_cache_reads_a_row_once_and_forgets_the_least_recently_used() -> None:
+    backing = Faulty(MemoryStore().open(PLACE))
+    cache = CachedMap(backing, size=2)
+    for keys, gets in (([b"a", b"b"], 1), ([b"b", b"a"], 1), ([b"c"], 2), ([b"a"], 2), ([b"b"], 3)):
+        cache.multi_get(keys)
+        cache.check()
+        assert backing.gets == gets
+
+
+def test_a_cached_batch_is_one_write() -> None:
+    backing = Faulty(MemoryStore().open(PLACE))
+    state = state_of(OPAQUE, CachedMap(backing))
+    for txid in (1, 2, 3):
+        commit(state, txid, 0, {"a": Add(1)})
+    assert (backing.gets, backing.puts) == (1, 3)
+
+
+class PutFails:
+    """A backing map whose next put fails."""
+
+    def __init__(self, backing: BackingMap) -> None:
+        self.backing, self.place, self.fails = backing, backing.place, False
+        self.multi_get, self.items, self.close = backing.multi_get, backing.items, backing.close
+
+    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
+        if self.fails:
+            self.fails = False
+            raise OSError("disk full")
+        return self.backing.multi_put(rows, claim)
+
+
+@each_kind
+def test_an_update_whose_put_failed_is_not_taken_for_written_by_the_cache(kind: StateType) -> None:
+    """Storm caches first: its retry finds the update applied, and it never reaches the store."""
+    backing = PutFails(MemoryStore().open(PLACE))
+    state = state_of(kind, CachedMap(backing))
+    commit(state, 1, 0, {"a": Add(1)})
+    backing.fails = True
+    with pytest.raises(OSError, match="disk full"):
+        commit(state, 2, 0, {"a": Add(10)})
+    assert commit(state, 2, 0, {"a": Add(10)}) == [11]
+    assert dict(state_of(kind, backing).items()) == {"a": 11}
+
+
+def test_a_cache_behind_another_writer_is_found_out_when_it_claims() -> None:
+    store = MemoryStore()
+    cached, other = state_of(OPAQUE, CachedMap(store.open(PLACE))), state_of(OPAQUE, store.open(PLACE))
+    commit(cached, 1, 0, {"a": Add(1)})
+    commit(other, 2, 0, {"a": Add(10)})
+    with pytest.raises(StateConflictError, match="went from 1:0 to 2:0 while 3:0 was being committed"):
+        commit(cached, 3, 0, {"a": Add(100)})
+    assert commit(cached, 3, 1, {"a": Add(100)}) == [111]
+
+
+@each_kind
+def test_a_query_sees_what_another_process_wrote_past_a_cache(kind: StateType) -> None:
+    store = MemoryStore()
+    cached, other = state_of(kind, CachedMap(store.open(PLACE))), state_of(kind, store.open(PLACE))
+    commit(cached, 1, 0, {"a": Add(1)})
+    commit(other, 2, 0, {"a": Add(10)})
+    assert cached.multi_get(["a"]) == cached.multi_get(["a"], as_of=2) == [11]
+
+
+def test_a_cache_has_room() -> None:
+    with pytest.raises(ConfigError, match="a cache needs room for at least 1 row"):
+        CachedMap(MemoryStore().open(PLACE), 0)
+
+
+def test_a_reading_keeps_the_order_of_the_keys_through_a_cache() -> None:
+    backing = MemoryStore().open(PLACE)
+    rows: dict[bytes, StateRow | None] = {bytes([n]): StateRow(1, bytes([n])) for n in range(10)}
+    backing.multi_put(rows, Claim(None, fence(1)))
+    cache = CachedMap(backing, 4)
+    orders: list[Sequence[int]] = [(1, 2), (2, 5, 1, 7), (9, 1, 8, 2, 7), tuple(range(10))]
+    for order in orders:
+        keys = [bytes([n]) for n in order]
+        assert cache.multi_get(keys) == Reading(fence(1), [rows[key] for key in keys])
+
+
+@pytest.mark.parametrize(
+    "value", [0, 7, -7, 10**18 - 1, 10**18, -(10**18), 10**17, 2**64, True, "7", 7.0, b"7"], ids=repr
+)
+def test_numbers_written_the_short_way_are_those_of_the_long_one(value: Any) -> None:
+    blob = TypedJson().encode(value)
+    assert blob == encode_value(value)
+    for read in (TypedJson().decode(blob, "a value"), decode_value(blob, "a value")):
+        assert (read, type(read)) == (value, type(value))
+
+
+@pytest.mark.parametrize("blob", [b"\xb2", b"", b"7x"], ids=repr)
+def test_what_only_looks_like_a_number_is_no_number(blob: bytes) -> None:
+    with pytest.raises(CorruptStateError, match="a value cannot be read"):
+        TypedJson().decode(blob, "a value")
+
+
+@pytest.mark.parametrize(
+    ("kind", "again"),
+    [(StateType.OPAQUE, (2, 0)), (StateType.TRANSACTIONAL, (2, 0)), (StateType.TRANSACTIONAL, (2, 1))],
+    ids=str,
+)
+def test_a_batch_that_is_in_the_store_already_sees_what_it_saw(kind: StateType, again: tuple[int, int]) -> None:
+    def add(state: Any, attempt: TransactionAttempt) -> list[Any]:
+        """Read, add ten, put; return what was seen before and after."""
+        state.begin_commit(attempt)
+        (before,) = state.multi_get(["key"])
+        state.multi_put(["key"], [(before or 0) + 10])
+        (after,) = state.multi_get(["key"])
+        state.commit(attempt)
+        return [before, after]
+
+    state = map_state(MemoryStore(), "sums", kind).make_state(0, 1)
+    assert add(state, TransactionAttempt(1, 0)) == [None, 10]
+    assert add(state, TransactionAttempt(2, 0)) == [10, 20]
+    assert add(state, TransactionAttempt(*again)) == [10, 20]
+    assert state.multi_get(["key"]) == [20]
+
+
+# -- where Storm's maps do something else: docs/trident_state.md has the table -------------------------------------------
+
+
+def twice(kind: StateType, one: Any, two: Any) -> tuple[Any, Any, Any]:
+    """Commit `a` = 5, then a batch that calls `one`, and the batch again that calls `two`; return what both gave, and the value."""
+    state = state_of(kind)
+    commit(state, 1, 0, {"a": Add(5)})
+    found = []
+    for attempt, call in enumerate((one, two)):
+        state.begin_commit(TransactionAttempt(2, attempt))
+        found.append(call(state))
+        state.commit(TransactionAttempt(2, attempt))
+    return found[0], found[1], state.multi_get(["a"])[0]
+
+
+@each_kind
+def test_a_commit_without_a_txid_is_for_states_that_look_at_none(kind: StateType) -> None:
+    state = state_of(kind)
+    if kind is PLAIN:
+        state.begin_commit(None)
+        assert state.multi_update(["a"], [Add(5)]) == [5]
+        return
+    with pytest.raises(StateError, match=r"wanted a TransactionAttempt.* need a non-transactional state"):
+        state.begin_commit(None)
+
+
+def test_a_read_in_a_replay_sees_what_the_batch_saw_and_with_its_txid_what_it_wrote() -> None:
+    def add(state: Any) -> Any:
+        return state.multi_get(["a"]), state.multi_update(["a"], [Add(1)]), state.multi_get(["a"])
+
+    assert twice(TRANSACTIONAL, add, add) == (([5], [6], [6]), ([5], [6], [6]), 6)
+    assert twice(TRANSACTIONAL, add, lambda state: state.multi_get(["a"], as_of=2)) == (([5], [6], [6]), [6], 6)
+
+
+@pytest.mark.parametrize(("kind", "value"), [(TRANSACTIONAL, 7), (OPAQUE, 99), (PLAIN, 99)], ids=str)
+def test_a_put_in_a_replay_counts_where_the_updates_of_a_replay_count(kind: StateType, value: int) -> None:
+    def put(number: int) -> Any:
+        return lambda state: (state.multi_put(["a"], [number]), state.multi_get(["a"]))[1]
+
+    assert twice(kind, put(7), put(99)) == ([7], [value], value)
+
+
+def test_a_transactional_replay_answers_every_update_of_a_key_with_the_value_it_had_in_the_end() -> None:
+    def add(state: Any) -> Any:
+        return state.multi_update(["a", "a"], [Add(1), Add(2)]), state.multi_update(["a"], [Add(4)])
+
+    assert twice(TRANSACTIONAL, add, add) == (([6, 8], [12]), ([12, 12], [12]), 12)
+    assert twice(OPAQUE, add, add) == (([6, 8], [12]), ([6, 8], [12]), 12)
+
+
+@each_fenced
+def test_a_commit_that_was_cut_short_between_two_updates_left_nothing_and_all_are_applied_again(
+    kind: StateType,
+) -> None:
+    state = state_of(kind)
+    state.begin_commit(TransactionAttempt(1, 0))
+    assert state.multi_update(["a"], [Add(1)]) == [1]
+    state.begin_commit(TransactionAttempt(1, 1))  # the task died here, and the batch comes again
+    assert state.multi_update(["a"], [Add(1)]) == [1]
+    assert state.multi_update(["a"], [Add(2)]) == [3]
+    state.commit(TransactionAttempt(1, 1))
+    assert state.multi_get(["a"]) == [3]

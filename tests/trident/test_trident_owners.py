@@ -1,0 +1,460 @@
+"""A state has one writer, and what its store holds is what the records say: nothing is merged, and nothing is begun anew."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stores.state_world import Add
+from windowing.acking.pending import RetryPolicy
+from windowing.errors import (
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    FailedException,
+    StateConflictError,
+    SupersededError,
+)
+from windowing.local import TridentCluster, VirtualClock, run_trident
+from windowing.stores import MemoryStore, SqliteStore, map_state, snapshot_state
+from windowing.stores.sqlite import SqliteRecordStore
+from windowing.trident import Count, Sum, TridentRun, TridentTopology
+from windowing.trident.coordinator import CoordinatorConfig, OnFailure
+from windowing.trident.fence import LEDGER, AttemptLedger, Claim, Fence, Life, Owner, PartitionId, Progress
+from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
+from windowing.trident.spouts import FixedBatchSpout
+from windowing.trident.state_operations import StateSpec
+from windowing.trident.transactional_state import MemoryRecordStore
+
+ROWS = [("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5), ("a", 6)]
+Store = Any
+
+
+def counting(
+    store: Store, rows: list[Any] = ROWS, *, name: str = "words", state: str = "counts", hint: int = 2, kind: Any = None
+) -> TridentTopology:
+    """Count words, two rows a batch."""
+    topology = TridentTopology(name)
+    stream = topology.new_stream("in", FixedBatchSpout("word string, n long", 2, rows))
+    spec: Any = map_state(store, state, kind or StateType.OPAQUE)
+    if kind is StateType.NON_TRANSACTIONAL:
+        spec = StateSpec(spec, accept=Guarantee.AT_LEAST_ONCE)
+    stream.group_by("word").persistent_aggregate(spec, None, Count(), "n long").parallelism_hint(hint)
+    return topology
+
+
+def run(topology: TridentTopology, **options: Any) -> Any:
+    return run_trident(topology, clock=VirtualClock(), **options).states
+
+
+def both(one: Any, other: Any) -> TridentTopology:
+    topology = TridentTopology("both")
+    words = topology.new_stream("in", FixedBatchSpout("word string, n long", 2, ROWS))
+    words.group_by("word").persistent_aggregate(one, None, Count(), "n long")
+    words.group_by("word").persistent_aggregate(other, "n", Sum(), "n long")
+    return topology
+
+
+# -- one writer --------------------------------------------------------------------------------------------------------
+
+
+def test_two_persists_into_one_state_are_refused_however_the_state_is_reached(tmp_path: Path) -> None:
+    memory, file, link = MemoryStore(), tmp_path / "a.db", tmp_path / "b.db"
+    link.symlink_to(file)
+    for one, other in (
+        (map_state(memory, "counts"), map_state(memory, "counts")),
+        (map_state(SqliteStore(file), "counts"), map_state(SqliteStore(file, timeout_s=9), "counts", cache=5)),
+        (map_state(SqliteStore(file), "counts"), map_state(SqliteStore(link), "counts")),
+        (map_state(SqliteStore(file), "counts"), map_state(SqliteStore(tmp_path / "x" / ".." / "a.db"), "COUNTS")),
+        (map_state(memory, "counts"), snapshot_state(memory, "counts").values),
+    ):
+        with pytest.raises(ConfigError, match="writes the same state as"):
+            both(one, other).build()
+    both(map_state(memory, "counts"), map_state(memory, "sums")).build()
+    both(map_state(memory, "counts"), map_state(MemoryStore(), "counts")).build()
+    both(map_state(SqliteStore(file), "counts"), map_state(SqliteStore(tmp_path / "c.db"), "counts")).build()
+
+
+def test_servers_are_told_apart_by_host_port_and_database_not_by_user() -> None:
+    postgres = pytest.importorskip("windowing.stores.postgres").PostgresStore
+    redis = pytest.importorskip("windowing.stores.redis").RedisStore
+    same = [
+        (postgres("postgresql://me:a@LOCALHOST/db"), postgres("host=127.0.0.1 port=5432 user=you dbname=db", 5)),
+        (redis("redis://localhost"), redis("redis://:secret@127.0.0.1:6379/0", 5)),
+        (redis("redis://localhost/1"), redis("redis://localhost?db=1")),
+        (redis("unix:///tmp/r.sock"), redis("unix://:secret@/tmp/r.sock")),
+    ]
+    for one, other in same:
+        assert one.identity("counts") == other.identity("counts") != one.identity("sums")
+        with pytest.raises(ConfigError, match="writes the same state as"):
+            both(map_state(one, "counts"), map_state(other, "counts")).build()
+    urls = ["postgresql://h/a", "postgresql://h/b", "postgresql://i/a", "postgresql://h:1/a"]
+    for one, other in pairwise(map(postgres, urls)):
+        assert one.identity("counts") != other.identity("counts")
+    for one, other in pairwise(map(redis, ["redis://h", "redis://i", "redis://h:1", "redis://h/1"])):
+        assert one.identity("counts") != other.identity("counts")
+    for store in (postgres("nonsense"), redis("nonsense")):
+        assert store.identity("counts") == store.identity("counts")
+
+
+class Alias:
+    """A store that cannot be told from its address to be another one's rows."""
+
+    def __init__(self, store: Store) -> None:
+        self.open = store.open
+
+
+def test_two_persists_that_reach_one_state_by_different_addresses_are_refused_at_the_fence() -> None:
+    store = MemoryStore()
+    with pytest.raises(
+        SupersededError, match=r"counts\.2' came to the state counts/0, which 'both .*/counts' writes.*one writer"
+    ):
+        run(both(map_state(store, "counts"), map_state(Alias(store), "counts")))
+
+
+def test_two_topologies_on_one_state_are_refused_by_name_at_the_start(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "s.db")
+    assert run(counting(store), state_path=tmp_path / "one.db")["state1"] == {("a",): 3, ("b",): 2, ("c",): 1}
+    with pytest.raises(
+        SupersededError, match=r"'others' is new, but state1 \(counts in SqliteStore.*'words [0-9a-f]+/counts'"
+    ):
+        run(counting(store, name="others"), state_path=tmp_path / "one.db")
+    with pytest.raises(SupersededError, match="topology 'words' is new"):
+        run(counting(store), state_path=tmp_path / "two.db")
+    assert run(counting(store), state_path=tmp_path / "one.db")["state1"] == {("a",): 3, ("b",): 2, ("c",): 1}
+
+
+def test_of_two_topologies_that_started_together_the_second_to_commit_is_refused() -> None:
+    store = MemoryStore()
+    with TridentCluster(counting(store), clock=VirtualClock()) as one:
+        other = TridentCluster(counting(store, name="others"), clock=VirtualClock())
+        one.activate()
+        other.activate()
+        one.run()
+        with pytest.raises(SupersededError, match=r"'others .*' came to the state counts/\d, which 'words .*' writes"):
+            other.run()
+        assert one.values("state1") == {("a",): 3, ("b",): 2, ("c",): 1}
+
+
+def test_who_drives_a_state_by_hand_is_refused_where_a_topology_writes_it() -> None:
+    store, attempt = MemoryStore(), TransactionAttempt(9, 0)
+    run(counting(store))
+    by_hand = map_state(store, "counts").make_state(0, 2)
+    by_hand.begin_commit(attempt)
+    with pytest.raises(SupersededError, match="9:0 without an owner came to the state counts/0"):
+        by_hand.multi_update([("a",)], [Add(1)])
+    by_hand.rollback()
+    read = [map_state(store, "counts").make_state(part, 2).multi_get([("a",)])[0] for part in (0, 1)]
+    assert sorted(read, key=str) == [3, None], "reading is for everybody"
+
+
+@pytest.mark.parametrize("where", ["memory", "sqlite"])
+def test_a_second_run_without_records_is_refused_and_changes_nothing(where: str, tmp_path: Path) -> None:
+    store: Store = MemoryStore() if where == "memory" else SqliteStore(tmp_path / "s.db")
+    first = run(counting(store))
+    with pytest.raises(
+        SupersededError, match=r"is new, but state1 .* by attempt \d:0 .*go on with the records \(state_path="
+    ):
+        run(counting(store, [("d", 1)] * 9))
+    with TridentCluster(counting(store)) as reader:
+        assert reader.values("state1") == first["state1"], "a cluster that is not started only reads"
+
+
+# -- nothing is lost ---------------------------------------------------------------------------------------------------
+
+
+def sql(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def remove(path: Path) -> None:
+    for each in path.parent.glob(f"{path.name}*"):
+        each.unlink()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "file": (remove, "is at no batch, expected txid 3"),
+    "tables": (lambda path: sql(path, "DROP TABLE counts", "DROP TABLE counts_fences"), "is at no batch, expected txid 3"),
+    "truncated": (lambda path: sql(path, "DELETE FROM counts", "DELETE FROM counts_fences"), "no batch, expected txid 3"),
+    "rows": (lambda path: sql(path, "DELETE FROM counts"), r"has 0 rows, expected [12] by its fence"),
+    "table of rows": (lambda path: sql(path, "DROP TABLE counts"), r"has 0 rows, expected [12] by its fence"),
+    "one row": (lambda path: sql(path, "DELETE FROM counts WHERE key IN (SELECT min(key) FROM counts)"), "rows, expected"),
+    "fences": (lambda path: sql(path, "DELETE FROM counts_fences"), "is at no batch, expected txid 3"),
+    "a partition": (
+        lambda path: sql(path, "DELETE FROM counts WHERE partition = 1", "DELETE FROM counts_fences WHERE partition = 1"),
+        "is at no batch, expected txid 3",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL], ids=lambda kind: kind.value)
+def test_a_state_that_was_lost_since_its_last_batch_is_refused_at_the_start(
+    damage: str, kind: Any, tmp_path: Path
+) -> None:
+    path, records = tmp_path / "states" / "s.db", tmp_path / "records.db"
+    run(counting(SqliteStore(path), kind=kind), state_path=records)
+    act, sentence = DAMAGES[damage]
+    act(path)
+    for _ in range(2):  # it stays an error, nothing was begun
+        with pytest.raises(
+            CorruptStateError, match=rf"the state counts/\d .*{sentence.rpartition('counts/1 ')[2]}.*back from one copy"
+        ):
+            run(counting(SqliteStore(path), [*ROWS, ("d", 1)], kind=kind), state_path=records)
+
+
+def test_an_older_copy_of_a_state_or_of_the_records_is_refused(tmp_path: Path) -> None:
+    path, records, copy = tmp_path / "s.db", tmp_path / "records.db", tmp_path / "copy"
+
+    def put_back(name: str) -> None:
+        remove(tmp_path / name)
+        shutil.copy(copy / name, tmp_path / name)
+
+    copy.mkdir()
+    run(counting(SqliteStore(path), ROWS[:2]), state_path=records)
+    for each in (path, records):
+        sql(each)
+        shutil.copy(each, copy)
+    run(counting(SqliteStore(path)), state_path=records)
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    for each in (path, records):
+        sql(each)
+        shutil.copy(each, newer)
+    put_back("s.db")
+    with pytest.raises(CorruptStateError, match="the state counts/0 is at txid 1, expected txid 3"):
+        run(counting(SqliteStore(path)), state_path=records)
+    shutil.copy(newer / "s.db", path)
+    put_back("records.db")
+    with pytest.raises(
+        SupersededError,
+        match=r"partition counts/0, is at 3:0, but by the records txid 1 was committed last",
+    ):
+        run(counting(SqliteStore(path)), state_path=records)
+    put_back("s.db")
+    assert run(counting(SqliteStore(path)), state_path=records)["state1"] == {("a",): 3, ("b",): 2, ("c",): 1}
+
+
+def test_a_memory_store_that_is_not_as_old_as_the_records_is_refused() -> None:
+    records = MemoryRecordStore()
+    run(counting(MemoryStore()), records=records)
+    with pytest.raises(CorruptStateError, match="the state counts/0 is at no batch, expected txid 3"):
+        run(counting(MemoryStore(), [*ROWS, ("d", 1)]), records=records)
+
+
+def test_a_state_that_is_lost_while_the_topology_runs_is_refused_at_the_next_commit() -> None:
+    store = MemoryStore()
+    with TridentCluster(counting(store, hint=1), clock=VirtualClock()) as cluster:
+        while cluster.result.batches < 2:
+            cluster.step()
+        store.open(PartitionId("counts", 0, 1))._partition.fence = None
+        store.open(PartitionId("counts", 0, 1))._partition.rows.clear()
+        with pytest.raises(CorruptStateError, match="the state counts/0 is at no batch, expected txid 2"):
+            cluster.run()
+
+
+def test_a_non_transactional_state_that_was_lost_is_refused_too(tmp_path: Path) -> None:
+    path, records = tmp_path / "s.db", tmp_path / "records.db"
+    kind = StateType.NON_TRANSACTIONAL
+    run(counting(SqliteStore(path), kind=kind), state_path=records)
+    run(counting(SqliteStore(path), kind=kind), state_path=records)
+    remove(path)
+    with pytest.raises(
+        CorruptStateError, match="the state counts/-1 has no sign that it was begun, but txid 3 is committed"
+    ):
+        run(counting(SqliteStore(path), [*ROWS, ("d", 1)], kind=kind), state_path=records)
+
+
+# -- and nothing is refused that is well -------------------------------------------------------------------------------
+
+
+def test_batches_without_tuples_and_partitions_without_keys_raise_no_alarm(tmp_path: Path) -> None:
+    store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "records.db"
+    topology = TridentTopology("sparse")
+    long = topology.new_stream("long", FixedBatchSpout("word string, n long", 1, ROWS))
+    short = topology.new_stream("short", FixedBatchSpout("word string, n long", 1, ROWS[:1]))
+    long.filter(lambda row: False).group_by("word").persistent_aggregate(
+        map_state(store, "none"), None, Count(), "n long"
+    )
+    short.group_by("word").persistent_aggregate(map_state(store, "few"), None, Count(), "n long").parallelism_hint(3)
+    for _ in range(3):
+        assert run(topology, state_path=records) == {"state1": {}, "state2": {("a",): 1}}
+
+
+def test_a_state_that_joins_a_topology_begins_there_and_one_that_left_cannot_come_back(tmp_path: Path) -> None:
+    store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "records.db"
+
+    def topology(rows: list[Any], *states: str) -> TridentTopology:
+        made = TridentTopology("growing")
+        words = made.new_stream("in", FixedBatchSpout("word string, n long", 2, rows))
+        for state in states:
+            words.group_by("word").persistent_aggregate(map_state(store, state), None, Count(), "n long")
+        return made
+
+    run(topology(ROWS[:2], "old"), state_path=records)
+    found = run(topology(ROWS, "new", "old"), state_path=records)
+    assert found == {"state1": {("a",): 2, ("b",): 1, ("c",): 1}, "state2": {("a",): 3, ("b",): 2, ("c",): 1}}
+    assert run(topology(ROWS, "old", "new"), state_path=records)["state1"] == found["state2"], (
+        "known by name, not by place"
+    )
+    run(topology([*ROWS, ("d", 1)], "new"), state_path=records)
+    with pytest.raises(
+        SupersededError, match=r"state2 \(old in .* holds batches up to 3:0 of this topology.*without it to txid 4"
+    ):
+        run(topology(ROWS, "new", "old"), state_path=records)
+
+
+def test_a_run_that_skipped_a_batch_or_stopped_at_one_goes_on(tmp_path: Path) -> None:
+    records, fails = tmp_path / "records.db", [True]
+
+    def topology(rows: list[Any]) -> TridentTopology:
+        def check(row: Any) -> bool:
+            if row.word == "bad" and fails:
+                raise FailedException("bad")
+            return True
+
+        made = TridentTopology("failing")
+        words = made.new_stream("in", FixedBatchSpout("word string, n long", 1, rows)).filter(check)
+        words.group_by("word").persistent_aggregate(
+            map_state(store, "counts"), None, Count(), "n long"
+        ).parallelism_hint(2)
+        return made
+
+    store = SqliteStore(tmp_path / "s.db")
+    rows = [("a", 1), ("bad", 1), ("b", 1), ("bad", 2), ("c", 1)]
+    stops, skips = (CoordinatorConfig(2, 0, retry=RetryPolicy(2, first_ms=1), on_failure=how) for how in OnFailure)
+    with pytest.raises(FailedException, match="batch 2:2 failed 2 times"):
+        run(topology(rows), state_path=records, coordination=stops)
+    assert run(topology(rows[:4]), state_path=records, coordination=skips)["state1"] == {("a",): 1, ("b",): 1}
+    fails.clear()
+    assert run(topology(rows), state_path=records, coordination=stops)["state1"] == {("a",): 1, ("b",): 1, ("c",): 1}
+
+
+def older(path: Path) -> None:
+    """Make the fences of a file what a version without owners wrote, and its records too."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for partition in (0, 1):
+            place = PartitionId("counts", partition, 2)
+            ((record,),) = db.execute("SELECT record FROM counts_fences WHERE partition = ?", (partition,)).fetchall()
+            plain = Fence.of(record, place)._replace(owner="", rows=None).record()
+            db.execute("UPDATE counts_fences SET record = ? WHERE partition = ?", (plain, partition))
+        db.execute("DELETE FROM windowing_records WHERE path = 'words/master/life'")
+
+
+def test_states_and_records_from_before_there_were_owners_go_on_and_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "all.db"
+    run(counting(SqliteStore(path), ROWS[:2]), state_path=path)
+    older(path)
+    shutil.copy(path, tmp_path / "copy.db")
+    assert run(counting(SqliteStore(path)), state_path=path)["state1"] == {("a",): 3, ("b",): 2, ("c",): 1}
+    [_, (_, fence, _), _] = map_state(SqliteStore(path), "counts").stored(2)
+    assert fence is not None
+    assert fence.owner.startswith("words ")
+    assert fence.rows is None
+    sql(tmp_path / "copy.db", "DELETE FROM counts_fences WHERE partition = 0")
+    with pytest.raises(CorruptStateError, match="the state counts/0 is at no batch, expected txid 1"):
+        run(counting(SqliteStore(tmp_path / "copy.db")), state_path=tmp_path / "copy.db")
+    older(path)
+    with pytest.raises(SupersededError, match=r"is new, but state1 .* of another or an older version"):
+        run(counting(SqliteStore(path)), state_path=tmp_path / "new.db")
+
+
+def test_a_ledger_that_lost_its_claims_or_is_anothers_gives_no_attempt() -> None:
+    store, owner = MemoryStore(), Owner("me/counts", since=2)
+    mine = map_state(store, "counts").owned_by(owner)
+    assert [str(mine.claim_attempt(txid, 1)) for txid in (2, 2, 3)] == ["2:0", "2:1", "3:0"]
+    with pytest.raises(CorruptStateError, match="the state counts/-1 is at txid 3, expected txid 4"):
+        mine.claim_attempt(5, 1)
+    with pytest.raises(SupersededError, match="'you/counts' came to the state counts/-1, which 'me/counts' writes"):
+        map_state(store, "counts").owned_by(Owner("you/counts")).claim_attempt(4, 1)
+    store.open(PartitionId("counts", LEDGER, 1))._partition.fence = None
+    with pytest.raises(CorruptStateError, match="is at no batch, expected txid 3"):
+        mine.claim_attempt(4, 1)
+    with closing(AttemptLedger(store.open(PartitionId("sums", LEDGER, 1)), StateType.OPAQUE, "json")) as ledger:
+        ledger.mark()
+        ledger.mark()
+        assert str(ledger.claim(1)) == "1:0"
+
+
+@pytest.mark.parametrize("data", [7, {}, {"format": 2, "id": "a", "since": {}}, {"format": 1, "id": "", "since": {}},
+                                  {"format": 1, "id": "a", "since": {"s": 0}}, {"format": 1, "id": "a", "since": []}])  # fmt: skip
+def test_a_record_of_the_owner_that_cannot_be_read_is_an_error(data: Any) -> None:
+    with pytest.raises(CorruptStateError, match="record of the states' owner"):
+        Life.of(data, "new")
+    assert Life.of(None, "new") == Life("new")
+    life = Life("a", {"s": 3})
+    assert Life.of(life.plain(), "new") == life
+
+
+def test_equal_fences_are_equal_bytes_and_those_without_an_owner_are_as_they_were() -> None:
+    place = PartitionId("counts", 0, 1)
+    plain = Fence(TransactionAttempt(1, 0), StateType.OPAQUE, "json", place)
+    full = plain._replace(owner="me/counts", rows=3)
+    assert b"owner" not in plain.record()
+    assert b"rows" not in plain.record()
+    assert [Fence.of(each.record(), place) for each in (plain, full)] == [plain, full]
+    rows = MemoryStore().open(place)
+    assert rows.multi_put({}, Claim(None, plain)) is None
+    assert rows.multi_put({}, Claim(plain, full)) is None
+    assert Progress.unnumbered("x", 3, False).begun.txid == 3
+
+
+def test_records_in_a_file_keep_the_owner(tmp_path: Path) -> None:
+    path = tmp_path / "r.db"
+    run(counting(MemoryStore()), state_path=path)
+    with closing(SqliteRecordStore(path)) as records:
+        assert "words/master/life" in records.paths("words/")
+
+
+def test_rows_of_a_non_transactional_state_of_an_older_version_are_not_missed_when_it_becomes_opaque(
+    tmp_path: Path,
+) -> None:
+    store, records = SqliteStore(tmp_path / "s.db"), tmp_path / "opaque.db"
+    run(counting(store, kind=StateType.NON_TRANSACTIONAL))
+    with pytest.raises(DefinitionChangedError, match="the kind of the state counts/-1 is 'non-transactional', now"):
+        run(counting(store), state_path=records)
+    sql(tmp_path / "s.db", "DELETE FROM counts_fences")  # older versions left no mark
+    for _ in range(2):
+        assert run(counting(store), state_path=records)["state1"] == {("a",): 6, ("b",): 4, ("c",): 2}
+
+
+def test_a_second_trident_run_over_a_state_is_refused_unless_it_says_where_it_goes_on(tmp_path: Path) -> None:
+    plan = counting(SqliteStore(tmp_path / "s.db"), hint=1).build()
+    with closing(TridentRun(plan)) as first:
+        first.batch({"in": ROWS[:2]})
+        first.batch({"in": ROWS[2:]})
+    with closing(TridentRun(plan)) as second:
+        with pytest.raises(
+            SupersededError, match=r"a TridentRun of topology 'words' is new, but state1 .* by attempt 2:0"
+        ):
+            second.batch({"in": ROWS})
+        second.begin({"in": ROWS[:1]}, txid=3).commit()
+        assert dict(second.states["state1"][0].items()) == {("a",): 4, ("b",): 2, ("c",): 1}
+
+
+def test_a_cache_that_missed_batches_of_another_life_of_its_task_is_no_lost_state() -> None:
+    store, owner = MemoryStore(), Owner("words/counts")
+    held_up, other = (map_state(store, "counts", cache=2).owned_by(owner).make_state(0, 1) for _ in range(2))
+
+    def commit(state: Any, txid: int) -> None:
+        attempt = TransactionAttempt(txid, 0)
+        state.begin_commit(attempt)
+        state.multi_update(["a"], [Add(txid)])
+        state.commit(attempt)
+
+    commit(held_up, 1)
+    commit(other, 2)
+    with pytest.raises(StateConflictError, match="written to by somebody else"):
+        commit(held_up, 3)
+    commit(held_up, 3)
+    assert held_up.multi_get(["a"]) == [6]

@@ -1,0 +1,412 @@
+"""Every mistake of a Trident topology is found by `build`, all of them together, a sentence for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windowing.errors import ConfigError
+from windowing.stores.factory import map_state, snapshot_state
+from windowing.stores.memory import MemoryStore
+from windowing.topology.plan import TopologyError
+from windowing.trident import builtins as b
+from windowing.trident.kinds import Guarantee, SpoutKind, StateType
+from windowing.trident.operations import JoinType
+from windowing.trident.planner import TRIDENT_RULES
+from windowing.trident.spouts import IBatchSpout
+from windowing.trident.state_operations import StateSpec
+from windowing.trident.streams import Stream, TridentTopology, WindowOutput
+from windowing.trident.subtopology import TridentRun
+from windowing.windows.measures import count, seconds
+
+
+class Given:
+    def __init__(self, output: str = "word string, n long, m map<string, long>") -> None:
+        self.output, self.kind = output, SpoutKind.TRANSACTIONAL
+
+
+class OneTask(IBatchSpout):
+    kind = SpoutKind.TRANSACTIONAL
+    output = "word string"
+
+    def emit_batch(self, txid: int, collector: Any) -> None:
+        raise NotImplementedError
+
+
+def counts(name: str = "counts", kind: StateType = StateType.OPAQUE) -> Any:
+    return map_state(MemoryStore(), name, kind)
+
+
+def problems(build: Callable[[TridentTopology, Stream], Any]) -> list[str]:
+    """Return the mistakes of a topology with one stream; `build` goes on with it."""
+    topology = TridentTopology("test")
+    build(topology, topology.new_stream("in", Given()))
+    with pytest.raises(TopologyError) as raised:
+        topology.build()
+    return list(raised.value.problems)
+
+
+def one(build: Callable[[TridentTopology, Stream], Any]) -> str:
+    found = problems(build)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def keep(row: Any) -> bool:
+    return True
+
+
+STEPS: list[tuple[str, Callable[[TridentTopology, Stream], Any]]] = [
+    # -- Storm's testStreamProjectionValidation, in its order ----------------------------------------------------------
+    (r"step 2, project\(wrd\): there is no field 'wrd'; did you mean 'word'\?", lambda t, s: s.project("wrd")),
+    (r"step 2, each\(wrd\) with keep: there is no field 'wrd'", lambda t, s: s.each("wrd", keep, "x boolean")),
+    (r"step 2, partition by fields\(wrd\): there is no field 'wrd'", lambda t, s: s.partition_by("wrd")),
+    (r"step 2, aggregate Nine: there is no field 'x'", lambda t, s: s.partition_aggregate("x", Nine(), "y long")),
+    (r"step 2, partial Sum: there is no field 'x'", lambda t, s: s.aggregate("x", b.Sum(), "y long")),
+    (
+        r"step 2, partial Sum: there is no field 'x'",
+        lambda t, s: s.persistent_aggregate(counts(), "x", b.Sum(), "y long"),
+    ),
+    (
+        r"step 2, persist state1 with .*: there is no field 'x'",
+        lambda t, s: s.partition_persist(counts(), "x", Updater()),
+    ),
+    (
+        r"step 2, partial Count by wrd: there is no field 'wrd'",
+        lambda t, s: s.group_by("wrd").aggregate(None, b.Count(), "y long"),
+    ),
+    (
+        r"query state1 with MapGet: there is no field 'x'",
+        lambda t, s: s.state_query(t.new_static_state(counts()), "x", b.MapGet(), "y long"),
+    ),
+    # -- fields --------------------------------------------------------------------------------------------------------
+    (r"each\(n\) with keep: field 'WORD' is there already", lambda t, s: s.each("n", keep, "WORD boolean")),
+    (r"project\(n, n\): field 'n' is named twice", lambda t, s: s.project("n", "n")),
+    (r"project\(\): it names no field", lambda t, s: s.project()),
+    (
+        r"each\(n\) with keep: field 'x' has an unknown type 'lnog'; did you mean 'long'",
+        lambda t, s: s.each("n", keep, "x lnog"),
+    ),
+    (r"filter\(x\) with keep: there is no field 'x'", lambda t, s: s.filter(keep, "x")),
+    (
+        r"aggregate Count, Sum: field 'x' is there already",
+        lambda t, s: chain(s, "partition_aggregate", "x long", "x long"),
+    ),
+    (
+        r"partial Count by word: field 'word' is there already",
+        lambda t, s: s.group_by("word").aggregate(None, b.Count(), "word long"),
+    ),
+    (
+        r"partial Count by word, word: field 'word' is named twice",
+        lambda t, s: s.group_by("word", "word").aggregate(None, b.Count(), "x long"),
+    ),
+    (r"partition by fields\(\): it names no field", lambda t, s: s.partition_by()),
+    (r"field 'm' of type map<string,bigint> has no hash", lambda t, s: s.partition_by("m")),
+    (
+        r"field 'm' of type map<string,bigint> cannot be part of a key",
+        lambda t, s: s.group_by("m").aggregate(None, b.Count(), "x long"),
+    ),
+    (r"partial Count by : it has no key", lambda t, s: s.group_by().aggregate(None, b.Count(), "x long")),
+    (r"step 2, aggregate MinBy: there is no field 'x'", lambda t, s: s.min_by("x")),
+    (r"step 2, aggregate _Few: there is no field 'x'", lambda t, s: s.apply_assembly(b.FirstN(3, "x"))),
+    # -- what is handed over -------------------------------------------------------------------------------------------
+    (r"each\(n\) with later: 'later' is async, but a tuple is handed out", lambda t, s: s.each("n", later, "x long")),
+    (r"Needy.* cannot be called with \(\)", lambda t, s: s.each("n", Needy, "x long")),
+    (r"Needy.prepare.* cannot be called with \(context\)", lambda t, s: s.each("n", Needy(1), "x long")),
+    (r"3 is no function and has no execute", lambda t, s: s.each("n", 3, "x long")),
+    (
+        r"each\(n\) with <lambda>: .*<lambda>\(\) cannot be called with a tuple",
+        lambda t, s: s.each("n", lambda: 1, "x long"),
+    ),
+    (r"takes a collector, but its answer is what it returns", lambda t, s: s.map(lambda row, collector: None)),
+    (r"no aggregator; give an instance, not the class", lambda t, s: s.aggregate("n", b.Sum, "x long")),
+    (r"3 is no aggregator; give an object with init", lambda t, s: s.partition_aggregate("n", 3, "x long")),
+    (
+        r"Sum is a combiner, which makes one value, but its output is a bigint, b bigint",
+        lambda t, s: s.aggregate("n", b.Sum(), "a long, b long"),
+    ),
+    (r"the chain names no aggregator", lambda t, s: s.chained_agg().chain_end()),
+    (r"a chain behind step 1, spout in has aggregate and partition_aggregate", lambda t, s: mixed(s)),
+    (r"chooses no partition; give a function of \(values, partitions\)", lambda t, s: s.partition(3).project("n")),
+    (r"has no update_state\(state, tuples, collector\)", lambda t, s: s.partition_persist(counts(), "n", 3)),
+    (r"is given the state 3; give a StateFactory", lambda t, s: s.partition_persist(3, "n", Updater())),
+    (
+        r"wants 0 partitions; give a whole number",
+        lambda t, s: s.partition_persist(StateSpec(counts(), 0), "n", Updater()),
+    ),
+    (
+        r"has accept='once'; give a Guarantee",
+        lambda t, s: s.partition_persist(StateSpec(counts(), 1, "once"), "n", Updater()),
+    ),  # type: ignore[arg-type]
+    (r"state_query is given 3; give a TridentState", lambda t, s: s.state_query(3, "n", b.MapGet(), "x long")),  # type: ignore[arg-type]
+    (
+        r"has no batch_retrieve; give a QueryFunction",
+        lambda t, s: s.state_query(t.new_static_state(counts()), "n", 3, "x long"),
+    ),
+    (
+        r"state1 is a static state, which no stream writes",
+        lambda t, s: t.new_static_state(counts()).new_values_stream(),
+    ),
+    (
+        r"makes one value, but its output is a bigint, b bigint",
+        lambda t, s: s.persistent_aggregate(counts(), "n", Reduce(), "a long, b long"),
+    ),
+    # -- several streams -----------------------------------------------------------------------------------------------
+    (
+        r"merge: stream 1 has word string.*, stream 2 has n bigint; merged streams have the same types",
+        lambda t, s: t.merge(s, s.project("n")),
+    ),
+    (r"merge: 1 names are given to the 3 fields", lambda t, s: t.merge(s, s, names="x")),
+    (r"merge is given 1 streams; give two or more", lambda t, s: t.merge(s)),
+    (r"merge is given 3; give streams", lambda t, s: t.merge(s, 3)),  # type: ignore[arg-type]
+    (r"merge is given .* of another topology", lambda t, s: t.merge(s, TridentTopology().new_stream("x", Given()))),
+    (r"a join of 2 streams is given 1 keys and 2 kinds", lambda t, s: t.join([s, s], ["word"])),
+    (
+        r"join by word and n: the key of stream 1 is word string, that of stream 2 is n bigint",
+        lambda t, s: t.join([s, s], ["word", "n"]),
+    ),
+    (r"join by word and word: field 'n' is there already", lambda t, s: t.join([s, s], "word")),
+    (
+        r"2 names are given to the 1 fields word; name each of them, the key first",
+        lambda t, s: t.join([s.project("word"), s.project("word")], "word", ("a", "b")),
+    ),
+    (
+        r"is no JoinType",
+        lambda t, s: t.join([s.project("word"), s.project("word")], "word", kinds=["left", JoinType.OUTER]),
+    ),  # type: ignore[list-item]
+    (
+        r"step 4, partition by fields\(m\): field 'm' of type map<string,bigint> has no hash",
+        lambda t, s: t.join([s.project("m"), s.project("word")], ["m", "word"]),
+    ),
+    # -- windows -------------------------------------------------------------------------------------------------------
+    (r"timestamp is 'at', a field that is not there", lambda t, s: win(s, timestamp="at")),
+    (
+        r"timestamp is 'word', a field of type string: no value of it is a timestamp",
+        lambda t, s: win(s, timestamp="word"),
+    ),
+    (r"source is 'x', a field that is not there", lambda t, s: win(s, timestamp="n", source="x")),
+    (r"length must be positive", lambda t, s: s.tumbling_window(seconds(0), "n", b.Sum(), "x long", timestamp="n")),
+    (r"lag=.* needs timestamp=", lambda t, s: win(s, lag=seconds(1))),
+    (
+        r"late_stream='late' is for bolts: the late tuples of a Trident window are a stream",
+        lambda t, s: win(s, timestamp="n", late_stream="late"),
+    ),
+    (r"message_id='n' is for bolts", lambda t, s: win(s, timestamp="n", message_id="n")),
+    (r"on_error='fail' is for bolts", lambda t, s: win(s, timestamp="n", on_error="fail")),
+    (r"columnar='arrow' is for bolts", lambda t, s: win(s, timestamp="n", columnar="arrow")),
+    (r"late tuples: no tuple is late without a timestamp", lambda t, s: win(s).late_stream()),
+    (
+        r"key= is what group_by says already",
+        lambda t, s: s.group_by("word").tumbling_window(count(2), "n", b.Sum(), "x long", key="word"),
+    ),
+    (r"key= is for a function of \(window\)", lambda t, s: win(s, key="word")),
+    (
+        r"key is 'm', a field that has no hash: maps that are equal may be stored in another order",
+        lambda t, s: s.tumbling_window(count(2), None, len, "x long", key=("n", "m")),
+    ),
+    (
+        r"with Sum: field 'word' is there already",
+        lambda t, s: s.group_by("word").tumbling_window(count(2), "n", b.Sum(), "word long"),
+    ),
+    (
+        r"window 2 tuples / 2 tuples with Sum stands behind the new values of .*persist state1",
+        lambda t, s: win(s.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "n long").new_values_stream()),
+    ),
+    # -- the plan ------------------------------------------------------------------------------------------------------
+    (r"has parallelism_hint\(0\); give a number of tasks", lambda t, s: s.parallelism_hint(0)),
+    (r"has parallelism_hint\(2\), but only moves tuples", lambda t, s: s.shuffle().parallelism_hint(2)),
+    (r"the name 'in' is given to 2 streams", lambda t, s: t.new_stream("in", Given())),
+    (r"the name 'out' is given to 2 sinks", lambda t, s: (s.sink("out"), s.project("n").sink("OUT"))),
+    (r"sink a b: the name of a sink must be a name", lambda t, s: s.sink("a b")),
+    (r"the name of a stream is a name of letters.*got 'a b'", lambda t, s: t.new_stream("a b", Given())),
+    (r"what step 2, project\(n\) is called is a name of letters", lambda t, s: s.name("a b").project("n")),
+    (r"step 2, spout x: 'int' is not declared as a component", lambda t, s: t.new_stream("x", 3)),
+    (r"step 2, spout x: 'Given' is not declared as a component", lambda t, s: t.new_stream("x", Given)),
+    (r"does not say its fields", lambda t, s: t.new_stream("x", Given(""))),
+    (r"topology.max.task.parallelism is", lambda t, s: t.configure({"topology.max.task.parallelism": 0})),
+    (
+        r"step 3, project\(word\) asks for 3 tasks, but spout one has one and nothing between them moves tuples; put .shuffle\(\)",
+        lambda t, s: t.new_stream("one", OneTask()).project("word").parallelism_hint(3),
+    ),
+    (
+        r"state1 wants 2 partitions, state2 wants 3 partitions, but nothing between them moves tuples",
+        lambda t, s: [s.partition_persist(StateSpec(counts(f"c{n}"), n), "n", Updater()) for n in (2, 3)],
+    ),
+    (
+        r"query state1 with MapGet asks state1, which has 3 partitions by word string, but its tuples come there by shuffle; put",
+        lambda t, s: strays(s, s.shuffle()),
+    ),
+    (
+        r"asks state1, which has 3 partitions by word string, but its tuples come there by n bigint",
+        lambda t, s: strays(s, s.partition_by("n")),
+    ),
+    (r"writes the same state as step 2, .*; give each a name of its own", lambda t, s: twice(s)),
+    (
+        r"drpc f is merged or joined with spout in, but a request is no batch",
+        lambda t, s: t.merge(t.new_drpc_stream("f"), s.project("word")),
+    ),
+    (r"works on requests of drpc f, which are no transactions", lambda t, s: t.new_drpc_stream("f").sink("out")),
+    (r"drpc f has no step that answers", lambda t, s: t.new_drpc_stream("f")),
+    (
+        r"spout in is transactional and state1 is non-transactional: tuples count at least once, wanted exactly once",
+        lambda t, s: s.partition_persist(counts("c", StateType.NON_TRANSACTIONAL), "n", Updater()),
+    ),
+    (r"asks the state that .* has just written, behind its new values", lambda t, s: own_tail(s)),
+]
+
+
+async def later(row: Any) -> int:
+    return 1
+
+
+class Needy:
+    def __init__(self, what: int) -> None:
+        self.what = what
+
+    def prepare(self) -> None: ...
+
+    def execute(self, row: Any) -> int:
+        return self.what
+
+
+class Nine:
+    def init(self, batch_id: Any, collector: Any) -> None: ...
+    def aggregate(self, value: Any, row: Any, collector: Any) -> None: ...
+    def complete(self, value: Any, collector: Any) -> None: ...
+
+
+class Reduce:
+    def init(self) -> int:
+        return 0
+
+    def reduce(self, current: int, row: Any) -> int:
+        return current
+
+
+class Updater:
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None: ...
+
+
+def chain(stream: Stream, method: str, *outputs: str) -> Stream:
+    declared = stream.chained_agg()
+    for output, (inputs, aggregator) in zip(outputs, ((None, b.Count()), ("n", b.Sum())), strict=True):
+        declared = getattr(declared, method)(inputs, aggregator, output)
+    return declared.chain_end()
+
+
+def mixed(stream: Stream) -> Stream:
+    declared = stream.chained_agg().aggregate(None, b.Count(), "x long")
+    return declared.partition_aggregate("n", b.Sum(), "y long").chain_end()
+
+
+def win(stream: Stream, **options: Any) -> WindowOutput:
+    return stream.tumbling_window(count(2), "n", b.Sum(), "x long", **options)
+
+
+def twice(stream: Stream) -> None:
+    state = counts()
+    stream.partition_persist(state, "n", Updater())
+    stream.partition_persist(state, "n", Updater())
+
+
+def strays(stream: Stream, asking: Stream) -> Stream:
+    state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long").parallelism_hint(3)
+    return asking.filter(keep).state_query(state, "word", b.MapGet(), "x long")
+
+
+def own_tail(stream: Stream) -> Stream:
+    state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
+    return state.new_values_stream().state_query(state, "word", b.MapGet(), "x long")
+
+
+@pytest.mark.parametrize(("sentence", "build"), STEPS, ids=[sentence[:60] for sentence, _ in STEPS])
+def test_a_mistake_is_one_sentence(sentence: str, build: Callable[[TridentTopology, Stream], Any]) -> None:
+    found = one(build)
+    assert re.search(sentence, found), found
+    assert "\n" not in found
+
+
+def test_all_mistakes_are_reported_together_and_what_follows_from_one_is_not() -> None:
+    def build(topology: TridentTopology, stream: Stream) -> None:
+        stream.project("wrd").each("n", keep, "x long").sink("out")
+        stream.each("k", keep, "word boolean")
+        stream.shuffle().parallelism_hint(-1)
+
+    found = problems(build)
+    assert [re.sub(r",? .*", "", problem.replace("step ", "step_")) for problem in found] == [
+        "step_2",
+        "step_5",
+        "step_5",
+        "step_6",
+    ]
+
+
+def test_a_join_without_a_key_is_told_so_of_each_side() -> None:
+    found = problems(lambda t, s: t.join([s.project("word"), s.project("n")], [(), ()]))
+    assert len(found) == 2
+    assert all("it names no field; name those of the key" in problem for problem in found)
+
+
+def test_an_empty_topology_has_nothing_to_work_on() -> None:
+    with pytest.raises(TopologyError, match="there is no stream, so there is nothing to work on"):
+        TridentTopology().build()
+
+
+def test_the_name_of_a_topology_is_a_name() -> None:
+    with pytest.raises(TopologyError, match="the name of a topology is a name of letters"):
+        TridentTopology("a b").build()
+
+
+def test_nothing_raises_before_build() -> None:
+    topology: Any = TridentTopology(3)  # type: ignore[arg-type]
+    stream: Any = topology.new_stream(None, None)
+    stream.each(3, None, 5).group_by(None, 7).aggregate(1, 2, 3).partition_by(4).window(1, 2, 3, 4, 5, timestamp=6)
+    stream.state_query(None, None, None, None).name(4).parallelism_hint("x").sink(3)
+    topology.join([None, 3], 4, 5, [6])
+    topology.merge()
+    with pytest.raises(TopologyError):
+        topology.build()
+
+
+def test_a_query_may_come_by_the_key_or_everywhere_or_to_the_only_partition() -> None:
+    topology = TridentTopology()
+    stream = topology.new_stream("in", Given())
+    strays(stream, stream.partition_by("word"))
+    strays(stream, stream.broadcast())
+    state = stream.group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "total long")
+    stream.shuffle().state_query(state, "word", b.MapGet(), "x long")
+    assert [state.partitions for state in topology.build().states.values()] == [3, 3, 1]
+
+
+def test_a_state_of_the_other_shape_is_refused_before_the_first_batch() -> None:
+    topology = TridentTopology()
+    one_value = snapshot_state(MemoryStore(), "total")
+    topology.new_stream("in", Given()).group_by("word").persistent_aggregate(one_value, "n", b.Sum(), "total long")
+    with pytest.raises(
+        ConfigError, match="a SnapshottableMap has one value, but the aggregate is kept by key; give a map state"
+    ):
+        TridentRun(topology.build())
+
+
+def test_a_weaker_guarantee_may_be_asked_for_by_name() -> None:
+    topology = TridentTopology()
+    spec = StateSpec(counts("c", StateType.NON_TRANSACTIONAL), accept=Guarantee.AT_LEAST_ONCE)
+    topology.new_stream("in", Given()).partition_persist(spec, "n", Updater())
+    assert topology.build().states["state1"].spec is spec
+
+
+def test_build_may_be_called_again_and_changes_nothing() -> None:
+    topology = TridentTopology()
+    topology.new_stream("in", Given()).group_by("word").aggregate(None, b.Count(), "x long").sink("out")
+    assert topology.build().definition() == topology.build().definition()
+
+
+def test_every_rule_has_a_row_in_the_docs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "trident_streams.md").read_text()
+    for rule in TRIDENT_RULES:
+        assert rule.__doc__ is not None
+        assert f"| {rule.__doc__.splitlines()[0]} |" in text, rule.__name__

@@ -1,0 +1,183 @@
+"""Plans under the protocol of batches: TridentBoltExecutors drive the groups, batches overlap, and messages come in any order
+that keeps that of each sender. What comes out is what TridentRun gives, one batch after the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.trident.test_trident_operations import PARTED, PERSIST, SIMPLE, WINDOW, Row, assume_few, pipelines, run_of
+from windowing.trident import batch_effects as effects
+from windowing.trident.bolt_executor import TridentBoltExecutor
+from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.plan import Exchange, TaskId, TridentPlan, coord_specs, targets_of
+from windowing.trident.processors import ProcessorContext
+from windowing.trident.subtopology import GroupBatch, GroupOutput, OutletBatch, TridentRun
+
+
+class Network:
+    """Tasks of a plan and the messages between them; `chance` says which message comes next."""
+
+    def __init__(self, run: TridentRun, chance: Any) -> None:
+        self.run, self.plan, self.chance = run, run.plan, chance
+        plan: TridentPlan = run.plan
+        self.tasks = {(id, task): sub for id, subs in run.tasks.items() for task, sub in enumerate(subs)}
+        self.executors = {
+            (id, task): TridentBoltExecutor(coord_specs(plan, group))
+            for id, group in plan.groups.items()
+            for task in range(group.parallelism)
+            if not group.is_spout
+        }
+        self.channels: dict[tuple[TaskId, TaskId], deque[tuple[str, Any]]] = {}
+        self.live: dict[tuple[TaskId, effects.BatchId], GroupBatch] = {}
+        self.came: dict[tuple[TaskId, effects.BatchId], list[Any]] = {}
+        self.outlets: dict[tuple[TaskId, effects.BatchId], dict[int, OutletBatch]] = {}
+        self.sinks: dict[int, list[Row]] = {}
+        self.open: dict[int, int] = {}
+        self.failed: list[str] = []
+
+    # -- the coordinator and the spouts, as simple as can be -----------------------------------------------------------
+
+    def emit(self, txid: int, rows: list[Row]) -> None:
+        """Let every spout task emit its part of a batch, and report."""
+        self.sinks[txid] = []
+        for spout in self.plan.spouts:
+            group = self.plan.group_of(spout.number)
+            batch = effects.BatchId(self.plan.batch_groups[spout.number], TransactionAttempt(txid, 0))
+            for task in range(group.parallelism):
+                me = (group.id, task)
+                counts = effects.Outgoing(targets_of(self.plan, group.id, batch.group))
+                self.begin(me, batch)
+                for exchange in self.plan.out_of(group.id):
+                    self.route(me, batch, exchange, rows[task :: group.parallelism], counts.number)
+                self.tell_time(me, batch, counts.number)
+                for target, sent in counts.counts.items():
+                    self.post(me, target, "report", (batch, sent))
+
+    def commit(self, txid: int) -> None:
+        """Send the commit of a batch to every task that commits."""
+        for me, executor in self.executors.items():
+            for name, spec in executor.specs.items():
+                if spec.commits:
+                    self.post(("$commit", 0), me, "commit", effects.BatchId(name, TransactionAttempt(txid, 0)))
+
+    def deliver_all(self) -> None:
+        """Deliver messages, of a channel that chance picks, until there is none."""
+        while waiting := sorted(channel for channel, messages in self.channels.items() if messages):
+            sender, target = channel = self.chance.choice(waiting)
+            kind, what = self.channels[channel].popleft()
+            executor = self.executors[target]
+            if kind == "tuple":
+                batch, number, item = what
+                found = executor.tuples(batch.group, batch.attempt, sender, number, [item], now_ms=0)
+            elif kind == "report":
+                batch, sent = what
+                found = executor.report(batch.group, batch.attempt, sender, sent, self.message(batch), now_ms=0)
+            else:
+                found = executor.commit(what.group, what.attempt, self.message(what), now_ms=0)
+            for effect in found:
+                self.perform(target, effect)
+            executor.check()
+
+    def message(self, batch: effects.BatchId) -> int:
+        """Open a message in the tree of a batch."""
+        self.open[batch.attempt.txid] = self.open.get(batch.attempt.txid, 0) + 1
+        return batch.attempt.txid
+
+    # -- one task ------------------------------------------------------------------------------------------------------
+
+    def perform(self, me: TaskId, effect: Any) -> None:
+        if isinstance(effect, effects.Begin):
+            self.begin(me, effect.batch)
+            self.live[me, effect.batch] = self.tasks[me].start_batch(
+                effect.batch.group, ProcessorContext(effect.batch.attempt)
+            )
+            self.came[me, effect.batch] = []
+        elif isinstance(effect, effects.Execute):
+            self.came[me, effect.batch] += effect.items
+        elif isinstance(effect, effects.Finish):
+            batch = self.live[me, effect.batch]
+            for exchange, _, rows, largest in sorted(self.came[me, effect.batch], key=lambda p: (p[0].id, p[1])):
+                if rows:
+                    batch.execute(exchange, rows)
+                else:
+                    batch.learn(exchange, largest)
+            batch.finish_batch()
+            batch.commit_batch()
+            self.send(me, effect.batch, batch.take())
+            self.tell_time(me, effect.batch, lambda target: self.executors[me].emitted(effect.batch, target))
+        elif isinstance(effect, effects.Report):
+            name = next(name for (who, (name, attempt)) in self.live if who == me and attempt == effect.attempt)
+            self.post(me, effect.target, "report", (effects.BatchId(name, effect.attempt), effect.sent))
+        elif isinstance(effect, effects.Forget):
+            del self.live[me, effect.batch]
+        elif isinstance(effect, effects.Ack):
+            self.open[effect.message] -= 1
+        else:
+            self.failed.append(effect.cause)
+
+    def begin(self, me: TaskId, batch: effects.BatchId) -> None:
+        started = {
+            exchange.id: self.run.outlets[exchange.id][me[1]].start_batch(ProcessorContext(batch.attempt))
+            for exchange in self.plan.out_of(me[0])
+        }
+        self.outlets[me, batch] = started
+
+    def send(self, me: TaskId, batch: effects.BatchId, emitted: GroupOutput) -> None:
+        for id, rows in emitted.exchanges.items():
+            exchange = self.plan.exchanges[id]
+            self.route(me, batch, exchange, rows, lambda target: self.executors[me].emitted(batch, target))
+        for rows in emitted.sinks.values():
+            self.sinks[batch.attempt.txid] += rows
+
+    def route(self, me: TaskId, batch: effects.BatchId, exchange: Exchange, rows: list[Row], number: Any) -> None:
+        for task, part in self.outlets[me, batch][exchange.id].route(rows).items():
+            target = (exchange.target_group, task)
+            self.post(me, target, "tuple", (batch, number(target), (exchange, me[1], part, None)))
+
+    def tell_time(self, me: TaskId, batch: effects.BatchId, number: Any) -> None:
+        """Tell all tasks of each window what was sent to any of them."""
+        for exchange in self.plan.out_of(me[0]):
+            largest = self.outlets[me, batch][exchange.id].largest
+            for task in range(self.plan.group(exchange.target_group).parallelism if largest else 0):
+                target = (exchange.target_group, task)
+                self.post(me, target, "tuple", (batch, number(target), (exchange, me[1], None, largest)))
+
+    def post(self, sender: TaskId, target: TaskId, kind: str, what: Any) -> None:
+        self.channels.setdefault((sender, target), deque()).append((kind, what))
+
+
+MANY = st.lists(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20)), min_size=4, max_size=8), min_size=2, max_size=3
+)
+COMMITTING = st.tuples(st.lists(SIMPLE, max_size=1), WINDOW | PERSIST, st.lists(PERSIST, max_size=1)).map(
+    lambda parts: [*parts[0], parts[1], *parts[2]]
+)
+
+
+@settings(deadline=None)
+@given(COMMITTING | pipelines(PARTED), MANY, st.integers(1, 3), st.randoms(use_true_random=False))
+def test_overlapping_batches_under_the_protocol_give_what_one_after_the_other_gives(
+    steps: list[Any], batches: list[list[Row]], tasks: int, chance: Any
+) -> None:
+    assume_few(steps, batches, tasks)
+    alone = run_of(steps, lambda: tasks)
+    expected = {txid: sorted(alone.batch({"in": rows})["out"]) for txid, rows in enumerate(batches, 1)}
+    network = Network(run_of(steps, lambda: tasks), chance)
+    for txid, rows in enumerate(batches, 1):
+        network.emit(txid, rows)
+    network.deliver_all()
+    assert not any(network.open.values()), (
+        "every message of the processing phase is acked, or held by what waits for a commit"
+    )
+    for txid in expected:
+        network.commit(txid)
+        network.deliver_all()
+    assert network.failed == []
+    assert not any(network.open.values())
+    assert not network.live
+    assert {txid: sorted(rows) for txid, rows in network.sinks.items()} == expected

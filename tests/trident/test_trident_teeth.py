@@ -1,0 +1,120 @@
+"""The random worlds find what they are for: each planted bug breaks one, and soon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.trident.test_trident_worlds import InMemory
+from windowing.errors import WindowingError
+from windowing.stores.memory import MemoryMap
+from windowing.trident import fence, maps
+from windowing.trident.fence import RULES, Claim, Fence, StateRow, Verdict
+from windowing.trident.kinds import StateType
+from windowing.trident.maps import CachedBatchReadsMap, CachedMap, _Batch
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_fence_in_the_store(patch: pytest.MonkeyPatch) -> None:
+    put = MemoryMap.multi_put
+
+    def unfenced(self: MemoryMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
+        return put(self, rows, claim and Claim(self._partition.fence, claim.fence))
+
+    patch.setattr(MemoryMap, "multi_put", unfenced)
+
+
+def rows_without_their_fence(patch: pytest.MonkeyPatch) -> None:
+    """The rows are written, then the process may die, then the fence: two operations."""
+    flush = CachedBatchReadsMap.flush
+
+    def torn(self: CachedBatchReadsMap, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None:
+        self._backing.multi_put({**rows, **self.written}, None)
+        return flush(self, rows, claim)
+
+    patch.setattr(CachedBatchReadsMap, "flush", torn)
+
+
+def a_retry_adds_again(patch: pytest.MonkeyPatch) -> None:
+    for kind in (StateType.OPAQUE, StateType.TRANSACTIONAL):
+        patch.setitem(RULES, (Verdict.RETRY, kind), RULES[Verdict.NEW, kind])
+
+
+def a_twin_adds_again(patch: pytest.MonkeyPatch) -> None:
+    for kind in (StateType.OPAQUE, StateType.TRANSACTIONAL):
+        patch.setitem(RULES, (Verdict.DONE, kind), RULES[Verdict.NEW, kind])
+
+
+def only_keys_that_come_again_are_undone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(maps, "undone", lambda left: {})
+
+
+def an_empty_part_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+    commit = _Batch.commit
+    patch.setattr(_Batch, "commit", lambda self: commit(self) if self.rows.written else None)
+
+
+def the_value_before_is_that_of_the_last_attempt(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        maps, "written", lambda row, txid, value, rule: StateRow(txid, value, None if row is None else row.value)
+    )
+
+
+def the_last_update_of_a_key_wins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Batch, "value", lambda self, key, rule: fence.base(self.rows.stored(key), self.txid, rule))
+
+
+def attempts_are_not_told_apart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        fence, "judge", lambda found, mine: Verdict.NEW if not found or found.txid < mine.txid else Verdict.DONE
+    )
+
+
+def a_cache_outlives_its_fence(patch: pytest.MonkeyPatch) -> None:
+    get = CachedMap.multi_get
+
+    def kept(self: CachedMap, keys: Any, undo: Any = None) -> Any:
+        if self._known:
+            self._fence = self.beneath.multi_get([]).fence
+        return get(self, keys, undo)
+
+    patch.setattr(CachedMap, "multi_get", kept)
+
+
+ANY, OPAQUE, TRANSACTIONAL = tuple(StateType)[1:], (StateType.OPAQUE,), (StateType.TRANSACTIONAL,)
+PLANTED: list[tuple[Plant, tuple[StateType, ...], int]] = [
+    (no_fence_in_the_store, ANY, 0),
+    (rows_without_their_fence, ANY, 0),
+    (a_retry_adds_again, ANY, 0),
+    (a_twin_adds_again, ANY, 0),
+    (only_keys_that_come_again_are_undone, OPAQUE, 0),
+    (an_empty_part_is_not_committed, OPAQUE, 0),
+    (the_value_before_is_that_of_the_last_attempt, OPAQUE, 0),
+    (the_last_update_of_a_key_wins, ANY, 0),
+    (attempts_are_not_told_apart, OPAQUE, 0),
+    (a_cache_outlives_its_fence, OPAQUE, 2),
+]
+
+
+def planted() -> Iterator[Any]:
+    for plant, kinds, cache in PLANTED:
+        for kind in kinds:
+            yield pytest.param(plant, kind, cache, id=f"{plant.__name__}-{kind.value}")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("plant", "kind", "cache"), list(planted()))
+def test_a_planted_bug_is_found(plant: Plant, kind: StateType, cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    world = type("World", (InMemory,), {"kind": kind, "cache": cache})
+    search = settings(
+        max_examples=2000, stateful_step_count=40, phases=[Phase.generate], database=None, print_blob=False,
+        report_multiple_bugs=False,
+    )  # fmt: skip
+    with pytest.raises((AssertionError, WindowingError)):
+        run_state_machine_as_test(world, settings=search)

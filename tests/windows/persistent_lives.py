@@ -1,0 +1,30 @@
+"""Lives of the process of persistent_job.py: start, kill, start again; then its windows are those of an undisturbed run."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from tests.dying import lived
+from tests.windows import persistent_job
+from windowing.stores.pages import SqlitePages
+
+undisturbed = cache(persistent_job.undisturbed)
+
+
+def live(folder: Path, name: str, ids: bool, failpoint: str = "", seconds: float | None = None) -> bool:
+    """Live once; return whether the process came to its end, False if it was killed."""
+    return lived("tests.windows.persistent_job", str(folder), name, "ids" if ids else "", failpoint, seconds=seconds)
+
+
+def assert_nothing_differs(folder: Path, name: str) -> None:
+    """The windows are those of an undisturbed run, and every page that is stored can be read."""
+    found = (folder / "windows.jsonl").read_text().splitlines()
+    expected = undisturbed(name)
+    assert len(found) == len(expected)
+    assert found == expected
+    with SqlitePages(folder / "bolt-0.pages") as pages:
+        committed = pages.committed()
+        assert committed is not None
+        for page_id in pages.ids():
+            pages.read(page_id)
