@@ -183,7 +183,7 @@ def _handed_out(
 # -- Faults ----------------------------------------------------------------------------------------------------------------------
 
 
-_CORE = __file__.rpartition("guard.")[0]
+_CORE = __file__.removesuffix("guard.py")
 
 
 def fault(component: str, where: str, problem: Exception) -> BoltError:
