@@ -61,14 +61,14 @@ test-services: setup  ## Run the tests that need the servers of `make services`.
 PART ?= 1/1
 
 .PHONY: crash
-crash: setup  ## Run the long proofs: properties with five times the examples, then every kill and restart; PART=2/3: every third.
+crash: setup  ## Run the long proofs: properties with 500 examples, then every kill and restart; PART=2/3: the second of three parts.
 	$(call say,crash: part $(PART) of the property tests with the long profile and of the kills without Spark)
 	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "(hypothesis or crash) and not spark and not services" --timeout 1800
 	$(call say,crash: part $(PART) of the tests that kill and restart Spark)
 	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "crash and spark and not services" --timeout 1800 --durations 10
 
 .PHONY: fuzz
-fuzz: setup  ## Run the property tests that need no Spark with new random examples, five times as many.
+fuzz: setup  ## Run the property tests that need no Spark with 500 new random examples.
 	$(call say,fuzz: the property tests with new examples)
 	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) $(BESIDE) -m "hypothesis and not crash and not spark and not services" --timeout 1800
 

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EXAMPLES = 100
+EXAMPLES, LONG_EXAMPLES = 40, 500  # in `make test`; in `make crash` and `make fuzz`
+UNDECLARED_MINUTES = 0.35  # a long proof on Spark that is none of the longest, on a slow machine
 
 # A JVM of the tests lives for seconds: without the optimizing compiler it does the same in half the time on two busy cores.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -21,14 +22,31 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # doing of a change, never of chance; `make fuzz` draws new ones.
 TIMELESS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "print_blob": True}
 settings.register_profile("default", derandomize=True, max_examples=EXAMPLES, **TIMELESS)
-settings.register_profile("long", derandomize=True, max_examples=5 * EXAMPLES, **TIMELESS)
-settings.register_profile("fuzz", derandomize=False, max_examples=5 * EXAMPLES, **TIMELESS)
+settings.register_profile("long", derandomize=True, max_examples=LONG_EXAMPLES, **TIMELESS)
+settings.register_profile("fuzz", derandomize=False, max_examples=LONG_EXAMPLES, **TIMELESS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--part 2/3`: of the tests that are selected every third, from the second on; the parts together are all of them."""
-    parser.addoption("--part", default="1/1", metavar="K/N", help="run only every N-th test, from the K-th on")
+    """`--part 2/3`: the second of three parts of the selected tests, about as long as the others; together they are all of them."""
+    parser.addoption(
+        "--part", default="1/1", metavar="K/N", help="run only the K-th of N parts, which take equally long"
+    )
+
+
+def minutes(item: pytest.Item) -> float:
+    """Return how long a test takes: what its mark declares, `crash(minutes=5)`, or what most take."""
+    mark = item.get_closest_marker("crash")
+    return float(mark.kwargs.get("minutes", UNDECLARED_MINUTES)) if mark else UNDECLARED_MINUTES
+
+
+def parts_of(items: list[pytest.Item], parts: int) -> list[int]:
+    """Return the part of each test: the longest first, each to the part that is shortest so far."""
+    part, so_far = [0] * len(items), [0.0] * parts
+    for number in sorted(range(len(items)), key=lambda number: -minutes(items[number])):
+        part[number] = min(range(parts), key=so_far.__getitem__)
+        so_far[part[number]] += minutes(items[number])
+    return part
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest's selection by marker
@@ -39,8 +57,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("spark")
     yield
     part, parts = map(int, config.getoption("part").split("/"))
-    config.hook.pytest_deselected(items=[item for i, item in enumerate(items) if i % parts != part - 1])
-    items[:] = items[part - 1 :: parts]
+    chosen = parts_of(items, parts)
+    config.hook.pytest_deselected(items=[item for item, its in zip(items, chosen, strict=True) if its != part - 1])
+    items[:] = [item for item, its in zip(items, chosen, strict=True) if its == part - 1]
 
 
 @pytest.fixture(scope="session")

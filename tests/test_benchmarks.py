@@ -182,6 +182,7 @@ def test_a_digest_is_of_every_element_and_wraps_as_javas_does():
     assert storm.digest([2**62, 0]) == -(2**62)
 
 
+@pytest.mark.crash(minutes=1.5)
 def test_queries_on_spark_and_native_ones_find_the_same_windows(spark, tmp_path, monkeypatch):
     for module in (stage, native, public, sql):
         monkeypatch.setattr(module, "spark", lambda: spark)

@@ -70,7 +70,7 @@ def refuse_rows(*_: Any) -> Any:
 
 
 @SHAPE
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 3)
 @given(drawn=BATCHES)
 def test_a_turn_over_columns_gives_the_rows_of_one_over_rows(shape, drawn):
     tasks = {form: Task(bolt_over(form, shape)) for form in FORMS}
@@ -182,7 +182,7 @@ def of_all_keys(form: str | None, length: int, slide: int) -> Any:
 
 
 @pytest.mark.parametrize("shape", [(10, 10), (20, 5), (6, 4)])
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 3)
 @given(drawn=BATCHES)
 def test_the_aggregates_of_all_keys_at_once_are_those_key_by_key(shape, drawn):
     """Rows, order of keys, late rows and figures; also where a turn hands tables through (Spark), and in a local run."""

@@ -41,21 +41,7 @@ def assert_recovered(job: Job, undisturbed: Undisturbed) -> None:
     assert_nothing_lost(found, input_rows())
 
 
-def test_a_killed_driver_that_is_started_again_writes_what_an_undisturbed_one_writes(
-    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
-) -> None:
-    job = job_of("sliding")
-    for point, batch in (("after_state_write", 2), ("before_commit", 3)):
-        kill_process(job, f"{point}:{batch}")
-        assert progress_of(job) == {
-            "offsets": [str(each) for each in range(batch + 1)],
-            "commits": [str(each) for each in range(batch)],
-        }
-    finish_process(job)
-    assert_recovered(job, undisturbed)
-
-
-@pytest.mark.crash
+@pytest.mark.crash(minutes=5)
 @pytest.mark.parametrize("name", CRASHES)
 def test_a_driver_killed_at_any_point_of_any_bolt_loses_and_repeats_nothing(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed, name: str
@@ -80,19 +66,22 @@ def test_a_worker_killed_in_the_middle_of_its_turn_is_replaced_and_the_turn_made
     assert_recovered(job, undisturbed)
 
 
-@pytest.mark.crash
+@pytest.mark.crash(minutes=2.5)
 def test_a_second_kill_while_the_first_is_being_made_good_changes_nothing(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:
     job = job_of("counting")
-    kill_process(job, "before_commit:2")
-    kill_process(job, "after_state_write:2")
-    kill_process(job, "before_state_write:4")
+    for point, batch in (("before_commit", 2), ("after_state_write", 2), ("before_state_write", 4)):
+        kill_process(job, f"{point}:{batch}")
+        assert progress_of(job) == {
+            "offsets": [str(each) for each in range(batch + 1)],
+            "commits": [str(each) for each in range(batch)],
+        }
     finish(spark, job)
     assert_recovered(job, undisturbed)
 
 
-@pytest.mark.crash
+@pytest.mark.crash(minutes=2.5)
 def test_the_drain_that_a_kill_interrupts_is_finished_by_the_next_start(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_drain_that_was_asked_for_and_never_begun_is_not_implied_by_the_next_s
     assert_same(outputs(job), undisturbed("sliding"))
 
 
+@pytest.mark.crash(minutes=1.3)
 def test_tuples_that_come_while_a_killed_drain_is_finished_are_late_because_it_is_closed(
     spark: SparkSession, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
@@ -143,6 +144,7 @@ def test_order_by_makes_a_restart_on_other_cores_write_the_same(
     assert_same(outputs(job), undisturbed("counting", ("id",)))
 
 
+@pytest.mark.crash(minutes=2.2)
 def test_without_order_by_a_half_done_batch_is_not_made_again_on_other_cores(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:
@@ -176,6 +178,7 @@ def test_without_order_by_and_with_all_batches_done_other_cores_go_on_and_lose_n
 # -- sinks and stops ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.crash(minutes=1.1)
 def test_a_half_written_directory_of_the_replayed_batch_is_written_anew(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:

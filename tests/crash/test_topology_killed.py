@@ -69,7 +69,7 @@ def assert_recovered(job: TopologyJob, undisturbed: tuple[Outputs, dict[int, int
     assert_same(outputs(job), wanted)
 
 
-@pytest.mark.crash
+@pytest.mark.crash(minutes=6)
 @pytest.mark.parametrize(
     "points",
     [

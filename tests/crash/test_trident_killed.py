@@ -63,7 +63,7 @@ def test_every_point_is_hit() -> None:
     assert {point.partition(":")[0] for points in POINTS for point in points} >= set(TRIDENT_NAMES)
 
 
-@pytest.mark.crash
+@pytest.mark.crash(minutes=5)
 @pytest.mark.parametrize("points", POINTS, ids=["commits", "states"])
 def test_a_topology_killed_at_any_point_counts_each_tuple_once(
     spark: SparkSession,

@@ -124,7 +124,7 @@ def histories(draw: st.DrawFn) -> tuple[list[deque[Any]], list[int]]:
 
 
 @given(history=histories())
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 def test_in_any_order_of_arrival_there_is_one_cut_and_nothing_is_lost_or_overtaken(history: Any) -> None:
     channels, order = history
     sent = [list(channel) for channel in channels]

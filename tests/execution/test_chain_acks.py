@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.execution.chains import Chain
@@ -91,7 +91,7 @@ def with_ids(topology: Topology, batches: dict[str, Any]) -> list[dict[str, Any]
     ]
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 @given(cases(), st.integers(0, 9))
 def test_a_root_is_acked_in_the_batch_in_which_the_last_of_its_rows_is(
     case: tuple[Topology, dict[str, Any]], seed: int
@@ -105,7 +105,7 @@ def test_a_root_is_acked_in_the_batch_in_which_the_last_of_its_rows_is(
     assert len(spark.ledger) == 0
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=20)
+@settings(max_examples=settings().max_examples // 4)
 @given(cases(), st.integers(2, 3))
 def test_whoever_sends_a_batch_each_root_is_acked_once(case: tuple[Topology, dict[str, Any]], partitions: int) -> None:
     topology, batches = case

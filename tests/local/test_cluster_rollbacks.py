@@ -186,7 +186,7 @@ def test_a_refusal_leaves_a_task_as_it_was() -> None:
     assert names(Checkpoint(5, 1, CheckpointAction.ROLLBACK)) == ["Hook", "Rollback", "Init", "PassOn"]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     rows=st.lists(st.integers(0, 4), min_size=1, max_size=25),
     refusals=st.lists(st.sampled_from(["pre_prepare", "pre_commit", "pre_rollback"]), max_size=8),

@@ -177,7 +177,7 @@ def test_an_error_in_a_hook_names_the_bolt():
         run_topology(topology_of(Breaking), {"source": [[(1,)]]}, clock=VirtualClock())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     rows=st.lists(st.integers(0, 4), max_size=30),
     deaths=st.lists(st.integers(1, 25), max_size=4),
@@ -232,7 +232,7 @@ def test_whatever_dies_in_between_the_state_holds_each_acked_tuple_once(rows, de
     assert again.total() <= 5 * len(deaths)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(seed=st.integers(0, 1000), rounds=st.lists(st.integers(1, 4), min_size=5, max_size=25))
 def test_a_checkpoint_is_one_cut_through_the_whole_topology(seed, rounds):
     """Whatever the order of steps: what two bolts have passed on by a checkpoint, the third has taken by it, and nothing else."""

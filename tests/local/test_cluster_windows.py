@@ -399,7 +399,7 @@ def restarted(draw):
     return batches, cut, again
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     case=restarted(),
     length=st.sampled_from([seconds(10), count(3)]),

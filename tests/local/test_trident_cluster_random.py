@@ -163,7 +163,7 @@ def test_whatever_fails_crashes_and_overlaps_sinks_and_states_are_those_of_one_b
     assert states == values_of(alone)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=settings().max_examples // 8)
 @given(COMMITTING, MANY, st.integers(1, 4), st.none() | st.integers(0, 9), BURNS, BURNS)
 def test_the_same_with_states_and_records_in_one_sqlite_file(
     steps: list[Any], batches: list[list[Row]], max_pending: int, seed: int | None, burns: Any, deaths: Any
@@ -189,7 +189,7 @@ def test_the_same_with_states_and_records_in_one_sqlite_file(
         assert (sunk, states) == (expected, values_of(alone))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=settings().max_examples // 3)
 @given(
     st.lists(WINDOW | PERSIST, min_size=1, max_size=1),
     BATCHES,
@@ -262,7 +262,7 @@ class Opaque(Source, IOpaquePartitionedTridentSpout):
     pass
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     st.sampled_from([Transactional, Opaque]),
     st.integers(1, 3),

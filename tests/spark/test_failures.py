@@ -479,23 +479,23 @@ def _flip(file: str) -> None:
 
 
 def test_a_failpoint_kills_only_where_and_once_as_told(tmp_path: Path) -> None:
-    code = "import sys\nfrom windowing.spark.failpoints import hit\n" + (
-        "hit('in_sink', 2); hit('before_batch', 3); print('alive', flush=True); hit('in_sink', 3); print('past')"
-    )
-
-    def child(**variables: str) -> subprocess.CompletedProcess[str]:
-        start = "import os; os.setpgrp(); os.environ['WINDOWING_FAILPOINT_GROUP'] = str(os.getpgrp())\n"
-        environment = os.environ | variables
-        return subprocess.run(
-            [sys.executable, "-c", start + code], env=environment, capture_output=True, text=True, check=False
-        )
-
-    assert child().stdout.split() == ["alive", "past"]
     told = {"WINDOWING_FAILPOINT": "in_sink:3", "WINDOWING_FAILPOINT_ONCE": str(tmp_path / "once")}
-    killed = child(**told)
-    assert (killed.returncode, killed.stdout.split()) == (-signal.SIGKILL, ["alive"])
-    assert child(**told).stdout.split() == ["alive", "past"]
-    assert child(WINDOWING_FAILPOINT="kill_worker:3").stdout.split() == ["alive", "past"]
+    lives = [{}, told, told, {"WINDOWING_FAILPOINT": "kill_worker:3"}]
+    code = f"""
+import os
+from windowing.spark.failpoints import hit  # once: each life is a fork
+for told in {lives}:
+    if (child := os.fork()) == 0:
+        os.setpgrp()
+        os.environ.update(told, WINDOWING_FAILPOINT_GROUP=str(os.getpgrp()))
+        hit("in_sink", 2); hit("before_batch", 3); print("alive", flush=True)
+        hit("in_sink", 3); print("past", flush=True)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    whole, killed = ["alive", "past", "0"], ["alive", str(-signal.SIGKILL)]
+    assert said == [*whole, *killed, *whole, *whole]
 
 
 @pytest.mark.parametrize("wanted", ["", "in_sink", "nowhere:1", "in_sink:x"])

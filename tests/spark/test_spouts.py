@@ -400,7 +400,7 @@ values = st.fixed_dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=settings().max_examples // 3)
 @given(st.lists(values, max_size=5), st.integers(1, 3))
 def test_what_is_put_is_what_is_read_value_for_value(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Any], partitions: int

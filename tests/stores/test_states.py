@@ -252,7 +252,7 @@ class StatesBesideModel(RuleBasedStateMachine):
 
 
 TestStatesBesideModel = StatesBesideModel.TestCase
-TestStatesBesideModel.settings = settings(stateful_step_count=25, max_examples=40)
+TestStatesBesideModel.settings = settings(stateful_step_count=25, max_examples=settings().max_examples // 2)
 
 
 # -- the file -------------------------------------------------------------------------------------------------------------
