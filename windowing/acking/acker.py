@@ -214,8 +214,8 @@ class RootCell(NamedTuple):
 def pack(cell: RootCell) -> int:
     """Return the integer of a cell: 48 bytes, where an object of its own with its fields takes 130.
 
-    >>> unpack(pack(Cell(State.DOOMED, value=2**64 - 1, task=7, seen=3, deadline_ms=1_700_000_000_000)))
-    Cell(state=<State.DOOMED: 'doomed'>, value=18446744073709551615, task=7, seen=3, deadline_ms=1700000000000)
+    >>> unpack(pack(RootCell(RootState.DOOMED, value=2**64 - 1, task=7, seen=3, deadline_ms=1_700_000_000_000)))
+    RootCell(state=<RootState.DOOMED: 'doomed'>, value=18446744073709551615, task=7, seen=3, deadline_ms=1700000000000)
     """
     return (
         cell.value

@@ -128,8 +128,8 @@ class AlignedBarrier:
 
     `channels` are all upstream tasks that send the checkpoint on. Cost: O(1) a message, the held ones are kept in memory.
 
-    >>> from windowing.execution.checkpoints import Action
-    >>> barrier, prepare = AlignedBarrier(["a", "b"]), Checkpoint(1, 0, Action.PREPARE)
+    >>> from windowing.execution.checkpoints import CheckpointAction
+    >>> barrier, prepare = AlignedBarrier(["a", "b"]), Checkpoint(1, 0, CheckpointAction.PREPARE)
     >>> barrier.arrived("a", prepare, "P"), barrier.offer("a", 3), barrier.offer("b", 6)
     ((), (), (Delivered(channel='b', message=6),))
     >>> [type(effect).__name__ for effect in barrier.arrived("b", prepare, "P")]
@@ -385,7 +385,7 @@ class CheckpointSpout:
     >>> spout.ack(effects[-1].checkpoint, now_ms=5), spout.next_deadline_ms()
     ((), 1000)
     >>> [type(effect).__name__ for effect in spout.tick(1000)], spout.waits_for
-    (['Save', 'Emit'], Checkpoint(attempt=1, txid=0, action=<Action.PREPARE: 'prepare'>))
+    (['SaveCheckpoint', 'EmitCheckpoint'], Checkpoint(attempt=1, txid=0, action=<CheckpointAction.PREPARE: 'prepare'>))
     """
 
     def __init__(self, interval_ms: int = 1000, record: CheckPointState | None = None) -> None:
@@ -578,13 +578,13 @@ class StatefulBoltExecutor:
     between two commits all executed tuples are kept.
 
     >>> task = StatefulBoltExecutor()
-    >>> list(task.execute("a")), [type(e).__name__ for e in task.checkpoint(Checkpoint(1, -1, Action.INITSTATE))]
-    ([], ['Init', 'Execute', 'PassOn'])
+    >>> list(task.execute("a")), [type(e).__name__ for e in task.checkpoint(Checkpoint(1, -1, CheckpointAction.INITSTATE))]
+    ([], ['Init', 'ExecuteTuple', 'PassOn'])
     >>> task.acked("a")
-    >>> [type(e).__name__ for e in task.checkpoint(Checkpoint(1, 0, Action.PREPARE))]
+    >>> [type(e).__name__ for e in task.checkpoint(Checkpoint(1, 0, CheckpointAction.PREPARE))]
     ['Hook', 'Prepare', 'PassOn']
-    >>> [type(e).__name__ for e in task.checkpoint(Checkpoint(1, 0, Action.COMMIT))]
-    ['Hook', 'Commit', 'Ack', 'PassOn']
+    >>> [type(e).__name__ for e in task.checkpoint(Checkpoint(1, 0, CheckpointAction.COMMIT))]
+    ['Hook', 'CommitState', 'ReleaseAcks', 'PassOn']
     """
 
     def __init__(self) -> None:

@@ -213,8 +213,8 @@ class MemoryPages:
     """A PageStore in memory, for tests: pages are bytes, as on disk.
 
     >>> pages = MemoryPages()
-    >>> pages.write(0, Rows([1, 5], ["a", ("b", 2)], [0, 1])); pages.read(0)
-    Rows(timestamps=[1, 5], payloads=['a', ('b', 2)], sequences=[0, 1])
+    >>> pages.write(0, PageRows([1, 5], ["a", ("b", 2)], [0, 1])); pages.read(0)
+    PageRows(timestamps=[1, 5], payloads=['a', ('b', 2)], sequences=[0, 1])
     """
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ class SqlitePages:
 
     >>> import tempfile, os
     >>> with tempfile.TemporaryDirectory() as folder, SqlitePages(os.path.join(folder, "count-0.pages")) as pages:
-    ...     pages.write(0, Rows([1], [{"n": 1}], [0]))
+    ...     pages.write(0, PageRows([1], [{"n": 1}], [0]))
     ...     pages.prepare(1, {"pages": [0]}); pages.commit(1)
     ...     pages.read(0).payloads, pages.committed()
     ([{'n': 1}], (1, {'pages': [0]}))

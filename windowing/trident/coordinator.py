@@ -396,9 +396,10 @@ class MasterBatchCoordinator:
     >>> save, batch = coordinator.answered(1, [Readiness.READY], 0)
     >>> batch.stream.value, str(batch.attempt)
     ('$batch', '1:0')
-    >>> [effect.stream.value for effect in coordinator.acked(Stream.BATCH, batch.attempt, 5) if isinstance(effect, Emit)]
+    >>> for acked in (CoordinatorStream.BATCH, CoordinatorStream.COMMIT):
+    ...     effects = coordinator.acked(acked, batch.attempt, now_ms=5)
+    ...     print([effect.stream.value for effect in effects if isinstance(effect, EmitOnStream)])
     ['$commit']
-    >>> [effect.stream.value for effect in coordinator.acked(Stream.COMMIT, batch.attempt, 9) if isinstance(effect, Emit)]
     ['$success']
     """
 

@@ -186,9 +186,9 @@ class PartitionRouter:
 
     >>> from windowing.topology.groupings import FieldsGrouping
     >>> schema = Schema.parse("word string")
-    >>> Router(BatchGlobalGrouping(), schema, partition=0, tasks=4).route([("to",), ("be",)], txid=6)
+    >>> PartitionRouter(BatchGlobalGrouping(), schema, partition=0, tasks=4).route([("to",), ("be",)], txid=6)
     {2: [('to',), ('be',)]}
-    >>> Router(FieldsGrouping(("word",)), schema, partition=0, tasks=2).route([("to",), ("be",), ("to",)], txid=6)
+    >>> PartitionRouter(FieldsGrouping(("word",)), schema, partition=0, tasks=2).route([("to",), ("be",), ("to",)], txid=6)
     {1: [('to',), ('be',), ('to',)]}
     """
 
