@@ -1,4 +1,6 @@
-"""AlignedBarrier: where a checkpoint cuts the input of one task that reads several others.
+"""Checkpoints of a topology: the barrier of a task, the coordinator, and what a task with a state does for them.
+
+AlignedBarrier: where a checkpoint cuts the input of one task that reads several others.
 
     channel a  1 2 |P| 3 4          delivered  1 2 5 6    then P    then 3 4
     channel b  5 6 . . . . |P| 7    a is held back from its barrier on, until b has shown it too
@@ -374,7 +376,7 @@ CheckpointEffect = SaveCheckpoint | EmitCheckpoint
 
 
 class CheckpointSpout:
-    """The coordinator of one topology. Entries return effects, to be performed in order; each has changed the machine wholly.
+    """The coordinator of one topology. Its methods return effects, to be performed in order; each has changed the machine wholly.
 
     `record` is what was saved last (None: never), `interval_ms` the time from one prepare to the next, at least 100. `stale`
     counts acks and fails of what was not waited for.

@@ -1,4 +1,6 @@
-"""The bytes of one page: a frame with its id, columns of scalars as JSON, and typed JSON for what is no scalar. No pickle.
+"""Pages of a persistent window: their bytes, the file or the memory that has them, and the window's checkpoints over them.
+
+The bytes of one page: a frame with its id, columns of scalars as JSON, and typed JSON for what is no scalar. No pickle.
 
     frame    magic WNDP · version · crc32 · length · body
     body     page id u64 · length u32 · zlib( JSON of times, numbers, kind, names, cells ) · typed payloads, if kind is "typed"
@@ -199,7 +201,7 @@ def _by_width(cells: list[Any], width: int) -> list[Any]:
     return list(zip(*[each] * width, strict=True))
 
 
-# -- Where the pages of a persistent window lie ----------------------------------------------------------------------------------
+# -- page stores -----------------------------------------------------------------------------------------------------------------
 
 
 _SCHEMA = """

@@ -1,4 +1,6 @@
-"""TaskContext: what a task is told of itself when it begins.
+"""Components: the classes of spouts and bolts, and what they are handed.
+
+TaskContext: what a task is told of itself when it begins.
 
 Spout, Bolt, BasicBolt, StatefulBolt, StatefulWindowedBolt: what a component's class has, and what it is handed.
 

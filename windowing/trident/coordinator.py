@@ -1,4 +1,6 @@
-"""CoordinatorRecord: what must outlive a coordinator, so that the next one goes on where it was.
+"""MasterBatchCoordinator: when each batch is begun, committed and tried again; its record and its rules.
+
+CoordinatorRecord: what must outlive a coordinator, so that the next one goes on where it was.
 
     current 7                       txids below 7 are committed
     tries   7: 2, 3, committing     batch 7 was emitted as 7:2 last, failed 3 times as the first, and a commit of it was begun
@@ -189,7 +191,7 @@ def _is_row(row: Any) -> bool:
     return all(_whole(number, 0) for number in row[:3]) and type(row[3]) is bool and type(row[4]) is str
 
 
-# -- The rules of MasterBatchCoordinator as data ---------------------------------------------------------------------------------
+# -- rules of MasterBatchCoordinator ---------------------------------------------------------------------------------------------
 
 
 class CoordinatorStream(Enum):
