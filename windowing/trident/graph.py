@@ -10,8 +10,8 @@ The graph of a Trident topology: nodes, and edges with an index; what a Stream w
                        \--0------------------------------------1--> join        the index tells the inputs of a node apart
 
 StepDeclaration is a node as its author wrote it, unchecked; Node is the same with its fields known. Laws: numbers count in the
-order in which nodes were made, a node after its sources, so the order of numbers is an order of the graph; a graph is never changed, a
-plan has a new one. Source: Storm's `Node`, `SpoutNode`, `ProcessorNode`, `PartitionNode`, `IndexedEdge`.
+order in which nodes were made, a node after its sources, so the order of numbers is an order of the graph; a graph is never
+changed, a plan has a new one. Source: Storm's `Node`, `SpoutNode`, `ProcessorNode`, `PartitionNode`, `IndexedEdge`.
 
 GraphGrouper: nodes become groups, each to run in one place, until no two of them can be merged.
 
