@@ -428,7 +428,7 @@ class StatefulBoltTask(BoltTask):
     def is_settled(self, message: Delivery) -> bool:
         return not self.keeper.is_open(message)
 
-    # -- what the keeper asks for --------------------------------------------------------------------------------------
+    # -- what the checkpointed task asks for ----------------------------------------------------------------------------
 
     def take(self, message: Delivery) -> None:
         """Call the bolt."""
@@ -477,7 +477,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
         self.keeper.execute(message)
 
     def take(self, message: Delivery) -> None:
-        """Take a tuple that the keeper has noted."""
+        """Take a tuple that the checkpointed task has noted."""
         super().handle(message)
 
     def hook(self, method: str, *arguments: int) -> None:
