@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.frame import Contender, Measured, Plan, timed
-from windowing.acking.acker import Acked, Acker
+from windowing import Acked, Acker
 
 ROOTS = 1_000_000
 START_MS = 1_700_000_000_000

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.events import START_MS, events
 from benchmarks.frame import NS, Contender, Measured, Plan, quiet
 from windowing import Activation, Duration, WindowConfig, WindowedBoltExecutor, count, millis, seconds
-from windowing.windows import aggregate as agg
+from windowing import aggregate as agg
 
 MEASURED = 50_000
 BATCH = 10_000

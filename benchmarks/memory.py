@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from benchmarks.events import events
 from benchmarks.frame import Contender, Measured, Plan
-from windowing import Count, Duration, WindowConfig, WindowedBoltExecutor, count, hours, seconds
-from windowing.columnar import ColumnRows, columnar_executor
+from windowing import Count, Duration, WindowConfig, WindowedBoltExecutor, columnar, count, hours, seconds
 
 EVENTS = 300_000
 WARM = 1_000
@@ -82,10 +81,12 @@ def _columns(number: int) -> Measured:
     load = events(number)
     pieces = [slice(start, start + load.batch) for start in range(0, number, load.batch)]
     arrow, before = pa.total_allocated_bytes(), _traced()
-    executor = columnar_executor(WindowConfig.of(length=hours(1), slide=seconds(1), timestamp="at", columnar="arrow"))
+    executor = columnar.columnar_executor(
+        WindowConfig.of(length=hours(1), slide=seconds(1), timestamp="at", columnar="arrow")
+    )
     for piece in pieces:
         table = pa.table({"k": load.keys[piece], "at": load.stamps[piece], "v": load.values[piece]})
-        for _late in executor.add_batch(ColumnRows(table), load.stamps[piece]):
+        for _late in executor.add_batch(columnar.ColumnRows(table), load.stamps[piece]):
             raise AssertionError("nothing is late here")
         for _effect in executor.turn():
             pass

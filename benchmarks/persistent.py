@@ -20,9 +20,8 @@ from typing import Any
 
 from benchmarks.frame import Contender, Measured, Plan, measure
 from benchmarks.records import Comparison
-from windowing import Activation, WindowConfig, WindowedBoltExecutor, count, seconds
-from windowing.stores.pages import SqlitePages
-from windowing.windows.persistent import PersistentWindowedBoltExecutor
+from windowing import Activation, PersistentWindowedBoltExecutor, WindowConfig, WindowedBoltExecutor, count, seconds
+from windowing.stores import SqlitePages
 
 BATCH = 10_000
 START_MS = 1_700_000_000_000

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.frame import Contender, Measured, Plan
-from windowing.testing.simulator import run_seeds
+from windowing.testing import simulator
 
 SEEDS = 200
 
@@ -22,7 +22,7 @@ def plans(scale: float = 1.0) -> Iterator[Plan]:
 def simulated(seeds: int) -> Measured:
     """Run the seeds; none may find anything."""
     started = time.process_time()
-    tally = run_seeds(range(seeds))
+    tally = simulator.run_seeds(range(seeds))
     taken = time.process_time() - started
     assert not tally.failed, f"seeds {tally.failed} have found something"
     return Measured((tally.seeds, tally.events), seeds / taken, {"events per CPU-second": tally.events / taken})

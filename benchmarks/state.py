@@ -18,8 +18,7 @@ from uuid import uuid4
 from benchmarks.frame import Contender, Measured, Plan
 from benchmarks.records import Missing
 from windowing.stores import map_state, store_of
-from windowing.trident.kinds import TransactionAttempt
-from windowing.trident.states import ValueUpdater
+from windowing.trident import TransactionAttempt, ValueUpdater
 
 BATCHES = 5
 SIZES = (100, 10_000)

@@ -29,8 +29,7 @@ try:
     from flights_picture import draw
     from flights_screen import Screen
 
-    from windowing import TupleWindow, count, hours, minutes, sliding, windowed_bolt
-    from windowing.errors import DrainedCheckpointError
+    from windowing import DrainedCheckpointError, TupleWindow, count, hours, minutes, sliding, windowed_bolt
     from windowing.spark import ParquetSink, WindowedQuery, windowed
 except ModuleNotFoundError as missing:
     sys.exit(f'{missing.name} is not installed; run `make demo`, or first: pip install "windowing[examples]"')

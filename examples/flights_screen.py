@@ -22,7 +22,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from windowing.spark import MetricsListener
-from windowing.spark.metrics import metrics_of
 
 _PLAIN_EVERY_S = 15.0
 _SETTLE_S = 10.0
@@ -62,7 +61,7 @@ class _Listener(MetricsListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         super().onQueryProgress(event)
-        metrics = metrics_of(event.progress)
+        metrics = self.last.get(str(event.progress.id))
         line = self._lines.get(event.progress.name)
         if metrics is None or line is None or metrics.batch_id <= line.last:
             return

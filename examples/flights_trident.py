@@ -34,9 +34,9 @@ try:
     from flights_screen import Screen
     from flights_states import PARTITIONS, QUERY, States, check
 
+    from windowing import InputSpout
     from windowing.spark import ParquetSink, submit_trident
     from windowing.stores import SqliteStore, store_of
-    from windowing.topology.components import InputSpout
     from windowing.trident import Count, Sum, TridentTopology
 except ModuleNotFoundError as missing:
     sys.exit(f'{missing.name} is not installed; run `make demo`, or first: pip install "windowing[examples]"')

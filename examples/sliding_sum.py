@@ -13,7 +13,7 @@ from __future__ import annotations
 from classics import chosen_runtime, run
 
 from windowing import InputSpout, Topology, TopologyBuilder, count, sliding, tumbling
-from windowing.windows import aggregate as agg
+from windowing import aggregate as agg
 
 BATCHES = {
     "numbers": [[(at * 1000, (at * 7919) % 1000) for at in range(start, start + 60)] for start in range(0, 300, 60)]

@@ -18,8 +18,7 @@ from pathlib import Path
 from windowing import FailedException
 from windowing.local import TridentCluster, VirtualClock
 from windowing.stores import SqliteStore, map_state
-from windowing.trident import Count, MapGet, TridentTopology
-from windowing.trident.spouts import FixedBatchSpout
+from windowing.trident import Count, FixedBatchSpout, MapGet, TridentTopology
 
 SENTENCES = [
     ("the cow jumped over the moon",),

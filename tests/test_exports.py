@@ -1,74 +1,148 @@
-"""The public names: what `windowing/__init__.py` and its drivers name, no more and no less."""
+"""The doors: what the six public packages name, no more and no less; and everything a user reads comes through them."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import windowing
-from windowing import errors, local
+from windowing import errors
+
+ROOT = Path(__file__).parents[1]
 
 
 def words(text: str) -> list[str]:
     return text.split()
 
 
-PUBLIC = words("""
-    Acker Action Activation BasicBolt Bolt Count CountEvictionPolicy CountTriggerPolicy Duration Effect Event
-    EvictionContext EvictionPolicy Expired FailedException Fields InputSpout Late LateReason Lateness OnError
-    ReportedFailedException RotatingMap Semantics SkippedTuplesWarning Spout StatefulBolt StatefulWindowManager
-    StatefulWindowedBolt TimeEvictionPolicy TimeTriggerPolicy Topology TopologyBuilder TopologyError TriggerPolicy
-    Tuple TupleWindow Values WaterMarkEvent WaterMarkEventGenerator WatermarkCountEvictionPolicy
-    WatermarkCountTriggerPolicy WatermarkTimeEvictionPolicy WatermarkTimeTriggerPolicy WindowConfig WindowManager
-    WindowedBolt WindowedBoltExecutor WindowingError aggregate bolt bolt_of count days hours is_tick millis minutes seconds
-    sliding spout tumbling windowed_bolt
-""")
-RUNTIME = words("""
-    Clock ClusterResult DeadBatch DeadLetter LateRow LocalCluster LocalResult LocalRun SystemClock
-    TridentCluster TridentResult VirtualClock run_local run_topology run_trident
-""")
-SPARK = words("""
-    BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout Root Sink SqliteQueue
-    WindowedQuery WindowedStream require_session session submit submit_trident windowed
-""")
+PUBLIC = {
+    "windowing": words("""
+        Acked Acker Action Activation BasicBolt BasicOutputCollector Bolt BoltError CheckpointError ConfigError
+        CorruptStateError Count CountEvictionPolicy CountTriggerPolicy DefinitionChangedError DrainedCheckpointError
+        Duration Effect Event EvictionContext EvictionPolicy Expired Failed FailedException Fields GroupingError InputSpout
+        InvalidTimestampError InvalidTimestampWarning KeyValueState Late LateReason Lateness LostFieldsWarning OnError
+        OutputCollector PersistentWindowedBoltExecutor QueryStoppedError ReportedFailedException RotatingMap RowError Schema
+        Semantics SessionError SinkError SkippedTuplesWarning SourceError Spout SpoutOutputCollector StateError StatefulBolt
+        StatefulWindowManager StatefulWindowedBolt StoreUnavailableError SupersededError TimeEvictionPolicy
+        TimeTriggerPolicy Topology TopologyBuilder TopologyContext TopologyError TriggerPolicy Tuple TupleWindow Values
+        WaterMarkEvent WaterMarkEventGenerator WatermarkCountEvictionPolicy WatermarkCountTriggerPolicy
+        WatermarkTimeEvictionPolicy WatermarkTimeTriggerPolicy WindowConfig WindowManager WindowedBolt WindowedBoltExecutor
+        WindowingError WorkerLostError aggregate bolt bolt_of count days hours is_tick millis minutes seconds sliding spout
+        tumbling windowed_bolt
+    """),
+    "windowing.local": words("""
+        Clock ClusterResult DeadBatch DeadLetter LateRow LocalCluster LocalResult LocalRun SystemClock TridentCluster
+        TridentResult VirtualClock run_local run_topology run_trident to_png to_svg
+    """),
+    "windowing.spark": words("""
+        BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout Root Sink
+        SqliteQueue WindowedQuery WindowedStream require_session session submit submit_trident windowed
+    """),
+    "windowing.stores": words("""
+        MapStateFactory MemoryStore PostgresStore RedisStore SnapshotFactory SqlitePages SqliteStore Store map_state
+        snapshot_state store_of
+    """),
+    "windowing.testing": words("""
+        Watch check_counts check_ids replay
+    """),
+    "windowing.trident": words("""
+        Aggregator BatchCoordinator ChainedAggregatorDeclarer CombinerAggregator CombinerValueUpdater CommitterEmitter
+        CoordinatorConfig CoordinatorStream Count Debug Emitter Equals FilterNull FirstN FixedBatchSpout GroupedStream
+        Guarantee IBatchSpout ICommitterTridentSpout IOpaquePartitionedTridentSpout IPartitionedTridentSpout ITridentSpout
+        JoinType MapGet MapState MasterBatchCoordinator Max MaxBy Min MinBy Negate NonTransactionalMap OnFailure OpaqueMap
+        OpaquePartitionedEmitter PartitionedCoordinator PartitionedEmitter QueryFunction ReadOnlyMapState
+        ReadOnlySnapshottable Readiness ReducerAggregator ReducerValueUpdater ReplaceUpdater RichSpout SnapshotGet
+        Snapshottable SnapshottableMap SpoutContext SpoutKind State StateCodec StateFactory StateSpec StateType StateUpdater
+        Stream Sum TransactionAttempt TransactionalMap TridentCollector TridentPlan TridentRun TridentState TridentTopology
+        TupleCollectionGet TypedJson ValueUpdater WindowOutput check_guarantee
+    """),
+}
+SUBMODULES = {"windowing": {"columnar"}, "windowing.testing": {"simulator", "strategies"}}
+"""Public modules that are loaded by their name only, for they need a package that not everybody has, or run by themselves."""
+EXTRA = {"windowing.errors"}
+"""Public too: all errors, as docs/errors.md says."""
+OPTIONAL = {
+    "windowing": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib sqlite3 windowing.trident",
+    "windowing.trident": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
+    "windowing.stores": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib windowing.trident",
+    "windowing.local": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
+    "windowing.testing": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
+    "windowing.spark": "hypothesis psycopg redis matplotlib windowing.trident windowing.local windowing.testing",
+}
+"""What importing a door may not load."""
+MOST_OF_WINDOWED = 100
+"""How many modules of this library `windowing.spark.windowed` may load: 92 when this was written."""
 ALIASES = {"Effect"}
 """A union of classes: it is documented where its members are."""
 
 
-def literal_all(path: str) -> list[str]:
-    """Return `__all__` of a file without importing it."""
-    tree = ast.parse((Path(windowing.__file__).parent / path).read_text(encoding="utf-8"))
-    assigned = [
-        node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    ]
-    return list(ast.literal_eval(assigned[0].value))
+def names_of(door: str) -> list[str]:
+    """Return `__all__` of a door without importing it: windowing.spark needs pyspark."""
+    tree = ast.parse((ROOT / door.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
+    found = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+    return list(ast.literal_eval(found[0].value))
 
 
-def test_the_public_names_are_these():
-    assert windowing.__all__ == PUBLIC == sorted(PUBLIC)
-    assert local.__all__ == RUNTIME == sorted(RUNTIME)
+@pytest.mark.parametrize("door", PUBLIC)
+def test_the_public_names_are_these(door):
+    assert names_of(door) == PUBLIC[door] == sorted(PUBLIC[door])
 
 
-def test_the_public_names_of_the_spark_driver_are_these():
-    assert literal_all("spark/__init__.py") == SPARK == sorted(SPARK)
+@pytest.mark.parametrize("door", PUBLIC)
+def test_every_public_name_can_be_imported_and_is_documented(door):
+    if door == "windowing.spark":
+        pytest.importorskip("pyspark")
+    found = importlib.import_module(door)
+    undocumented = [name for name in PUBLIC[door] if not (inspect.getdoc(getattr(found, name)) or name in ALIASES)]
+    assert not undocumented
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_can_be_imported_and_is_documented(name):
-    found = getattr(windowing, name)
-    assert name in ALIASES or inspect.getdoc(found)
+def test_the_first_page_of_the_library_names_every_door_and_every_module_that_is_loaded_by_its_name():
+    text = inspect.getdoc(windowing)
+    assert not [name for name in [*PUBLIC, *EXTRA, *SUBMODULES["windowing"]] if name not in text]
 
 
-@pytest.mark.parametrize("name", RUNTIME)
-def test_every_public_name_of_the_local_runtime_is_documented(name):
-    assert inspect.getdoc(getattr(local, name))
+def loaded_by(code: str) -> list[str]:
+    """Return the modules that a new process has when it has run `code`."""
+    code += "\nimport sys; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isclass(getattr(windowing, name))])
+@pytest.mark.parametrize("door", PUBLIC)
+def test_a_door_loads_nothing_that_was_not_asked_for(door):
+    modules = loaded_by(f"import {door}" + ("; windowing.spark.windowed" if door == "windowing.spark" else ""))
+    unasked = [name for name in words(OPTIONAL[door]) if name in modules]
+    assert not unasked, f"import {door} loads {', '.join(unasked)}"
+
+
+def test_windowed_on_spark_loads_a_part_of_the_library_and_nothing_of_trident():
+    modules = loaded_by("import windowing.spark; windowing.spark.windowed")
+    ours = [name for name in modules if name.split(".")[0] == "windowing"]
+    assert not [name for name in ours if name.startswith("windowing.trident")]
+    assert len(ours) <= MOST_OF_WINDOWED, f"{len(ours)} modules: {' '.join(ours)}"
+
+
+def test_what_is_loaded_late_is_the_same_thing():
+    modules = loaded_by(
+        "from windowing.spark import submit_trident; from windowing.stores import RedisStore, map_state"
+    )
+    assert {"windowing.spark.trident_submit", "windowing.stores.redis", "windowing.stores.factory"} <= set(modules)
+    for door in ("windowing.spark", "windowing.stores"):
+        with pytest.raises(AttributeError, match="has no attribute 'hub'"):
+            importlib.import_module(door).hub  # noqa: B018 - the attribute is asked for
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC["windowing"] if inspect.isclass(getattr(windowing, name))])
 def test_every_public_method_of_a_public_class_is_documented(name):
     """`inspect.getdoc` also finds the docstring of the method that a subclass answers."""
     kind = getattr(windowing, name)
@@ -83,13 +157,7 @@ def test_every_public_method_of_a_public_class_is_documented(name):
 def test_star_import_gives_the_public_names_and_nothing_else():
     scope: dict[str, object] = {}
     exec("from windowing import *", scope)
-    assert sorted(set(scope) - {"__builtins__"}) == PUBLIC
-
-
-@pytest.mark.parametrize("module", ["local", "local.clock", "local.run", "topology", "errors"])
-def test_every_name_in_all_exists(module):
-    found = importlib.import_module(f"windowing.{module}")
-    assert all(hasattr(found, name) for name in found.__all__)
+    assert sorted(set(scope) - {"__builtins__"}) == PUBLIC["windowing"]
 
 
 def test_every_error_has_a_code_of_its_own():
@@ -102,3 +170,97 @@ def test_every_error_is_in_the_page_of_errors():
     kinds = [getattr(errors, name) for name in errors.__all__ if inspect.isclass(getattr(errors, name))]
     missing = [kind.__name__ for kind in kinds if f"| `{kind.code}` | `{kind.__name__}`" not in page]
     assert not missing, f"say in docs/errors.md what these mean, and the way out: {', '.join(missing)}"
+
+
+# -- what a user reads ------------------------------------------------------------------------------------------------
+
+BLOCK = re.compile(r"^```(?:python|pycon)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r'python -c "([^"]+)"')
+DOTTED = re.compile(r"\bwindowing(?:\.[A-Za-z_]\w*)+")
+
+
+def code_in(path: Path) -> Iterator[str]:
+    """Yield the Python in a file: all of a module, the blocks and `python -c` commands of a page, prompts taken off."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        yield text
+        return
+    for block in BLOCK.findall(text):
+        lines = block.splitlines()
+        at_prompt = [line[4:] for line in lines if line.startswith((">>> ", "... "))]
+        yield "\n".join(at_prompt if any(line.startswith(">>> ") for line in lines) else lines)
+    yield from COMMAND.findall(text)
+
+
+def is_public(name: str) -> bool:
+    """Whether a dotted name is a door, behind a door by its public name, or no module of this library at all."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        module, rest = ".".join(parts[:length]), parts[length:]
+        if module in EXTRA:
+            return True
+        if module in PUBLIC:
+            return not rest or rest[0] in [*PUBLIC[module], *SUBMODULES.get(module, ())]
+    return True
+
+
+def deep_names(code: str) -> Iterator[str]:
+    """Yield what some code imports of this library that is not public."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            if node.module.partition(".")[0] == "windowing" and node.module not in {*PUBLIC, *EXTRA}:
+                yield from names
+                continue
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] == "windowing" and not is_public(name))
+
+
+def deep_mentions(text: str) -> Iterator[str]:
+    """Yield the dotted names in prose that lead to a module of this library by another way than a door."""
+    for name in DOTTED.findall(text):
+        parts = name.split(".")
+        path = ROOT.joinpath(*parts[:2])
+        if (path.is_dir() or path.with_suffix(".py").exists()) and not is_public(name):
+            yield name
+
+
+READ = sorted(
+    path
+    for place in ("README.md", "docs", "examples", "benchmarks")
+    for path in ([ROOT / place] if (ROOT / place).is_file() else (ROOT / place).rglob("*"))
+    if path.suffix in {".py", ".md"}
+)
+
+
+@pytest.mark.parametrize("path", READ, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_user_reads_imports_from_the_doors_and_nothing_deeper(path):
+    deep = [name for code in code_in(path) for name in deep_names(code)]
+    if path.suffix == ".md":
+        deep += deep_mentions(path.read_text(encoding="utf-8"))
+    assert not deep, f"{path.relative_to(ROOT)} uses {', '.join(deep)}: take it from {', '.join(sorted(PUBLIC))}"
+
+
+@pytest.mark.parametrize(
+    ("code", "deep"),
+    [
+        ("from windowing.topology.builder import TopologyBuilder", ["windowing.topology.builder.TopologyBuilder"]),
+        ("def f():\n    from windowing.spark.metrics import metrics_of", ["windowing.spark.metrics.metrics_of"]),
+        ("import windowing.windows.manager", ["windowing.windows.manager"]),
+        ("from windowing.trident import Graph, Count", ["windowing.trident.Graph"]),
+        ("from windowing.testing.replay import replay", ["windowing.testing.replay.replay"]),
+        ("from windowing.columnar import ColumnRows", ["windowing.columnar.ColumnRows"]),
+        ("from windowing import columnar, count\nfrom windowing.testing import strategies, replay", []),
+        ("import windowing\nimport windowing.spark\nfrom windowing.errors import SnapshotError", []),
+    ],
+)
+def test_a_deep_import_is_named(code, deep):
+    assert list(deep_names(code)) == deep
+
+
+def test_a_deep_name_in_prose_is_named_and_a_setting_is_none():
+    text = "`windowing.local.drawing.to_svg`, `windowing.local.to_svg`, `windowing.max.attempts`, `windowing.errors.StateError`"
+    assert list(deep_mentions(text)) == ["windowing.local.drawing.to_svg"]

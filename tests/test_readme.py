@@ -50,6 +50,14 @@ def test_every_link_leads_somewhere(page):
     assert not missing
 
 
+def test_every_file_that_the_map_for_developers_names_is_there():
+    text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w/])([a-z_]+/[a-z_/]*\w+\.py)\b", text[: text.index("## Commands")]))
+    missing = [name for name in sorted(named) if not ((ROOT / "windowing" / name).exists() or (ROOT / name).exists())]
+    assert len(named) > 60
+    assert not missing
+
+
 def test_the_page_for_developers_says_how_many_examples_a_property_test_has():
     text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
     for profile in ("default", "long"):

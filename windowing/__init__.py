@@ -1,18 +1,71 @@
 """Storm's windowed bolts and topologies in Python, in one process or on Spark: windows that lose no tuple.
 
-Start with `windowed_bolt`, `tumbling` or `sliding`, and with `TopologyBuilder` for several bolts. `windowing.local` runs
-them in this process, `windowing.spark` on streaming DataFrames.
+What a user imports comes from here, or from one of five doors beside it; nothing deeper is public.
+
+    windowing            windows, bolts, topologies, the acker, errors (this page)
+    windowing.local      the driver in one process: run_local, LocalCluster, TridentCluster
+    windowing.spark      the driver on Spark: windowed, submit, submit_trident (extra `spark`)
+    windowing.trident    Trident: TridentTopology, its operations, spouts, states
+    windowing.stores     where Trident's states lie: memory, SQLite, PostgreSQL, Redis
+    windowing.testing    for tests of your own: check_counts, replay; strategies, simulator
+
+In this page:
+
+    declare windows      windowed_bolt, tumbling, sliding; count, seconds, minutes ...; aggregate (a module: `aggregate.sum("n")`)
+    declare components   bolt, spout; Bolt, BasicBolt, StatefulBolt, Spout, InputSpout; the collectors; TopologyBuilder -> Topology
+    rows                 Schema, Tuple, Fields, Values, is_tick
+    errors               WindowingError and those that a program may want to catch; all of them are in `windowing.errors`
+    windows by hand      WindowConfig, WindowManager, WindowedBoltExecutor; what they return: Activation, Expired, Late
+    Storm's policies     EvictionPolicy, TriggerPolicy and their kinds; WaterMarkEventGenerator
+    the acker            Acker -> Acked, Failed; RotatingMap
+    columnar             a module, loaded by its name (pyarrow, numpy): `from windowing import columnar`
 """
 
-from windowing.acking.acker import Acker
+from windowing.acking.acker import Acked, Acker, Failed
 from windowing.acking.timeouts import RotatingMap
-from windowing.errors import FailedException, ReportedFailedException, WindowingError
+from windowing.errors import (
+    BoltError,
+    CheckpointError,
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    DrainedCheckpointError,
+    FailedException,
+    InvalidTimestampError,
+    QueryStoppedError,
+    ReportedFailedException,
+    SessionError,
+    SinkError,
+    SourceError,
+    StateError,
+    StoreUnavailableError,
+    SupersededError,
+    WindowingError,
+    WorkerLostError,
+)
+from windowing.execution.support import LostFieldsWarning
+from windowing.schema.hashing import GroupingError
+from windowing.schema.rows import RowError
 from windowing.schema.tuples import Fields, Tuple, Values, is_tick
+from windowing.schema.types import Schema
+from windowing.schema.values import InvalidTimestampWarning
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout, StatefulBolt, StatefulWindowedBolt
+from windowing.topology.components import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    InputSpout,
+    OutputCollector,
+    Spout,
+    SpoutOutputCollector,
+    StatefulBolt,
+    StatefulWindowedBolt,
+    TopologyContext,
+)
 from windowing.topology.decorators import bolt, bolt_of, sliding, spout, tumbling, windowed_bolt
 from windowing.topology.plan import Topology, TopologyError
+from windowing.topology.state import KeyValueState
 from windowing.windows import aggregate
 from windowing.windows.config import Lateness, OnError, Semantics, SkippedTuplesWarning, WindowConfig
 from windowing.windows.events import Activation, Effect, Event, Expired, Late, LateReason, TupleWindow, WaterMarkEvent
@@ -28,6 +81,7 @@ from windowing.windows.eviction import (
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.manager import StatefulWindowManager, WindowManager
 from windowing.windows.measures import Count, Duration, count, days, hours, millis, minutes, seconds
+from windowing.windows.persistent import PersistentWindowedBoltExecutor
 from windowing.windows.trigger import (
     CountTriggerPolicy,
     TimeTriggerPolicy,
@@ -38,39 +92,66 @@ from windowing.windows.trigger import (
 from windowing.windows.watermark import WaterMarkEventGenerator
 
 __all__ = [
+    "Acked",
     "Acker",
     "Action",
     "Activation",
     "BasicBolt",
+    "BasicOutputCollector",
     "Bolt",
+    "BoltError",
+    "CheckpointError",
+    "ConfigError",
+    "CorruptStateError",
     "Count",
     "CountEvictionPolicy",
     "CountTriggerPolicy",
+    "DefinitionChangedError",
+    "DrainedCheckpointError",
     "Duration",
     "Effect",
     "Event",
     "EvictionContext",
     "EvictionPolicy",
     "Expired",
+    "Failed",
     "FailedException",
     "Fields",
+    "GroupingError",
     "InputSpout",
+    "InvalidTimestampError",
+    "InvalidTimestampWarning",
+    "KeyValueState",
     "Late",
     "LateReason",
     "Lateness",
+    "LostFieldsWarning",
     "OnError",
+    "OutputCollector",
+    "PersistentWindowedBoltExecutor",
+    "QueryStoppedError",
     "ReportedFailedException",
     "RotatingMap",
+    "RowError",
+    "Schema",
     "Semantics",
+    "SessionError",
+    "SinkError",
     "SkippedTuplesWarning",
+    "SourceError",
     "Spout",
+    "SpoutOutputCollector",
+    "StateError",
     "StatefulBolt",
     "StatefulWindowManager",
     "StatefulWindowedBolt",
+    "StoreUnavailableError",
+    "SupersededError",
     "TimeEvictionPolicy",
     "TimeTriggerPolicy",
     "Topology",
     "TopologyBuilder",
+    "TopologyContext",
     "TopologyError",
     "TriggerPolicy",
     "Tuple",
@@ -87,6 +168,7 @@ __all__ = [
     "WindowedBolt",
     "WindowedBoltExecutor",
     "WindowingError",
+    "WorkerLostError",
     "aggregate",
     "bolt",
     "bolt_of",

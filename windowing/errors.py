@@ -47,9 +47,9 @@ __all__ = [
 def quote(value: Any, limit: int = 200) -> str:
     """Return `value` as it may stand in a message: its repr on one line, at most `limit` characters.
 
-    >>> shown("a\\nb")
+    >>> quote("a\\nb")
     "'a\\\\nb'"
-    >>> len(shown("x" * 1000))
+    >>> len(quote("x" * 1000))
     200
     """
     text = represented(value, ascii)
@@ -84,7 +84,7 @@ def cause_of(problem: BaseException) -> str:
 def describe_error(problem: BaseException) -> str:
     """Return what `problem` says, on one line behind its name.
 
-    >>> told(KeyError("k")), told(ValueError())
+    >>> describe_error(KeyError("k")), describe_error(ValueError())
     ("KeyError: 'k'", 'ValueError')
     """
     try:

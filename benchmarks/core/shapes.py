@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.events import Events, events
-from windowing import Activation, Count, Duration, WindowConfig, WindowedBoltExecutor, count, millis, seconds
-from windowing.columnar import ColumnRows, Keys, Timestamps, columnar_executor
-from windowing.windows import aggregate as agg
+from windowing import Activation, Count, Duration, WindowConfig, WindowedBoltExecutor, columnar, count, millis, seconds
+from windowing import aggregate as agg
 
 TURN_EVERY = 1_000
 """Events between two watermark turns, where events are given one at a time."""
@@ -116,7 +115,7 @@ def in_columns(shape: Shape, function: Function) -> Callable[[Events], Found]:
     config = replace(shape.config(), columnar="numpy")
 
     def run(load: Events) -> Found:
-        executor = columnar_executor(config)
+        executor = columnar.columnar_executor(config)
         found: Found = []
         for (_, stamps, _), rows in zip(load.batches, columns(load), strict=True):
             for _ in executor.add_batch(rows, stamps):
@@ -134,7 +133,7 @@ def totals_in_columns(shape: Shape, _: Function) -> Callable[[Events], Found]:
     config = replace(shape.config(), columnar="arrow", aggregate=aggregate)
 
     def run(load: Events) -> Found:
-        executor = columnar_executor(config)
+        executor = columnar.columnar_executor(config)
         found: Found = []
         for rows, stamps, keys in columns_by_key(load):
             for _ in executor.add_batch(rows, stamps, keys=keys):
@@ -147,16 +146,20 @@ def totals_in_columns(shape: Shape, _: Function) -> Callable[[Events], Found]:
 
 
 @lru_cache(maxsize=2)
-def columns(load: Events) -> list[ColumnRows]:
+def columns(load: Events) -> list[columnar.ColumnRows]:
     """Return the batches as Arrow tables, outside the time that is taken."""
-    return [ColumnRows(pa.table({"v": values})) for _, _, values in load.batches]
+    return [columnar.ColumnRows(pa.table({"v": values})) for _, _, values in load.batches]
 
 
 @lru_cache(maxsize=2)
-def columns_by_key(load: Events) -> list[tuple[ColumnRows, Timestamps, Keys]]:
+def columns_by_key(load: Events) -> list[tuple[columnar.ColumnRows, columnar.Timestamps, columnar.Keys]]:
     """Return the batches as columns, with the keys and the timestamps in columns too."""
     return [
-        (ColumnRows(pa.table({"v": values})), Timestamps(np.array(stamps)), Keys([pa.chunked_array([keys])]))
+        (
+            columnar.ColumnRows(pa.table({"v": values})),
+            columnar.Timestamps(np.array(stamps)),
+            columnar.Keys([pa.chunked_array([keys])]),
+        )
         for keys, stamps, values in load.batches
     ]
 

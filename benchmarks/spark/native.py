@@ -15,14 +15,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from benchmarks.spark.stage import Input, checkpoint, figures, rows_of, spark, stream
-from windowing.spark.settings import BY_RENAME, FILE_MANAGER, session_with
 
 DEFAULT: Mapping[str, str] = {}
 IN_MEMORY = {
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",  # it knows no other
 }
-RENAMED = {FILE_MANAGER: BY_RENAME}
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+RENAMED = {_FILE_MANAGER: "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"}
 """What this library sets for its own queries on a local disk."""
 
 
@@ -100,8 +100,15 @@ def exact(make: Callable[[Input], Any]) -> Callable[[Input], Any]:
 
 
 def _started(writer: Any, settings: Mapping[str, str]) -> Any:
-    with session_with(spark(), settings):  # a query takes a copy of them
+    conf = spark().conf
+    before = {name: conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        conf.set(name, value)
+    try:  # a query takes a copy of them
         return writer.outputMode("append").option("checkpointLocation", checkpoint()).trigger(availableNow=True).start()
+    finally:
+        for name, given in before.items():
+            conf.unset(name) if given is None else conf.set(name, given)
 
 
 def _earlier(load: Input) -> Any:

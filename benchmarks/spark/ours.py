@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from benchmarks.spark.stage import Input, checkpoint, figures, rows_of, stream
 from windowing import Duration, windowed_bolt
+from windowing import aggregate as agg
 from windowing.spark import FunctionSink, NoopSink, windowed
-from windowing.windows import aggregate as agg
 
 OUTPUT = "window_end long, k long, n long, total double"
 

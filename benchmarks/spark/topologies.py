@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windowing import InputSpout, Topology, TopologyBuilder, bolt, seconds, sliding, tumbling
-from windowing.windows import aggregate as agg
+from windowing import aggregate as agg
 
 ADS, CAMPAIGNS = 1_000, 100
 ADS_DDL = "user long, ad long, kind string, at long"

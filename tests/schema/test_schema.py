@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing.errors import ConfigError
-from windowing.topology import Schema, declare_streams
+from windowing.schema.types import Schema, declare_streams
 
 _names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 _simple = st.sampled_from(["string", "boolean", "BYTE", "short", "Integer", "long", "real", "double", "decimal(7, 2)"])

@@ -12,8 +12,9 @@ import pytest
 
 from windowing.errors import BoltError, ConfigError
 from windowing.local import run_local
-from windowing.topology import CallStyle, Schema, WindowedBolt, bolt_of, sliding, tumbling, windowed_bolt
-from windowing.topology.decorators import declaration_of
+from windowing.schema.types import Schema
+from windowing.topology.bolts import CallStyle, WindowedBolt
+from windowing.topology.decorators import bolt_of, declaration_of, sliding, tumbling, windowed_bolt
 from windowing.windows import aggregate as agg
 from windowing.windows.config import SkippedTuplesWarning
 from windowing.windows.events import ListContent, TupleWindow

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from windowing.errors import BoltError, StaleWindowError
-from windowing.topology import BoltRunner, Collector, Emission, Outcome, bolt_of, windowed_bolt
+from windowing.topology.decorators import bolt_of, windowed_bolt
+from windowing.topology.user_code import BoltRunner, Collector, Emission, Outcome
 from windowing.windows.events import ListContent, TupleWindow
 from windowing.windows.measures import Count
 

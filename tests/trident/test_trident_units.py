@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.trident.test_trident_operations import BATCHES, PARTED, Given, Row, assume_few, pipelines, several
 from tests.trident.test_trident_stream_protocol import COMMITTING
-from windowing.execution.stages import Section, TridentStage, TridentStages
+from windowing.execution.stages import Section
+from windowing.execution.trident_stages import TridentStage, TridentStages
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.trident import builtins as b

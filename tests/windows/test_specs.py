@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from windowing.errors import BoltError, SnapshotError
-from windowing.topology import bolt_of, windowed_bolt
+from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.windows import aggregate as agg
 from windowing.windows.aggregate import aggregator_spec, policy_spec
 from windowing.windows.config import WindowConfig

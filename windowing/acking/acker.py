@@ -1,4 +1,6 @@
-"""The ledger of the acker: what may happen to a root, as a table, and how a root is held, as one integer.
+"""The acker: roots of tuple trees, the anchors that tuples carry, and the machine that says when a tree is acked or failed.
+
+The ledger: what may happen to a root, as a table, and how a root is held, as one integer.
 
     UNKNOWN   not held
     OPEN      init has come, edges are outstanding
@@ -10,8 +12,8 @@
            value      state    last seen component  task      deadline in ms (0 with rotation)
 
 Laws: `TRANSITIONS` is all that can happen; a pair that is not in it is an error. The state OPEN is 0, so a root whose value
-and state are both 0 is complete. A closed root keeps no value that matters. An acked root leaves nothing: by the laws of
-acker.py no message of a complete tree is still under way.
+and state are both 0 is complete. A closed root keeps no value that matters. An acked root leaves nothing: by the laws
+below no message of a complete tree is still under way.
 
 Anchors: what one tuple carries of the trees it belongs to, and what its ack says to the acker.
 
@@ -214,8 +216,8 @@ class RootCell(NamedTuple):
 def pack(cell: RootCell) -> int:
     """Return the integer of a cell: 48 bytes, where an object of its own with its fields takes 130.
 
-    >>> unpack(pack(Cell(State.DOOMED, value=2**64 - 1, task=7, seen=3, deadline_ms=1_700_000_000_000)))
-    Cell(state=<State.DOOMED: 'doomed'>, value=18446744073709551615, task=7, seen=3, deadline_ms=1700000000000)
+    >>> unpack(pack(RootCell(RootState.DOOMED, value=2**64 - 1, task=7, seen=3, deadline_ms=1_700_000_000_000)))
+    RootCell(state=<RootState.DOOMED: 'doomed'>, value=18446744073709551615, task=7, seen=3, deadline_ms=1700000000000)
     """
     return (
         cell.value

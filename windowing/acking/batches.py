@@ -113,8 +113,8 @@ class BatchLedger:
     """The open roots and the news of them. Cost of a batch: O(roots that it names); memory: O(open roots).
 
     >>> ledger = BatchLedger()
-    >>> ledger.take(BatchRecord(0, {10: "first"}, (Partial(10, 0b011, 2),)))
-    >>> ledger.take(BatchRecord(1, {11: "second"}, (Partial(10, 0b001, -1), Partial(10, 0b010, -1))))
+    >>> ledger.take(BatchRecord(0, {10: "first"}, (RootPartial(10, 0b011, 2),)))
+    >>> ledger.take(BatchRecord(1, {11: "second"}, (RootPartial(10, 0b001, -1), RootPartial(10, 0b010, -1))))
     >>> [(news.root, news.payload) for news in ledger.news(upto=1)]
     [(10, 'first'), (11, 'second')]
     >>> ledger.told(1)

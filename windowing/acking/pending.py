@@ -1,4 +1,6 @@
-"""RetryPolicy: how often a failed message is asked for again, and after how long; deterministic, without chance.
+"""What a spout task waits for: its messages in flight, their retries with a back-off, and when they are given up.
+
+RetryPolicy: how often a failed message is asked for again, and after how long; deterministic, without chance.
 
 attempt 1 fails, wait first_ms; 2 fails, wait first_ms * factor; ... never more than cap_ms; attempt `max_attempts` fails: over
 

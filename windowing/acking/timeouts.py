@@ -1,4 +1,6 @@
-"""RotatingMap: a map that forgets by rotation, several keys at once.
+"""Maps that forget after a timeout: Storm's RotatingMap, and the timeouts of the acker, exact or by rotation.
+
+RotatingMap: a map that forgets by rotation, several keys at once.
 
     put --> | head | ... | tail | --rotate--> expired, as data
                a key is in one bucket at most; put moves it to the head
@@ -120,7 +122,7 @@ class RotatingMap(Generic[K, V]):
         assert len(set(self)) == len(self)
 
 
-# -- Two maps that forget after a timeout ----------------------------------------------------------------------------------------
+# -- timeouts of the acker -------------------------------------------------------------------------------------------------------
 
 
 class Timeouts(Protocol[K, V]):

@@ -1,4 +1,6 @@
-"""ColumnBuffer: the queue behind a window as columns, an Arrow table in (timestamp, arrival) order.
+"""Windows over columns: the queue, what a bolt is handed of a window, and the manager of both.
+
+ColumnBuffer: the queue behind a window as columns, an Arrow table in (timestamp, arrival) order.
 
     timestamps   numpy int64         3   5   5   9         8 bytes an event
     sequences    numpy int64         0   1   3   2         8 bytes, only where a driver asks for them
@@ -268,7 +270,7 @@ def _copied(table: pa.Table) -> pa.Table:
     return table.take(pa.array(np.arange(table.num_rows)))
 
 
-# -- Views -----------------------------------------------------------------------------------------------------------------------
+# -- views -----------------------------------------------------------------------------------------------------------------------
 
 
 def _as_table(rows: ColumnRows) -> pa.Table:

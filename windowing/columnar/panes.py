@@ -1,4 +1,6 @@
-"""What `aggregate=` makes of many groups of tuples at once: partials, as windows/partials.py makes them one value at a time.
+"""`aggregate=` over columns: partials of many groups at once, the table of all keys, and the managers of their panes.
+
+What `aggregate=` makes of many groups of tuples at once: partials, as windows/partials.py makes them one value at a time.
 
     groups    0  1  0  0          value   3.0  5.0  None  4.0
     partials  [3, 7.0]  [1, 5.0]           how many tuples, then what is summed (count, mean, min and max likewise)

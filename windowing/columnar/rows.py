@@ -1,4 +1,6 @@
-"""Timestamps and keys of tuples that lie in columns: sequences, whose values are made when somebody asks for them.
+"""Rows, timestamps and keys that lie in columns: sequences whose items are made only when they are asked for.
+
+Timestamps and keys of tuples that lie in columns: sequences, whose values are made when somebody asks for them.
 
     Timestamps    bounds()    smallest and largest        outside(low, high)    which are not between
     Keys          coded()     a number for each tuple, by first arrival, and the keys in that order

@@ -1,4 +1,6 @@
-"""AlignedBarrier: where a checkpoint cuts the input of one task that reads several others.
+"""Checkpoints of a topology: the barrier of a task, the coordinator, and what a task with a state does for them.
+
+AlignedBarrier: where a checkpoint cuts the input of one task that reads several others.
 
     channel a  1 2 |P| 3 4          delivered  1 2 5 6    then P    then 3 4
     channel b  5 6 . . . . |P| 7    a is held back from its barrier on, until b has shown it too
@@ -128,8 +130,8 @@ class AlignedBarrier:
 
     `channels` are all upstream tasks that send the checkpoint on. Cost: O(1) a message, the held ones are kept in memory.
 
-    >>> from windowing.execution.checkpoints import Action
-    >>> barrier, prepare = AlignedBarrier(["a", "b"]), Checkpoint(1, 0, Action.PREPARE)
+    >>> from windowing.execution.checkpoints import CheckpointAction
+    >>> barrier, prepare = AlignedBarrier(["a", "b"]), Checkpoint(1, 0, CheckpointAction.PREPARE)
     >>> barrier.arrived("a", prepare, "P"), barrier.offer("a", 3), barrier.offer("b", 6)
     ((), (), (Delivered(channel='b', message=6),))
     >>> [type(effect).__name__ for effect in barrier.arrived("b", prepare, "P")]
@@ -374,7 +376,7 @@ CheckpointEffect = SaveCheckpoint | EmitCheckpoint
 
 
 class CheckpointSpout:
-    """The coordinator of one topology. Entries return effects, to be performed in order; each has changed the machine wholly.
+    """The coordinator of one topology. Its methods return effects, to be performed in order; each has changed the machine wholly.
 
     `record` is what was saved last (None: never), `interval_ms` the time from one prepare to the next, at least 100. `stale`
     counts acks and fails of what was not waited for.
@@ -385,7 +387,7 @@ class CheckpointSpout:
     >>> spout.ack(effects[-1].checkpoint, now_ms=5), spout.next_deadline_ms()
     ((), 1000)
     >>> [type(effect).__name__ for effect in spout.tick(1000)], spout.waits_for
-    (['Save', 'Emit'], Checkpoint(attempt=1, txid=0, action=<Action.PREPARE: 'prepare'>))
+    (['SaveCheckpoint', 'EmitCheckpoint'], Checkpoint(attempt=1, txid=0, action=<CheckpointAction.PREPARE: 'prepare'>))
     """
 
     def __init__(self, interval_ms: int = 1000, record: CheckPointState | None = None) -> None:
@@ -578,13 +580,13 @@ class StatefulBoltExecutor:
     between two commits all executed tuples are kept.
 
     >>> task = StatefulBoltExecutor()
-    >>> list(task.execute("a")), [type(e).__name__ for e in task.checkpoint(Checkpoint(1, -1, Action.INITSTATE))]
-    ([], ['Init', 'Execute', 'PassOn'])
+    >>> list(task.execute("a")), [type(e).__name__ for e in task.checkpoint(Checkpoint(1, -1, CheckpointAction.INITSTATE))]
+    ([], ['Init', 'ExecuteTuple', 'PassOn'])
     >>> task.acked("a")
-    >>> [type(e).__name__ for e in task.checkpoint(Checkpoint(1, 0, Action.PREPARE))]
+    >>> [type(e).__name__ for e in task.checkpoint(Checkpoint(1, 0, CheckpointAction.PREPARE))]
     ['Hook', 'Prepare', 'PassOn']
-    >>> [type(e).__name__ for e in task.checkpoint(Checkpoint(1, 0, Action.COMMIT))]
-    ['Hook', 'Commit', 'Ack', 'PassOn']
+    >>> [type(e).__name__ for e in task.checkpoint(Checkpoint(1, 0, CheckpointAction.COMMIT))]
+    ['Hook', 'CommitState', 'ReleaseAcks', 'PassOn']
     """
 
     def __init__(self) -> None:

@@ -1,15 +1,19 @@
-"""The driver in one process: clock, collectors, loops, stores.
+"""The driver in one process: windowed bolts, topologies and Trident, without Spark.
 
-run_local(bolt, batches)             a windowed bolt over micro-batches of plain rows, without Spark
+run_local(bolt, batches)             a windowed bolt over micro-batches of plain rows -> LocalResult
 LocalRun(bolt)                       the same, step by step
-run_topology(topology, batches)      a topology over micro-batches for its spouts
+run_topology(topology, batches)      a topology over micro-batches for its spouts -> ClusterResult
 LocalCluster(topology)               the same, step by step: spouts, acks, retries, checkpoints
-run_trident(topology)                a Trident topology until its spouts have ended
+run_trident(topology)                a Trident topology until its spouts have ended -> TridentResult
 TridentCluster(topology)             the same, step by step: batches, commits, requests of DRPC
+SystemClock, VirtualClock            what time it is: the machine's, or what a test says
+to_svg(topology), to_png(topology)   a topology drawn (extra `draw`)
+LateRow, DeadLetter, DeadBatch       what did not get through, in the results
 """
 
 from windowing.local.clock import Clock, SystemClock, VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
+from windowing.local.drawing import to_png, to_svg
 from windowing.local.router import ClusterResult
 from windowing.local.run import LateRow, LocalResult, LocalRun, run_local
 from windowing.local.trident_cluster import TridentCluster, run_trident
@@ -32,4 +36,6 @@ __all__ = [
     "run_local",
     "run_topology",
     "run_trident",
+    "to_png",
+    "to_svg",
 ]

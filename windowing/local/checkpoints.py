@@ -1,8 +1,10 @@
-"""Checkpoints in a cluster: who begins them, how they travel, and where each task cuts its input.
+"""Checkpoints in LocalCluster: the task that begins them, and the tasks that keep states and windows by them.
+
+Checkpoints in a cluster: who begins them, how they travel, and where each task cuts its input.
 
     CheckpointTask --Barrier--> bolts that read spouts --Barrier--> bolts that read those --> ...
           ^                            |                                  |
-          +--------- Report -----------+---------- Report ----------------+      all bolt tasks have reported: acked
+          +--------- CheckpointReport -+---------- CheckpointReport ------+      all bolt tasks have reported: acked
 
 A bolt of a topology with state has a Gate: it holds tuples back from a barrier on, until each upstream task has shown it. So what
 a checkpoint holds is one cut through the whole topology, the same for every task.
@@ -11,7 +13,7 @@ Laws: every bolt task reports each checkpoint once, as done or as refused; one r
 commits again; a state's txid is that of the record, or nothing runs.
 Source: Storm's `CheckpointSpout` and `CheckpointTupleForwarder`.
 
-Keeper: does for one task what a StatefulBoltExecutor says: states are prepared and committed, acks wait for the commit.
+CheckpointedTask: does for one task what a StatefulBoltExecutor says: states are prepared and committed, acks wait for the commit.
 
     gate --tuple--> execute --> task.take(tuple) ... task calls ack(tuple) or fail(tuple), at once or much later
          --checkpoint---------> hooks, states, acks and fails, in the machine's order; then the checkpoint is passed on
@@ -266,7 +268,7 @@ class CheckpointTask(Task):
                 self.provider.save_record(RECORD, effect.record.plain())
 
 
-# -- Keeper ----------------------------------------------------------------------------------------------------------------------
+# -- CheckpointedTask ------------------------------------------------------------------------------------------------------------
 
 
 class CheckpointedTask(Protocol):
@@ -278,7 +280,7 @@ class CheckpointedTask(Protocol):
 
 
 class Keeping(Protocol):
-    """What a task with a Keeper does by itself."""
+    """What a checkpointed task does by itself."""
 
     def take(self, message: Delivery) -> None:
         """Hand a tuple to the bolt, or to its windows."""
@@ -426,7 +428,7 @@ class StatefulBoltTask(BoltTask):
     def is_settled(self, message: Delivery) -> bool:
         return not self.keeper.is_open(message)
 
-    # -- what the keeper asks for --------------------------------------------------------------------------------------
+    # -- what the checkpointed task asks for ----------------------------------------------------------------------------
 
     def take(self, message: Delivery) -> None:
         """Call the bolt."""
@@ -448,14 +450,14 @@ class StatefulBoltTask(BoltTask):
             self.caller.prepare(self.context, self.collector())
 
 
-# -- Windowed bolts whose windows outlive the process ----------------------------------------------------------------------------
+# -- windows on disk -------------------------------------------------------------------------------------------------------------
 
 
 MessageChannel = tuple[str, str, int]
 
 
 class CheckpointedWindowTask(WindowedBoltTask):
-    """What both share: a Keeper, and the state of a bolt that has one."""
+    """What both share: a CheckpointedTask, and the state of a bolt that has one."""
 
     def __init__(self, *place: Any, executor: WindowedBoltExecutor, links: Links, state: KeyValueState | None) -> None:
         super().__init__(*place, executor=executor)
@@ -475,7 +477,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
         self.keeper.execute(message)
 
     def take(self, message: Delivery) -> None:
-        """Take a tuple that the keeper has noted."""
+        """Take a tuple that the checkpointed task has noted."""
         super().handle(message)
 
     def hook(self, method: str, *arguments: int) -> None:

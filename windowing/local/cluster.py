@@ -1,4 +1,6 @@
-"""The definition of what a store of states holds: a record beside the states, compared before a cluster opens any of them.
+"""LocalCluster: a topology's tasks, its states, and the loop that runs them in one process.
+
+The definition of what a store of states holds: a record beside the states, compared before a cluster opens any of them.
 
     start    record "definition"    record "checkpoint"     then
              none                   none                    the store is new
@@ -10,13 +12,13 @@ Law: what is refused is refused before anything is written; a definition is dura
 
 StatesInUse: the states of a topology while one cluster uses them.
 
-    made    StatesInUse(...)   given, or made as path and settings say; compared with the topology (definition.py)
+    made    StatesInUse(...)   given, or made as path and settings say; compared with the topology (compatibility.py)
     begun   begin()            what a cluster before left half changed is forgotten; the definition is durable
     over    release()          closed if made here; what was given stays open, for whoever gave it
 
 Law: a store that cannot be used is let go of at once, so that the next start finds it free.
 
-Crew: the tasks of a topology, made and wired: each has its inbox, its outbox, and knows its place.
+ClusterTasks: the tasks of a topology, made and connected: each has its inbox, its outbox and its index.
 
 LocalCluster: runs a topology in one process, in one loop, the same way every time.
 
@@ -181,7 +183,7 @@ def _refuse_contradictions(topology: Topology, given: StateProvider | None, path
         )
 
 
-# -- Crew ------------------------------------------------------------------------------------------------------------------------
+# -- ClusterTasks ----------------------------------------------------------------------------------------------------------------
 
 
 _Place = tuple[Router, TaskContext, int, deque[Any], Outbox, Component]

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Loop:
-    """shuffled: whether the hub's chance says which task steps next, and how many messages it takes."""
+    """shuffled: whether the router's chance says which task steps next, and how many messages it takes."""
 
     def __init__(self, clock: Clock, hub: Router, shuffled: bool) -> None:
         self.clock = clock

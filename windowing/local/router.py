@@ -1,8 +1,8 @@
-"""Hub: what all tasks of a cluster share, and how what a task emits reaches the tasks that read it.
+"""The router of LocalCluster: what all tasks share, and how what a task emits reaches the tasks that read it.
 
     task --send(values)--> Outbox --by grouping--> inbox of each task that reads the stream     a Delivery each, with edges
                               |------------------> outputs, where the stream is one of them
-    task --ack, fail-----> Hub ----by root-------> inbox of an acker
+    task --ack, fail--> router ----by root-------> inbox of an acker
 
 Law: a Delivery goes to one task and has anchors of its own; everything travels through inboxes, which are first in, first out.
 """

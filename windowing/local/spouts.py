@@ -1,4 +1,6 @@
-"""Batches that a run is handed: lists of rows, each of which fits its spout.
+"""Spouts of LocalCluster: where their tuples come from, and the task that emits, tracks and retries them.
+
+Batches that a run is handed: lists of rows, each of which fits its spout.
 
 run_local        [[row, row], [row]]
 run_topology     {"spout": [[row, row], [row]]}        run_trident: the same, by stream
@@ -7,14 +9,14 @@ Law: what is no list of rows is refused before anything of it arrives; so is a b
 
 SpoutTask: asks a source for tuples, keeps what is in flight, and tells the source what became of it.
 
-    Source                next_tuple                       ack / fail of a message id
+    TupleSource           next_tuple                       ack / fail of a message id
       RowsSource          the next row of a function        the driver emits a failed row again
       FunctionSource      calls a function of (collector)   the same
       ObjectSource        calls next_tuple of an object     calls its ack and fail, with the values where it takes them
       InputSource         the next row that was fed         the driver emits a failed row again
 
 Laws: a message that failed is asked for again after its back-off, `max_attempts` times in all; then it is a dead letter of the
-component where its tree was last seen. Where a bolt reads that letter, the letter is a message too, tried as often; when it is
+component where its tree was last seen. Where a bolt reads that dead letter, it is a message too, tried as often; when it is
 done, so is the message: the source is told by `give_up`, or by `ack` if it has no such method. Where nobody takes it, by `give_up`
 alone: no source is told `ack` of what failed and is nowhere. No acker: acked when it is emitted.
 Source: Storm's `SpoutExecutor`; the limit and what comes after it are ours.

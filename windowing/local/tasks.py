@@ -75,7 +75,7 @@ class Task:
         self.gate.pass_on(checkpoint)
 
     def tick(self) -> None:
-        """Do what is due by the hub's time."""
+        """Do what is due by the router's time."""
 
     def next_deadline_ms(self) -> int | None:
         """Return when `tick` has something to do, None if nothing is waited for."""

@@ -1,4 +1,6 @@
-"""What the records keep beside the coordinator's: the definition of the windows, and whose the states are.
+"""TridentCluster: the tasks of a Trident plan, the task of the coordinator, and the loop that runs them in one process.
+
+What the records keep beside the coordinator's: the definition of the windows, and whose the states are.
 
     windows    no batch was begun: stored    the same: goes on    another, or none: refused, nothing is changed
     states     compared with the records, partition by partition, before the first batch (trident/fence.py)
@@ -7,7 +9,7 @@ States compare their own kinds and partitions too, and spouts go by the names of
 
 MasterTask: carries out what MasterBatchCoordinator says, and tells it what the acker says of the trees.
 
-    Save      the record, durable                     AskReady  the coordinators of all spouts, answered at once
+    SaveRecord the record, durable                    AskReady  the coordinators of all spouts, answered at once
     $batch    to the coordinator of every spout       $commit   to committer emitters and to groups that commit
     $success  to all                                  Stop      a FailedException ends the run
 
@@ -15,7 +17,7 @@ Laws: the rows of a batch reach its sinks after its last commit was acked and be
 that it is the one that drains the windows, are durable before it is sent (where there are windows): an attempt after a restart
 moves the windows as the one before it.
 
-TridentTasks: the tasks of a plan, made and wired.
+TridentTasks: the tasks of a plan, made and connected.
 
 master, then a coordinator for each spout, then one task per (group, index) in the order of the plan, the acker last
 

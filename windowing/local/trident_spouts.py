@@ -1,4 +1,6 @@
-"""Spouts in a cluster: which of the five kinds a stream begins with, and the tasks that coordinate and emit.
+"""Spouts of TridentCluster: which kind a stream begins with, and the tasks that coordinate and emit its batches.
+
+Spouts in a cluster: which of the five kinds a stream begins with, and the tasks that coordinate and emit.
 
     Spout (rows one by one)           SingleTuples > RichSpoutBatchExecutor     non-transactional
     IBatchSpout, rows by hand         BatchSpoutExecutor
@@ -214,7 +216,7 @@ def batch_spout_of(
     return RichSpoutBatchExecutor(single, node.schema.ddl, max_batch_size), single
 
 
-# -- The tasks of a spout of batches, and of requests ----------------------------------------------------------------------------
+# -- tasks of spouts and requests ------------------------------------------------------------------------------------------------
 
 
 def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> Any:

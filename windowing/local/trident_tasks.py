@@ -1,4 +1,6 @@
-"""What the tasks of a Trident cluster share: messages, trees, and what batches gave before they are committed.
+"""Tasks of TridentCluster: the router and the messages between tasks, the task of a group, the result of a run.
+
+What the tasks of a Trident cluster share: messages, trees, and what batches gave before they are committed.
 
     master --$batch--> coordinator --metadata--> emitter --tuples, reports--> group task --> group task
       |    --$commit-> committer emitters, group tasks that commit                    |
@@ -9,8 +11,8 @@ Law: everything between tasks goes through inboxes, first in, first out; a row o
 
 GroupTask: one task of a group. TridentBoltExecutor says when, the Subtopology does the work, this carries both out.
 
-    Tuples, Reported, Commit, Success --> TridentBoltExecutor --Begin Execute Finish Forget--> GroupBatch --> rows on their way
-                                                |---Report, Ack, Fail---> inboxes, acker                  --> rows of sinks, answers
+    tuples, Reported,       --> TridentBoltExecutor --Begin Execute Finish Forget--> GroupBatch --> rows on their way
+    CommitMessage, Success      |---Report, Ack, Fail---> inboxes, acker                        --> rows of sinks, answers
 
 A batch's tuples are worked on when all have come, in the order of the tasks that sent them: which of them was faster must not
 decide which partition a tuple is shuffled to, or another attempt would give a state's partitions other tuples than before.
@@ -147,7 +149,7 @@ class TridentResult:
 
 
 class TridentRouter(Router):
-    """The time, the ids and the acker's inbox of a Hub, and the batches that are under way.
+    """The time, the ids and the acker's inbox of a router, and the batches that are under way.
 
     stamps: of each txid what its tasks are told (its time, whether it drains). answers: of requests that are under way.
     """

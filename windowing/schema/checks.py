@@ -1,4 +1,6 @@
-"""Checks of what is declared: names, options, choices; each answers with a value or raises a ConfigError with the way out.
+"""Checks of declarations: names, options, choices, and the names that a user of Storm writes by habit.
+
+Checks of what is declared: names, options, choices; each answers with a value or raises a ConfigError with the way out.
 
 What a user of Storm writes by habit, and what to write here: names in camelCase, and the orders of emit's arguments.
 
@@ -61,7 +63,7 @@ def checked_name(name: Any, what: str) -> str:
     return name
 
 
-# -- What a user of Storm writes by habit, and what to write here ----------------------------------------------------------------
+# -- names that a user of Storm writes -------------------------------------------------------------------------------------------
 
 
 _GETTERS = ("Value", "String", "Integer", "Long", "Boolean", "Short", "Byte", "Double", "Float", "Binary")

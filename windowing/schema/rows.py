@@ -1,4 +1,6 @@
-"""Record: a row as a bolt sees it, the same in one process and on Spark.
+"""Rows: how a bolt sees one, and which rows it is that a bolt returned.
+
+Record: a row as a bolt sees it, the same in one process and on Spark.
 
     row.delay        row["delay"]        row[2]        origin, delay = row        row._asdict()
 
@@ -109,7 +111,7 @@ def record_of(row: Any) -> Any:
     return record_type(tuple(row))._make(row.values())
 
 
-# -- What a bolt may return, and which rows that is ------------------------------------------------------------------------------
+# -- rows that a bolt returned ---------------------------------------------------------------------------------------------------
 
 
 _SCALARS = (str, bytes, bytearray, memoryview)

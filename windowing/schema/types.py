@@ -1,4 +1,6 @@
-"""FieldType: the type of a field as a tree, read from Spark's DDL and printed as Spark prints it.
+"""Types of fields, and Schema: the fields of a stream, in Spark's DDL.
+
+FieldType: the type of a field as a tree, read from Spark's DDL and printed as Spark prints it.
 
     "array<struct<x: long, y decimal(5, 2)>>"
         array --of--> struct --x--> bigint

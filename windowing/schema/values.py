@@ -108,7 +108,7 @@ def timestamp_of(value: Any) -> int | None:
     return _as_whole(value)
 
 
-# -- one maker of converters for each type; the first line of each is the way of a value that already fits ---------------
+# -- converters, one maker for each type ---------------------------------------------------------------------------------
 
 
 def _whole(bits: int) -> Converter:
@@ -268,7 +268,7 @@ _SIMPLE: dict[str, Converter] = {
 }
 
 
-# -- numbers in all their clothes ------------------------------------------------------------------------------------------
+# -- numbers of other kinds ------------------------------------------------------------------------------------------------
 
 
 def _plain(value: Any) -> Any:

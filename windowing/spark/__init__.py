@@ -1,11 +1,15 @@
-"""The driver on Spark: the only folder that imports pyspark.
+"""The driver on Spark: the only folder that imports pyspark (extra `spark`).
 
-session()            a Spark session with all that windowed bolts need
-windowed(bolt, df)   a bolt on streaming DataFrames: its streams, or one query with a sink per stream
-submit(topology)     a topology as one query
-submit_trident(...)  a Trident topology as one query, which commits its states exactly once
-PartitionedSpout     a source of rows in Python, which may take acks
+session()                      a Spark session with all that windowed bolts need; require_session checks one of your own
+windowed(bolt, df)             a bolt on streaming DataFrames -> WindowedStream -> WindowedQuery
+submit(topology)               a topology as one query -> WindowedQuery
+submit_trident(topology)       a Trident topology as one query, which commits its states exactly once; loaded with its name
+FileSink, ParquetSink, ...     where the streams of a query go
+PartitionedSpout, SqliteQueue  sources in Python, which may take acks; Root
+MetricsListener, BatchMetrics  what each batch did
 """
+
+from typing import TYPE_CHECKING, Any
 
 from windowing.spark.metrics import BatchMetrics, MetricsListener
 from windowing.spark.query import WindowedStream, windowed
@@ -15,7 +19,9 @@ from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, 
 from windowing.spark.spouts import PartitionedSpout, Root
 from windowing.spark.sqlite_queue import SqliteQueue
 from windowing.spark.submit import submit
-from windowing.spark.trident_submit import submit_trident
+
+if TYPE_CHECKING:
+    from windowing.spark.trident_submit import submit_trident
 
 __all__ = [
     "BatchMetrics",
@@ -37,3 +43,11 @@ __all__ = [
     "submit_trident",
     "windowed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "submit_trident":
+        from windowing.spark.trident_submit import submit_trident
+
+        return submit_trident
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,10 +11,13 @@ everything behind the windows                                 taken over; a stat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windowing.execution.compatibility import as_json, same
-from windowing.execution.stages import Section, TridentStages
+from windowing.execution.stages import Section
+
+if TYPE_CHECKING:
+    from windowing.execution.trident_stages import TridentStages
 
 __all__ = [
     "described",

@@ -46,7 +46,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.errors import CorruptStateError, FailedException, ReportedFailedException, cause_of
 from windowing.errors import describe_error as describe
-from windowing.execution.stages import Section, TridentStages, UnitPlace
+from windowing.execution.stages import Section
+from windowing.execution.trident_stages import TridentStages, UnitPlace
 from windowing.schema.types import Schema
 from windowing.spark import failpoints
 from windowing.spark.arguments import Shipped

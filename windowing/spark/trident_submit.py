@@ -38,8 +38,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, FailedException, SupersededError, WindowingError, cause_of, quote
-from windowing.execution.stages import Section, TridentStages
+from windowing.execution.stages import Section
 from windowing.execution.support import Runtime, settings_without_effect
+from windowing.execution.trident_stages import TridentStages
 from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
 from windowing.spark import control, definition, failpoints, metrics

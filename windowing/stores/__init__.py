@@ -1,16 +1,51 @@
-"""Stores of Trident states: in memory, in a SQLite file, in PostgreSQL, in Redis. Nothing is loaded that is not used."""
+"""Stores: where the states of Trident, and the windows of a bolt that are bigger than memory, lie.
 
-from windowing.stores.factory import MapStateFactory, SnapshotFactory, Store, map_state, snapshot_state, store_of
-from windowing.stores.memory import MemoryStore
-from windowing.stores.sqlite import SqliteStore
+    map_state(store, name)         a state of keys and values, for `persistent_aggregate` -> MapStateFactory
+    snapshot_state(store, name)    a state of one value -> SnapshotFactory
+    store_of(address)              the store at a path, postgresql://..., redis://... or memory:
+    MemoryStore, SqliteStore       stores that need nothing else
+    PostgresStore, RedisStore      stores on a server, by psycopg and redis (extras `postgres`, `redis`)
+    Store                          what a store is, for one of your own
+    SqlitePages                    pages of a persistent window in a file
+
+Each name is loaded when it is asked for: a server's client is needed only by who uses it, and a windowed bolt loads no Trident.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from windowing.stores.factory import MapStateFactory, SnapshotFactory, Store, map_state, snapshot_state, store_of
+    from windowing.stores.memory import MemoryStore
+    from windowing.stores.pages import SqlitePages
+    from windowing.stores.postgres import PostgresStore
+    from windowing.stores.redis import RedisStore
+    from windowing.stores.sqlite import SqliteStore
 
 __all__ = [
     "MapStateFactory",
     "MemoryStore",
+    "PostgresStore",
+    "RedisStore",
     "SnapshotFactory",
+    "SqlitePages",
     "SqliteStore",
     "Store",
     "map_state",
     "snapshot_state",
     "store_of",
 ]
+
+_MODULES = {
+    "MemoryStore": "memory",
+    "PostgresStore": "postgres",
+    "RedisStore": "redis",
+    "SqlitePages": "pages",
+    "SqliteStore": "sqlite",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'factory')}"), name)

@@ -1,4 +1,6 @@
-"""map_state: a Trident state in a store, as what topologies take: a StateFactory.
+"""States by name and stores by address: map_state, snapshot_state, store_of.
+
+map_state: a Trident state in a store, as what topologies take: a StateFactory.
 
     map_state(SqliteStore("counts.db"), "counts")  --make_state(0, partitions=2)-->  OpaqueMap > [CachedMap >] rows in the file
 

@@ -27,8 +27,8 @@ class _Partition:
 class MemoryStore:
     """All partitions of all states that are opened from this object; safe for threads.
 
-    >>> from windowing.trident.fence import Place
-    >>> MemoryStore().open(Place("counts", 0, 1)).multi_get([b"key"]).rows
+    >>> from windowing.trident.fence import PartitionId
+    >>> MemoryStore().open(PartitionId("counts", 0, 1)).multi_get([b"key"]).rows
     [None]
     """
 

@@ -1,4 +1,6 @@
-"""The bytes of one page: a frame with its id, columns of scalars as JSON, and typed JSON for what is no scalar. No pickle.
+"""Pages of a persistent window: their bytes, the file or the memory that has them, and the window's checkpoints over them.
+
+The bytes of one page: a frame with its id, columns of scalars as JSON, and typed JSON for what is no scalar. No pickle.
 
     frame    magic WNDP · version · crc32 · length · body
     body     page id u64 · length u32 · zlib( JSON of times, numbers, kind, names, cells ) · typed payloads, if kind is "typed"
@@ -199,7 +201,7 @@ def _by_width(cells: list[Any], width: int) -> list[Any]:
     return list(zip(*[each] * width, strict=True))
 
 
-# -- Where the pages of a persistent window lie ----------------------------------------------------------------------------------
+# -- page stores -----------------------------------------------------------------------------------------------------------------
 
 
 _SCHEMA = """
@@ -213,8 +215,8 @@ class MemoryPages:
     """A PageStore in memory, for tests: pages are bytes, as on disk.
 
     >>> pages = MemoryPages()
-    >>> pages.write(0, Rows([1, 5], ["a", ("b", 2)], [0, 1])); pages.read(0)
-    Rows(timestamps=[1, 5], payloads=['a', ('b', 2)], sequences=[0, 1])
+    >>> pages.write(0, PageRows([1, 5], ["a", ("b", 2)], [0, 1])); pages.read(0)
+    PageRows(timestamps=[1, 5], payloads=['a', ('b', 2)], sequences=[0, 1])
     """
 
     def __init__(self) -> None:
@@ -251,7 +253,7 @@ class SqlitePages:
 
     >>> import tempfile, os
     >>> with tempfile.TemporaryDirectory() as folder, SqlitePages(os.path.join(folder, "count-0.pages")) as pages:
-    ...     pages.write(0, Rows([1], [{"n": 1}], [0]))
+    ...     pages.write(0, PageRows([1], [{"n": 1}], [0]))
     ...     pages.prepare(1, {"pages": [0]}); pages.commit(1)
     ...     pages.read(0).payloads, pages.committed()
     ([{'n': 1}], (1, {'pages': [0]}))

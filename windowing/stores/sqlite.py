@@ -1,4 +1,6 @@
-"""SqliteStore: states in one SQLite file, the embedded default.
+"""Trident in a SQLite file: SqliteStore for states, SqliteRecordStore for the records of coordinators and spouts.
+
+SqliteStore: states in one SQLite file, the embedded default.
 
     table <state>           partition, key, txid, value, previous, crc      one row a key
     table <state>_fences    partition, record                              one row a partition

@@ -1,4 +1,6 @@
-"""FileStore: one state in a StateFile, as rows of three tables, and the checksums by which damage is seen.
+"""Stores of a topology's states: in memory, and in one SQLite file with checksums.
+
+FileStore: one state in a StateFile, as rows of three tables, and the checksums by which damage is seen.
 
     prepare(n)    rows go to `prepared`, in place of what is there
     commit(n)     they replace rows of `committed`; a NULL deletes one

@@ -1,13 +1,13 @@
-"""The rules of the slow model, each a small function whose docstring is the sentence of docs/semantics.md.
+"""The slow and obvious model of the lossless windows, against which the fast engine is tested.
+
+The rules, each a small function whose docstring is the sentence of docs/semantics.md.
 
     W is the watermark, -infinity at the start and +infinity after a drain.
     A window is `(end - length, end]`; an end e is passed in the turn with `before < e <= now`.
 
 Each rule scans all tuples ever accepted: O(n^2), without cleverness, and without any code of the engine.
 
-The slow and obvious model of the lossless windows, against which the fast engine is tested.
-
-It shares no code with the engine. The rules of the specification are in `_rules.py`; here they are put in order:
+LosslessModel shares no code with the engine; it puts the rules in order:
 
     a turn: W rises; number and fire, each key for itself; show the firings in (reference, first arrival of the key)
     order, new and expired against the last window of the key; expire what no later firing can hold; forget keys.
@@ -288,7 +288,7 @@ def is_certain(window: ModelWindow, queue: Queue, row: ModelRow, watermark: floa
     return len(newer) >= window.length
 
 
-# -- The slow and obvious model of the lossless windows, against which the fast engine is teste ----------------------------------
+# -- LosslessModel ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

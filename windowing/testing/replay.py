@@ -1,4 +1,6 @@
-"""Replay of recorded cases: a list of operations in, the list of events out, both as plain data.
+"""Recorded cases replayed by Storm's machines and by the lossless ones, and histories of runs to compare.
+
+Replay of recorded cases: a list of operations in, the list of events out, both as plain data.
 
     case   {"length": {"count": 2}, "slide": {"count": 2}, "event_time": None, "stateful": False, "clock_start_ms": 0,
             "ops": [["add", 1], ["add", 2]]}
@@ -203,7 +205,7 @@ class StormReplay:
         self.clock_ms = data["clock_ms"]
 
 
-# -- The lossless half of `replay` -----------------------------------------------------------------------------------------------
+# -- lossless replay -------------------------------------------------------------------------------------------------------------
 
 
 def _measure(data: Mapping[str, int]) -> Measure:
@@ -327,7 +329,7 @@ def replay_lossless(case: Mapping[str, Any]) -> list[Recorded]:
     return sorted(events, key=lambda event: event[0])
 
 
-# -- Histories -------------------------------------------------------------------------------------------------------------------
+# -- histories -------------------------------------------------------------------------------------------------------------------
 
 
 History = dict[int, tuple[list[Any], list[Any], list[Any]]]

@@ -1,14 +1,14 @@
 """The simulator of Trident: whole topologies of the library's own machines, in virtual time, under seeded faults.
 
-    seed --> Scenario --> World: one heap, one source of chance --> Run: nothing is wrong, or what, and the trace
+    seed --> Scenario --> World: one heap, one source of chance --> result: nothing is wrong, or what, and the trace
                           |  master, acker, spouts, maps, states behind their fence, a sink
                           |  lost, late, repeated messages; tasks that die or are held up at any step; damage; ...
 
     python -m windowing.testing.simulator --seeds 100000            one line, or the seeds that fail
     python -m windowing.testing.simulator --start 4711 --seeds 1    one seed again: the same run
 
-Laws: equal seeds give equal runs (`Run.digest()`). After some virtual time faults stop, and all must then be done. What must hold
-is in `simulation/checks.py`; a seed that fails is shrunk to a scenario with fewer kinds of faults, rows and tasks.
+Laws: equal seeds give equal runs (`ScenarioResult.digest()`). After some virtual time faults stop, and all must then be done. What
+must hold is in `simulation/checks.py`; a seed that fails is shrunk to a scenario with fewer kinds of faults, rows and tasks.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""What makes the instance of a component's class for each task: the class, a partial of it, or an instance to be copied.
+"""Bolts as data: how each task gets its instance, WindowedBolt, and what a function's signature says.
+
+What makes the instance of a component's class for each task: the class, a partial of it, or an instance to be copied.
 
     Count                        Count()
     functools.partial(Count, 3)  Count(3)
     Count(3)                     a deep copy of it, as it was when it was given
 
-`copies_of` makes a maker of the last; `class_of` is the way back from any maker to the class, to look at its methods.
+`copies_of` makes a factory of the last; `class_of` is the way back from any factory to the class, to look at its methods.
 
 WindowedBolt: a bolt as data, what it is called, which windows it sees, what it emits and how it is called.
 
@@ -166,7 +168,7 @@ def _field_or_function(timestamp: str | Callable[[Any], int] | None) -> dict[str
     return {"field": timestamp} if isinstance(timestamp, str) else {"function": title_of(timestamp)}
 
 
-# -- What the signature of a user's function says about how it is called, and whether it can be ----------------------------------
+# -- signatures of user functions ------------------------------------------------------------------------------------------------
 
 
 STATE_METHODS = (

@@ -1,4 +1,6 @@
-"""TaskContext: what a task is told of itself when it begins.
+"""Components: the classes of spouts and bolts, and what they are handed.
+
+TaskContext: what a task is told of itself when it begins.
 
 Spout, Bolt, BasicBolt, StatefulBolt, StatefulWindowedBolt: what a component's class has, and what it is handed.
 
@@ -124,7 +126,8 @@ class TopologyContext(Protocol):
     def tasks(self) -> int: ...
     @property
     def config(self) -> TopologyConfig: ...
-    def component_tasks(self, component: str) -> range: ...
+    def component_tasks(self, component: str) -> range:
+        """Return the ids of a component's tasks."""
 
 
 class BoltState(Protocol):
@@ -143,8 +146,11 @@ class BasicOutputCollector(Protocol):
     A row leaves when `execute` has returned, so `emit` has no tasks to tell of. `emit_direct` takes the id of a task.
     """
 
-    def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> None: ...
-    def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM) -> None: ...
+    def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit a row, or an object with the stream's fields, to all that read the stream."""
+
+    def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM) -> None:
+        """Emit a row to one task of each component that reads the stream by a direct grouping."""
 
 
 class OutputCollector(Protocol):
@@ -155,22 +161,38 @@ class OutputCollector(Protocol):
 
     def emit(
         self, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
-    ) -> Sequence[int]: ...
+    ) -> Sequence[int]:
+        """Emit a row to all that read the stream, and return the ids of the tasks that it goes to."""
+
     def emit_direct(
         self, task: int, values: Any, *, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
-    ) -> None: ...
-    def ack(self, tuple: Tuple) -> None: ...
-    def fail(self, tuple: Tuple) -> None: ...
-    def reset_timeout(self, tuple: Tuple) -> None: ...
-    def report_error(self, error: BaseException) -> None: ...
+    ) -> None:
+        """Emit a row to one task, by a direct grouping."""
+
+    def ack(self, tuple: Tuple) -> None:
+        """Say that a tuple is done; what was anchored to it is not waited for by the bolt."""
+
+    def fail(self, tuple: Tuple) -> None:
+        """Say that a tuple failed: its spout is told, and may emit it again."""
+
+    def reset_timeout(self, tuple: Tuple) -> None:
+        """Begin the timeout of a tuple's trees anew."""
+
+    def report_error(self, error: BaseException) -> None:
+        """Report an error without ending anything."""
 
 
 class SpoutOutputCollector(Protocol):
     """What a spout emits to; a tuple with a `message_id` is tracked, and comes back by `ack` or `fail` with it."""
 
-    def emit(self, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> Sequence[int]: ...
-    def emit_direct(self, task: int, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None: ...
-    def report_error(self, error: BaseException) -> None: ...
+    def emit(self, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> Sequence[int]:
+        """Emit a row to all that read the stream, and return the ids of the tasks that it goes to."""
+
+    def emit_direct(self, task: int, values: Any, *, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
+        """Emit a row to one task, by a direct grouping."""
+
+    def report_error(self, error: BaseException) -> None:
+        """Report an error without ending anything."""
 
 
 class _Component:

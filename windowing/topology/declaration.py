@@ -1,4 +1,4 @@
-"""Draft, Facts: a topology as its author wrote it, and what can be read out of it, right or wrong.
+"""Declarations: a topology as its author wrote it, and what can be resolved of it, right or wrong.
 
 `facts_of` never raises for a mistake of the author: what cannot be read is left out of the facts and said in `problems`, so
 that the rules (windowing/topology/rules.py) go on with the rest and all mistakes are reported together.

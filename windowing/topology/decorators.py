@@ -1,4 +1,6 @@
-"""@windowed_bolt, @tumbling, @sliding: they check a declaration, mark what they stand on, and return it unchanged.
+"""The decorators: @windowed_bolt, @tumbling, @sliding, @spout, @bolt.
+
+@windowed_bolt, @tumbling, @sliding: they check a declaration, mark what they stand on, and return it unchanged.
 
 Law: what is decorated stays what it was, callable and testable; `bolt_of` collects the mark into a WindowedBolt.
 

@@ -1,4 +1,6 @@
-"""Mermaid text of a plan: boxes and arrows in, one text out, the same for the same plan.
+"""Topology: a checked plan as frozen data, and its Mermaid text.
+
+Mermaid: boxes and arrows in, one text out, the same for the same plan.
 
 windowing/local/drawing.py makes images of the same boxes and arrows.
 

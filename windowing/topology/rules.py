@@ -1,12 +1,13 @@
-"""Mistakes of windowed bolts: fields that are not there or make no key, windows that hold more than may be in flight. Part of
-`RULES` (rules.py).
+"""The rules: every mistake that a topology can have.
 
-Mistakes of topologies whose windows outlive their process: what a crash would lose. Part of `RULES` (rules.py).
+Windowed bolts: fields that are not there or make no key, windows that hold more than may be in flight.
 
-RULES: every mistake that a topology can have, a function each, which yields a sentence for each place where it is made.
+Windows that outlive their process: what a crash would lose.
 
-The first line of a rule's docstring is its row in docs/topology.md (a test compares them). A rule looks only at facts that
-could be read: one mistake is reported once, not again by all that follows from it.
+RULES: a function for each mistake, which yields a sentence for each place where it is made.
+
+The first line of a rule's docstring is its row in docs/topology.md (a test compares them). A rule looks only at what could be
+resolved: one mistake is reported once, not again by all that follows from it.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ def _sharing_tasks(draft: ComponentDeclaration) -> int:
     return draft.parallelism if shared and isinstance(draft.parallelism, int) else 1
 
 
-# -- Mistakes of topologies whose windows outlive their process ------------------------------------------------------------------
+# -- rules of windows that outlive their process ---------------------------------------------------------------------------------
 
 
 _BY_CHANCE = (ShuffleGrouping, LocalOrShuffleGrouping, PartialKeyGrouping)

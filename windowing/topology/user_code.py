@@ -1,4 +1,6 @@
-"""Blame: what a user's code did wrong, as one BoltError in one line that names component, place and line of code.
+"""User code: how a bolt or a timestamp function is called, and the error that names what it did wrong.
+
+Errors: what a user's code did wrong, as one BoltError in one line that names component, place and line of code.
 
 A bolt's timestamp function, asked for each row: its answers are taken as the values of a field are, its failures are told.
 
@@ -13,7 +15,7 @@ BoltCaller: makes a bolt that is no windowed one, calls it on a tuple, and retur
 
     open(context) -> execute(tuple) -> execute(tuple) -> ... -> close()
 
-`Outlet` is how every emit of a component is checked, whoever collects it: stream, number of values, direct or not.
+`OutputStreams` is how every emit of a component is checked, whoever collects it: stream, number of values, direct or not.
 
 Laws: a BasicBolt's rows are taken before `execute` returns, so nothing that a failed call emitted gets out (in Storm it
 does). What fails becomes one BoltError with the user's error as its cause; a FailedException stays what it is: the tuple
@@ -148,7 +150,7 @@ def _user_line(trace: TracebackType | None, file: str | None, ours: tuple[str, .
     return innermost or first
 
 
-# -- A bolt's timestamp function, asked for each row -----------------------------------------------------------------------------
+# -- timestamp functions ---------------------------------------------------------------------------------------------------------
 
 
 BOUND = 2**62

@@ -1,16 +1,17 @@
-"""Trident: streams of batches as a plan, and the machines of its groups; both drivers run the same ones.
+"""Trident: streams of batches, whose states count every tuple exactly once.
 
-streams, topology, chained              what a user writes: Stream, GroupedStream, TridentTopology
-operations, grouping, stateful, windowed
-                                        what a step is, as data: its fields, its mistakes, its processor
-facts, rules                            what was written, and what is wrong with it
-graph, grouper, partitions, planner, plan
-                                        nodes -> groups, exchanges, parallelism: the plan
-processors, aggregating, joining, persisting, windows
-                                        what a node does with the tuples of a batch
-subtopology, outlets                    one task of a group, and its way out: what drivers call
-coordination                            what each task waits for in a batch, and whom it tells
-evaluation                              TridentRun: the slow, obvious driver
+    write a topology     TridentTopology -> Stream, GroupedStream, TridentState; JoinType, StateSpec
+    try it               TridentRun, batch by batch at the prompt; `windowing.local.run_trident`; `windowing.spark.submit_trident`
+    aggregators          Count, Sum, Min, Max, MinBy, MaxBy, FirstN; one's own: CombinerAggregator, ReducerAggregator, Aggregator
+    filters              FilterNull, Equals, Negate, Debug
+    queries              MapGet, SnapshotGet, TupleCollectionGet; one's own: QueryFunction
+    spouts               FixedBatchSpout, RichSpout; one's own: IBatchSpout, ITridentSpout, ICommitterTridentSpout,
+                         IPartitionedTridentSpout, IOpaquePartitionedTridentSpout
+    states               `windowing.stores.map_state`; one's own: StateFactory, State, MapState, StateUpdater; updaters, TypedJson
+    kinds                SpoutKind, StateType, Guarantee: what a spout and a state promise together; TransactionAttempt
+    the coordinator      MasterBatchCoordinator, CoordinatorConfig, and what it is asked and answers
+
+Storm's names stay. What runs a topology (planner, processors, fence) is in the modules and is not public.
 """
 
 from windowing.trident.builtins import (
@@ -29,22 +30,54 @@ from windowing.trident.builtins import (
     Sum,
     TupleCollectionGet,
 )
-from windowing.trident.fields import BatchGlobalGrouping, IdentityGrouping, PartitionRouter
-from windowing.trident.graph import (
-    Graph,
-    GraphGrouper,
-    Group,
-    IndexedEdge,
-    Node,
-    PartitionNode,
-    ProcessorNode,
-    SpoutNode,
-    StreamSource,
+from windowing.trident.coordinator import (
+    CoordinatorConfig,
+    CoordinatorStream,
+    MasterBatchCoordinator,
+    OnFailure,
+    Readiness,
 )
+from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt, check_guarantee
+from windowing.trident.maps import NonTransactionalMap, OpaqueMap, SnapshottableMap, TransactionalMap
 from windowing.trident.operations import JoinType
-from windowing.trident.plan import Drpc, Exchange, GroupPlan, Phase, StatePlan, TridentPlan, coord_specs, targets_of
-from windowing.trident.processors import Emits, ProcessorContext, TridentProcessor
+from windowing.trident.plan import TridentPlan
+from windowing.trident.spouts import (
+    BatchCoordinator,
+    CommitterEmitter,
+    Emitter,
+    FixedBatchSpout,
+    IBatchSpout,
+    ICommitterTridentSpout,
+    IOpaquePartitionedTridentSpout,
+    IPartitionedTridentSpout,
+    ITridentSpout,
+    OpaquePartitionedEmitter,
+    PartitionedCoordinator,
+    PartitionedEmitter,
+    RichSpout,
+    SpoutContext,
+)
 from windowing.trident.state_operations import StateSpec
+from windowing.trident.states import (
+    Aggregator,
+    CombinerAggregator,
+    CombinerValueUpdater,
+    MapState,
+    QueryFunction,
+    ReadOnlyMapState,
+    ReadOnlySnapshottable,
+    ReducerAggregator,
+    ReducerValueUpdater,
+    ReplaceUpdater,
+    Snapshottable,
+    State,
+    StateCodec,
+    StateFactory,
+    StateUpdater,
+    TridentCollector,
+    TypedJson,
+    ValueUpdater,
+)
 from windowing.trident.streams import (
     ChainedAggregatorDeclarer,
     GroupedStream,
@@ -53,67 +86,77 @@ from windowing.trident.streams import (
     TridentTopology,
     WindowOutput,
 )
-from windowing.trident.subtopology import (
-    BatchInFlight,
-    ExchangeWriter,
-    GroupBatch,
-    GroupOutput,
-    OutletBatch,
-    Subtopology,
-    TridentRun,
-)
+from windowing.trident.subtopology import TridentRun
 
 __all__ = [
-    "BatchGlobalGrouping",
-    "BatchInFlight",
+    "Aggregator",
+    "BatchCoordinator",
     "ChainedAggregatorDeclarer",
+    "CombinerAggregator",
+    "CombinerValueUpdater",
+    "CommitterEmitter",
+    "CoordinatorConfig",
+    "CoordinatorStream",
     "Count",
     "Debug",
-    "Drpc",
-    "Emits",
+    "Emitter",
     "Equals",
-    "Exchange",
-    "ExchangeWriter",
     "FilterNull",
     "FirstN",
-    "Graph",
-    "GraphGrouper",
-    "Group",
-    "GroupBatch",
-    "GroupOutput",
-    "GroupPlan",
+    "FixedBatchSpout",
     "GroupedStream",
-    "IdentityGrouping",
-    "IndexedEdge",
+    "Guarantee",
+    "IBatchSpout",
+    "ICommitterTridentSpout",
+    "IOpaquePartitionedTridentSpout",
+    "IPartitionedTridentSpout",
+    "ITridentSpout",
     "JoinType",
     "MapGet",
+    "MapState",
+    "MasterBatchCoordinator",
     "Max",
     "MaxBy",
     "Min",
     "MinBy",
     "Negate",
-    "Node",
-    "OutletBatch",
-    "PartitionNode",
-    "PartitionRouter",
-    "Phase",
-    "ProcessorContext",
-    "ProcessorNode",
+    "NonTransactionalMap",
+    "OnFailure",
+    "OpaqueMap",
+    "OpaquePartitionedEmitter",
+    "PartitionedCoordinator",
+    "PartitionedEmitter",
+    "QueryFunction",
+    "ReadOnlyMapState",
+    "ReadOnlySnapshottable",
+    "Readiness",
+    "ReducerAggregator",
+    "ReducerValueUpdater",
+    "ReplaceUpdater",
+    "RichSpout",
     "SnapshotGet",
-    "SpoutNode",
-    "StatePlan",
+    "Snapshottable",
+    "SnapshottableMap",
+    "SpoutContext",
+    "SpoutKind",
+    "State",
+    "StateCodec",
+    "StateFactory",
     "StateSpec",
+    "StateType",
+    "StateUpdater",
     "Stream",
-    "StreamSource",
-    "Subtopology",
     "Sum",
+    "TransactionAttempt",
+    "TransactionalMap",
+    "TridentCollector",
     "TridentPlan",
-    "TridentProcessor",
     "TridentRun",
     "TridentState",
     "TridentTopology",
     "TupleCollectionGet",
+    "TypedJson",
+    "ValueUpdater",
     "WindowOutput",
-    "coord_specs",
-    "targets_of",
+    "check_guarantee",
 ]

@@ -1,4 +1,6 @@
-"""TrackedBatch: what has come of one attempt at one batch, and what is still missing; CoordSpec: what there is to wait for.
+"""TridentBoltExecutor: when one task has all of a batch, and what it sends then.
+
+TrackedBatch: what has come of one attempt at one batch, and what is still missing; CoordSpec: what there is to wait for.
 
 RECEIVING --all reports and tuples of the batch phase--> ARRIVED --commit, all of the commit phase--> FINISHED
     +-----------------------------------------------------+--- a failure, a timeout, a greater attempt ---> FAILED

@@ -1,4 +1,6 @@
-"""CoordinatorRecord: what must outlive a coordinator, so that the next one goes on where it was.
+"""MasterBatchCoordinator: when each batch is begun, committed and tried again; its record and its rules.
+
+CoordinatorRecord: what must outlive a coordinator, so that the next one goes on where it was.
 
     current 7                       txids below 7 are committed
     tries   7: 2, 3, committing     batch 7 was emitted as 7:2 last, failed 3 times as the first, and a commit of it was begun
@@ -189,7 +191,7 @@ def _is_row(row: Any) -> bool:
     return all(_whole(number, 0) for number in row[:3]) and type(row[3]) is bool and type(row[4]) is str
 
 
-# -- The rules of MasterBatchCoordinator as data ---------------------------------------------------------------------------------
+# -- rules of MasterBatchCoordinator ---------------------------------------------------------------------------------------------
 
 
 class CoordinatorStream(Enum):
@@ -396,9 +398,10 @@ class MasterBatchCoordinator:
     >>> save, batch = coordinator.answered(1, [Readiness.READY], 0)
     >>> batch.stream.value, str(batch.attempt)
     ('$batch', '1:0')
-    >>> [effect.stream.value for effect in coordinator.acked(Stream.BATCH, batch.attempt, 5) if isinstance(effect, Emit)]
+    >>> for acked in (CoordinatorStream.BATCH, CoordinatorStream.COMMIT):
+    ...     effects = coordinator.acked(acked, batch.attempt, now_ms=5)
+    ...     print([effect.stream.value for effect in effects if isinstance(effect, EmitOnStream)])
     ['$commit']
-    >>> [effect.stream.value for effect in coordinator.acked(Stream.COMMIT, batch.attempt, 9) if isinstance(effect, Emit)]
     ['$success']
     """
 

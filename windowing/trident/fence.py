@@ -1,4 +1,6 @@
-r"""Row, Fence, BackingMap: what one partition of a state keeps in a store, and the two calls by which it is reached.
+r"""The fence of a state partition: rows, which attempt may write them, and to whom the state belongs.
+
+StateRow, Fence, BackingMap: what one partition of a state keeps in a store, and the two calls by which it is reached.
 
     fence of the partition    txid:attempt that wrote last, and what the state is (kind, codec, number of partitions)
     row of a key              the txid that wrote it, the value, and the value before that txid
@@ -311,7 +313,7 @@ def _key_shown(key: Any) -> str:
         return quote(key)
 
 
-# -- The fence -------------------------------------------------------------------------------------------------------------------
+# -- the fence -------------------------------------------------------------------------------------------------------------------
 
 
 class Verdict(Enum):
@@ -503,7 +505,7 @@ class AttemptLedger:
         return TransactionAttempt(txid, max(after, at_least))
 
 
-# -- Ownership -------------------------------------------------------------------------------------------------------------------
+# -- ownership -------------------------------------------------------------------------------------------------------------------
 
 
 _FORMAT = 1

@@ -1,4 +1,6 @@
-"""Fields of a stream of tuples: chosen by name, taken out of rows, put together.
+"""Fields of a stream, and where a repartition sends its tuples.
+
+Fields of a stream of tuples: chosen by name, taken out of rows, put together.
 
     schema   sentence string, n bigint
     rows     ("to be", 1), ("or not", 2)            a row is a plain tuple of values, in the order of the schema
@@ -7,7 +9,7 @@
 Laws: a schema has each name once, upper and lower case being the same; a key is equal to every key of the same values, all NaN
 being one; nothing here changes a row.
 
-Partitions: where the tuples of a stream go between two groups of nodes, as data; Router does it for one task.
+Partitions: where the tuples of a stream go between two groups of nodes, as data; PartitionRouter does it for one task.
 
 | repartition                | grouping              | tasks of a tuple                                            |
 |----------------------------|-----------------------|-------------------------------------------------------------|
@@ -151,7 +153,7 @@ def _of_key(value: Any) -> Any:
     return _NAN if isinstance(value, float) and value != value else value
 
 
-# -- Partitions ------------------------------------------------------------------------------------------------------------------
+# -- partitions ------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +188,9 @@ class PartitionRouter:
 
     >>> from windowing.topology.groupings import FieldsGrouping
     >>> schema = Schema.parse("word string")
-    >>> Router(BatchGlobalGrouping(), schema, partition=0, tasks=4).route([("to",), ("be",)], txid=6)
+    >>> PartitionRouter(BatchGlobalGrouping(), schema, partition=0, tasks=4).route([("to",), ("be",)], txid=6)
     {2: [('to',), ('be',)]}
-    >>> Router(FieldsGrouping(("word",)), schema, partition=0, tasks=2).route([("to",), ("be",), ("to",)], txid=6)
+    >>> PartitionRouter(FieldsGrouping(("word",)), schema, partition=0, tasks=2).route([("to",), ("be",), ("to",)], txid=6)
     {1: [('to',), ('be',), ('to',)]}
     """
 

@@ -1,4 +1,6 @@
-r"""The graph of a Trident topology: nodes, and edges with an index; what a Stream writes, before and after it is understood.
+r"""The graph of a Trident topology, and how its nodes become groups.
+
+The graph of a Trident topology: nodes, and edges with an index; what a Stream writes, before and after it is understood.
 
     SpoutNode      a source: batches of a spout, or requests of DRPC
     ProcessorNode  an operation: each, aggregate, persist, ...
@@ -7,9 +9,9 @@ r"""The graph of a Trident topology: nodes, and edges with an index; what a Stre
     sentences --0--> each --0--> partition_by --0--> aggregate --0--> persist
                        \--0------------------------------------1--> join        the index tells the inputs of a node apart
 
-Draft is a node as its author wrote it, unchecked; Node is the same with its fields known. Laws: numbers count in the order in
-which nodes were made, a node after its sources, so the order of numbers is an order of the graph; a graph is never changed, a
-plan has a new one. Source: Storm's `Node`, `SpoutNode`, `ProcessorNode`, `PartitionNode`, `IndexedEdge`.
+StepDeclaration is a node as its author wrote it, unchecked; Node is the same with its fields known. Laws: numbers count in the
+order in which nodes were made, a node after its sources, so the order of numbers is an order of the graph; a graph is never
+changed, a plan has a new one. Source: Storm's `Node`, `SpoutNode`, `ProcessorNode`, `PartitionNode`, `IndexedEdge`.
 
 GraphGrouper: nodes become groups, each to run in one place, until no two of them can be merged.
 

@@ -1,4 +1,6 @@
-"""TransactionAttempt: the name of a batch (txid), and which try at it this is (attempt).
+"""Attempts, and the kinds of spouts and states with what each pair of them guarantees.
+
+TransactionAttempt: the name of a batch (txid), and which try at it this is (attempt).
 
     1:0  2:0  3:0      2:0 fails, and 3:0 with it      2:1  3:1
 

@@ -1,4 +1,6 @@
-"""CachedBatchReadsMap: what one batch has read and written. CachedMap: rows kept in memory from batch to batch.
+"""Map states: caches, and the three kinds of a map that commits batches.
+
+CachedBatchReadsMap: what one batch has read and written. CachedMap: rows kept in memory from batch to batch.
 
     map  ->  CachedBatchReadsMap  ->  [CachedMap]  ->  the store
              one batch; one read       many batches      one partition
@@ -232,7 +234,7 @@ class CachedMap:
         assert self._known or not self._rows
 
 
-# -- The map states --------------------------------------------------------------------------------------------------------------
+# -- map states ------------------------------------------------------------------------------------------------------------------
 
 
 class _Map:

@@ -1,4 +1,6 @@
-"""Operations: what the nodes of a plan do, as data. Each says which fields come out of it, and makes its processor for a task.
+"""Operations: each, filter, map, join, aggregate and the rest, as data with their checks.
+
+Operations: what the nodes of a plan do, as data. Each says which fields come out of it, and makes its processor for a task.
 
     resolve(check) -> Schema      when the topology is built: every mistake is noted in `check`, None if there is one
     processor(node)               for each task, of what has been resolved
@@ -7,10 +9,10 @@
 |---|---|
 | Each, Filter, Map, FlatMap, Peek | EachProcessor, MapProcessor, FlatMapProcessor |
 | Project, Merge | ProjectedProcessor, IdentityMultiReducer |
-| Aggregate (operations.py), Join (operations.py) | AggregateProcessor, MultiReducerProcessor |
-| Persist, Query (stateful.py) | PartitionPersistProcessor, StateQueryProcessor |
-| Window, LateTuples (windowed.py) | WindowTridentProcessor |
-| Sink | none: a leaf of Storm's graph is dropped |
+| Aggregate , Join | AggregateProcessor, MultiReducerProcessor |
+| Persist, Query (state_operations.py) | PartitionPersistProcessor, StateQueryProcessor |
+| WindowOperation, LateTuples (windows.py) | WindowTridentProcessor |
+| SinkOperation | none: a leaf of Storm's graph is dropped |
 
 Joins: the tuples of one batch from several streams that have one key, put together.
 
@@ -317,7 +319,7 @@ class SinkOperation(Operation):
         return made.KeepProcessor()
 
 
-# -- Joins -----------------------------------------------------------------------------------------------------------------------
+# -- joins -----------------------------------------------------------------------------------------------------------------------
 
 
 class JoinType(Enum):
@@ -369,7 +371,7 @@ class JoinProcessor(TridentProcessor):
         return missing if not rows and kind is JoinType.OUTER else rows
 
 
-# -- Operations over many tuples of a batch --------------------------------------------------------------------------------------
+# -- operations over the tuples of a batch ---------------------------------------------------------------------------------------
 
 
 class AggregationStage(Enum):

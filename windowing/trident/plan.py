@@ -1,4 +1,6 @@
-"""TridentPlan: a Trident topology that can run: groups of nodes, exchanges between them, states; as frozen plain data.
+"""TridentPlan: a checked Trident topology as frozen data, and what each of its tasks waits for.
+
+TridentPlan: a Trident topology that can run: groups of nodes, exchanges between them, states; as frozen plain data.
 
     spout_sentences x1 --identity--> b_0_split x1 --fields(word)--> b_1_count x2     phases: P process, C commit
       1 sentences                      2 each (P)                     5 combine (P)
@@ -75,7 +77,7 @@ class GroupPlan:
 class Exchange:
     """Tuples of one node on their way to a group. targets: (node, index of its input). phase: when they are complete.
 
-    late: they are the late tuples of a window. to_window: their timestamps are told to every task (see Outlet).
+    late: they are the late tuples of a window. to_window: their timestamps are told to every task (see ExchangeWriter).
     """
 
     id: int

@@ -1,4 +1,6 @@
-"""Facts: what can be read out of the steps of a topology, right or wrong.
+"""The planner of Trident: steps resolved, their mistakes found, then groups, exchanges and parallelism.
+
+ResolvedTrident: what can be resolved of the steps of a topology, right or wrong.
 
 `facts_of` never raises for a mistake of the author: a step that cannot be understood has no node, what follows it is passed over,
 and the rest goes on, so that all mistakes are reported together, each once.
@@ -6,7 +8,7 @@ and the rest goes on, so that all mistakes are reported together, each once.
 RULES: every mistake of a whole Trident topology, a function each, which yields a sentence for each place where it is made.
 
 What is wrong with one step its operation says (`resolve`). The first line of a rule's docstring is its row in
-docs/trident_streams.md (a test compares them). A rule looks only at facts that could be read.
+docs/trident_streams.md (a test compares them). A rule looks only at what could be resolved.
 
 The planner: from the graph of a Trident topology to groups, exchanges and parallelism.
 
@@ -399,7 +401,7 @@ def _bad_spec(where: str, spec: StateSpec) -> Iterator[str]:
         yield f"{where} has accept={quote(spec.accept)}; give a Guarantee, for example Guarantee.AT_LEAST_ONCE"
 
 
-# -- The planner -----------------------------------------------------------------------------------------------------------------
+# -- the planner -----------------------------------------------------------------------------------------------------------------
 
 
 _Member = TypeVar("_Member", bound=Hashable)

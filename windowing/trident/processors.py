@@ -1,4 +1,6 @@
-"""Code: what a user hands to an operation, and how a task calls it.
+"""Processors: how an operation handles the tuples of a batch, calls user code and aggregates.
+
+TaskCode: what a user hands to an operation, and how a task calls it.
 
     a function of (tuple), or of (tuple, collector)
     an object, or a class, with the operation's method (execute, keep, ...), and perhaps prepare(context), cleanup()
@@ -393,7 +395,7 @@ class EachProcessor(UserProcessor):
         return collector.take()
 
 
-# -- Aggregation inside a batch --------------------------------------------------------------------------------------------------
+# -- aggregation inside a batch --------------------------------------------------------------------------------------------------
 
 
 class AggregatorKind(Enum):

@@ -1,4 +1,6 @@
-"""TridentSpoutCoordinator: the metadata of each batch of one spout, made once, durable before it is sent, the same in each attempt.
+"""The coordinator and the tasks of one spout of batches.
+
+TridentSpoutCoordinator: the metadata of each batch of one spout, made once, durable before it is sent, the same in each attempt.
 
     $batch 6:0 --> initialize_transaction(6, metadata of 5, None)            --> stored --> (6:0, metadata) to the spout's tasks
     $batch 6:1 --> initialize_transaction(6, metadata of 5, metadata of 6)   --> stored --> (6:1, metadata)

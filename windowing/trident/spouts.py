@@ -1,4 +1,6 @@
-"""What a spout of batches is: five kinds, from a function of the txid to partitions with offsets.
+"""Spouts of batches: the five kinds, and the executors that make an ITridentSpout of each.
+
+What a spout of batches is: five kinds, from a function of the txid to partitions with offsets.
 
     Spout (topology/)                 tuples one by one, with ack and fail              NON_TRANSACTIONAL
     IBatchSpout                       rows of a txid                                    as it says
@@ -7,8 +9,8 @@
     IPartitionedTridentSpout          per partition, from metadata to metadata          TRANSACTIONAL
     IOpaquePartitionedTridentSpout    the same; a replay may hold other rows            OPAQUE
 
-Each becomes an ITridentSpout: by RichSpoutBatchExecutor, BatchSpoutExecutor (spouts.py), as it is, as it is, and by
-PartitionedTridentSpoutExecutor, OpaquePartitionedTridentSpoutExecutor (spouts.py). `kind` is a promise that nobody can check:
+Each becomes an ITridentSpout: by RichSpoutBatchExecutor, BatchSpoutExecutor, as it is, as it is, and by
+PartitionedTridentSpoutExecutor, OpaquePartitionedTridentSpoutExecutor. `kind` is a promise that nobody can check:
 kinds.py says what it is worth. Metadata is plain data. Source: Storm's interfaces of the same names.
 
 Batches without partitions: rows by txid, fixed rows for tests and examples, and a spout of single tuples cut into batches.
@@ -262,7 +264,7 @@ class IOpaquePartitionedTridentSpout(ABC):
         """Return the emitter of one task, at its start."""
 
 
-# -- Batches without partitions --------------------------------------------------------------------------------------------------
+# -- batches without partitions --------------------------------------------------------------------------------------------------
 
 
 MAX_BATCH_SIZE = 1_000

@@ -1,4 +1,6 @@
-"""State in a group: what is written in the commit phase, and what is asked in the processing phase.
+"""Persists and queries: the operations and processors that write and read states.
+
+State in a group: what is written in the commit phase, and what is asked in the processing phase.
 
     partition_persist   rows --kept--> commit phase: begin_commit, update_state(state, rows), commit --> new values
     state_query         rows --kept--> end of the batch: batch_retrieve(state, rows), one call --> rows with what was found
@@ -155,7 +157,7 @@ def _hook(target: Any, method: str, *arguments: Any) -> None:
         written(*arguments)
 
 
-# -- Operations beside a state ---------------------------------------------------------------------------------------------------
+# -- operations beside a state ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""StateCodec: how keys and values become the bytes that a store keeps. TypedJson is the one that states use unless told.
+"""The ports of Trident's states: codecs, aggregators, updaters, and what a state has to offer.
+
+StateCodec: how keys and values become the bytes that a store keeps. TypedJson is the one that states use unless told.
 
     ("JFK", 3)  --encode-->  {"$":["tuple",["JFK",3]]}  --decode-->  ("JFK", 3)
 
@@ -147,7 +149,7 @@ class TypedJson:
         return self._by_name[name].from_plain(plain)
 
 
-# -- Aggregators -----------------------------------------------------------------------------------------------------------------
+# -- aggregators -----------------------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -256,7 +258,7 @@ class ReplaceUpdater(ValueUpdater[T]):
         return f"ReplaceUpdater({self.value!r})"
 
 
-# -- The ports of Trident's state ------------------------------------------------------------------------------------------------
+# -- ports of a state ------------------------------------------------------------------------------------------------------------
 
 
 class State(Protocol):

@@ -1,4 +1,6 @@
-"""ChainedAggregatorDeclarer: several aggregators over the same tuples, in one pass.
+"""What a user writes: TridentTopology, Stream, GroupedStream, TridentState.
+
+ChainedAggregatorDeclarer: several aggregators over the same tuples, in one pass.
 
     stream.chained_agg()                            by word:   the  2  7
         .aggregate(None, Count(), "n long")                     of   1  3

@@ -1,4 +1,6 @@
-"""Outlet: how the rows of one task get over an exchange; what every driver does with what a group emitted.
+"""One task of a group: what it does in a batch, and how its rows get to the tasks behind it.
+
+ExchangeWriter: how the rows of one task get over an exchange; what every driver does with what a group emitted.
 
 rows --route--> {task: rows}                      by the grouping, from a start that the batch gives
      --largest-> {source: timestamp}, for ALL tasks    of an exchange to a window: so that all have one watermark
@@ -188,7 +190,7 @@ class GroupBatch:
             self._run([(target, index, rows)])
 
     def learn(self, exchange: Exchange, largest: Mapping[str | None, int]) -> None:
-        """Take in what a task upstream says of the time: the largest timestamps of what it sent to all tasks (see Outlet)."""
+        """Take in the largest timestamps of what an upstream task sent to all tasks (see ExchangeWriter)."""
         for target, _ in exchange.targets:
             processor = self._task.processors[target]
             if isinstance(processor, WindowProcessor):

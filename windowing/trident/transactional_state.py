@@ -1,4 +1,6 @@
-"""TransactionalState: named values that coordinators and spouts keep outside of any batch, over a store of bytes.
+"""Records of coordinators and spouts: one under a path, or one for each txid.
+
+TransactionalState: named values that coordinators and spouts keep outside of any batch, over a store of bytes.
 
     user/5      metadata of batch 5              path = root / name / ..., each part of letters, digits and -_.$%
     user/6      metadata of batch 6              blob = frame(magic, version, crc) of [path, value]

@@ -20,7 +20,7 @@ An accumulator is plain data (numbers, lists, None) and is never changed in plac
 None is ignored, as in SQL: `count("f")` counts what is not None; sum, mean, min and max of nothing are None. NaN is
 larger than every number, as in Spark SQL, so min and max do not depend on order. `field=None` takes the whole tuple.
 
-A user writes `from windowing.windows import aggregate as agg`; `count`, `sum`, `min` and `max` hide Python's only in here.
+A user writes `from windowing import aggregate as agg`; `count`, `sum`, `min` and `max` hide Python's only in here.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _plain(value: Any) -> Any:
     return title_of(value) if callable(value) or " at 0x" in written else written
 
 
-# -- Aggregators -----------------------------------------------------------------------------------------------------------------
+# -- aggregators -----------------------------------------------------------------------------------------------------------------
 
 
 # From Python 3.12 on, sum() of floats compensates rounding, so it is no longer the same as adding one by one.

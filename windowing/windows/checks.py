@@ -1,8 +1,10 @@
-"""The questions that `WindowConfig.of` asks of a definition; each answers with a value or a sentence (ConfigError).
+"""Checks of windows: what a window, its policies and its options may not be.
+
+The questions that `WindowConfig.of` asks of a definition; each answers with a value or a sentence (ConfigError).
 
 `given` is what the user wrote, without the options that are None. Nothing here knows of WindowConfig, nothing is kept.
 
-The questions of checks.py about what a window is made of: eviction=, trigger=, aggregate=, columnar=.
+What a window is made of: eviction=, trigger=, aggregate=, columnar=.
 
 length=   holds tuples            eviction=   chooses among them, or among all where there is no length
 slide=    says when windows fire  trigger=    says so instead
@@ -339,7 +341,7 @@ def message_id(given: Mapping[str, Any], storm: bool) -> None:
             )
 
 
-# -- The questions of checks.py about what a window is made of -------------------------------------------------------------------
+# -- checks of policies, aggregates and columns ----------------------------------------------------------------------------------
 
 
 def policies(given: Mapping[str, Any], slide: Any, by_window: bool) -> None:

@@ -1,4 +1,6 @@
-"""Fields: a field of many tuples at once, whatever the tuples are.
+"""Windows and events: what a bolt is handed, what goes into a machine and what comes out of it.
+
+Fields: a field of many tuples at once, whatever the tuples are.
 
     mapping, Record    row["delay"]        anything else    row.delay        no field    the tuple itself
 
@@ -201,7 +203,7 @@ class TupleWindow(StormNames):
         return f"TupleWindow({start}end={self.end_timestamp}{key})"
 
 
-# -- What goes into a machine and what comes out of it ---------------------------------------------------------------------------
+# -- events and effects ----------------------------------------------------------------------------------------------------------
 
 
 class Event:

@@ -1,6 +1,8 @@
-"""Machine: what an executor needs of a window manager, and which manager a definition gets (`machine_for`).
+"""WindowedBoltExecutor: timestamps, late tuples, the watermark and the manager of one task, without user code.
 
-WindowedBoltExecutor, the pure part: watermarks, lateness and the side stream around a window manager.
+The machine: what an executor needs of a window manager, and which manager a definition gets (`machine_for`).
+
+WindowedBoltExecutor: watermarks, lateness and the side stream around a window manager.
 
     tuple -> valid?  -> open?    -> not future? -> on time? -> WindowManager
              invalid    closed      future         late        (side stream, with the reason)
@@ -142,7 +144,7 @@ def machine_for(
     return WindowManager(config, sequenced=sequenced, fold=fold)
 
 
-# -- WindowedBoltExecutor, the pure part -----------------------------------------------------------------------------------------
+# -- WindowedBoltExecutor --------------------------------------------------------------------------------------------------------
 
 
 SNAPSHOT_FORMAT = 1

@@ -1,4 +1,6 @@
-"""Guard: the lock of a machine whose entries return iterators of effects.
+"""The guard of a machine: its effects are taken before it is entered again, and a failure ends it.
+
+Guard: the lock of a machine whose entries return iterators of effects.
 
     free --run(effects)--> free     no effect came: the entry is over at once, even if nobody iterates the result
     free --run(effects)--> busy     the first effect is ready; the rest is computed as it is taken
@@ -180,7 +182,7 @@ def _handed_out(
         guard.ended(entry, failed)
 
 
-# -- Faults ----------------------------------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------------------------------------------------
 
 
 _CORE = __file__.removesuffix("guard.py")

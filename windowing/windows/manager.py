@@ -1,4 +1,6 @@
-"""Entries: how a machine of built-in windows is entered, whatever it keeps of its tuples.
+"""WindowManager: the machine of windows, by key, over the tuples of one task.
+
+WindowMachine: how a machine of built-in windows is entered, whatever it keeps of its tuples.
 
     add, add_batch        accept tuples                          (each machine's own)
     advance(W), tick      a turn: W rises, what is due fires     _turn(since, until)
@@ -14,7 +16,7 @@ KeyedMachine: what every machine with a built-in length and slide has in common,
     wake-ups   (deadline, key), sorted    --+     only keys that were touched, or whose deadline W has reached
 
 Laws: those of WindowManager (manager.py); and the cost of a turn follows the keys that have something to do, not all keys.
-What is kept of a key is a track; a subclass makes the tracks, and the windows of their firings.
+What is kept of a key is a KeyState; a subclass makes them, and the windows of their firings.
 
 WindowManager: tuples in, windows out, without losing one.
 

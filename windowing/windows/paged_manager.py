@@ -1,4 +1,6 @@
-"""PagedBuffer: the queue behind a window that is bigger than memory. Its tuples lie in pages, its windows are lazy.
+"""Windows bigger than memory: the paged queue of a key, and the manager over it.
+
+PagedBuffer: the queue behind a window that is bigger than memory. Its tuples lie in pages, its windows are lazy.
 
     position    0         1000      2000      3000    3400
     pages       [  away  ][  away  ][resident][tail     |    staged

@@ -1,11 +1,13 @@
-"""What the two machines of panes have in common: their windows, and which snapshots they refuse.
+"""`aggregate=`: panes of partial results by number and by time, and their managers.
+
+What the two machines of panes have in common: their windows, and which snapshots they refuse.
 
 NumberPanes: the queue of NumberPaneManager, a buffer that holds partials in place of the tuples.
 
     numbers     1  2  |  3  4  |  5  ?  |        pane = 2 tuples
                  [9]      [4]     5 waits as (timestamp, value) for its number
 
-Laws: positions are those of the tuples, as in every Buffer, so a mix asks a queue of panes as it asks one of tuples; all that
+Laws: positions are those of the tuples, as in every Buffer, so an assigner asks a queue of panes as it asks one of tuples; all that
 happens at the border of a window happens at the border of a pane.
 
 NumberPaneManager: count windows that keep no tuples, only what the bolt's `aggregate=` makes of them.

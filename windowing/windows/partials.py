@@ -1,4 +1,6 @@
-"""Aggregation: the aggregators of a bolt as one, from payloads to what `window.aggregate` says.
+"""Partial results: what a pane keeps, and how the panes of a sliding window are merged.
+
+Aggregation: the aggregators of a bolt as one, from payloads to what `window.aggregate` says.
 
     payloads   {"delay": 3, "carrier": "UA"}   {"delay": 5, "carrier": "AA"}
     values     3                               5                              one field is read: the value itself

@@ -1,4 +1,6 @@
-"""PolicyKeyState: the events of one key under per-event policies: who waits, who lives, who was in the last window.
+"""Windows with a user's own policies: the state of a key, and the manager.
+
+PolicyKeyState: the events of one key under per-event policies: who waits, who lives, who was in the last window.
 
     waiting --number--> live --EXPIRE--> gone --end of the turn--> expired
                          |

@@ -1,4 +1,6 @@
-"""The rows in which the windows of a stateful bolt are stored, and how a machine goes on without tuples that were lost.
+"""Recovery: what a window on disk is after a crash, and which tuples have to come again.
+
+The rows in which the windows of a stateful bolt are stored, and how a machine goes on without tuples that were lost.
 
 ("machine",)             the executor without its queues         ("waits", channel, id)  [sequence, timestamp, key]
 ("track", ordinal)       one queue's numbers, without tuples     ("shown", sequence)     [timestamp, key, tuple]

@@ -1,4 +1,6 @@
-"""Storm's two window managers, exactly: arrival order, full scans, and the tuples they lose.
+"""Storm's semantics: its WindowManager and stateful twin as they are, losses included, and the machine for a bolt.
+
+Storm's two window managers, exactly: arrival order, full scans, and the tuples they lose.
 
     add(x) -> queue -> eviction.track -> trigger.track -> windows due -> every 100 entries: expire from the head
               arrival                                        |
