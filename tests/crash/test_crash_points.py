@@ -41,6 +41,21 @@ def assert_recovered(job: Job, undisturbed: Undisturbed) -> None:
     assert_nothing_lost(found, input_rows())
 
 
+@pytest.mark.crash(minutes=4)
+def test_a_killed_driver_that_is_started_again_writes_what_an_undisturbed_one_writes(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
+) -> None:
+    job = job_of("sliding")
+    for point, batch in (("after_state_write", 2), ("before_commit", 3)):
+        kill_process(job, f"{point}:{batch}")
+        assert progress_of(job) == {
+            "offsets": [str(each) for each in range(batch + 1)],
+            "commits": [str(each) for each in range(batch)],
+        }
+    finish_process(job)
+    assert_recovered(job, undisturbed)
+
+
 @pytest.mark.crash(minutes=5)
 @pytest.mark.parametrize("name", CRASHES)
 def test_a_driver_killed_at_any_point_of_any_bolt_loses_and_repeats_nothing(
@@ -71,12 +86,9 @@ def test_a_second_kill_while_the_first_is_being_made_good_changes_nothing(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:
     job = job_of("counting")
-    for point, batch in (("before_commit", 2), ("after_state_write", 2), ("before_state_write", 4)):
-        kill_process(job, f"{point}:{batch}")
-        assert progress_of(job) == {
-            "offsets": [str(each) for each in range(batch + 1)],
-            "commits": [str(each) for each in range(batch)],
-        }
+    kill_process(job, "before_commit:2")
+    kill_process(job, "after_state_write:2")
+    kill_process(job, "before_state_write:4")
     finish(spark, job)
     assert_recovered(job, undisturbed)
 
