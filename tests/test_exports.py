@@ -154,6 +154,10 @@ def test_every_public_method_of_a_public_class_is_documented(name):
     assert not undocumented
 
 
+def test_the_types_of_the_library_reach_a_users_checker():
+    assert (ROOT / "windowing" / "py.typed").exists(), "without it mypy takes every name of the library for Any"
+
+
 def test_star_import_gives_the_public_names_and_nothing_else():
     scope: dict[str, object] = {}
     exec("from windowing import *", scope)
