@@ -27,16 +27,17 @@ PUBLIC = {
     "windowing": words("""
         Acked Acker Action Activation BasicBolt BasicOutputCollector Bolt BoltError CheckpointError ConfigError
         CorruptStateError Count CountEvictionPolicy CountTriggerPolicy DefinitionChangedError DrainedCheckpointError
-        Duration Effect Event EvictionContext EvictionPolicy Expired Failed FailedException Fields GroupingError InputSpout
-        InvalidTimestampError InvalidTimestampWarning KeyValueState Late LateReason Lateness LostFieldsWarning OnError
-        OutputCollector PersistentWindowedBoltExecutor QueryStoppedError ReportedFailedException RotatingMap RowError Schema
-        Semantics SessionError SinkError SkippedTuplesWarning SourceError Spout SpoutOutputCollector StateError StatefulBolt
-        StatefulWindowManager StatefulWindowedBolt StoreUnavailableError SupersededError TimeEvictionPolicy
-        TimeTriggerPolicy Topology TopologyBuilder TopologyContext TopologyError TriggerPolicy Tuple TupleWindow Values
-        WaterMarkEvent WaterMarkEventGenerator WatermarkCountEvictionPolicy WatermarkCountTriggerPolicy
-        WatermarkTimeEvictionPolicy WatermarkTimeTriggerPolicy WindowConfig WindowManager WindowedBolt WindowedBoltExecutor
-        WindowingError WorkerLostError aggregate bolt bolt_of count days hours is_tick millis minutes seconds sliding spout
-        tumbling windowed_bolt
+        Duration Effect Event EvictionContext EvictionPolicy Expired Failed FailedException Fields GroupingError
+        InputSpout InvalidTimestampError InvalidTimestampWarning KeyValueState Late LateReason Lateness
+        LostFieldsWarning OnError OutputCollector PersistentWindowedBoltExecutor QueryStoppedError
+        ReportedFailedException RotatingMap RowError Schema Semantics SessionError SinkError SkippedTuplesWarning
+        SourceError Spout SpoutOutputCollector StateError StateProvider StateStore StatefulBolt StatefulWindowManager
+        StatefulWindowedBolt StoreUnavailableError SupersededError TimeEvictionPolicy TimeTriggerPolicy Topology
+        TopologyBuilder TopologyContext TopologyError TriggerPolicy Tuple TupleWindow Values WaterMarkEvent
+        WaterMarkEventGenerator WatermarkCountEvictionPolicy WatermarkCountTriggerPolicy WatermarkTimeEvictionPolicy
+        WatermarkTimeTriggerPolicy WindowConfig WindowManager WindowedBolt WindowedBoltExecutor WindowingError
+        WorkerLostError aggregate bolt bolt_of count days hours is_tick millis minutes seconds sliding spout tumbling
+        windowed_bolt
     """),
     "windowing.local": words("""
         Clock ClusterResult DeadBatch DeadLetter LateRow LocalCluster LocalResult LocalRun SystemClock TridentCluster
@@ -54,15 +55,16 @@ PUBLIC = {
         Watch check_counts check_ids replay
     """),
     "windowing.trident": words("""
-        Aggregator BatchCoordinator ChainedAggregatorDeclarer CombinerAggregator CombinerValueUpdater CommitterEmitter
-        CoordinatorConfig CoordinatorStream Count Debug Emitter Equals FilterNull FirstN FixedBatchSpout GroupedStream
-        Guarantee IBatchSpout ICommitterTridentSpout IOpaquePartitionedTridentSpout IPartitionedTridentSpout ITridentSpout
-        JoinType MapGet MapState MasterBatchCoordinator Max MaxBy Min MinBy Negate NonTransactionalMap OnFailure OpaqueMap
-        OpaquePartitionedEmitter PartitionedCoordinator PartitionedEmitter QueryFunction ReadOnlyMapState
-        ReadOnlySnapshottable Readiness ReducerAggregator ReducerValueUpdater ReplaceUpdater RichSpout SnapshotGet
-        Snapshottable SnapshottableMap SpoutContext SpoutKind State StateCodec StateFactory StateSpec StateType StateUpdater
-        Stream Sum TransactionAttempt TransactionalMap TridentCollector TridentPlan TridentRun TridentState TridentTopology
-        TupleCollectionGet TypedJson ValueUpdater WindowOutput check_guarantee
+        Aggregator BackingMap BatchCoordinator ChainedAggregatorDeclarer Claim CombinerAggregator CombinerValueUpdater
+        CommitterEmitter CoordinatorConfig CoordinatorStream Count Debug Emitter Equals Fence FilterNull FirstN
+        FixedBatchSpout GroupedStream Guarantee IBatchSpout ICommitterTridentSpout IOpaquePartitionedTridentSpout
+        IPartitionedTridentSpout ITridentSpout JoinType MapGet MapState MasterBatchCoordinator Max MaxBy Min MinBy
+        Negate NonTransactionalMap OnFailure OpaqueMap OpaquePartitionedEmitter PartitionId PartitionedCoordinator
+        PartitionedEmitter QueryFunction ReadOnlyMapState ReadOnlySnapshottable Readiness Reading ReducerAggregator
+        ReducerValueUpdater ReplaceUpdater RichSpout SnapshotGet Snapshottable SnapshottableMap SpoutContext SpoutKind
+        State StateCodec StateFactory StateRow StateSpec StateType StateUpdater Stream Sum TransactionAttempt
+        TransactionalMap TridentCollector TridentPlan TridentRun TridentState TridentTopology TupleCollectionGet
+        TypedJson ValueUpdater WindowOutput check_guarantee
     """),
 }
 SUBMODULES = {"windowing": {"columnar"}, "windowing.testing": {"simulator", "strategies"}}
@@ -152,6 +154,10 @@ def test_every_public_method_of_a_public_class_is_documented(name):
         if not method.startswith("_") and inspect.isfunction(value) and not inspect.getdoc(getattr(kind, method))
     ]
     assert not undocumented
+
+
+def test_the_types_of_the_library_reach_a_users_checker():
+    assert (ROOT / "windowing" / "py.typed").exists(), "without it mypy takes every name of the library for Any"
 
 
 def test_star_import_gives_the_public_names_and_nothing_else():

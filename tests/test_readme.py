@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+FILE = re.compile(r"\b(?:[a-z_]+/)*[a-z_]+\.py\b")
+NAME = re.compile(r"`([A-Za-z_][A-Za-z_.]*)`(?<!\.py`)")
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -50,12 +52,29 @@ def test_every_link_leads_somewhere(page):
     assert not missing
 
 
-def test_every_file_that_the_map_for_developers_names_is_there():
+def map_rows() -> list[list[str]]:
+    """Return the rows of the map in docs/development.md: question, files, what to look for there."""
     text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"(?<![\w/])([a-z_]+/[a-z_/]*\w+\.py)\b", text[: text.index("## Commands")]))
-    missing = [name for name in sorted(named) if not ((ROOT / "windowing" / name).exists() or (ROOT / name).exists())]
-    assert len(named) > 60
-    assert not missing
+    lines = text[text.index("| question | file |") : text.index("## The journey of a row")].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+
+
+@pytest.mark.parametrize(("question", "files", "look_for"), map_rows())
+def test_the_map_for_developers_names_files_that_are_there_and_what_is_in_them(question, files, look_for):
+    found = [ROOT / "windowing" / name for name in FILE.findall(files + look_for)]
+    assert found
+    assert not [str(path) for path in found if not path.exists()]
+    text = "".join(path.read_text(encoding="utf-8") for path in found)
+    names = [name.split(".")[-1] for name in NAME.findall(look_for)]
+    missing = [name for name in names if not re.search(rf"\b{name}\b", text)]
+    assert not missing, f"{question} {', '.join(missing)} is not in {files}"
+
+
+def test_the_journeys_for_developers_name_files_that_are_there():
+    text = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
+    named = set(FILE.findall(text[text.index("## The journey of a row") : text.index("## Glossary")]))
+    assert len(named) > 20
+    assert not [name for name in sorted(named) if not (ROOT / "windowing" / name).exists()]
 
 
 def test_the_page_for_developers_says_how_many_examples_a_property_test_has():

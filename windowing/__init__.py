@@ -13,6 +13,7 @@ In this page:
 
     declare windows      windowed_bolt, tumbling, sliding; count, seconds, minutes ...; aggregate (a module: `aggregate.sum("n")`)
     declare components   bolt, spout; Bolt, BasicBolt, StatefulBolt, Spout, InputSpout; the collectors; TopologyBuilder -> Topology
+    states of bolts      KeyValueState; where it lies: StateProvider, StateStore
     rows                 Schema, Tuple, Fields, Values, is_tick
     errors               WindowingError and those that a program may want to catch; all of them are in `windowing.errors`
     windows by hand      WindowConfig, WindowManager, WindowedBoltExecutor; what they return: Activation, Expired, Late
@@ -65,7 +66,7 @@ from windowing.topology.components import (
 )
 from windowing.topology.decorators import bolt, bolt_of, sliding, spout, tumbling, windowed_bolt
 from windowing.topology.plan import Topology, TopologyError
-from windowing.topology.state import KeyValueState
+from windowing.topology.state import KeyValueState, StateProvider, StateStore
 from windowing.windows import aggregate
 from windowing.windows.config import Lateness, OnError, Semantics, SkippedTuplesWarning, WindowConfig
 from windowing.windows.events import Activation, Effect, Event, Expired, Late, LateReason, TupleWindow, WaterMarkEvent
@@ -142,6 +143,8 @@ __all__ = [
     "Spout",
     "SpoutOutputCollector",
     "StateError",
+    "StateProvider",
+    "StateStore",
     "StatefulBolt",
     "StatefulWindowManager",
     "StatefulWindowedBolt",

@@ -43,7 +43,7 @@ _VERSION = 1
 
 
 class RootPartial(NamedTuple):
-    """What one sender says of a root in one batch; `failed` is the component that failed tuples of it, `given_up` the one that made
+    """What one task says of a root in one batch; `failed` is the component that failed tuples of it, `given_up` the one that made
     dead letters of some.
     """
 

@@ -13,7 +13,7 @@ Laws: every bolt task reports each checkpoint once, as done or as refused; one r
 commits again; a state's txid is that of the record, or nothing runs.
 Source: Storm's `CheckpointSpout` and `CheckpointTupleForwarder`.
 
-CheckpointedTask: does for one task what a StatefulBoltExecutor says: states are prepared and committed, acks wait for the commit.
+CheckpointDriver: does for one task what a StatefulBoltExecutor says: states are prepared and committed, acks wait for the commit.
 
     gate --tuple--> execute --> task.take(tuple) ... task calls ack(tuple) or fail(tuple), at once or much later
          --checkpoint---------> hooks, states, acks and fails, in the machine's order; then the checkpoint is passed on
@@ -268,7 +268,7 @@ class CheckpointTask(Task):
                 self.provider.save_record(RECORD, effect.record.plain())
 
 
-# -- CheckpointedTask ------------------------------------------------------------------------------------------------------------
+# -- CheckpointDriver ------------------------------------------------------------------------------------------------------------
 
 
 class CheckpointedTask(Protocol):
@@ -428,7 +428,7 @@ class StatefulBoltTask(BoltTask):
     def is_settled(self, message: Delivery) -> bool:
         return not self.keeper.is_open(message)
 
-    # -- what the checkpointed task asks for ----------------------------------------------------------------------------
+    # -- what the task asks for ---------------------------------------------------------------------------------------
 
     def take(self, message: Delivery) -> None:
         """Call the bolt."""
@@ -457,7 +457,7 @@ MessageChannel = tuple[str, str, int]
 
 
 class CheckpointedWindowTask(WindowedBoltTask):
-    """What both share: a CheckpointedTask, and the state of a bolt that has one."""
+    """What both share: a CheckpointDriver, and the state of a bolt that has one."""
 
     def __init__(self, *place: Any, executor: WindowedBoltExecutor, links: Links, state: KeyValueState | None) -> None:
         super().__init__(*place, executor=executor)
@@ -477,7 +477,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
         self.keeper.execute(message)
 
     def take(self, message: Delivery) -> None:
-        """Take a tuple that the checkpointed task has noted."""
+        """Take a tuple that the CheckpointDriver has noted."""
         super().handle(message)
 
     def hook(self, method: str, *arguments: int) -> None:

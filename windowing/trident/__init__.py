@@ -8,6 +8,7 @@
     spouts               FixedBatchSpout, RichSpout; one's own: IBatchSpout, ITridentSpout, ICommitterTridentSpout,
                          IPartitionedTridentSpout, IOpaquePartitionedTridentSpout
     states               `windowing.stores.map_state`; one's own: StateFactory, State, MapState, StateUpdater; updaters, TypedJson
+    stores               `windowing.stores`; one's own: BackingMap, with Claim, Fence, PartitionId, Reading, StateRow
     kinds                SpoutKind, StateType, Guarantee: what a spout and a state promise together; TransactionAttempt
     the coordinator      MasterBatchCoordinator, CoordinatorConfig, and what it is asked and answers
 
@@ -37,6 +38,7 @@ from windowing.trident.coordinator import (
     OnFailure,
     Readiness,
 )
+from windowing.trident.fence import BackingMap, Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt, check_guarantee
 from windowing.trident.maps import NonTransactionalMap, OpaqueMap, SnapshottableMap, TransactionalMap
 from windowing.trident.operations import JoinType
@@ -90,8 +92,10 @@ from windowing.trident.subtopology import TridentRun
 
 __all__ = [
     "Aggregator",
+    "BackingMap",
     "BatchCoordinator",
     "ChainedAggregatorDeclarer",
+    "Claim",
     "CombinerAggregator",
     "CombinerValueUpdater",
     "CommitterEmitter",
@@ -101,6 +105,7 @@ __all__ = [
     "Debug",
     "Emitter",
     "Equals",
+    "Fence",
     "FilterNull",
     "FirstN",
     "FixedBatchSpout",
@@ -124,12 +129,14 @@ __all__ = [
     "OnFailure",
     "OpaqueMap",
     "OpaquePartitionedEmitter",
+    "PartitionId",
     "PartitionedCoordinator",
     "PartitionedEmitter",
     "QueryFunction",
     "ReadOnlyMapState",
     "ReadOnlySnapshottable",
     "Readiness",
+    "Reading",
     "ReducerAggregator",
     "ReducerValueUpdater",
     "ReplaceUpdater",
@@ -142,6 +149,7 @@ __all__ = [
     "State",
     "StateCodec",
     "StateFactory",
+    "StateRow",
     "StateSpec",
     "StateType",
     "StateUpdater",

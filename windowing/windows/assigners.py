@@ -67,7 +67,7 @@ class Track(Protocol):
 
 
 class WindowAssigner(Protocol):
-    """What a window manager asks of a mix. `since` and `until` are the watermark before and after the turn."""
+    """What a window manager asks of an assigner. `since` and `until` are the watermark before and after the turn."""
 
     length_ms: int | None
     """The length, None if it is in tuples."""

@@ -147,7 +147,7 @@ class KeyTrack(Track, Protocol):
 
 
 class KeyState:
-    """One queue with the state that its mix, its firings and its expiry need. Made by the WindowManager."""
+    """One queue with the state that its assigner, its firings and its expiry need. Made by the WindowManager."""
 
     __slots__ = (
         "born",
