@@ -20,16 +20,20 @@ from hypothesis import strategies as st
 from tests.test_chain_acks import Acking
 from tests.test_turn import Task
 from windowing import Count, bolt_of, millis, windowed_bolt
-from windowing.errors import BoltError, ConfigError, FailedException
+from windowing.errors import BoltError, ConfigError, FailedException, ReportedFailedException
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.local.run import LocalRun
 from windowing.topology.builder import TopologyBuilder
-from windowing.topology.components import InputSpout
+from windowing.topology.components import InputSpout, TaskContext
 from windowing.topology.plan import Topology
+from windowing.topology.window_task import FailTarget, TupleColumns, WindowFailed, WindowTask
 from windowing.trident.streams import TridentTopology
 from windowing.trident.subtopology import TridentRun
 from windowing.windows import aggregate as agg
+from windowing.windows.config import OnError
+from windowing.windows.events import Expired
+from windowing.windows.executor import WindowedBoltExecutor
 
 NAMES = ("id", "ts", "key", "v")
 FIELDS = "id long, ts long, key string, v double"
@@ -360,3 +364,60 @@ def test_tuples_of_aggregates_are_acked_and_fail_as_those_of_rows(windows: str, 
     spark, news = submitted(folded, batches)
     assert spark.rows == wanted.rows
     check_roots(batches, wanted, news)
+
+
+@pytest.mark.parametrize("target", list(FailTarget))
+@pytest.mark.parametrize("error", [ValueError, FailedException, ReportedFailedException])
+@pytest.mark.parametrize("on_error", list(OnError))
+def test_the_table_of_what_becomes_of_a_window_on_which_the_bolt_failed(
+    on_error: OnError, error: type[Exception], target: FailTarget
+) -> None:
+    def fails(window: Any) -> Any:
+        raise error("no")
+
+    bolt = bolt_of(declared({"windows": "tumbling", "on_error": on_error.value}, fails))
+    executor = WindowedBoltExecutor(bolt.config, component="probe")
+    task = WindowTask(bolt, executor, target, tracks=True)
+    task.open(TaskContext("probe", 3))
+    asked = issubclass(error, FailedException)
+    assert list(task.add(["a", "b"], TupleColumns([1, 11]), now_ms=0)) == []
+    executor.track("default", 30)
+    if on_error is OnError.RAISE and not (asked and target is FailTarget.TUPLES):
+        wanted = error if asked and target is FailTarget.BATCH else BoltError
+        with pytest.raises(wanted, match="no"):
+            list(task.turn(0))
+        return
+    failures = []
+    for effect in task.turn(0):
+        if isinstance(effect, WindowFailed):
+            failures.append((effect, task.dead_letter(effect.window, effect.error)))
+    action = OnError.FAIL if on_error is OnError.RAISE else on_error
+    assert [effect.action for effect, _ in failures] == [action, action]
+    assert task.failures == 2
+    assert {effect.report for effect, _ in failures} == {error is not FailedException}
+    tracked = [["a"], ["b"]] if on_error is OnError.FAIL else [[], []]
+    assert [list(effect.tuples) for effect, _ in failures] == tracked
+    assert [(letter.component, letter.task, letter.tuples) for _, letter in failures] == [
+        ("probe", 3, ["a"]),
+        ("probe", 3, ["b"]),
+    ]
+
+
+def test_of_tuples_that_are_one_object_as_many_are_not_acked_as_have_failed() -> None:
+    same = object()
+
+    def picky(window: Any) -> Any:
+        if "bad" in window.get():
+            raise ValueError("no")
+        return window.end_timestamp, None, ""
+
+    bolt = bolt_of(declared({"windows": "counts", "on_error": "fail"}, picky))
+    task = WindowTask(bolt, WindowedBoltExecutor(bolt.config), FailTarget.RUN, tracks=True)
+    task.open(TaskContext("probe"))
+    rows = [same, "a", same, same, "b", "bad", same, "c"]
+    assert list(task.add(rows, TupleColumns([1, 2, 3, 4, 5, 6, 7, 8]), now_ms=0)) == []
+    task.executor.track("default", 8)
+    done = list(task.turn(0)) + list(task.drain(0))
+    failed = [list(effect.tuples) for effect in done if isinstance(effect, WindowFailed)]
+    assert failed == [[same, same, "b", "bad"], [same, "c"]], "the first of the four objects was in neither window"
+    assert [row for effect in done if isinstance(effect, Expired) for row in effect.get() or ()] == ["a", same]
