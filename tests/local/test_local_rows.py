@@ -14,9 +14,9 @@ from windowing import Activation, LateReason, WindowConfig, WindowedBoltExecutor
 from windowing.codec import dumps, loads
 from windowing.errors import ConfigError, InvalidTimestampError, WindowingError
 from windowing.local import LocalRun, run_local
-from windowing.local.windowed import field_of, key_of, source_of, timestamps_of
 from windowing.schema.rows import record_of
 from windowing.schema.values import InvalidTimestampWarning
+from windowing.topology.window_task import field_of, key_of, source_of, timestamps_of
 from windowing.windows import aggregate as agg
 
 

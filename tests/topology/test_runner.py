@@ -13,7 +13,7 @@ import pytest
 
 from windowing.errors import BoltError, StaleWindowError
 from windowing.topology.decorators import bolt_of, windowed_bolt
-from windowing.topology.user_code import BoltRunner, Collector, Emission, Outcome
+from windowing.topology.user_code import BoltRunner, Collector, Emission
 from windowing.windows.events import ListContent, TupleWindow
 from windowing.windows.measures import Count
 
@@ -111,7 +111,7 @@ def test_a_value_of_another_type_names_field_type_and_value() -> None:
     wrong(([1, 1.5],), "declared array<int>", "got 1.5, wanted a whole number", output="n array<int>")
 
 
-def test_a_value_of_another_type_follows_on_error_and_names_the_window() -> None:
+def test_a_value_of_another_type_is_refused_and_names_the_window() -> None:
     def collects(window: TupleWindow, collector: Collector) -> None:
         collector.emit(("JFK", 1))
         collector.emit(("JFK", "text"))
@@ -120,11 +120,11 @@ def test_a_value_of_another_type_follows_on_error_and_names_the_window() -> None
         return "JFK", "text"
 
     for target, line in ((collects, 2), (returns, 0)):
-        outcome = runner_of(target, on_error="skip").attempt(window_of(1))
-        assert outcome.emissions == []
+        with pytest.raises(BoltError) as found:
+            runner_of(target).run(window_of(1))
         place = f"({__file__}:{target.__code__.co_firstlineno + line})"
         for word in ("bolt 'count'", "TupleWindow(start=10, end=20", "got 'text'", place):
-            assert word in str(outcome.error)
+            assert word in str(found.value)
 
 
 def test_an_awaitable_is_refused() -> None:
@@ -179,9 +179,10 @@ def test_a_failed_call_emits_nothing() -> None:
         if len(window) == 1:
             raise ValueError("one")
 
-    runner = runner_of(fails, on_error="skip")
-    assert runner.attempt(window_of(1)).emissions == []
-    assert runner.attempt(window_of(1, 2)) == Outcome([("default", ("JFK", 2))])
+    runner = runner_of(fails)
+    with pytest.raises(BoltError, match="ValueError: one"):
+        runner.run(window_of(1))
+    assert runner.run(window_of(1, 2)) == [("default", ("JFK", 2))]
 
 
 def test_a_failure_names_bolt_window_cause_and_line() -> None:
@@ -236,7 +237,7 @@ def test_sys_exit_is_a_failure_and_ctrl_c_is_not() -> None:
 
     failure(leaves, "SystemExit: 3")
     with pytest.raises(KeyboardInterrupt):
-        runner_of(interrupted, on_error="skip").attempt(window_of(1))
+        runner_of(interrupted, on_error="skip").run(window_of(1))
 
 
 def test_an_error_is_one_readable_line_whatever_the_data_says() -> None:
@@ -257,23 +258,6 @@ def test_an_error_is_one_readable_line_whatever_the_data_says() -> None:
     failure(raising(ValueError()), "ValueError (")
     failure(raising(Silent()), "(its message cannot be made)")
     failure(raising(ValueError("no")), window=window_of(1, key="k\u202e" * 500))
-
-
-def test_on_error_decides_whether_the_error_is_raised_or_returned() -> None:
-    def failing(policy: str) -> BoltRunner:
-        def fails(window: TupleWindow) -> Any:
-            raise ValueError("no")
-
-        return runner_of(fails, on_error=policy)
-
-    with pytest.raises(BoltError, match="ValueError: no"):
-        failing("raise").attempt(window_of(1))
-    for policy in ("skip", "fail", "dead_letter"):
-        outcome = failing(policy).attempt(window_of(1))
-        assert outcome.emissions == []
-        assert "ValueError: no" in str(outcome.error)
-    with pytest.raises(BoltError):
-        failing("skip").run(window_of(1))
 
 
 def test_a_class_lives_from_open_to_close() -> None:
@@ -307,9 +291,8 @@ def test_a_runner_is_opened_once_before_it_runs() -> None:
     runner = BoltRunner(
         bolt_of(windowed_bolt(Count(3), output=PAIR, name="count", on_error="skip")(lambda window: None))
     )
-    for call in (runner.run, runner.attempt):
-        with pytest.raises(BoltError, match="'count' is not open; call open"):
-            call(window_of(1))
+    with pytest.raises(BoltError, match="'count' is not open; call open"):
+        runner.run(window_of(1))
     runner.close()
     runner.open()
     with pytest.raises(BoltError, match="already open"):

@@ -37,7 +37,7 @@ Source: Storm's `StatefulWindowedBoltExecutor` and `PersistentWindowedBoltExecut
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -67,13 +67,14 @@ from windowing.execution.checkpoints import (
 from windowing.execution.checkpoints import CheckpointEffect as SpoutEffect
 from windowing.local.router import Delivery, Outbox, Router
 from windowing.local.tasks import BoltCollector, BoltTask, Task
-from windowing.local.windowed import TupleColumns, WindowedBoltTask, field_of
+from windowing.local.windowed import Channel, WindowedBoltTask
 from windowing.schema.tuples import SYSTEM, Fields, Origin, Tuple
 from windowing.stores.pages import PersistentWindow
 from windowing.topology.components import TaskContext
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology
 from windowing.topology.state import KeyValueState, StateProvider
+from windowing.topology.window_task import FailTarget, WindowFailed
 from windowing.windows.events import Expired, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
@@ -453,14 +454,18 @@ class StatefulBoltTask(BoltTask):
 # -- windows on disk -------------------------------------------------------------------------------------------------------------
 
 
-MessageChannel = tuple[str, str, int]
-
-
 class CheckpointedWindowTask(WindowedBoltTask):
     """What both share: a CheckpointDriver, and the state of a bolt that has one."""
 
-    def __init__(self, *place: Any, executor: WindowedBoltExecutor, links: Links, state: KeyValueState | None) -> None:
-        super().__init__(*place, executor=executor)
+    def __init__(
+        self,
+        *place: Any,
+        executor: WindowedBoltExecutor,
+        links: Links,
+        state: KeyValueState | None,
+        recovery: WindowRecovery | None = None,
+    ) -> None:
+        super().__init__(*place, executor=executor, recovery=recovery)
         self.keeper = CheckpointDriver(self, self, links)
         self.gate = self.keeper.gate
         self.state = state
@@ -471,7 +476,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        self.timer.start(self.hub.now_ms)
+        self.windows.timer.start(self.hub.now_ms)
 
     def handle(self, message: Delivery) -> None:
         self.keeper.execute(message)
@@ -482,7 +487,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
 
     def hook(self, method: str, *arguments: int) -> None:
         """Call a method that the bolt may have."""
-        self.runner.hook(method, *arguments)
+        self.windows.runner.hook(method, *arguments)
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
         self.let_in()
@@ -497,9 +502,9 @@ class CheckpointedWindowTask(WindowedBoltTask):
             self.report(DrainedCheckpointError(self._drained_before()))
         if not self._opened:
             self._opened = True
-            self.runner.open(self.context, self.state)
+            self.windows.open(self.context, self.state)
         elif self.state is not None:
-            self.runner.hook("init_state", self.state)
+            self.windows.runner.hook("init_state", self.state)
 
     def resume(self, txid: int) -> bool:
         """Make the windows those of checkpoint `txid`; return whether they had been drained."""
@@ -522,8 +527,8 @@ class CheckpointedWindowTask(WindowedBoltTask):
 
     def _drained_before(self) -> str:
         return (
-            f"the windows of bolt {self.bolt.name!r} were drained in the run that wrote the checkpoint, so whatever is new is "
-            "late, with the reason closed; begin with new states, or end a run that is to go on with run(drain=False)"
+            f"the windows of bolt {self.context.component!r} were drained in the run that wrote the checkpoint, so whatever is "
+            "new is late, with the reason closed; begin with new states, or end a run that is to go on with run(drain=False)"
         )
 
     # -- acks ----------------------------------------------------------------------------------------------------------
@@ -550,7 +555,7 @@ class RecoveredWindowTask(CheckpointedWindowTask):
     def __init__(self, *place: Any, executor: WindowedBoltExecutor, links: Links, state: Any, rows: Any) -> None:
         context: TaskContext = place[1]
         self.recovery = WindowRecovery(executor, _plain, partial(_tuple, task_ids=context.task_ids))
-        super().__init__(*place, executor=executor, links=links, state=state)
+        super().__init__(*place, executor=executor, links=links, state=state, recovery=self.recovery)
         self.rows: KeyValueState = rows
         self.keeper.states.append(self)
 
@@ -585,7 +590,7 @@ class RecoveredWindowTask(CheckpointedWindowTask):
         deadline_ms = self.recovery.next_deadline_ms()
         if self.keeper.initialised and deadline_ms is not None and deadline_ms <= self.hub.now_ms:
             self.step(None)
-            self.perform(self.recovery.tick(self.hub.now_ms))
+            self.perform(self.windows.perform(self.recovery.tick(self.hub.now_ms)))
         super().tick()
 
     def next_deadline_ms(self) -> int | None:
@@ -594,33 +599,8 @@ class RecoveredWindowTask(CheckpointedWindowTask):
             return turn_ms
         return awaited_ms if turn_ms is None else min(awaited_ms, turn_ms)
 
-    def arrive(self, arrived: list[Delivery]) -> None:
-        if self.recovery.recovering:
-            self.perform(self.offered(arrived, self._columns(arrived)))
-        else:
-            super().arrive(arrived)
-
-    def offered(self, arrived: list[Delivery], columns: TupleColumns) -> Iterator[Any]:
-        timestamps, stream, keys, sources = columns
-        id_field, now_ms = self.config.message_id, self.hub.now_ms
-        assert id_field is not None
-        for at, message in enumerate(arrived):
-            yield from self.recovery.offer(
-                message,
-                _channel(message),
-                field_of(message, id_field),
-                None if timestamps is None else timestamps[at],
-                now_ms=now_ms,
-                stream=stream if isinstance(stream, str) else stream[at],
-                key=None if keys is None else keys[at],
-                source=None if sources is None else sources[at],
-            )
-
-    def turned(self) -> Iterator[Any]:
-        return self.recovery.turn(self.hub.now_ms)
-
-    def drained(self) -> Iterator[Any]:
-        return self.recovery.drain(self.hub.now_ms)
+    def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[Channel] | None]:
+        return arrived, list(map(_channel, arrived))
 
     def perform_one(self, effect: Any) -> None:
         if isinstance(effect, Absorbed):
@@ -637,14 +617,16 @@ class RecoveredWindowTask(CheckpointedWindowTask):
     def _missed(self, effect: Missed) -> str:
         ms = self.config.recovery_timeout_ms
         return (
-            f"bolt {self.bolt.name!r} waited {ms} ms after its restart for {len(effect.identities)} tuples that were in its "
-            f"windows, and they did not come again: {quote(effect.identities[:5])}; no window shows them any more; give "
+            f"bolt {self.context.component!r} waited {ms} ms after its restart for {len(effect.identities)} tuples that were in "
+            f"its windows, and they did not come again: {quote(effect.identities[:5])}; no window shows them any more; give "
             "recovery_timeout= more time, or use a source that sends again what was not acked"
         )
 
 
 class PagedWindowTask(CheckpointedWindowTask):
     """One task of a windowed bolt whose tuples lie in pages."""
+
+    fail_target = FailTarget.RUN
 
     def __init__(self, *place: Any, window: PersistentWindow, links: Links, state: KeyValueState | None) -> None:
         super().__init__(*place, executor=window.executor, links=links, state=state)
@@ -661,21 +643,10 @@ class PagedWindowTask(CheckpointedWindowTask):
         self._brought = {}
         self.ack(arrived)
 
-    def offered(self, arrived: list[Delivery], columns: TupleColumns) -> Iterator[Any]:
+    def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[Channel] | None]:
         # What is stored has no anchors: they mean nothing after a restart, and would be in memory with the page.
         self._brought = {Tuple(message._values, message._origin): message for message in arrived}
-        timestamps, stream, keys, sources = columns
-        id_field = self.config.message_id
-        effects = self.window.executor.add_batch(
-            list(self._brought),
-            timestamps,
-            stream=stream,
-            keys=keys,
-            sources=sources,
-            channels=[_channel(message) for message in arrived],
-            message_ids=None if id_field is None else [field_of(message, id_field) for message in arrived],
-        )
-        return (effect for _, effect in effects)
+        return list(self._brought), list(map(_channel, arrived))
 
     def delivery(self, row: Any) -> Delivery:
         return row if isinstance(row, Delivery) else self._brought[row]
@@ -686,12 +657,12 @@ class PagedWindowTask(CheckpointedWindowTask):
     def anchors_of(self, window: TupleWindow) -> Sequence[Any]:
         return ()
 
-    def fail_window(self, window: TupleWindow, error: BoltError) -> None:
+    def fail_window(self, failed: WindowFailed) -> None:
         """Stop: the window's tuples may have been acked, so that no source would send them again."""
-        raise error
+        raise failed.error
 
 
-def _channel(message: Delivery) -> MessageChannel:
+def _channel(message: Delivery) -> Channel:
     origin = message._origin
     return origin.component, origin.stream, origin.task
 

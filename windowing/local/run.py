@@ -13,26 +13,15 @@ result and ends the run. One task sees all rows; a bolt with `key=` has the wind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.local.clock import Clock, SystemClock
 from windowing.local.spouts import is_list, listed
-from windowing.local.windowed import (
-    FailedTuples,
-    WindowTimer,
-    field_of,
-    key_of,
-    require_hash,
-    shown_to,
-    source_of,
-    timestamps_of,
-    with_tables,
-)
+from windowing.local.windowed import view_of, with_tables
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.rows import record_of
 from windowing.stores.pages import SqlitePages
@@ -42,10 +31,10 @@ from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import bolt_of
 from windowing.topology.state import KeyValueState
-from windowing.topology.user_code import BoltRunner, Emission, warn_of
+from windowing.topology.user_code import Emission, warn_of
+from windowing.topology.window_task import FailTarget, TaskEffect, WindowEmitted, WindowFailed, WindowTask
 from windowing.windows.config import OnError
-from windowing.windows.deduplicator import Deduplicator
-from windowing.windows.events import Activation, Effect, Expired, LateReason, TupleWindow
+from windowing.windows.events import Expired, Late, LateReason
 from windowing.windows.executor import WindowedBoltExecutor
 
 __all__ = [
@@ -127,21 +116,17 @@ class LocalRun:
     def __init__(self, bolt: Any, *, streams: Sequence[str] = (DEFAULT_STREAM,), clock: Clock | None = None) -> None:
         self.bolt: WindowedBolt = bolt_of(bolt)
         self.streams = _named(streams)
-        self._pages = None if self.bolt.config.max_events_in_memory is None else SqlitePages()
-        self.executor = with_tables(
-            WindowedBoltExecutor(self.bolt.config, self.streams, self.bolt.name, pages=self._pages)
-        )
+        config = self.bolt.config
+        self._pages = None if config.max_events_in_memory is None else SqlitePages()
+        self.executor = with_tables(WindowedBoltExecutor(config, self.streams, self.bolt.name, pages=self._pages))
+        self._task = WindowTask(self.bolt, self.executor, FailTarget.RUN, view=view_of(config), tracks=True)
         self.clock: Clock = clock or SystemClock()
         self.result = LocalResult({stream: [] for stream in self.bolt.outputs}, bolt=self.bolt)
         self._state = MemoryStateProvider().state(self.bolt.name, 0) if self.bolt.stateful else None
         self._txid = self._steps = 0
         self.result.state = self._state
-        self._known = None if self.bolt.config.message_id is None else Deduplicator(f"bolt {self.bolt.name!r}")
-        self._runner = BoltRunner(self.bolt)
-        self._runner.open(TaskContext(self.bolt.name), self._state)
-        self._failed = FailedTuples() if self.bolt.config.on_error is OnError.FAIL else None
-        self._timer = WindowTimer(self.executor)
-        self._timed = bool(self.bolt.config.event_time)  # a clock is read when the run begins, not where it was made
+        self._task.open(TaskContext(self.bolt.name), self._state)
+        self._timed = bool(config.event_time)  # a clock is read when the run begins, not where it was made
         self._over: str | None = None
 
     def __enter__(self) -> LocalRun:
@@ -164,30 +149,20 @@ class LocalRun:
                 f"write streams=({quote(stream)}, ...)"
             )
         arrived = list(map(record_of, listed(rows, "feed takes rows")))
-        config = self.bolt.config
-        timestamps, problem = self._timestamps(arrived)
-        keys = None if config.key is None else [key_of(row, config.key) for row in arrived]
-        sources = None if config.source is None else [source_of(row, config.source) for row in arrived]
-        self._wake()
-        if self._known is not None:
-            ids = [field_of(row, str(config.message_id)) for row in arrived]
-            kept = self._known.fresh(ids, [stream] * len(ids))
-            arrived = [arrived[at] for at in kept]
-            timestamps = None if timestamps is None else [timestamps[at] for at in kept]
-            keys = None if keys is None else [keys[at] for at in kept]
-            sources = None if sources is None else [sources[at] for at in kept]
-            self.result.duplicates = self._known.duplicates
-        emitted = self._turn() if self._is_due() else []
-        add_batch = partial(self.executor.add_batch, arrived, timestamps, stream=stream, keys=keys, sources=sources)
-        emitted += self._perform(lambda: self._added(add_batch, keys))
-        if problem is not None:
-            warn_of(problem)
+        columns = self._task.columns(arrived, stream)
+        now_ms = self._wake()
+        if columns.ids is not None:
+            kept = self._task.fresh(columns.ids, [stream] * len(arrived))
+            arrived, columns = [arrived[at] for at in kept], columns.take(kept)
+        emitted = self._perform(self._task.turn(now_ms)) if self._task.is_due(now_ms) else []
+        emitted += self._perform(self._task.add(arrived, columns, now_ms))
+        if columns.problem is not None:
+            warn_of(columns.problem)
         return emitted
 
     def turn(self) -> list[Emission]:
         """Make a watermark turn (over the clock: a tick of it) and return what the bolt emitted."""
-        self._wake()
-        return self._turn(hooks=True)
+        return self._perform(self._task.turn(self._wake()), hooks=True)
 
     def tick(self) -> list[Emission]:
         """Make a turn if the clock has reached `next_deadline_ms()`; return what the bolt emitted."""
@@ -199,9 +174,8 @@ class LocalRun:
 
         Rows that are fed afterwards are late, with the reason `closed`.
         """
-        self._wake()
-        emitted = self._perform(self.executor.drain, hooks=True)
-        self._runner.close()
+        emitted = self._perform(self._task.drain(self._wake()), hooks=True)
+        self._task.close()
         return emitted
 
     def close(self) -> None:
@@ -209,7 +183,7 @@ class LocalRun:
         self._over = self._over or "it was closed"
         if self._pages is not None:
             self._pages.close()
-        self._runner.close()
+        self._task.close()
 
     def next_deadline_ms(self) -> int | None:
         """Return the clock's time from which on `tick()` makes a turn; None where every tick does.
@@ -218,53 +192,29 @@ class LocalRun:
         semantics: every slide).
         """
         self._begin()
-        return self._timer.next_deadline_ms()
+        return self._task.timer.next_deadline_ms()
 
     # -- the work ------------------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
+    def _wake(self) -> int:
+        """Return the clock's time, for the step that begins."""
         if self._over is not None:
             raise WindowingError(f"the run of bolt {self.bolt.name!r} is over: {self._over}; make another LocalRun")
         self._begin()
-        self.executor.set_clock(self.clock.now_ms())
+        return self.clock.now_ms()
 
     def _begin(self) -> None:
         """Let the intervals of windows over the clock begin, at the first entry."""
         if not self._timed:
             self._timed = True
-            self._timer.start(self.clock.now_ms())
+            self._task.timer.start(self.clock.now_ms())
 
-    def _timestamps(self, rows: Sequence[Any]) -> tuple[list[int | None] | None, str | None]:
-        config = self.bolt.config
-        if config.timestamp is None:
-            return None, None
-        return timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
-
-    def _added(
-        self, add_batch: Callable[[], Iterator[tuple[int, Effect]]], keys: Sequence[Any] | None
-    ) -> Iterator[Effect]:
-        try:
-            for _, effect in add_batch():
-                yield effect
-        except Exception:
-            require_hash(self.bolt.name, self.bolt.config.key or (), keys or ())
-            raise
-
-    def _turn(self, hooks: bool = False) -> list[Emission]:
-        self._timer.turned(self.clock.now_ms())
-        return self._perform(self.executor.turn, hooks)
-
-    def _is_due(self) -> bool:
-        """Whether the clock has passed the end of a window, over the clock; event time waits for its turn."""
-        now = self.executor.now_ms
-        return not self.bolt.config.event_time and now is not None and self._timer.due(now)
-
-    def _perform(self, step: Callable[[], Iterator[Effect]], hooks: bool = False) -> list[Emission]:
-        """Make one step and perform its effects; only then do the result and the state change. `hooks`: a batch ends with it."""
+    def _perform(self, effects: Iterator[TaskEffect], hooks: bool = False) -> list[Emission]:
+        """Perform the effects of one step; only then do the result and the state change. `hooks`: a batch ends with it."""
         done = LocalResult({})
         emitted: list[Emission] = []
         try:
-            for effect in step():
+            for effect in effects:
                 self._perform_one(effect, done, emitted)
             if self._state is not None:
                 self._commit(self._state, hooks)
@@ -273,7 +223,7 @@ class LocalRun:
             if self._state is not None:
                 self._state.rollback()
             with suppress(BoltError):  # what came first is what went wrong
-                self._runner.close()
+                self._task.close()
             raise
         for stream, values in emitted:
             self.result.rows[stream].append(values)
@@ -281,7 +231,8 @@ class LocalRun:
         self.result.failed += done.failed
         self.result.dead_letters += done.dead_letters
         self.result.acked += done.acked
-        self.result.failures += done.failures
+        self.result.failures = self._task.failures
+        self.result.duplicates = 0 if self._task.known is None else self._task.known.duplicates
         self.result.counts = self.executor.counts()
         return emitted
 
@@ -289,35 +240,23 @@ class LocalRun:
         """Keep what the bolt has put in a step. The hooks are those of a whole batch, as on Spark."""
         if hooks:
             self._txid += 1
-            self._runner.hook("pre_prepare", self._txid)
-            self._runner.hook("pre_commit", self._txid)
+            self._task.before_commit(self._txid)
         self._steps += 1
         state.prepare_commit(self._steps)
         state.commit(self._steps)
 
-    def _perform_one(self, effect: Effect, done: LocalResult, emitted: list[Emission]) -> None:
-        if isinstance(effect, Activation):
-            window = effect.window
-            if self._failed is not None and (rows := _tuples(window.get)) is not None:
-                self._failed.show(window.key, rows, window.get_new())
-            outcome = self._runner.attempt(shown_to(self.bolt.config.columnar, window))
-            emitted += outcome.emissions
-            if outcome.error is not None:
-                self._deal_with(window, outcome.error, done)
+    def _perform_one(self, effect: TaskEffect, done: LocalResult, emitted: list[Emission]) -> None:
+        if isinstance(effect, WindowEmitted):
+            emitted += effect.emissions
         elif isinstance(effect, Expired):
             done.acked += effect.count
-            if self._failed is not None:
-                done.acked -= self._failed.expire(effect.get() or ())
-        else:
+        elif isinstance(effect, Late):
             done.late += [LateRow(row, effect.reason) for row in effect.payloads]
             done.acked += len(effect.payloads)
-
-    def _deal_with(self, window: TupleWindow, error: BoltError, done: LocalResult) -> None:
-        done.failures += 1
-        if self._failed is not None:
-            done.failed += self._failed.fail(window.key, _tuples(window.get) or ())
-        elif self.bolt.config.on_error is OnError.DEAD_LETTER:
-            done.dead_letters.append(DeadLetter.of_window(self.bolt.name, 0, error, window))
+        elif isinstance(effect, WindowFailed):
+            done.failed += effect.tuples
+            if effect.action is OnError.DEAD_LETTER:
+                done.dead_letters.append(self._task.dead_letter(effect.window, effect.error))
 
 
 def run_local(
@@ -350,13 +289,6 @@ def run_local(
         if drain:
             run.drain()
     return run.result
-
-
-def _tuples(get: Callable[[], Sequence[Any]]) -> list[Any] | None:
-    try:
-        return list(get())
-    except TypeError:  # panes of an aggregate hold no tuples
-        return None
 
 
 def _named(streams: Sequence[str]) -> tuple[str, ...]:

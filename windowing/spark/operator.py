@@ -50,7 +50,6 @@ from windowing.errors import (
     CorruptStateError,
     FailedException,
     InvalidTimestampError,
-    ReportedFailedException,
 )
 from windowing.spark import failpoints
 from windowing.spark.arguments import Shipped
@@ -63,12 +62,12 @@ from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.config import TopologyConfig
-from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
-from windowing.topology.user_code import BoltRunner, Emission, Fitted
+from windowing.topology.dead_letters import DEAD_LETTERS
+from windowing.topology.user_code import Emission, Fitted
+from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
 from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import OnError, WindowConfig
-from windowing.windows.deduplicator import Deduplicator
-from windowing.windows.events import Activation, Effect, Expired, Late, LateReason, TupleWindow
+from windowing.windows.events import Effect, Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.manager import WindowManager
 from windowing.windows.panes import NumberPaneManager, TimePaneManager
@@ -196,9 +195,8 @@ class TaskStage:
 
         state: what a stateful bolt is handed; `txid` is what its hooks are told before that is written. fitted: see BoltRunner.
         """
-        turn = _Turn(self, task, metadata, load, BoltRunner(self.bolt, fitted))
-        turn.state, turn.txid, turn.watcher = state, txid, watcher
-        return turn.run(parts, controls, nonce or os.urandom(8))
+        turn = _Turn(self, task, metadata, load, state, watcher, fitted)
+        return turn.run(parts, controls, nonce or os.urandom(8), txid)
 
 
 def _read_by_windows(config: WindowConfig) -> tuple[str, ...] | None:
@@ -218,10 +216,11 @@ class _Turn:
         task: int,
         metadata: bytes | None,
         load: Callable[[bytes], bytes | None],
-        runner: BoltRunner,
+        state: Any,
+        watcher: Watcher | None,
+        fitted: Fitted | None,
     ) -> None:
         self.stage = stage
-        self.context = stage.context(task)
         self.task = task
         self.load = load
         self.config = stage.bolt.config
@@ -234,18 +233,19 @@ class _Turn:
         self.columns = self.manager if isinstance(self.manager, ColumnarWindowManager) else None
         self.takes_columns = isinstance(self.manager, ColumnarPaneManager)
         self.keeps_rows = not isinstance(self.manager, ColumnarWindowManager | TimePaneManager | NumberPaneManager)
-        self.as_it_is = self.columns is not None or self.config.columnar is None
+        self.windows = WindowTask(stage.bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
+        run, form = self.windows.runner.run, self.config.columnar
+        as_it_is = self.columns is not None or form is None
+        self.bolt = run if as_it_is else lambda window: run(viewed(window, form))
         self.rows: list[Emission] = []
         self.row_of: dict[int, Any] = {}
         self.number_of: dict[int, int] = {}
         self.next_number = 0
-        self.failed = self.unreadable = 0
+        self.unreadable = 0
         self.late: list[Any] = []
-        self.known = None if self.config.message_id is None else Deduplicator(f"bolt {stage.bolt.name!r}")
-        self.runner = runner
-        self.state: Any = None
-        self.txid = 0
-        self.watcher: Watcher | None = None
+        self.known = self.windows.known
+        self.state = state
+        self.watcher = watcher
         self.stored = (
             StoredTask.empty()
             if metadata is None
@@ -260,26 +260,23 @@ class _Turn:
 
     # -- the turn ------------------------------------------------------------------------------------------------------
 
-    def run(self, parts: Sequence[Part], controls: Sequence[Control], nonce: bytes) -> TurnResult:
+    def run(self, parts: Sequence[Part], controls: Sequence[Control], nonce: bytes, txid: int) -> TurnResult:
         table = self._new_rows(self.format.arrived(parts)) if parts else None
         self.arrived = 0 if table is None else table.num_rows
         chunks = ChunkStore(self.stored.chunks, self.load, self.what)
         self._restore(chunks.read(None if table is None else self.format.kept(table).schema))
         before = self.executor.counts()
         self.executor.set_clock(max([part.now_ms for part in parts] + [control.now_ms for control in controls]))
-        runner = self.runner
-        runner.open(self.context, self.state)
+        self.windows.open(self.stage.context(self.task), self.state)
         try:
             table = None if table is None else self._readable(table)
             accepted = self._feed(table)
             self._learn(controls)
             draining = any(control.kind == "drain" for control in controls)
             self._perform(self.executor.drain() if draining else self.executor.turn())
-            if self.state is not None:
-                runner.hook("pre_prepare", self.txid)
-                runner.hook("pre_commit", self.txid)
+            self.windows.before_commit(txid)
         finally:
-            runner.close()
+            self.windows.close()
         return self._result(chunks, table, accepted, before, nonce)
 
     def _readable(self, table: pa.Table) -> pa.Table:
@@ -296,7 +293,7 @@ class _Turn:
             fields = self.format.fields(payloads[0])
             odd = next(fields[name] for name in asked or fields if type(fields[name]) is Unreadable)
             raise InvalidTimestampError(f"bolt {self.stage.bolt.name!r}: {odd.refuse().args[0]}")
-        self._perform_one(Late(payloads, [None] * len(payloads), LateReason.INVALID))
+        self._perform((Late(payloads, [None] * len(payloads), LateReason.INVALID),))
         self.unreadable += len(payloads)
         return table.take(pa.array(np.flatnonzero(~wrong)))
 
@@ -358,10 +355,14 @@ class _Turn:
             tracked=False,
         )
         refused = np.zeros(len(payloads), dtype=bool)
-        for at, effect in effects:
-            if isinstance(effect, Late):
-                refused[at : at + len(effect.payloads)] = True
-            self._perform_one(effect)
+
+        def noted() -> Iterator[Effect]:
+            for at, effect in effects:
+                if isinstance(effect, Late):
+                    refused[at : at + len(effect.payloads)] = True
+                yield effect
+
+        self._perform(noted())
         return np.flatnonzero(~refused)
 
     def _learn(self, controls: Sequence[Control]) -> None:
@@ -369,43 +370,46 @@ class _Turn:
             if control.kind == "max" and control.value is not None and self.config.event_time:
                 self.executor.track(control.stream, control.value, control.source)
 
-    def _perform(self, effects: Iterator[Effect]) -> None:
-        for effect in effects:
-            self._perform_one(effect)
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        watcher, rows = self.watcher, self.rows
+        for effect in self.windows.perform(effects):
+            if isinstance(effect, WindowEmitted):
+                rows += effect.emissions
+                if watcher is not None:
+                    watcher.fired(effect.window, len(rows))
+            elif isinstance(effect, WindowFailed):
+                self._failed(effect)
+            elif isinstance(effect, Late):
+                rows += self._side_rows(effect.payloads, effect.reason)
+                if watcher is not None:
+                    watcher.late(effect.payloads, len(rows))
+            elif watcher is not None:
+                watcher.expired(effect.get() or ())
 
-    def _perform_one(self, effect: Effect) -> None:
-        if type(effect) is Activation:
-            self.rows += self._emissions(effect.window)
-            if self.watcher is not None:
-                self.watcher.fired(effect.window, len(self.rows))
-        elif isinstance(effect, Late):
-            self._to_side(effect.payloads, effect.reason)
-            if self.watcher is not None:
-                self.watcher.late(effect.payloads, len(self.rows))
-        elif isinstance(effect, Expired) and self.watcher is not None:
-            self.watcher.expired(effect.get() or ())
-
-    def _to_side(self, payloads: Sequence[Any], reason: LateReason) -> None:
+    def _side_rows(self, payloads: Sequence[Any], reason: LateReason) -> list[Emission]:
+        """Take late tuples; return their rows on the late stream."""
+        self.late += payloads
+        stream, names, found = self.stage.late_stream, self.stage.late_fields, []
         for payload in payloads:
-            fields, names = self.format.fields(payload), self.stage.late_fields
+            fields = self.format.fields(payload)
             values = fields.values() if names is None else map(fields.get, names)
-            self.rows.append((self.stage.late_stream, (*values, reason.value)))
-            self.late.append(payload)
+            found.append((stream, (*values, reason.value)))
+        return found
 
-    def _emissions(self, window: TupleWindow) -> list[Emission]:
+    def _called(self, window: TupleWindow) -> list[Emission]:
+        """Call the bolt on a window; what it asked for that cannot be read goes to the side first."""
         if self.state is not None:
             self.state.begin()
         try:
-            return self._run(window)
+            return self.bolt(window)
         except BoltError as error:
             found = self._without_unreadable(window, error)
-            if found is None:
-                self._failed(window, error)
-                return []
-            return found
-
-    def _run(self, window: TupleWindow) -> list[Emission]:
-        return self.runner.run(window if self.as_it_is else viewed(window, self.config.columnar))
+            if found is not None:
+                return found
+            asked = isinstance(error.__cause__, FailedException)
+            if asked and self.config.on_error is OnError.RAISE and not self.stage.acks:
+                raise BoltError(f"{error.args[0]}; a FailedException {_NO_ACKS}") from error
+            raise
 
     def _without_unreadable(self, window: TupleWindow, error: BoltError) -> list[Emission] | None:
         """Run the bolt again, without the rows of which it may have asked for a value that Python cannot hold; those that no
@@ -426,7 +430,7 @@ class _Turn:
                 self.state.undo()
             rest, invalid = parted
             try:
-                emissions = self._run(rest) if len(rest) else []
+                emissions = self.bolt(rest) if len(rest) else []
                 break
             except BoltError as problem:
                 if fields is None or isinstance(problem.__cause__, FailedException):
@@ -435,26 +439,18 @@ class _Turn:
         if not self.unreadable:
             _log.warning("task %d: %s; such rows are invalid", self.task, error.args[0])
         self.unreadable += len(invalid)
-        self._to_side(invalid, LateReason.INVALID)
-        return emissions
+        return self._side_rows(invalid, LateReason.INVALID) + emissions
 
-    def _failed(self, window: TupleWindow, error: BoltError) -> None:
-        """Do with a window on which the bolt failed what `on_error` says; where it says nothing, a FailedException fails it."""
-        on_error, asked = self.config.on_error, isinstance(error.__cause__, FailedException)
-        if on_error is OnError.RAISE:
-            if not asked:
-                raise error
-            if not self.stage.acks:
-                raise BoltError(f"{error.args[0]}; a FailedException {_NO_ACKS}") from error
-            on_error = OnError.FAIL
-        self.failed += 1
-        if on_error is OnError.FAIL and self.watcher is not None:
-            if not asked or isinstance(error.__cause__, ReportedFailedException):
-                _log.warning("task %d: %s; its tuples fail", self.task, error.args[0])
-            self.watcher.failed(window)
-        if self.config.on_error is OnError.DEAD_LETTER:
-            letter = DeadLetter.of_window(self.stage.bolt.name, self.task, error, window)
-            self.rows.append((DEAD_LETTERS, letter.row()))
+    def _failed(self, failed: WindowFailed) -> None:
+        if failed.action is OnError.DEAD_LETTER:
+            self.rows.append((DEAD_LETTERS, self.windows.dead_letter(failed.window, failed.error).row()))
+        if self.watcher is None:
+            return
+        if failed.action is OnError.FAIL:
+            if failed.report:
+                _log.warning("task %d: %s; its tuples fail", self.task, failed.error.args[0])
+            self.watcher.failed(failed.window)
+        self.watcher.fired(failed.window, len(self.rows))
 
     # -- what is kept --------------------------------------------------------------------------------------------------
 
@@ -517,7 +513,7 @@ class _Turn:
         count = self.arrived
         states: dict[str, int | None] = {
             "pending": after["pending"],
-            "failed": self.failed,
+            "failed": self.windows.failures,
             "watermark": self.executor.watermark,
         }
         if self.known is not None:

@@ -36,7 +36,6 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
@@ -50,7 +49,6 @@ from windowing.topology.components import TaskContext
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, OutputStream
 from windowing.windows.aggregate import title_of
-from windowing.windows.config import OnError
 from windowing.windows.events import TupleWindow
 
 __all__ = [
@@ -63,9 +61,9 @@ __all__ = [
     "Emission",
     "EmittedRow",
     "Fitted",
-    "Outcome",
     "OutputStreams",
     "TimestampFunction",
+    "UserCode",
     "blame",
     "ended_in",
     "file_of",
@@ -148,6 +146,41 @@ def _user_line(trace: TracebackType | None, file: str | None, ours: tuple[str, .
             first = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return innermost or first
+
+
+# -- UserCode ----------------------------------------------------------------------------------------------------------------------
+
+
+class UserCode:
+    """One task's instance of what a user wrote, None of a function; what it raises is attributed to `who`."""
+
+    __slots__ = ("_file", "_who", "instance")
+
+    def __init__(self, who: str, target: Callable[..., Any], method: str | None) -> None:
+        self._who = who
+        self._file = file_of(target, method)
+        self.instance: Any = None
+
+    def hook(self, method: str, *arguments: Any) -> None:
+        """Call a method of the instance that it may have, such as `pre_commit`; a function has none."""
+        written = getattr(self.instance, method, None)
+        if written is None:
+            return
+        try:
+            written(*arguments)
+        except BaseException as problem:
+            raise self.blame(problem, f"in {method}") from problem
+
+    def close(self) -> None:
+        """Call the instance's `cleanup`, once."""
+        try:
+            self.hook("cleanup")
+        finally:
+            self.instance = None
+
+    def blame(self, problem: BaseException, where: str) -> BaseException:
+        """Return the error to raise `from` what the code raised."""
+        return blame(self._who, problem, where, self._file, (__file__,))
 
 
 # -- timestamp functions ---------------------------------------------------------------------------------------------------------
@@ -298,7 +331,7 @@ class CollectedRows(StormNames):
             raise BoltError(f"{quote(values)} was emitted after execute had returned; emit while it runs")
 
 
-class BoltCaller:
+class BoltCaller(UserCode):
     """One task's instance of a BASIC_BOLT or a BOLT. Cost: one call of the user's code a tuple, plus O(rows) checks.
 
     A BOLT is prepared with the driver's collector, emits to that, and returns nothing from `execute`.
@@ -321,16 +354,14 @@ class BoltCaller:
     [('the',), ('cow',)]
     """
 
-    __slots__ = ("_call", "_component", "_file", "_who", "instance", "outlet")
+    __slots__ = ("_call", "_component", "outlet")
 
     def __init__(self, component: Component) -> None:
         self._component = component
         declaration = component.declaration
-        self._who = f"bolt {component.id!r}"
         assert declaration.target is not None
-        self._file = file_of(declaration.target, "execute" if declaration.is_class else None)
+        super().__init__(f"bolt {component.id!r}", declaration.target, "execute" if declaration.is_class else None)
         self._call: Any = None
-        self.instance: Any = None
         self.outlet = OutputStreams(component.outputs)
 
     def open(self, context: Any, collector: Any = None) -> None:
@@ -374,27 +405,6 @@ class BoltCaller:
         except BaseException as problem:
             raise self.blame(problem, f"on {quote(tuple)}") from problem
 
-    def hook(self, method: str, *arguments: Any) -> None:
-        """Call a method of the instance that it may have, such as `pre_commit`; a function has none."""
-        written = getattr(self.instance, method, None)
-        if written is None:
-            return
-        try:
-            written(*arguments)
-        except BaseException as problem:
-            raise self.blame(problem, f"in {method}") from problem
-
-    def close(self) -> None:
-        """Call the instance's `cleanup`, once."""
-        try:
-            self.hook("cleanup")
-        finally:
-            self.instance = None
-
-    def blame(self, problem: BaseException, where: str) -> BoltError:
-        """Return the BoltError that names this bolt."""
-        return blame(self._who, problem, where, self._file, (__file__,))
-
     def _rows(self, returned: Any) -> list[EmittedRow]:
         if returned is None:
             return []
@@ -417,14 +427,6 @@ Emission = tuple[str, Any]
 """A stream and the values of one row for it, a tuple in the order of the stream's fields; or a table, see BoltRunner."""
 Fitted = Callable[[Any], Any]
 """Returns a table that a bolt returned as a driver takes it, or None; see BoltRunner."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one window: its emissions, or, with none of them, the error that the driver has to deal with."""
-
-    emissions: list[Emission]
-    error: BoltError | None = None
 
 
 class Collector(StormNames):
@@ -462,7 +464,7 @@ class Collector(StormNames):
         return self._emissions
 
 
-class BoltRunner:
+class BoltRunner(UserCode):
     """Runs one bolt for one task; a class gets one instance per runner, made by `open`.
 
     fitted: for a driver that takes tables, which then come as one emission each; given a table that the bolt returned, it returns
@@ -471,17 +473,16 @@ class BoltRunner:
     Cost: one call of the user's code per window, plus 0.5 us a row to check its shape and the types of its values.
     """
 
-    __slots__ = ("_bolt", "_call", "_file", "_fitted", "_home", "_instance", "_schema", "_who")
+    __slots__ = ("_bolt", "_call", "_fitted", "_home", "_schema")
 
     def __init__(self, bolt: WindowedBolt, fitted: Fitted | None = None) -> None:
+        method = "execute" if bolt.is_class else None
+        super().__init__(f"bolt {bolt.name!r}", bolt.target, method)
         self._bolt = bolt
         self._fitted = fitted
-        self._who = f"bolt {bolt.name!r}"
         self._schema = bolt.outputs.get(DEFAULT_STREAM)
         self._call: Any = None
-        self._instance: Any = None
-        method = "execute" if bolt.is_class else None
-        self._file, self._home = file_of(bolt.target, method), home_of(bolt.target, method)
+        self._home = home_of(bolt.target, method)
 
     def open(self, context: Any = None, state: Any = None) -> None:
         """Make the instance, call its `init_state(state)` if there is one to hand over, then its `prepare(context)`."""
@@ -505,13 +506,13 @@ class BoltRunner:
         except BoltError:
             raise
         except BaseException as problem:
-            raise self._failure(problem, "in prepare") from problem
-        self._instance, self._call = instance, instance.execute
+            raise self.blame(problem, "in prepare") from problem
+        self.instance, self._call = instance, instance.execute
 
     def run(self, window: TupleWindow) -> list[Emission]:
         """Call the bolt on `window` and return its rows in the order in which it made them, or raise BoltError."""
         if self._call is None:
-            self._check_open()
+            raise BoltError(f"bolt {self._bolt.name!r} is not open; call open() before it gets a window")
         if self._bolt.style is CallStyle.COLLECTOR:
             return self._collect(window)
         schema = self._schema
@@ -526,39 +527,17 @@ class BoltRunner:
                 return [(DEFAULT_STREAM, table)]
             return [(DEFAULT_STREAM, row) for row in rows_of(returned, schema, DEFAULT_STREAM)]
         except BaseException as problem:
-            raise self._failure(problem, f"on {_line(window)}") from problem
-
-    def attempt(self, window: TupleWindow) -> Outcome:
-        """Run the bolt and apply `on_error`: "raise" lets the BoltError out, the others return it for the driver."""
-        self._check_open()
-        try:
-            return Outcome(self.run(window))
-        except BoltError as error:
-            if self._bolt.config.on_error is OnError.RAISE:
-                raise
-            return Outcome([], error)
-
-    def hook(self, method: str, *arguments: Any) -> None:
-        """Call a method of the instance that it may have, such as `pre_commit`; a function has none."""
-        self._call_if_there(self._instance, method, *arguments)
+            raise self.blame(problem, f"on {_line(window)}") from problem
 
     def close(self) -> None:
         """Call the instance's `cleanup`, once; a runner that is not open stays as it is."""
-        instance, self._instance, self._call = self._instance, None, None
-        self._call_if_there(instance, "cleanup")
+        self._call = None
+        super().close()
 
-    def _call_if_there(self, instance: Any, method: str, *arguments: Any) -> None:
-        written = getattr(instance, method, None)
-        if written is None:
-            return
-        try:
-            written(*arguments)
-        except BaseException as problem:
-            raise self._failure(problem, f"in {method}") from problem
-
-    def _check_open(self) -> None:
-        if self._call is None:
-            raise BoltError(f"bolt {self._bolt.name!r} is not open; call open() before it gets a window")
+    def blame(self, problem: BaseException, where: str) -> BoltError:
+        """Return the BoltError that names this bolt; a row that it returned, where no line of it ran, by its first line."""
+        home = self._home if isinstance(problem, RowError) else None
+        return blame(self._who, problem, where, self._file, (__file__,), home)
 
     def _collect(self, window: TupleWindow) -> list[Emission]:
         collector = Collector(self._bolt)
@@ -568,14 +547,10 @@ class BoltRunner:
             if returned is not None:
                 raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
         except BaseException as problem:
-            raise self._failure(problem, f"on {_line(window)}") from problem
+            raise self.blame(problem, f"on {_line(window)}") from problem
         finally:
             emissions = collector.take()
         return emissions
-
-    def _failure(self, problem: BaseException, where: str) -> BoltError:
-        home = self._home if isinstance(problem, RowError) else None
-        return blame(self._who, problem, where, self._file, (__file__,), home)
 
 
 def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:

@@ -50,7 +50,7 @@ from windowing.schema.rows import RowError, refuse_awaitable, row_of, rows_of
 from windowing.schema.types import Schema
 from windowing.schema.values import Misfit, converters_of
 from windowing.topology.bolts import CallStyle, bound, check_call, style_of_function
-from windowing.topology.user_code import blame, file_of
+from windowing.topology.user_code import UserCode, blame
 from windowing.trident.fields import Row, key_picker, picker, recorder
 from windowing.trident.kinds import TransactionAttempt
 from windowing.windows.aggregate import title_of
@@ -86,9 +86,7 @@ __all__ = [
 
 _SCALARS = (str, int, float)
 _FOLDER = __file__.removesuffix("processors.py")
-_OURS = tuple(
-    f"{_FOLDER}{module}.py" for module in ("code", "processors", "aggregating", "joining", "persisting", "windows")
-)
+_OURS = tuple(f"{_FOLDER}{module}.py" for module in ("processors", "operations", "state_operations", "windows"))
 
 
 Reporter = Callable[[BaseException], None]
@@ -176,39 +174,24 @@ class Code:
         return TaskCode(self, who, context)
 
 
-class TaskCode:
+class TaskCode(UserCode):
     """One task's instance; `call` is the function to call."""
 
     def __init__(self, code: Code, who: str, context: Any) -> None:
-        self._who = who
-        self._file = file_of(code.target, code.method)
-        self._instance: Any = None
+        super().__init__(who, code.target, code.method)
         self.call: Callable[..., Any] = code.target
         if code.method is None:
             return
         try:
-            self._instance = code.target() if isinstance(code.target, type) else copy.deepcopy(code.target)
+            self.instance = code.target() if isinstance(code.target, type) else copy.deepcopy(code.target)
         except BaseException as problem:
             raise self.blame(problem, "when its instance was made") from problem
-        self.call = getattr(self._instance, code.method)
-        self._hook("prepare", context)
-
-    def cleanup(self) -> None:
-        """Call the instance's `cleanup`, if it has one."""
-        self._hook("cleanup")
+        self.call = getattr(self.instance, code.method)
+        self.hook("prepare", context)
 
     def blame(self, problem: BaseException, where: str) -> BaseException:
-        """Return the error to raise `from` what the code raised."""
+        """Return the error to raise `from` what the code raised: a FailedException fails the batch as it is."""
         return raised(self._who, problem, where, self._file)
-
-    def _hook(self, method: str, *arguments: Any) -> None:
-        written = getattr(self._instance, method, None)
-        if written is None:
-            return
-        try:
-            written(*arguments)
-        except BaseException as problem:
-            raise self.blame(problem, f"in {method}") from problem
 
 
 def raised(who: str, problem: BaseException, where: str, file: str | None = None) -> BaseException:
@@ -333,7 +316,7 @@ class UserProcessor(TridentProcessor):
         return emitted
 
     def cleanup(self) -> None:
-        self._task.cleanup()
+        self._task.close()
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
         """Call the code on one row and append what comes of it."""

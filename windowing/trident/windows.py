@@ -14,12 +14,12 @@ Operations of windows: Window, and LateTuples beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from windowing.errors import BoltError, ConfigError, FailedException, WindowingError, quote
-from windowing.schema.checks import did_you_mean
+from windowing.errors import ConfigError, WindowingError, quote
+from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.hashing import hashable
 from windowing.schema.rows import record_type
 from windowing.schema.types import Schema
@@ -27,7 +27,8 @@ from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.declaration import REASON
 from windowing.topology.plan import _measured
-from windowing.topology.user_code import TIMELESS, BoltRunner, holds_times
+from windowing.topology.user_code import TIMELESS, holds_times
+from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowTask
 from windowing.trident.fields import Row, chosen, extended, key_picker, picker, short_title
 from windowing.trident.operations import AggSpec, Check, NodeContext, Operation, resolve_spec
 from windowing.trident.processors import (
@@ -42,7 +43,7 @@ from windowing.trident.processors import (
     unheard,
 )
 from windowing.windows.config import OnError, WindowConfig, config_of
-from windowing.windows.events import Activation, Late, TupleWindow
+from windowing.windows.events import Late, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, Duration
 
@@ -153,14 +154,15 @@ class WindowProcessor(TridentProcessor):
         self._single = config.key is not None and len(config.key) == 1
         self.clock = WindowClock(config, schema)
         self._executor = WindowedBoltExecutor(config, component=bolt.name)
-        self._runner = BoltRunner(bolt)
+        view = None if isinstance(bolt.target, WindowFold) else self._with_records
+        self._task = WindowTask(bolt, self._executor, FailTarget.BATCH, view=view)
         self._before = self._executor.snapshot()
         self._txid = 0
 
     def prepare(self, context: Any) -> None:
         if isinstance(self.bolt.target, WindowFold):
             self.bolt.target.report = self.report
-        self._runner.open(context)
+        self._task.open(context)
 
     def start_batch(self, batch: ProcessorContext) -> _WindowSlot:
         return _WindowSlot(batch)
@@ -175,29 +177,19 @@ class WindowProcessor(TridentProcessor):
 
     def finish_batch(self, slot: _WindowSlot) -> list[Row]:
         self._go_to(slot.batch.txid)
-        executor = self._executor
-        if slot.batch.now_ms is not None:
-            executor.set_clock(slot.batch.now_ms)
-        timestamps = [self.clock.timestamp(row) for row in slot.rows] if executor.config.event_time else None
-        keys = None if self._key is None else [self._key_of(row) for row in slot.rows]
-        sources = None if executor.config.source is None else [self.clock.source(row) for row in slot.rows]
-        emitted: list[Row] = []
-        for _, effect in executor.add_batch(slot.rows, timestamps, keys=keys, sources=sources):
-            self._perform(effect, emitted, slot.late)
+        task, now_ms = self._task, slot.batch.now_ms
+        emitted = self._performed(task.add(slot.rows, self._columns(slot.rows), now_ms), slot)
         for largest in slot.largest:
             for source, timestamp in largest.items():
-                executor.track("default", timestamp, source)
-        for effect in executor.turn():
-            self._perform(effect, emitted, slot.late)
-        for effect in executor.drain() if slot.batch.drain else ():
-            self._perform(effect, emitted, slot.late)
-        return emitted
+                self._executor.track(DEFAULT_STREAM, timestamp, source)
+        emitted += self._performed(task.turn(now_ms), slot)
+        return emitted + self._performed(task.drain(now_ms), slot) if slot.batch.drain else emitted
 
     def take_late(self, slot: _WindowSlot) -> list[Row]:
         return slot.late
 
     def cleanup(self) -> None:
-        self._runner.close()
+        self._task.close()
 
     def counts(self) -> dict[str, int]:
         """Return what became of the tuples: in, shown, skipped, pending, expired, late, and windows fired."""
@@ -224,28 +216,27 @@ class WindowProcessor(TridentProcessor):
         else:
             self._before, self._txid = self._executor.snapshot(), txid
 
-    def _perform(self, effect: Any, emitted: list[Row], late: list[Row]) -> None:
-        if isinstance(effect, Activation):
-            try:
-                outcome = self._runner.attempt(self._seen(effect.window))
-            except BoltError as error:
-                if isinstance(error.__cause__, FailedException):
-                    raise error.__cause__ from None
-                raise
-            emitted += [values for _, values in outcome.emissions]
-        elif isinstance(effect, Late):
-            late += [(*row, effect.reason.value) for row in effect.payloads]
+    def _columns(self, rows: list[Row]) -> TupleColumns:
+        config, key = self.bolt.config, self._key
+        return TupleColumns(
+            [self.clock.timestamp(row) for row in rows] if config.event_time else None,
+            keys=None if key is None else [key(row)[0] if self._single else key(row) for row in rows],
+            sources=None if config.source is None else [self.clock.source(row) for row in rows],
+        )
 
-    def _seen(self, window: TupleWindow) -> TupleWindow:
-        """Return a window as the bolt sees it; an aggregator makes records of what it reads by itself."""
-        if isinstance(self.bolt.target, WindowFold):
-            return window
+    def _performed(self, effects: Iterator[TaskEffect], slot: _WindowSlot) -> list[Row]:
+        """Take late tuples into the slot and return what the bolt emitted; a window that it may skip emits nothing."""
+        emitted: list[Row] = []
+        for effect in effects:
+            if isinstance(effect, WindowEmitted):
+                emitted += [values for _, values in effect.emissions]
+            elif isinstance(effect, Late):
+                slot.late += [(*row, effect.reason.value) for row in effect.payloads]
+        return emitted
+
+    def _with_records(self, window: TupleWindow) -> TupleWindow:
+        """Return a window as a function sees it; an aggregator makes records of what it reads by itself."""
         return TupleWindow(_Records(window, self._make), window.start_timestamp, window.end_timestamp, window.key)
-
-    def _key_of(self, row: Row) -> Any:
-        assert self._key is not None
-        key = self._key(row)
-        return key[0] if self._single else key
 
 
 # -- Operations of windows -------------------------------------------------------------------------------------------------------

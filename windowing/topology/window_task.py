@@ -1,0 +1,530 @@
+"""WindowTask: everything around the windows of one task of a bolt, decided once for all who run it.
+
+    rows --columns()--> timestamps, streams, keys, sources, ids
+    add, turn, drain -> WindowedBoltExecutor --Activation--> the bolt --> WindowEmitted, or WindowFailed as `on_error` says
+                                             --Late, Expired--------------> as they are
+
+The effects are for the driver: LocalRun, a task of LocalCluster or of Trident, a micro-batch on Spark. It performs each before it
+takes the next, so a window is valid while its rows are sent and its tuples anchored to.
+
+| the bolt raised     | on_error="raise"               | "fail"    | "skip"    | "dead_letter" |
+|---------------------|--------------------------------|-----------|-----------|---------------|
+| a FailedException   | as FailTarget says             | FAIL      | SKIP      | DEAD_LETTER   |
+| anything else       | the BoltError leaves the task  | FAIL      | SKIP      | DEAD_LETTER   |
+
+Laws: a late tuple is acked at once, another when it expires from its last window, unless it failed before. A tuple that came
+again by its id is in no window again; ids are remembered with their tuples, or not at all.
+
+WindowTimer: when the windows of one executor want a turn, by the clock that drives them.
+
+| windows over                         | a turn is due                                                              |
+|--------------------------------------|----------------------------------------------------------------------------|
+| event time                           | every `watermark_interval`                                                 |
+| the clock                            | when the next window is, plus 1 ms: this millisecond may bring more tuples |
+| the clock, Storm's, a Duration slide | every slide, whether a window is due or not                                |
+| the clock, a trigger of one's own    | when it says so (`next_deadline_ms`), else every 100 ms                    |
+
+FailedTuples: which tuples have failed, where a driver has no acks to tell them by: each once, and none of them is acked.
+
+    window   a  x  x        x is one object that was fed twice: two tuples that only their places tell apart
+             .  f  f        the bolt fails on it: both have failed, and a
+    window      x  x  b     the same two, so only b fails anew
+
+Law: of tuples that are one object those leave a window first that came first. Which of them expires first cannot be told and does
+not matter: as many are not acked as have failed.
+
+What is read out of a row, a record or another mapping, a namedtuple, or any object with attributes: its timestamp, key, source
+and id. A key, source or id that a row lacks is a mistake of whoever feeds it (ConfigError); a timestamp that is missing, or cannot
+be used, makes that one tuple invalid. Source: Storm's `WindowedBoltExecutor`, its half with emits and acks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from windowing.codec import NAN
+from windowing.errors import (
+    BoltError,
+    ConfigError,
+    FailedException,
+    InvalidTimestampError,
+    ReportedFailedException,
+    describe_error,
+    quote,
+)
+from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.rows import Record
+from windowing.schema.values import timestamp_of
+from windowing.topology.bolts import WindowedBolt
+from windowing.topology.components import TaskContext
+from windowing.topology.dead_letters import DeadLetter
+from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
+from windowing.windows.config import OnError, Semantics
+from windowing.windows.deduplicator import Deduplicator
+from windowing.windows.events import Activation, Effect, Expired, TupleWindow
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import Duration
+from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
+from windowing.windows.storm import StormMachine
+
+__all__ = [
+    "FailTarget",
+    "FailedTuples",
+    "TaskEffect",
+    "TupleColumns",
+    "WindowEmitted",
+    "WindowFailed",
+    "WindowTask",
+    "WindowTimer",
+    "field_of",
+    "key_of",
+    "source_of",
+    "timestamps_of",
+]
+
+
+class FailTarget(Enum):
+    """What fails where the bolt raises a FailedException and `on_error` says nothing about it."""
+
+    TUPLES = "the tuples of the window, back to their spouts"
+    BATCH = "the batch: the FailedException leaves the task"
+    RUN = "the run: the BoltError leaves the task, for nobody takes fails"
+
+
+class WindowEmitted:
+    """What the bolt emitted on a window, in order; anchored to the window's tuples."""
+
+    __slots__ = ("emissions", "window")
+
+    def __init__(self, window: TupleWindow, emissions: list[Emission]) -> None:
+        self.window, self.emissions = window, emissions
+
+
+class WindowFailed:
+    """The bolt failed on a window: do what `action` says (never RAISE).
+
+    report: whether the error is reported where the tuples fail; a plain FailedException is not. tuples: those that had not failed
+    before, where the task keeps FailedTuples.
+    """
+
+    __slots__ = ("action", "error", "report", "tuples", "window")
+
+    def __init__(
+        self, window: TupleWindow, error: BoltError, action: OnError, report: bool, tuples: Sequence[Any]
+    ) -> None:
+        self.window, self.error, self.action, self.report, self.tuples = window, error, action, report, tuples
+
+
+TaskEffect = Effect | WindowEmitted | WindowFailed | Absorbed | Missed
+
+
+class TupleColumns(NamedTuple):
+    """What windows want to know of some tuples, as parallel lists; None where the definition names no such field.
+
+    streams: one text for the stream of all, or one for each. problem: what was wrong with the first timestamp that could not be
+    used, to warn of.
+    """
+
+    timestamps: Sequence[Any] | None
+    streams: str | Sequence[str] = DEFAULT_STREAM
+    keys: Sequence[Any] | None = None
+    sources: Sequence[Any] | None = None
+    ids: Sequence[Any] | None = None
+    problem: str | None = None
+
+    def take(self, kept: Sequence[int]) -> TupleColumns:
+        """Return what belongs to the tuples at these positions."""
+
+        def chosen(column: Any) -> Any:
+            return column if column is None or isinstance(column, str) else [column[at] for at in kept]
+
+        return TupleColumns(*map(chosen, self))
+
+
+class WindowTask:
+    """One task of a windowed bolt. Cost: that of the windows, and one call of the bolt for each that fires.
+
+    recovery: where tuples come again after a restart; its executor is `executor`. view: makes of a window what the bolt is shown.
+    call: how the bolt is called on a window, `runner.run` if left out. fitted: see BoltRunner. tracks: keep FailedTuples.
+    """
+
+    def __init__(
+        self,
+        bolt: WindowedBolt,
+        executor: WindowedBoltExecutor,
+        fail_target: FailTarget,
+        *,
+        recovery: WindowRecovery | None = None,
+        view: Callable[[TupleWindow], TupleWindow] | None = None,
+        call: Callable[[TupleWindow], list[Emission]] | None = None,
+        fitted: Fitted | None = None,
+        tracks: bool = False,
+    ) -> None:
+        self.bolt, self.config = bolt, bolt.config
+        self.executor, self.recovery = executor, recovery
+        self.timer = WindowTimer(executor)
+        self.runner = BoltRunner(bolt, fitted)
+        self.known = None if self.config.message_id is None else Deduplicator(f"bolt {bolt.name!r}")
+        self.failures = 0
+        self._fail_target = fail_target
+        run = self.runner.run
+        self._call = call or (run if view is None else lambda window: run(view(window)))
+        self._failed = FailedTuples() if tracks and self.config.on_error is OnError.FAIL else None
+        self._task, self._stateful = 0, False
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def open(self, context: TaskContext, state: Any = None) -> None:
+        """Make the bolt's instance and hand it its state, if it has one."""
+        self._task, self._stateful = context.task_index, state is not None
+        self.runner.open(context, state)
+
+    def before_commit(self, txid: int) -> None:
+        """Call the hooks of a stateful bolt; what it has put is committed next."""
+        if self._stateful:
+            self.runner.hook("pre_prepare", txid)
+            self.runner.hook("pre_commit", txid)
+
+    def close(self) -> None:
+        """Call the bolt's `cleanup`, once."""
+        self.runner.close()
+
+    # -- tuples and turns ----------------------------------------------------------------------------------------------
+
+    def columns(self, rows: Sequence[Any], streams: str | Sequence[str] = DEFAULT_STREAM) -> TupleColumns:
+        """Return what the windows want to know of rows. Raises ConfigError for one without its key, source or id."""
+        config, timestamps, problem = self.config, None, None
+        key, source, id_field = config.key, config.source, config.message_id
+        if config.timestamp is not None:
+            timestamps, problem = timestamps_of(rows, config.timestamp, self.bolt.name, config.on_invalid)
+        return TupleColumns(
+            timestamps,
+            streams,
+            None if key is None else [key_of(row, key) for row in rows],
+            None if source is None else [source_of(row, source) for row in rows],
+            None if id_field is None else [field_of(row, id_field) for row in rows],
+            problem,
+        )
+
+    def fresh(self, ids: Sequence[Any], channels: Sequence[Hashable]) -> list[int]:
+        """Take note of ids; return the positions of the tuples that have not come before."""
+        assert self.known is not None
+        return self.known.fresh(ids, channels)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether windows over the clock fire before what arrives now; event time waits for its turn."""
+        executor, recovery = self.executor, self.recovery
+        if self.config.event_time or executor.closed or (recovery is not None and recovery.recovering):
+            return False
+        return self.timer.due(now_ms)
+
+    def add(
+        self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None = None
+    ) -> Iterator[TaskEffect]:
+        """Offer tuples to the windows, in order. channels: on which their ids are unique, for windows that know ids themselves."""
+        return self.perform(self._offered(rows, columns, now_ms, channels))
+
+    def turn(self, now_ms: int | None) -> Iterator[TaskEffect]:
+        """Make a watermark turn (over the clock: a tick of it)."""
+        if now_ms is not None:
+            self.timer.turned(now_ms)
+        if self.recovery is not None:
+            assert now_ms is not None
+            return self.perform(self.recovery.turn(now_ms))
+        self._set_clock(now_ms)
+        return self.perform(self.executor.turn())
+
+    def drain(self, now_ms: int | None) -> Iterator[TaskEffect]:
+        """End the input: fire the last windows too, let everything expire."""
+        if self.recovery is not None:
+            assert now_ms is not None
+            return self.perform(self.recovery.drain(now_ms))
+        self._set_clock(now_ms)
+        return self.perform(self.executor.drain())
+
+    def perform(self, effects: Iterable[Any]) -> Iterator[Any]:
+        """Show each window that fires to the bolt; return what is left for the driver to do."""
+        call, tracked = self._call, self._failed
+        for effect in effects:
+            if type(effect) is Activation:
+                window, failed = effect.window, None
+                if tracked is not None:
+                    tracked.show(window)
+                try:
+                    emissions = call(window)
+                except BoltError as error:
+                    failed = self._failure(window, error)
+                if failed is not None:
+                    yield failed
+                elif emissions:
+                    yield WindowEmitted(window, emissions)
+            elif tracked is not None and type(effect) is Expired:
+                yield tracked.expire(effect)
+            else:
+                yield effect
+
+    def dead_letter(self, window: TupleWindow, error: BoltError) -> DeadLetter:
+        """Return the dead letter of a window on which the bolt failed."""
+        return DeadLetter.of_window(self.bolt.name, self._task, error, window)
+
+    def _offered(
+        self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None
+    ) -> Iterator[Any]:
+        timestamps, streams, keys, sources, ids, _ = columns
+        try:
+            if self.recovery is not None:
+                yield from self._recovered(self.recovery, rows, columns, now_ms, channels)
+                return
+            self._set_clock(now_ms)
+            identities: dict[str, Any] = {} if channels is None else {"channels": channels, "message_ids": ids}
+            for _, effect in self.executor.add_batch(
+                rows, timestamps, stream=streams, keys=keys, sources=sources, **identities
+            ):
+                yield effect
+        except Exception:
+            _require_hash(self.bolt.name, self.config.key or (), keys or ())
+            raise
+
+    def _recovered(
+        self,
+        recovery: WindowRecovery,
+        rows: Sequence[Any],
+        columns: TupleColumns,
+        now_ms: int | None,
+        channels: Sequence[Hashable] | None,
+    ) -> Iterator[Any]:
+        timestamps, streams, keys, sources, ids, _ = columns
+        assert now_ms is not None
+        assert ids is not None
+        assert channels is not None
+        for at, row in enumerate(rows):
+            yield from recovery.offer(
+                row,
+                channels[at],
+                ids[at],
+                None if timestamps is None else timestamps[at],
+                now_ms=now_ms,
+                stream=streams if isinstance(streams, str) else streams[at],
+                key=None if keys is None else keys[at],
+                source=None if sources is None else sources[at],
+            )
+
+    def _set_clock(self, now_ms: int | None) -> None:
+        if now_ms is not None:
+            self.executor.set_clock(now_ms)
+
+    def _failure(self, window: TupleWindow, error: BoltError) -> WindowFailed:
+        """Return what `on_error` says, or raise where it says so."""
+        cause, action = error.__cause__, self.config.on_error
+        asked = isinstance(cause, FailedException)
+        if action is OnError.RAISE:
+            if not asked or self._fail_target is FailTarget.RUN:
+                raise error
+            if self._fail_target is FailTarget.BATCH:
+                assert cause is not None
+                raise cause from None
+            action = OnError.FAIL
+        self.failures += 1
+        tuples = () if self._failed is None else self._failed.fail(window)
+        return WindowFailed(window, error, action, not asked or isinstance(cause, ReportedFailedException), tuples)
+
+
+# -- FailedTuples ------------------------------------------------------------------------------------------------------------------
+
+
+class FailedTuples:
+    """The windows of a run, each shown before it may fail. Cost: O(its tuples) a window, O(1) for each one that expires."""
+
+    def __init__(self) -> None:
+        self._shown: dict[Any, dict[int, list[bool]]] = {}
+        """For each key the tuples of its last window: for each object, whether the first, the second, ... of them has failed."""
+        self._failed: dict[int, list[Any]] = {}
+        """The tuples that have failed and not expired yet, by object; they are kept, so that an id stays their own."""
+
+    def show(self, window: TupleWindow) -> None:
+        """Take note of a window and of those of its tuples that the last one of its key did not hold."""
+        rows = _tuples(window)
+        before = self._shown.get(window.key, {})
+        now = self._shown[window.key] = {id(row): [] for row in rows}
+        for row in rows:
+            now[id(row)].append(False)
+        new = window.get_new() if rows else ()
+        for row in new:
+            now[id(row)].pop()
+        for name, held in now.items():
+            if held:
+                held[:] = before[name][-len(held) :]
+        for row in new:
+            now[id(row)].append(False)
+
+    def fail(self, window: TupleWindow) -> list[Any]:
+        """Fail the tuples of the window that was shown last for its key; return those that had not failed before."""
+        failed = []
+        for row in _tuples(window):
+            flags = self._shown[window.key][id(row)]
+            if False in flags:
+                flags[flags.index(False)] = True
+                failed.append(row)
+                self._failed.setdefault(id(row), []).append(row)
+        return failed
+
+    def expire(self, expired: Expired) -> Expired:
+        """Return the tuples to ack: those that have expired and had not failed."""
+        rows, acked = expired.get(), []
+        if rows is None:
+            return expired
+        for row in rows:
+            same = self._failed.get(id(row))
+            if same is None:
+                acked.append(row)
+                continue
+            same.pop()
+            if not same:
+                del self._failed[id(row)]
+        return Expired(len(acked), lambda: acked, expired.key)
+
+
+def _tuples(window: TupleWindow) -> Sequence[Any]:
+    try:
+        return window.get()
+    except TypeError:  # panes of an aggregate hold no tuples
+        return ()
+
+
+# -- What is read out of a row -----------------------------------------------------------------------------------------------------
+
+
+def field_of(row: Any, name: str) -> Any:
+    """Return the value of the field `name`, or raise ConfigError if the row has none.
+
+    >>> field_of({"origin": "JFK"}, "origin")
+    'JFK'
+    """
+    if isinstance(row, Mapping | Record):
+        values = row._asdict() if isinstance(row, Record) else row
+        if name in values:
+            return values[name]
+        has = ", ".join(map(str, values))
+    else:
+        try:
+            return getattr(row, name)
+        except AttributeError:  # any other error is the user's own code's
+            has = ", ".join(getattr(row, "_fields", ())) or "no such attribute"
+    raise ConfigError(
+        f"field {name!r} is asked for, but a row has {has}: {quote(row)}; name another field, or give every row this one"
+    )
+
+
+def timestamps_of(
+    rows: Iterable[Any], timestamp: str | Callable[[Any], Any], bolt: str, on_invalid: str = "late"
+) -> tuple[list[int | None], str | None]:
+    """Return the timestamp of each row, None where it has no usable one, and what was wrong the first time.
+
+    A row without the field has none, and neither has one on which the function fails: with `on_invalid="raise"` that is an
+    InvalidTimestampError. What a field holds is judged by the windows.
+
+    >>> timestamps_of([{"at": 1.0}, {"at": "soon"}], "at", "count"), timestamps_of([{}], lambda row: row["at"], "count")[0]
+    (([1, None], None), [None])
+    """
+    if not isinstance(timestamp, str):
+        stamp = TimestampFunction(timestamp, bolt, on_invalid)
+        return [stamp(row) for row in rows], stamp.problem
+    found: list[int | None] = []
+    first: str | None = None
+    for row in rows:
+        try:
+            found.append(timestamp_of(field_of(row, timestamp)))
+        except Exception as problem:
+            text = f"bolt {bolt!r}: {describe_error(problem)}"
+            if on_invalid == "raise":
+                raise InvalidTimestampError(text) from problem
+            found.append(None)
+            first = first or text
+    return found, first
+
+
+def key_of(row: Any, names: tuple[str, ...]) -> Any:
+    """Return the key of a row: a value, or a tuple of them where several fields make it. All NaN are one key."""
+    values = tuple(_one_nan(field_of(row, name)) for name in names)
+    return values[0] if len(values) == 1 else values
+
+
+def _require_hash(bolt: str, names: tuple[str, ...], keys: Iterable[Any]) -> None:
+    """Raise ConfigError for the first of these keys that has no hash. To be asked when one has failed: most have."""
+    for key in keys:
+        for name, value in zip(names, key if len(names) > 1 else (key,), strict=True):
+            try:
+                hash(value)
+            except Exception as problem:
+                why = "" if isinstance(problem, TypeError) else f" (its __hash__ raised {describe_error(problem)})"
+                raise ConfigError(
+                    f"key of bolt {bolt!r} names field {name!r}, which is {quote(value)} in a row, a {type(value).__name__} "
+                    f"without a hash{why}; give a field of plain values, or of tuples of such"
+                ) from None
+
+
+def source_of(row: Any, name: str) -> str | None:
+    """Return the source of a row as text, None for none."""
+    value = field_of(row, name)
+    try:
+        return None if value is None else str(value)
+    except Exception as problem:
+        raise ConfigError(
+            f"source= names field {name!r}, which is {quote(value)} in a row: no text, {describe_error(problem)}; "
+            "give one of plain values"
+        ) from problem
+
+
+def _one_nan(value: Any) -> Any:
+    return NAN if isinstance(value, float) and value != value else value
+
+
+# -- WindowTimer -------------------------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class _Waking(Protocol):
+    """A machine that knows when it has something to do."""
+
+    def next_deadline_ms(self) -> int | None: ...
+
+
+class WindowTimer:
+    """Says when to call `turn` of an executor; whoever turns says so by `turned`."""
+
+    __slots__ = ("_every_ms", "_executor", "_turned_ms")
+
+    def __init__(self, executor: WindowedBoltExecutor) -> None:
+        config = executor.config
+        self._executor = executor
+        self._turned_ms: int | None = None
+        self._every_ms: int | None = None
+        if config.event_time:
+            self._every_ms = config.watermark_interval_ms
+        elif config.semantics is Semantics.STORM and isinstance(config.slide, Duration):
+            self._every_ms = config.slide.ms
+        elif isinstance(executor.manager, StormMachine):
+            self._every_ms = executor.manager.tick_interval_ms
+
+    def start(self, now_ms: int) -> None:
+        """Begin: the first interval is counted from now."""
+        self._turned_ms = now_ms
+
+    turned = start
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the clock's time from which on a turn is due, None while there is nothing to wait for."""
+        if self._every_ms is not None:
+            return None if self._turned_ms is None else self._turned_ms + self._every_ms
+        manager = self._executor.manager
+        due = manager.next_deadline_ms() if isinstance(manager, _Waking) else None
+        if due is None or self._turned_ms is None:
+            return None if due is None else due + 1
+        return max(due, self._turned_ms) + 1  # a trigger that always wants a tick gets one a millisecond
+
+    def due(self, now_ms: int) -> bool:
+        """Whether a turn is due."""
+        deadline_ms = self.next_deadline_ms()
+        return deadline_ms is not None and now_ms >= deadline_ms
