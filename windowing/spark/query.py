@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DateType, NumericType, StringType, StructType, TimestampNTZType, TimestampType
 
 from windowing.errors import ConfigError, quote
+from windowing.execution.compatibility import Definition
 from windowing.execution.support import LostFieldsWarning, Runtime, lost_fields, windows_without_effect
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark import control, definition, exchange, metrics, operator
@@ -249,7 +250,7 @@ class WindowedStream:
             self.bolt.name, self._layout, sinks, log_late=late is None or not (late in sinks or late in discard)
         )
 
-    def _definition(self, tasks: int) -> definition.Definition:
+    def _definition(self, tasks: int) -> Definition:
         return definition.describe(
             self._spark, self._bolt_definition(), self._inputs, tasks, self.grouping, self.order_by
         )

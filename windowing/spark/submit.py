@@ -19,6 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import ConfigError, quote
+from windowing.execution.compatibility import of_topology
 from windowing.execution.stages import stages_of
 from windowing.execution.support import (
     LostFieldsWarning,
@@ -40,7 +41,6 @@ from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink, SinkStreams, outlet_names, sinks_of, unread_late
 from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected, told
 from windowing.spark.stages import SpoutStage, StageTaskTurn, emitted, processed
-from windowing.spark.topology_definition import described
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, required
 from windowing.windows.measures import Duration
@@ -108,7 +108,8 @@ def submit(
     plan = Plan(
         spark=spark,
         checkpoint=str(checkpoint),
-        definition={**definition.frame(spark), "topology": described(wiring, width, tuple(acking))},
+        definition=definition.frame(spark)
+        | of_topology(stages, wiring.windows, width, tuple(acking), bool(wiring.acks)),
         output=lambda folder: metrics.observed(
             _chain(spark, shipped, inputs, width, folder), metrics.wire_metric_columns()
         ),
