@@ -48,7 +48,7 @@ from windowing.acking.pending import RetryPolicy, SpoutPending
 from windowing.errors import CheckpointError, ConfigError, quote
 from windowing.execution.checkpoints import CheckPointState
 from windowing.execution.compatibility import Place, compare, of_states, read, same
-from windowing.execution.support import Runtime, settings_without_effect
+from windowing.execution.support import Runtime, announce
 from windowing.local.checkpoints import (
     COORDINATOR,
     RECORD,
@@ -359,8 +359,11 @@ class LocalCluster(LoopedCluster):
         state_path: str | Path | None = None,
     ) -> None:
         topology = self.topology = required(topology, "LocalCluster")
-        for sentence in settings_without_effect(Runtime.CLUSTER, topology.config, topology.components.values()):
-            logging.getLogger("windowing").warning("topology %r: %s", topology.name, sentence)
+        log = logging.getLogger("windowing").warning
+        announce(Runtime.CLUSTER, log, topology.name, topology.config, topology.components.values())
+        if batches is not None and topology.config.max_spout_pending is not None:
+            sentence = "topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
+            log("topology %r: %s", topology.name, sentence)
         self._batches = _checked_batches(topology, batches)
         self._hub = Router(seed or 0, topology.config.acker_executors)
         super().__init__(topology.name, clock, self._hub, seed)

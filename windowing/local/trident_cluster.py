@@ -56,7 +56,7 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution.compatibility import Place, compare, header, of_windows, read, same
-from windowing.execution.support import Runtime, settings_without_effect
+from windowing.execution.support import Runtime, announce
 from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster
 from windowing.local.spouts import Batches, batches_by_name, rows_in
@@ -505,8 +505,7 @@ class TridentCluster(LoopedCluster):
             raise ConfigError(
                 f"topology {self.plan.name!r} was given both records= and state_path={quote(str(state_path))}; leave one out"
             )
-        for sentence in settings_without_effect(Runtime.TRIDENT, self.plan.config):
-            logging.getLogger("windowing").warning("topology %r: %s", self.plan.name, sentence)
+        announce(Runtime.TRIDENT, logging.getLogger("windowing").warning, self.plan.name, self.plan.config)
         self._hub = TridentRouter(seed or 0)
         super().__init__(self.plan.name, clock, self._hub, seed)
         given = _checked_batches(self.plan, batches)

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -24,7 +23,7 @@ from pyspark.sql.types import DateType, NumericType, StringType, StructType, Tim
 
 from windowing.errors import ConfigError, quote
 from windowing.execution.compatibility import Definition
-from windowing.execution.support import LostFieldsWarning, Runtime, lost_fields, windows_without_effect
+from windowing.execution.support import Runtime, announce_bolt
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark import control, definition, exchange, metrics, operator
 from windowing.spark.arguments import Shipped, names_of, require_carried, require_start
@@ -91,11 +90,7 @@ def windowed(
     _require_columns(declared, columns, chosen, order)
     _require_plain(declared, next(iter(inputs.values())).schema, order)
     _require_times(declared, next(iter(inputs.values())).schema)
-    lost = lost_fields(declared.name, declared.target if declared.is_class else None, declared.stateful)
-    if lost is not None:
-        warnings.warn(lost, LostFieldsWarning, stacklevel=2)
-    for sentence in windows_without_effect(Runtime.WINDOWED, declared):
-        _log.warning(sentence)
+    announce_bolt(Runtime.WINDOWED, _log.warning, declared)
     return WindowedStream(declared, inputs, _tasks(tasks, chosen, grouping), chosen, order, control)
 
 

@@ -40,7 +40,7 @@ from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, FailedException, SupersededError, WindowingError, cause_of, quote
 from windowing.execution.compatibility import of_trident
 from windowing.execution.stages import Section, TridentStages
-from windowing.execution.support import Runtime, settings_without_effect
+from windowing.execution.support import Runtime, announce
 from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
 from windowing.spark import control, definition, failpoints, metrics
@@ -314,8 +314,7 @@ def submit_trident(
     units = TridentStages(plan)
     _require_runnable(plan)
     Attempts(plan)  # refuses states that cannot claim attempts, before anything is read or written
-    for sentence in settings_without_effect(Runtime.SUBMIT_TRIDENT, plan.config):
-        logging.getLogger("windowing.spark").warning("topology %r: %s", plan.name, sentence)
+    announce(Runtime.SUBMIT_TRIDENT, _log.warning, plan.name, plan.config)
     if on_failure is OnFailure.SKIP:
         _require_skippable(units)
     for option, each in (("sources", sources), ("sinks", sinks)):
