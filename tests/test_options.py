@@ -11,27 +11,47 @@ import pytest
 
 from tests.execution.chains import chained, clustered
 from tests.execution.test_turn import Task
-from windowing import Count, bolt_of, millis, windowed_bolt
+from tests.trident.test_trident_operations import Given
+from tests.trident.test_trident_units import UnitRun
+from windowing import Count, bolt_of, millis, seconds, windowed_bolt
 from windowing.errors import ConfigError
+from windowing.execution.stages import stages_of
 from windowing.execution.support import (
     COMPONENT_OPTIONS,
+    GROUPINGS,
     SETTINGS,
+    START_OPTIONS,
+    TRIDENT_OPERATIONS,
     WINDOW_OPTIONS,
     WORKS,
     Cell,
     Refused,
     Runtime,
+    Without,
     lost_fields,
     settings_without_effect,
     windows_without_effect,
 )
-from windowing.local.run import run_local
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster, run_topology
+from windowing.local.run import LocalRun, run_local
+from windowing.local.trident_cluster import TridentCluster, run_trident
+from windowing.spark import query, trident_submit
+from windowing.spark.context import wired
 from windowing.spark.operator import TaskStage
+from windowing.spark.submit import _given, _require_runnable, submit
+from windowing.stores.factory import map_state
+from windowing.stores.memory import MemoryStore
 from windowing.topology import decorators
-from windowing.topology.builder import TopologyBuilder
+from windowing.topology.builder import Declarer, TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.config import KEYS, TopologyConfig
+from windowing.topology.decorators import bolt
+from windowing.topology.groupings import GlobalGrouping
 from windowing.topology.plan import Topology
+from windowing.trident import builtins, streams
+from windowing.trident.streams import TridentTopology
+from windowing.trident.subtopology import TridentRun
 from windowing.windows import aggregate as agg
 from windowing.windows.config import WindowOptions
 from windowing.windows.eviction import CountEvictionPolicy
@@ -39,6 +59,8 @@ from windowing.windows.trigger import CountTriggerPolicy
 
 DOCS = Path(__file__).parents[1] / "docs" / "options.md"
 FIELDS = "id long, ts long, key string, v double"
+FUSED = ("shuffle_grouping", "none_grouping", "local_or_shuffle_grouping")
+"""On Spark a bolt that is read so runs where its tuples are made."""
 
 
 # -- no option without a row -------------------------------------------------------------------------------------------
@@ -57,6 +79,17 @@ def test_every_option_of_spouts_and_bolts_has_a_row() -> None:
     }
     named -= {f"@{kind} {name}" for kind in ("spout", "bolt") for name in ("target", "function", "bare")}
     assert set(COMPONENT_OPTIONS) == named
+
+
+def test_every_grouping_of_a_declarer_has_a_row() -> None:
+    assert set(GROUPINGS) == {name for name in vars(Declarer) if name.endswith("_grouping")}
+
+
+def test_every_method_that_declares_a_trident_topology_has_a_row() -> None:
+    declare = (streams.Stream, streams.GroupedStream, streams.WindowOutput, streams.TridentState)
+    of_all = (*declare, streams.ChainedAggregatorDeclarer, TridentTopology)
+    methods = {name for each in of_all for name, what in vars(each).items() if inspect.isfunction(what)}
+    assert set(TRIDENT_OPERATIONS) == {name for name in methods if not name.startswith("_")} - {"build"}
 
 
 def test_every_setting_has_a_row() -> None:
@@ -268,6 +301,335 @@ def test_fields_of_init_and_prepare_and_those_of_a_stateful_bolt_are_no_alarm() 
     assert lost_fields("function", told, False) is None
 
 
+# -- groupings ---------------------------------------------------------------------------------------------------------
+
+
+@bolt(output="task int, id long, key string")
+class Where:
+    def prepare(self, context: Any) -> None:
+        self.task = context.task_index
+
+    def execute(self, tuple: Any) -> Any:
+        return self.task, tuple["id"], tuple["key"]
+
+
+@bolt(output="id long, ts long, key string, v double", direct="default")
+class Directs:
+    def prepare(self, context: Any) -> None:
+        self.tasks = context.component_tasks("where")
+
+    def execute(self, tuple: Any, collector: Any) -> None:
+        collector.emit_direct(self.tasks[tuple["id"] % 3], tuple.get_values())
+
+
+IDS = list(range(1, 13))
+GROUPED: dict[str, tuple[tuple[Any, ...], Any]] = {
+    **dict.fromkeys(
+        ("shuffle_grouping", "none_grouping", "local_or_shuffle_grouping"),
+        ((), lambda found: {task for task, _, _ in found} == {0, 1, 2}),
+    ),
+    "fields_grouping": (("key",), lambda found: len({(key, task) for task, _, key in found}) == 4),
+    "partial_key_grouping": (("key",), lambda found: 4 < len({(key, task) for task, _, key in found}) <= 8),
+    "all_grouping": ((), lambda found: sorted(id for task, id, _ in found if task == 1) == IDS),
+    "global_grouping": ((), lambda found: {task for task, _, _ in found} == {0}),
+    "direct_grouping": ((), lambda found: all(task == id % 3 for task, id, _ in found)),
+    "custom_grouping": (
+        (lambda values, tasks: values[0] % tasks,),
+        lambda found: all(t == id % 3 for t, id, _ in found),
+    ),
+}
+
+
+@pytest.mark.parametrize("grouping", GROUPINGS)
+def test_a_grouping_chooses_the_task_and_in_every_runtime(grouping: str) -> None:
+    arguments, holds = GROUPED[grouping]
+    builder = TopologyBuilder("where").configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("rows", InputSpout(FIELDS))
+    if grouping == "direct_grouping":
+        builder.set_bolt("directs", Directs).shuffle_grouping("rows")
+    read = "directs" if grouping == "direct_grouping" else "rows"
+    getattr(builder.set_bolt("where", Where, 3), grouping)(read, *arguments)
+    rows = [[(id, id, "abcd"[id % 4], 1.0) for id in IDS]]
+    for run, runtime in ((clustered, Runtime.CLUSTER), (chained, Runtime.SUBMIT)):
+        found = [row for output in run(builder.build(), {"rows": rows}) for row in output.get("where", [])]
+        wanted = IDS * 3 if grouping == "all_grouping" else IDS
+        assert sorted(id for _, id, _ in found) == sorted(wanted), runtime.value
+        spread = runtime is Runtime.CLUSTER or grouping not in FUSED
+        assert holds(found) or not spread, (runtime.value, found)
+        assert GROUPINGS[grouping][runtime] == WORKS
+
+
+# -- operations of Trident ---------------------------------------------------------------------------------------------
+
+
+def counted(stream: Any) -> Any:
+    return stream.partition_aggregate(None, builtins.Count(), "n long")
+
+
+def stored() -> Any:
+    return map_state(MemoryStore(), "counts")
+
+
+def repartitioned(method: str, *arguments: Any) -> Any:
+    return lambda topology, stream: counted(getattr(stream, method)(*arguments))
+
+
+def with_late_tuples(topology: Any, stream: Any) -> Any:
+    windows = stream.global_().tumbling_window(Count(1), "n", builtins.Sum(), "n long", timestamp="n")
+    windows.sink("windows")
+    return windows.late_stream().project("k", "n")
+
+
+def windows_of(method: str, *measures: Any) -> Any:
+    def declare(topology: Any, stream: Any) -> Any:
+        return getattr(stream.global_(), method)(*measures, "n", builtins.Sum(), "n long", timestamp="n")
+
+    return declare
+
+
+def queried(topology: Any, stream: Any) -> Any:
+    grouped = stream.group_by("k")
+    totals = grouped.persistent_aggregate(stored(), "n", builtins.Sum(), "t long")
+    return stream.partition_by("k").state_query(totals, "k", builtins.MapGet(), "t long").project("k", "t")
+
+
+def asked_of_a_static_state(topology: Any, stream: Any) -> Any:
+    state = topology.new_static_state(stored())
+    return stream.partition_by("k").state_query(state, "k", builtins.MapGet(), "t long").project("k", "t")
+
+
+class Writes:
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+        collector.emit((len(tuples),))
+
+
+# What each operation makes of PAIRS, in both runtimes: the rows of the two batches.
+PAIRS: list[list[tuple[str, int]]] = [[("a", 5), ("b", 6), ("a", 7), ("b", 8)], [("a", 1)]]
+SAME = [[("a", 5), ("a", 7), ("b", 6), ("b", 8)], [("a", 1)]]
+EVEN = [[(2,), (2,)], [(0,), (1,)]]
+TOTALS = [[("a", 12), ("b", 14)], [("a", 1)]]
+PEEKED: list[Any] = []
+TRIED: dict[str, Any] = {
+    "each": lambda t, s: s.each("n", lambda row: row.n * 2, "m long").project("m"),
+    "filter": lambda t, s: s.filter(lambda row: row.n > 6),
+    "map": lambda t, s: s.map(lambda row: (row.k, row.n * 2)),
+    "flat_map": lambda t, s: s.flat_map(lambda row: [(row.k, row.n)] * 2),
+    "peek": lambda t, s: s.peek(PEEKED.append),
+    "project": lambda t, s: s.project("n"),
+    "name": lambda t, s: s.name("called"),
+    "parallelism_hint": lambda t, s: counted(s.shuffle().map(lambda row: (row.k, row.n)).parallelism_hint(3)),
+    "apply_assembly": lambda t, s: s.apply_assembly(lambda each: each.project("n")),
+    "sink": lambda t, s: s,
+    "partition_by": repartitioned("partition_by", "k"),
+    "shuffle": repartitioned("shuffle"),
+    "local_or_shuffle": repartitioned("local_or_shuffle"),
+    "global_": repartitioned("global_"),
+    "batch_global": repartitioned("batch_global"),
+    "broadcast": repartitioned("broadcast"),
+    "identity_partition": repartitioned("identity_partition"),
+    "partition": repartitioned("partition", lambda values, tasks: 1),
+    "repartition": repartitioned("repartition", GlobalGrouping()),
+    "partition_aggregate": lambda t, s: counted(s),
+    "aggregate": lambda t, s: s.aggregate("n", builtins.Sum(), "n long"),
+    "chained_agg": lambda t, s: (
+        s.chained_agg().aggregate(None, builtins.Count(), "c long").aggregate("n", builtins.Sum(), "t long").chain_end()
+    ),
+    "chain_end": lambda t, s: s.group_by("k").chained_agg().aggregate("n", builtins.Sum(), "t long").chain_end(),
+    "min_by": lambda t, s: s.min_by("n"),
+    "max_by": lambda t, s: s.max_by("n"),
+    "group_by": lambda t, s: s.group_by("k").aggregate("n", builtins.Sum(), "t long"),
+    "to_stream": lambda t, s: s.group_by("k").each("n", lambda row: row.n, "m long").to_stream().project("m"),
+    "window": windows_of("window", Count(3), Count(2)),
+    "tumbling_window": windows_of("tumbling_window", Count(2)),
+    "sliding_window": windows_of("sliding_window", Count(2), Count(1)),
+    "late_stream": with_late_tuples,
+    "partition_persist": lambda t, s: s.partition_persist(stored(), "n", Writes(), "n long").new_values_stream(),
+    "persistent_aggregate": lambda t, s: (
+        s.group_by("k").persistent_aggregate(stored(), "n", builtins.Sum(), "t long").new_values_stream()
+    ),
+    "new_values_stream": lambda t, s: s.persistent_aggregate(
+        stored(), "n", builtins.Sum(), "t long"
+    ).new_values_stream(),
+    "state_query": queried,
+    "new_static_state": asked_of_a_static_state,
+    "merge": lambda t, s: t.merge(s, s.filter(lambda row: row.n == 7)),
+    "join": lambda t, s: t.join([s, s.map(lambda row: (row.k, row.n), "k string, m long")], "k").project("n", "m"),
+    "new_stream": lambda t, s: s,
+    "configure": lambda t, s: (t.configure(max_attempts=7), s)[1],
+}
+
+# The rows of the two batches.
+GIVEN: dict[str, list[list[tuple[Any, ...]]]] = {
+    "each": [[(10,), (12,), (14,), (16,)], [(2,)]],
+    "filter": [[("a", 7), ("b", 8)], []],
+    "map": [[("a", 10), ("a", 14), ("b", 12), ("b", 16)], [("a", 2)]],
+    "flat_map": [[row for row in SAME[0] for _ in range(2)], [("a", 1), ("a", 1)]],
+    "project": [[(5,), (6,), (7,), (8,)], [(1,)]],
+    "parallelism_hint": [[(1,), (1,), (2,)], [(0,), (0,), (1,)]],
+    "apply_assembly": [[(5,), (6,), (7,), (8,)], [(1,)]],
+    **dict.fromkeys(("partition_by", "shuffle", "local_or_shuffle", "identity_partition"), EVEN),
+    **{name: [[(0,), (4,)], [(0,), (1,)]] for name in ("global_", "batch_global", "partition", "repartition")},
+    "broadcast": [[(4,), (4,)], [(1,), (1,)]],
+    **dict.fromkeys(("partition_aggregate", "partition_persist"), EVEN),
+    "aggregate": [[(26,)], [(1,)]],
+    "chained_agg": [[(4, 26)], [(1, 1)]],
+    **dict.fromkeys(("chain_end", "group_by"), TOTALS),
+    "min_by": [[("a", 5), ("b", 6)], [("a", 1)]],
+    "max_by": [[("a", 7), ("b", 8)], [("a", 1)]],
+    "to_stream": [[(5,), (6,), (7,), (8,)], [(1,)]],
+    "window": [[(11,), (21,)], []],
+    "tumbling_window": [[(11,), (15,)], []],
+    "sliding_window": [[(5,), (11,), (13,), (15,)], []],
+    "late_stream": [[], [("a", 1)]],
+    "persistent_aggregate": [TOTALS[0], [("a", 13)]],
+    "new_values_stream": [[(26,)], [(27,)]],
+    "state_query": [[("a", None), ("a", None), ("b", None), ("b", None)], [("a", 12)]],
+    "new_static_state": [[("a", None), ("a", None), ("b", None), ("b", None)], [("a", None)]],
+    "merge": [[("a", 5), ("a", 7), ("a", 7), ("b", 6), ("b", 8)], [("a", 1)]],
+    "join": [[(5, 5), (5, 7), (6, 6), (6, 8), (7, 5), (7, 7), (8, 6), (8, 8)], [(1, 1)]],
+    **dict.fromkeys(("peek", "name", "sink", "new_stream", "configure"), SAME),
+}
+
+
+def trident_plan(operation: str) -> Any:
+    topology = TridentTopology("tried")
+    stream = topology.new_stream("in", Given()).parallelism_hint(2)
+    TRIED[operation](topology, stream).sink("out").parallelism_hint(2)
+    return topology.build()
+
+
+@pytest.mark.parametrize("operation", TRIED)
+def test_an_operation_of_trident_does_what_it_says_in_both_runtimes(operation: str) -> None:
+    PEEKED.clear()
+    plan = trident_plan(operation)
+    alone, cut = TridentRun(plan), UnitRun(trident_plan(operation))
+    for txid, (rows, wanted) in enumerate(zip(PAIRS, GIVEN[operation], strict=True), 1):
+        assert sorted(alone.batch({"in": rows})["out"]) == wanted, Runtime.TRIDENT.value
+        assert sorted(cut.batch(txid, rows)) == wanted, Runtime.SUBMIT_TRIDENT.value
+    assert set(TRIDENT_OPERATIONS[operation].values()) == {WORKS}
+    assert len(PEEKED) == (10 if operation == "peek" else 0)
+    assert plan.config.max_attempts == (7 if operation == "configure" else 5)
+    assert ("called" in {node.name for node in plan.graph.nodes.values()}) == (operation == "name")
+
+
+def test_only_what_is_tried_above_works() -> None:
+    assert set(TRIED) == set(GIVEN) == TRIDENT_OPERATIONS.keys() - {"new_drpc_stream"}
+    assert set(GROUPED) == set(GROUPINGS)
+
+
+def test_a_function_of_drpc_is_refused_on_spark_by_the_sentence_of_the_table() -> None:
+    topology = TridentTopology("asked")
+    topology.new_drpc_stream("words").map(lambda row: row.args, "word string")
+    cell = TRIDENT_OPERATIONS["new_drpc_stream"][Runtime.SUBMIT_TRIDENT]
+    assert isinstance(cell, Refused)
+    with pytest.raises(ConfigError, match=cell.sentence):
+        trident_submit._require_runnable(topology.build())
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+CHANGED: dict[str, Any] = {
+    "message_timeout": seconds(7),
+    "enable_message_timeouts": False,
+    "max_spout_pending": 3,
+    "acker_executors": 0,
+    "acker_rotation": 3,
+    "max_attempts": 3,
+    "retry_delay": millis(7),
+    "retry_delay_max": seconds(70),
+    "tick_tuple_freq": seconds(1),
+    "state_checkpoint_interval": millis(700),
+    "state_provider": "sqlite",
+    "max_task_parallelism": 3,
+    "sleep_spout_wait": millis(7),
+    "batch_emit_interval": millis(7),
+    "max_batch_size": 7,
+    "debug": True,
+}
+
+
+def configured(runtime: Runtime, setting: str) -> TopologyConfig:
+    """Declare a topology with the setting, as far as a runtime looks at it before anything runs."""
+    if runtime in (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT):
+        trident = TridentTopology("set")
+        trident.new_stream("in", Given()).sink("out")
+        return trident.configure(**{setting: CHANGED[setting]}).build().config
+    builder = TopologyBuilder("set").configure(**{setting: CHANGED[setting]})
+    builder.set_spout("rows", InputSpout(FIELDS))
+    builder.set_bolt("where", Where, 9).shuffle_grouping("rows")
+    built = builder.build()
+    if runtime is Runtime.SUBMIT:
+        _require_runnable(wired(stages_of(built)))
+    assert built.component("where").parallelism == (3 if setting == "max_task_parallelism" else 9)
+    return built.config
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_is_taken_refused_or_said_as_the_table_says(setting: str) -> None:
+    (key,) = (key for key in KEYS if key.typed == setting)
+    for runtime, cell in SETTINGS[setting].items():
+        if isinstance(cell, Refused):
+            with pytest.raises(ConfigError) as refused:
+                configured(runtime, setting)
+            assert cell.sentence in str(refused.value), runtime.value
+            continue
+        config = configured(runtime, setting)
+        assert getattr(config, key.attribute) != getattr(TopologyConfig(), key.attribute)
+        wanted = [f"{key.storm} has no effect in {runtime.value}: {cell[0]}"] if isinstance(cell, Without) else []
+        assert list(settings_without_effect(runtime, config)) == wanted
+
+
+def test_a_python_spout_is_refused_on_spark_by_the_sentence_of_the_table() -> None:
+    @decorators.spout(output="n long")
+    def numbers() -> Any:
+        yield 1
+
+    builder = TopologyBuilder("numbers")
+    builder.set_spout("numbers", numbers)
+    for option in ("@spout output", "@spout direct"):
+        cell = COMPONENT_OPTIONS[option][Runtime.SUBMIT]
+        assert isinstance(cell, Refused)
+        with pytest.raises(ConfigError, match=cell.sentence):
+            _given(builder.build(), {})
+
+
+# -- the start ---------------------------------------------------------------------------------------------------------
+
+STARTS: dict[Runtime, tuple[Any, ...]] = {
+    Runtime.LOCAL: (run_local,),
+    Runtime.CLUSTER: (LocalCluster, run_topology),
+    Runtime.TRIDENT: (TridentCluster, run_trident),
+    Runtime.WINDOWED: (query.windowed, query.WindowedStream.start),
+    Runtime.SUBMIT: (submit,),
+    Runtime.SUBMIT_TRIDENT: (trident_submit.submit_trident,),
+}
+
+
+@pytest.mark.parametrize("runtime", STARTS)
+def test_every_argument_of_a_start_has_a_cell_and_no_cell_is_without(runtime: Runtime) -> None:
+    named = {name for start in STARTS[runtime] for name in inspect.signature(start).parameters}
+    assert named - {"self", "bolt", "topology", "spark"} == {
+        option for option, row in START_OPTIONS.items() if runtime in row
+    }
+
+
+def test_an_option_without_effect_is_logged_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    LocalRun(probe({**TIME, "message_id": "id", "recovery_timeout": seconds(9)}, stateful=True)).close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "recovery_timeout= of bolt 'probe' has no effect in run_local: a run has no restart"
+    ]
+    caplog.clear()
+    builder = TopologyBuilder("fed").configure(max_spout_pending=3, enable_message_timeouts=False)
+    builder.set_spout("rows", InputSpout(FIELDS))
+    builder.set_bolt("where", Where).shuffle_grouping("rows")
+    LocalCluster(builder.build(), clock=VirtualClock()).close()
+    assert caplog.records == []
+    LocalCluster(builder.build(), batches={"rows": ROWS}, clock=VirtualClock()).close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "topology 'fed': topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
+    ]
+
+
 # -- the docs ----------------------------------------------------------------------------------------------------------
 
 
@@ -292,5 +654,12 @@ def table(title: str, rows: Mapping[str, Mapping[Runtime, Cell]]) -> str:
 
 def test_the_docs_show_the_table() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    for title, rows in (("window", WINDOW_OPTIONS), ("component", COMPONENT_OPTIONS), ("setting", SETTINGS)):
+    for title, rows in (
+        ("window", WINDOW_OPTIONS),
+        ("component", COMPONENT_OPTIONS),
+        ("grouping", GROUPINGS),
+        ("operation", TRIDENT_OPERATIONS),
+        ("setting", SETTINGS),
+        ("start", START_OPTIONS),
+    ):
         assert table(title, rows) in text, f"\n{table(title, rows)}"

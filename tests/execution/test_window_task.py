@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+
 from tests.execution.test_chain_acks import Acking
 from tests.execution.test_turn import Task
-
 from windowing import Count, bolt_of, millis, windowed_bolt
 from windowing.errors import BoltError, ConfigError, FailedException, ReportedFailedException
 from windowing.local.clock import VirtualClock

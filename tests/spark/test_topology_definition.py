@@ -1,23 +1,45 @@
-"""What may change between two starts of a topology on one checkpoint, and what is refused, with which sentence."""
+"""What may change between two starts on one checkpoint, store or records, and what is refused, with which sentence."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from windowing.errors import ConfigError, CorruptStateError
-from windowing.execution.stages import stages_of
-from windowing.spark import definition as checkpoints
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError
+from windowing.execution.compatibility import (
+    KINDS,
+    MOST_TASKS,
+    Definition,
+    Meaning,
+    Place,
+    compare,
+    differences,
+    header,
+    of_bolt,
+    of_states,
+    of_topology,
+    of_trident,
+    of_windows,
+    parsed,
+    read,
+)
+from windowing.execution.stages import Section, stages_of
+from windowing.execution.trident_stages import TridentStages
 from windowing.spark.context import wired
-from windowing.spark.control import MOST_TASKS, task_labels
-from windowing.spark.topology_definition import described, differences, is_whole
+from windowing.spark.control import task_labels
+from windowing.topology.bolts import WindowedBolt
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
-from windowing.topology.decorators import bolt, tumbling
-from windowing.windows.measures import seconds
+from windowing.topology.decorators import bolt, bolt_of, tumbling
+from windowing.topology.plan import Topology
+from windowing.trident.builtins import Sum
+from windowing.trident.spouts import FixedBatchSpout
+from windowing.trident.streams import TridentTopology, planned
+from windowing.windows.measures import count, seconds
 
 
 @bolt(output="word string, at long")
@@ -51,17 +73,19 @@ def counting(length: int = 10, lag: int = 0, late: str | None = None, timestamp:
     return count
 
 
-def definition(
+PACKED: Definition = {"order_by": [], "packing": {"parallelism": 2}}
+
+
+def topology(
     split: Any = split,
     count: Any = None,
     tasks: int = 2,
     by: str = "word",
     name: str = "split",
     total: str = "total",
-    partitions: int = 2,
     more: Callable[[TopologyBuilder], Any] = lambda builder: None,
     spouts: tuple[str, ...] = ("lines", "words"),
-) -> dict[str, Any]:
+) -> Topology:
     builder = TopologyBuilder("test")
     builder.configure({"topology.enable.message.timeouts": False})
     for spout in spouts:
@@ -70,7 +94,40 @@ def definition(
     builder.set_bolt("count", count or counting(), tasks).fields_grouping(name, by)
     builder.set_bolt(total, Total).global_grouping("count")
     more(builder)
-    return dict(json.loads(json.dumps(described(wired(stages_of(builder.build())), partitions))))
+    return builder.build()
+
+
+def definition(partitions: int = 2, **changed: Any) -> Definition:
+    stages = stages_of(topology(**changed))
+    return plain(header("1.0") | PACKED | of_topology(stages, wired(stages).windows, partitions))
+
+
+def plain(data: Definition) -> Definition:
+    return dict(json.loads(json.dumps(data)))
+
+
+def stored_bolt(declared: Any = None, order_by: tuple[str, ...] = (), **changed: Any) -> Definition:
+    found: WindowedBolt = bolt_of(declared or counting())
+    options: dict[str, Any] = {"tasks": 2, "grouping": ("word",), "inputs": {"a": [["word", "string", True]]}} | changed
+    return plain(header("1.0") | PACKED | of_bolt(found.definition(), order_by=order_by, **options))
+
+
+def windowed(length: int = 4, lag: int = 0, tasks: int = 1, late: bool = False, by: str | None = "n") -> Any:
+    topology = TridentTopology("windowed")
+    stream = topology.new_stream("in", FixedBatchSpout("k string, n long", 3, [("a", 1)])).group_by("k")
+    windows = stream.tumbling_window(
+        count(length), "n", Sum(), "total long", timestamp=by, **({} if by is None else {"lag": seconds(lag)})
+    )
+    windows.parallelism_hint(tasks).sink("out")
+    if late:
+        windows.late_stream().sink("late")
+    return planned(topology, "a test")
+
+
+def stored_trident(partitions: int = 2, **changed: Any) -> Definition:
+    stages = TridentStages(windowed(**changed))
+    keep = [unit for unit in stages.units if unit.section is Section.STREAM]
+    return plain(header("1.0") | PACKED | of_trident(stages.plan, keep, partitions, {"id": "x"}))
 
 
 @pytest.mark.parametrize(
@@ -114,12 +171,21 @@ def test_a_field_that_is_gone_is_refused_by_name() -> None:
     assert found == ["field 'size' (bigint) of split:default into bolt 'count' is gone"]
 
 
+HERE = Place("checkpoint here", "here")
+
+
 def test_a_definition_is_whole_or_it_is_not() -> None:
     whole = definition()
-    assert is_whole(whole)
+    assert read(whole, HERE) == whole
     for part in ("spouts", "partitions", "levels", "free"):
-        assert not is_whole({name: value for name, value in whole.items() if name != part})
-    assert not is_whole([])
+        lacking = whole | {"topology": {name: value for name, value in whole["topology"].items() if name != part}}
+        with pytest.raises(
+            CorruptStateError, match="here is an incomplete definition of a windowing query; put back a"
+        ):
+            read(lacking, HERE)
+    for nothing in ([], None, 3, "text", {"format": 1}, {}):
+        with pytest.raises(CorruptStateError, match="here is no definition of a windowing query"):
+            read(nothing, HERE)
 
 
 BOLT: dict[str, Any] = {
@@ -143,25 +209,28 @@ def test_a_damaged_number_of_tasks_or_partitions_is_named(number: Any) -> None:
         with pytest.raises(
             CorruptStateError, match=rf"^\[CORRUPT\] here says that {name} is .*, wanted .* put back a copy$"
         ):
-            checkpoints._parsed(json.dumps(damaged).encode(), "here")
+            parsed(json.dumps(damaged).encode(), HERE)
 
 
 @pytest.mark.parametrize("depth", [50, 900, 5_000, 1_000_000])
 def test_a_definition_that_lies_too_deep_is_named(depth: int) -> None:
     with pytest.raises(CorruptStateError, match="here is no definition of a windowing query"):
-        checkpoints._parsed(nested(depth), "here")
-    assert checkpoints._parsed(nested(30), "here")["tasks"] == 2
+        parsed(nested(depth), HERE)
+    assert parsed(nested(30), HERE)["tasks"] == 2
 
 
 @pytest.mark.parametrize("part", [{"inputs": {"a": 3}}, {"inputs": {"a": [[1]]}}, {"grouping": None}])
 def test_a_definition_with_a_part_of_another_shape_is_named(part: dict[str, Any]) -> None:
     wanted = BOLT | {"inputs": {"a": [["k", "string", True]]}, "bolt": {"fixed": {"name": "b"}}}
-    stored = checkpoints._parsed(json.dumps(wanted | part).encode(), "here")
+    stored = parsed(json.dumps(wanted | part).encode(), HERE)
     if part != {"grouping": None}:
         with pytest.raises(CorruptStateError, match="here is no definition"):
-            checkpoints._difference(stored, wanted, "here")
+            compare(stored, wanted, HERE)
     else:
-        assert "grouping was null" in str(checkpoints._difference(stored, wanted, "here"))
+        with pytest.raises(
+            DefinitionChangedError, match='checkpoint here: grouping was null, now "all"; restore the old'
+        ):
+            compare(stored, wanted, HERE)
 
 
 def test_more_tasks_than_a_shuffle_can_have_are_refused_before_spark_is_asked() -> None:
@@ -169,3 +238,143 @@ def test_more_tasks_than_a_shuffle_can_have_are_refused_before_spark_is_asked() 
     for tasks, partitions in ((10_000_000, 2), (2, 10_000_000), (MOST_TASKS + 1, 1)):
         with pytest.raises(ConfigError, match="a shuffle has 100000 at most; give fewer"):
             task_labels(nobody, tasks, partitions)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+STORED: dict[str, Callable[..., Definition]] = {
+    "bolt": stored_bolt,
+    "topology": definition,
+    "trident": stored_trident,
+    "bolts": lambda **changed: plain(of_states(topology(**changed))),
+    "windows": lambda **changed: plain(of_windows(windowed(**changed))),
+}
+
+
+def test_every_field_of_a_definition_has_a_row() -> None:
+    assert set(STORED) == set(KINDS)
+    for kind, made in STORED.items():
+        stored, rows = made(), {rule.field for rule in KINDS[kind].rules}
+        parts = {row.partition(".")[0] for row in rows if "." in row}
+        fields = {f"{part}.{name}" for part in parts for name in stored[part]} | (set(stored) - parts)
+        assert fields == rows | set(header("1.0")) & set(stored), kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_definition_does_not_differ_from_itself_and_needs_each_field(kind: str) -> None:
+    stored = STORED[kind]()
+    for meaning in Meaning:
+        assert list(differences(stored, STORED[kind](), meaning)) == []
+    assert read(stored, HERE) == stored
+    for rule in KINDS[kind].rules:
+        part, _, name = rule.field.rpartition(".")
+        if rule.needed and name != kind:
+            short = plain(stored)
+            del (short[part] if part else short)[name]
+            with pytest.raises(CorruptStateError):
+                read(short, HERE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_definition_of_another_kind_is_refused_by_its_writer(kind: str) -> None:
+    for other in KINDS.keys() - {kind}:
+        (sentence,) = differences(STORED[other](), STORED[kind]())
+        assert sentence == f"it was written by {KINDS[other].writer}, not by {KINDS[kind].writer}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "sentence"),
+    [
+        ("trident", {"length": 5}, 'what keeps or feeds windows of the Trident topology was [["b'),
+        ("trident", {"tasks": 3}, 'what keeps or feeds windows of the Trident topology was [["b'),
+        ("trident", {"partitions": 3}, "the number of partitions of the Trident topology was 2, now 3"),
+        ("trident", {"lag": 3, "late": True}, ""),
+        ("windows", {"length": 5}, "b_0, step 3, window 4 tuples / 4 tuples with Sum was {'tasks': 1"),
+        (
+            "windows",
+            {"by": None},
+            'timestamp of b_0, step 3, window 4 tuples / 4 tuples with Sum was {"field": "n"}, now',
+        ),
+        ("windows", {"tasks": 3}, "tasks of b_0, step 3, window 4 tuples / 4 tuples with Sum was 1, now 3"),
+        ("windows", {"lag": 3, "late": True}, ""),
+        ("bolts", {"count": counting(length=20)}, ""),
+        (
+            "bolts",
+            {"total": "sum"},
+            "bolt 'total' has stored states, and now there is none of that name that keeps any",
+        ),
+        ("bolt", {"tasks": 3}, "tasks was 2, now 3"),
+        ("bolt", {"declared": counting(length=20)}, 'length of bolt \'count\' was {"ms": 10000}, now {"ms": 20000}'),
+        ("bolt", {"declared": counting(lag=5)}, ""),
+        ("bolt", {"inputs": {"a": []}}, "column 'word' (string) of input stream 'a' is gone"),
+        ("bolt", {"inputs": {"b": []}}, "the input streams were a, now b"),
+        ("bolt", {"inputs": {"a": [["word", "string", True], ["n", "int", True]]}}, ""),
+    ],
+)
+def test_what_differs_is_refused_or_taken_over(kind: str, changed: dict[str, Any], sentence: str) -> None:
+    first = next(differences(STORED[kind](), STORED[kind](**changed)), "")
+    assert first.startswith(sentence), first
+    assert bool(first) == bool(sentence), first
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted", "sentence"),
+    [
+        ({}, {"order_by": ("word",)}, 'order_by was [], now ["word"]'),
+        (
+            {"packing": {"parallelism": 9}},
+            {},
+            "parallelism was 9, now 2, and without order_by rows would arrive in another",
+        ),
+        ({"packing": {"parallelism": 9}, "order_by": ["word"]}, {"order_by": ("word",)}, ""),
+        (
+            {"order_by": ["word"], "ties": None},
+            {"order_by": ("word",)},
+            "version '1.0' of the library began it, which left rows",
+        ),
+        ({"inputs": {"a": []}}, {"grouping": "shuffle"}, "the columns of input stream 'a' were [], now [\"word\"]"),
+        ({"inputs": {"a": []}, "order_by": ["word"]}, {"order_by": ("word",)}, "the columns of input stream 'a' were"),
+        ({"inputs": {"a": []}}, {}, ""),
+    ],
+)
+def test_a_batch_left_half_done_needs_its_order_and_nothing_else_does(
+    stored: Definition, wanted: dict[str, Any], sentence: str
+) -> None:
+    new = stored_bolt(**wanted)
+    old = new | {"order_by": []} | stored
+    compare(old, new, HERE, lambda: None)
+    compare(old, new, HERE)
+    if not sentence:
+        compare(old, new, HERE, lambda: 7)
+        return
+    with pytest.raises(CheckpointError) as refused:
+        compare(old, new, HERE, lambda: 7)
+    said = f"checkpoint here: batch 7 was left half done and has to be made again exactly, but {sentence}"
+    assert said in str(refused.value)
+    assert str(refused.value).endswith("; start once as before to finish it")
+
+
+def test_what_is_refused_is_refused_before_the_order_of_a_replay_is_looked_at() -> None:
+    stored = stored_bolt(order_by=("word",), inputs={"a": [["word", "string", True]]})
+    wanted = stored_bolt(order_by=("word",), inputs={"b": [["word", "string", True]], "c": []})
+    with pytest.raises(
+        DefinitionChangedError, match="checkpoint here: the input streams were a, now b, c; restore the old"
+    ):
+        compare(stored, wanted, HERE, lambda: 7)
+
+
+def test_a_record_that_cannot_be_read_is_shown() -> None:
+    record = HERE._replace(copy="restore the store", record=True)
+    for damaged in ({"format": 2}, [], None, STORED["bolts"]() | {"format": 2}, {"format": 1, "name": "test"}):
+        with pytest.raises(
+            CorruptStateError, match=r"^\[CORRUPT\] here is .*, which this version cannot read; restore the store"
+        ):
+            read(damaged, record)
+    with pytest.raises(CorruptStateError, match="which this version cannot read"):
+        compare({"format": 1, "name": "test", "bolts": {"total": 3}}, STORED["bolts"](), record)
+
+
+def test_what_was_stored_by_the_first_version_of_format_1_is_read_and_written_alike() -> None:
+    """The file was written by the comparers that were there before this one, from the same plans."""
+    for kind, stored in json.loads((Path(__file__).parent / "data" / "definitions.json").read_bytes()).items():
+        assert STORED[kind]() == read(stored, HERE), kind

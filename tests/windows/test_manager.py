@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from windowing.errors import MachineSpentError, RepeatLimitError, SnapshotError, StaleWindowError, WindowingError
-from windowing.windows import manager
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Expired
 from windowing.windows.executor import WindowedBoltExecutor
@@ -496,7 +495,7 @@ def test_memory_is_given_back():
 
 
 def test_the_format_of_snapshots_is_numbered():
-    assert manager_of(count(1), count(1)).snapshot()["format"] == manager.SNAPSHOT_FORMAT == 1
+    assert manager_of(count(1), count(1)).snapshot()["format"] == 1
 
 
 def test_on_processing_time_a_tick_tells_which_keys_of_a_count_slide_are_outlived() -> None:

@@ -1,41 +1,184 @@
-"""What stored states and windows depend on, as plain JSON data, and which differences a later start can live with.
+"""What stored windows and states depend on, as plain JSON data, and which differences a later start can live with.
 
-    a bolt that keeps something                                  then
-    its tasks; a state gained or lost; its window ("fixed")      refused: keys, places and windows of tasks depend on them
-    what it reads, by which grouping, with which fields          refused: tuples would go to other tasks, or lack what they had
-    a new field; lag, late stream, on_error, ... ("free")        taken over
-    the bolt is gone, or has another name                        refused
-    it is new                                                    taken over: it begins empty
+A definition is a header and one part, by which its kind is known: a windowed bolt, a topology, a Trident topology (in a checkpoint
+of Spark), the bolts with states of LocalCluster, the windows of TridentCluster (in their records). `KINDS` says for each field of
+each kind what a difference means; a field without a row there is a bug, and a test finds it.
 
-Law: what is different and not refused changes nothing of what is stored. Both runtimes ask here (spark/topology_definition.py for
-a checkpoint of Spark, local/cluster.py for a store of states).
+    meaning     a later start with another value
+    REFUSED     is a DefinitionChangedError: keys, tasks and windows of what is stored depend on it
+    REPLAY      is refused while a batch is left half done, which has to be made again exactly; else taken over
+    TAKEN       goes on with the new value
+
+What is read of an input may grow: a new column or field is taken over, one that is gone or of another type is refused.
+
+Laws: what is different and not refused changes nothing of what is stored. What is refused is refused before anything is written.
+What was read back and is no definition is a CorruptStateError, and never replaced.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from windowing.topology.plan import Component, Topology
+from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, quote
+from windowing.topology.bolts import WindowedBolt
+from windowing.topology.plan import Component, Subscription, Topology
+
+if TYPE_CHECKING:  # who compares windows alone loads nothing of stages and of Trident
+    from windowing.execution.stages import Stages
+    from windowing.execution.trident_stages import TridentStage
+    from windowing.trident.plan import TridentPlan
 
 __all__ = [
+    "FORMAT",
+    "KINDS",
+    "MOST_TASKS",
+    "Definition",
+    "Meaning",
+    "Place",
     "as_json",
-    "bolt_definition",
-    "bolt_differences",
-    "is_whole",
+    "compare",
+    "differences",
+    "header",
+    "of_bolt",
+    "of_states",
+    "of_topology",
+    "of_trident",
+    "of_windows",
+    "parsed",
+    "read",
     "same",
-    "states_definition",
-    "states_differences",
 ]
 
 
 Definition = dict[str, Any]
-_FORMAT = 1
+"""Plain JSON data."""
+
+FORMAT = 1
+MOST_TASKS = 100_000
+"""How many tasks or partitions a shuffle may have; their keys are looked for on the driver, some 16 for each. More in a stored
+definition is damage.
+"""
+_DEEPEST = 40
+_BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
+"""What reading data of another shape raises."""
 
 
-def bolt_definition(topology: Topology, component: Component, window: Definition | None, keeps: bool) -> Definition:
+# -- Definitions -----------------------------------------------------------------------------------------------------------------
+
+
+def header(library: str | None = None) -> Definition:
+    """Return what every stored definition begins with; `library` is the version that writes it, where a driver knows it."""
+    return {"format": FORMAT} | ({} if library is None else {"library": library})
+
+
+def of_bolt(
+    bolt: Mapping[str, Any],
+    tasks: int,
+    grouping: str | tuple[str, ...],
+    order_by: tuple[str, ...],
+    inputs: Mapping[str, list[list[Any]]],
+) -> Definition:
+    """Return the definition of a windowed bolt alone: `bolt` is `WindowedBolt.definition()`, `inputs` the columns by stream."""
+    return {
+        "bolt": dict(bolt),
+        "tasks": tasks,
+        "grouping": grouping if isinstance(grouping, str) else list(grouping),
+        "order_by": list(order_by),
+        "ties": "columns",  # how rows of equal order_by columns arrive: rows.py
+        "inputs": dict(sorted(inputs.items())),
+    }
+
+
+def of_topology(
+    stages: Stages,
+    windows: Mapping[str, WindowedBolt],
+    partitions: int,
+    acking: Collection[tuple[str, str]] = (),
+    when_done: bool = False,
+) -> Definition:
+    """Return the definition of a topology; what is fused is not in it.
+
+    windows: the windowed bolts by component. acking: the streams of spouts that take acks, as (component, stream), which come when
+    all is done, or at once.
+    """
+    topology = stages.topology
+
+    def acked(spout: str) -> list[Any]:
+        """What a checkpoint without acks does not have: those who wait for them, and when they are acked."""
+        mine = [stream for component, stream in acking if component == spout]
+        return [[*mine, "when done" if when_done else "at once"]] if mine else []
+
+    def placed(component: Component) -> Definition:
+        window = windows.get(component.id)
+        fixed = None if window is None else window.definition()["fixed"]
+        return _component(topology, component, fixed, window is not None or component.stateful)
+
+    return {
+        "topology": {
+            "name": topology.name,
+            "partitions": partitions,
+            "spouts": [[spout.id, list(spout.own_outputs), *acked(spout.id)] for spout in topology.spouts],
+            "levels": [[[name, placed(topology.components[name])] for name in level] for level in stages.levels[1:]],
+            "free": {name: bolt.definition()["free"] for name, bolt in windows.items()},
+        }
+    }
+
+
+def of_trident(plan: TridentPlan, windowed: Iterable[TridentStage], partitions: int, states: Any) -> Definition:
+    """Return the definition of a Trident topology: its sources, and the stages that keep or feed windows. `states`: who writes
+    them.
+    """
+    groups = plan.definition()["groups"]
+
+    def fixed(node: Definition) -> Definition:
+        window = node.get("window")
+        kept = {"node": node["node"], "fields": node["fields"]}
+        return kept if window is None else {**kept, "window": window["fixed"]}
+
+    return {
+        "trident": {
+            "name": plan.name,
+            "partitions": partitions,
+            "streams": [[str(spout.source.name), spout.schema.ddl] for spout in plan.spouts],
+            "stream": [
+                [
+                    stage.group.id,
+                    stage.group.parallelism,
+                    [fixed(node) for node in groups[stage.group.id]["nodes"] if node["node"] in stage.nodes],
+                ]
+                for stage in windowed
+            ],
+            "states": states,
+        }
+    }
+
+
+def of_states(topology: Topology) -> Definition:
+    """Return the definition of a topology whose states and windows lie in a store of their own."""
+    kept = [component for component in topology.components.values() if component.checkpointed]
+    return {
+        **header(),
+        "name": topology.name,
+        "bolts": {each.id: _component(topology, each, _kept_window(topology, each), True) for each in kept},
+    }
+
+
+def of_windows(plan: TridentPlan) -> Definition:
+    """Return the definition of a Trident topology's windows: by task group and node, with the number of tasks."""
+    windows = {
+        f"{name}, {plan.graph.nodes[node['node']].called}": {"tasks": group["parallelism"], "window": node["window"]}
+        for name, group in plan.definition()["groups"].items()
+        for node in group["nodes"]
+        if "window" in node
+    }
+    return {**header(), "windows": windows}
+
+
+def _component(topology: Topology, component: Component, window: Definition | None, keeps: bool) -> Definition:
     """Return what has to stay of one bolt. `window`: the fixed part of its windowed bolt's definition; `keeps`: whether something
     is stored, so that it matters what it reads.
     """
@@ -51,48 +194,69 @@ def bolt_definition(topology: Topology, component: Component, window: Definition
     }
 
 
-def bolt_differences(name: str, stored: Definition, wanted: Definition) -> Iterator[str]:
-    """Yield, as sentences, what keeps a bolt from going on with what another one stored."""
-    for part in ("tasks", "stateful"):
-        if stored[part] != wanted[part]:
-            yield f"{part} of bolt {name!r} was {as_json(stored[part])}, now {as_json(wanted[part])}"
-    old, new = stored["window"] or {}, wanted["window"] or {}
-    for part in [*old, *(part for part in new if part not in old)]:
-        if not same(old.get(part), new.get(part)):
-            yield f"{part} of bolt {name!r} was {as_json(old.get(part))}, now {as_json(new.get(part))}"
-    was = {stream: (grouping, fields) for stream, grouping, fields in stored["inputs"]}
-    is_now = {stream: (grouping, fields) for stream, grouping, fields in wanted["inputs"]}
-    if list(was) != list(is_now):
-        yield f"bolt {name!r} read {', '.join(was) or 'nothing'}, now {', '.join(is_now) or 'nothing'}"
-        return
-    for stream, (grouping, fields) in was.items():
-        yield from _input_differences(f"{stream} into bolt {name!r}", (grouping, fields), is_now[stream])
-
-
-def states_definition(topology: Topology) -> Definition:
-    """Return what has to stay of a topology whose states and windows lie in a store of their own."""
-    kept = [component for component in topology.components.values() if component.checkpointed]
+def _kept_window(topology: Topology, component: Component) -> Definition | None:
+    """Return what has to stay of a window in a store: in pages lie its tuples, in rows the ids of those that come again, for each
+    task that they come from.
+    """
+    if component.window is None:
+        return None
+    config = component.window.config
+    sources = {found.component: topology.component(found.component).parallelism for found in component.inputs}
     return {
-        "format": _FORMAT,
-        "name": topology.name,
-        "bolts": {each.id: bolt_definition(topology, each, _kept_window(topology, each), True) for each in kept},
+        **replace(component.window, name=component.id).definition()["fixed"],
+        "message_id": config.message_id,
+        "kept in": "rows" if config.max_events_in_memory is None else "pages",
+        "tasks upstream": None if config.message_id is None else sources,
     }
 
 
-def is_whole(stored: Any) -> bool:
-    """Return whether what was read back is a definition of states, of a format that this version reads."""
-    return isinstance(stored, dict) and stored.get("format") == _FORMAT and {"name", "bolts"} <= stored.keys()
+def _fields(topology: Topology, found: Subscription) -> list[list[str]]:
+    schema = topology.stream(found).schema
+    return [list(field) for field in zip(schema.names, schema.types, strict=True)]
 
 
-def states_differences(stored: Definition, wanted: Definition) -> Iterator[str]:
-    """Yield, as sentences, what keeps a topology from going on with the states of another."""
-    if stored["name"] != wanted["name"]:
-        yield f"they are those of topology {stored['name']!r}"
-    for name, was in stored["bolts"].items():
-        if name in wanted["bolts"]:
-            yield from bolt_differences(name, was, wanted["bolts"][name])
-        else:
-            yield f"bolt {name!r} has stored states, and now there is none of that name that keeps any"
+# -- Differences -----------------------------------------------------------------------------------------------------------------
+
+
+class Meaning(Enum):
+    """What a difference means for a later start."""
+
+    REFUSED = "refused"
+    REPLAY = "refused while a batch is left half done"
+    TAKEN = "taken over"
+
+
+class Rule(NamedTuple):
+    """One field of a definition; `field` is its path, with dots.
+
+    says: how a difference is told, up to the values. compared: yields the sentences of two definitions. when: of REPLAY, whether
+    the wanted definition depends on it. needed: whether a definition without it is incomplete.
+    """
+
+    field: str
+    meaning: Meaning
+    says: str = ""
+    compared: Callable[[Rule, Definition, Definition], Iterator[str]] | None = None
+    when: Callable[[Definition], bool] = bool
+    needed: bool = True
+
+
+class Kind(NamedTuple):
+    """`writer`: what wrote a definition, in a sentence."""
+
+    writer: str
+    rules: tuple[Rule, ...]
+
+
+def differences(stored: Definition, wanted: Definition, meaning: Meaning = Meaning.REFUSED) -> Iterator[str]:
+    """Yield, as sentences, the differences of this meaning, in the order of the table. Cost: O(both)."""
+    kind = _kind(wanted)
+    if _kind(stored) != kind:
+        yield f"it was written by {KINDS[_kind(stored)].writer}, not by {KINDS[kind].writer}"
+        return
+    for rule in KINDS[kind].rules:
+        if rule.meaning is meaning and (meaning is not Meaning.REPLAY or rule.when(wanted)):
+            yield from (rule.compared or _value)(rule, stored, wanted)
 
 
 def same(stored: Any, wanted: Any) -> bool:
@@ -105,36 +269,302 @@ def as_json(value: Any) -> str:
     return json.dumps(value)
 
 
-def _kept_window(topology: Topology, component: Component) -> Definition | None:
-    """Return what has to stay of a window in a store: in pages lie its tuples, in rows the ids of those that come again, for each
-    task that they come from.
+def _kind(definition: Definition) -> str:
+    found = next((kind for kind in KINDS if kind in definition), None)
+    if found is None:
+        raise ValueError(f"none of {', '.join(KINDS)}")
+    return found
+
+
+def _at(definition: Definition, path: str) -> Any:
+    found: Any = definition
+    for name in path.split("."):
+        found = found[name]
+    return found
+
+
+def _both(rule: Rule, stored: Definition, wanted: Definition) -> tuple[Any, Any]:
+    return _at(stored, rule.field), _at(wanted, rule.field)
+
+
+def _was(says: str, old: Any, new: Any) -> Iterator[str]:
+    if not same(old, new):
+        yield f"{says} {as_json(old)}, now {as_json(new)}"
+
+
+def _value(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+    yield from _was(rule.says, *_both(rule, stored, wanted))
+
+
+def _parts(of: str, old: Definition, new: Definition) -> Iterator[str]:
+    for part in [*old, *(part for part in new if part not in old)]:
+        yield from _was(f"{part} of {of} was", old.get(part), new.get(part))
+
+
+def _bolt(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+    old, new = _both(rule, stored, wanted)
+    yield from _parts(f"bolt {quote(old.get('name'))}", old, new)
+
+
+def _columns(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+    old, new = _both(rule, stored, wanted)
+    if list(old) != list(new):
+        yield f"{rule.says} {', '.join(old)}, now {', '.join(new)}"
+        return
+    for stream in old:
+        of = f"of input stream {stream!r}"
+        was = {name: kind for name, kind, _ in old[stream]}
+        yield from _narrowed("column", of, was, {name: kind for name, kind, _ in new[stream]})
+        for name, kind, nullable in new[stream]:
+            if name not in was and not nullable:
+                yield f"column {name!r} ({kind}) {of} is new and not nullable, and stored tuples have no value for it"
+
+
+def _narrowed(what: str, of: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    for name, kind in old.items():
+        if name not in new:
+            yield f"{what} {name!r} ({kind}) {of} is gone"
+        elif new[name] != kind:
+            yield f"{what} {name!r} {of} was {kind}, now {new[name]}"
+
+
+def _levels(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+    old, new = _both(rule, stored, wanted)
+    names_then, names_now = ([[name for name, _ in level] for level in levels] for levels in (old, new))
+    if names_then != names_now:
+        yield f"{rule.says} {as_json(names_then)}, now {as_json(names_now)}"
+        return
+    for before, after in zip(old, new, strict=True):
+        for (name, was), (_, is_now) in zip(before, after, strict=True):
+            yield from _placed(name, was, is_now)
+
+
+def _bolts(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+    old, new = _both(rule, stored, wanted)
+    for name, was in old.items():
+        if name in new:
+            yield from _placed(name, was, new[name])
+        else:
+            yield f"bolt {name!r} has stored states, and now there is none of that name that keeps any"
+
+
+def _placed(name: str, stored: Definition, wanted: Definition) -> Iterator[str]:
+    """Yield what keeps the tasks of a bolt from going on with what they stored."""
+    for part in ("tasks", "stateful"):
+        yield from _was(f"{part} of bolt {name!r} was", stored[part], wanted[part])
+    yield from _parts(f"bolt {name!r}", stored["window"] or {}, wanted["window"] or {})
+    old = {stream: (grouping, fields) for stream, grouping, fields in stored["inputs"]}
+    new = {stream: (grouping, fields) for stream, grouping, fields in wanted["inputs"]}
+    if list(old) != list(new):
+        yield f"bolt {name!r} read {', '.join(old) or 'nothing'}, now {', '.join(new) or 'nothing'}"
+        return
+    for stream, (grouping, fields) in old.items():
+        what = f"of {stream} into bolt {name!r}"
+        yield from _was(f"the grouping {what} was", grouping, new[stream][0])
+        yield from _narrowed("field", what, dict(fields), dict(new[stream][1]))
+
+
+def _owner(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+    if stored["name"] != wanted["name"]:
+        yield f"{rule.says} {stored['name']!r}"
+
+
+def _windows(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+    old, new = _both(rule, stored, wanted)
+    for name in sorted({*old, *new}):
+        was, is_now = old.get(name), new.get(name)
+        if was is None or is_now is None:
+            yield f"{name} was {quote(was)}, is {quote(is_now)}"
+            continue
+        yield from _was(f"tasks of {name} was", was["tasks"], is_now["tasks"])
+        yield from _parts(name, was["window"]["fixed"], is_now["window"]["fixed"])
+
+
+def _ties(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+    if stored.get(rule.field) != wanted[rule.field]:
+        yield (
+            f"version {quote(stored.get('library'))} of the library began it, which left rows of equal order_by columns in the "
+            "order of their partitions"
+        )
+
+
+def _packing(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+    old, new = _both(rule, stored, wanted)
+    for name, now in new.items():
+        if now != old.get(name):
+            yield f"{name} was {old.get(name)}, now {now}, and without order_by rows would arrive in another order"
+
+
+def _column_order(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+    old, new = _both(rule, stored, wanted)
+    for stream, columns in new.items():
+        was, now = ([name for name, *_ in each] for each in (old[stream], columns))
+        yield from _was(f"the columns of input stream {stream!r} were", was, now)
+
+
+def _ordered(wanted: Definition) -> bool:
+    return bool(wanted["order_by"])
+
+
+_REPLAYED = (
+    Rule("order_by", Meaning.REPLAY, "order_by was"),
+    Rule("packing", Meaning.REPLAY, compared=_packing, when=lambda wanted: not _ordered(wanted)),
+)
+KINDS: Mapping[str, Kind] = {
+    "bolt": Kind(
+        "a windowed bolt",
+        (
+            Rule("bolt.fixed", Meaning.REFUSED, compared=_bolt),
+            Rule("bolt.free", Meaning.TAKEN, needed=False),
+            Rule("tasks", Meaning.REFUSED, "tasks was"),
+            Rule("grouping", Meaning.REFUSED, "grouping was"),
+            Rule("inputs", Meaning.REFUSED, "the input streams were", _columns),
+            *_REPLAYED,
+            Rule("ties", Meaning.REPLAY, compared=_ties, when=_ordered, needed=False),
+            Rule(  # they decide ties, and tasks
+                "inputs",
+                Meaning.REPLAY,
+                compared=_column_order,
+                when=lambda wanted: _ordered(wanted) or wanted["grouping"] == "shuffle",
+            ),
+        ),
+    ),
+    "topology": Kind(
+        "a topology",
+        (
+            Rule("topology.name", Meaning.TAKEN, needed=False),
+            Rule("topology.spouts", Meaning.REFUSED, "the spouts with their streams were"),  # known by position
+            Rule("topology.partitions", Meaning.REFUSED, "partitions were"),
+            Rule("topology.levels", Meaning.REFUSED, "the bolts behind exchanges were, level by level,", _levels),
+            Rule("topology.free", Meaning.TAKEN),
+            *_REPLAYED,
+        ),
+    ),
+    "trident": Kind(
+        "a Trident topology",
+        (
+            Rule("trident.name", Meaning.TAKEN, needed=False),
+            Rule("trident.streams", Meaning.REFUSED, "the streams of the Trident topology was"),
+            Rule("trident.partitions", Meaning.REFUSED, "the number of partitions of the Trident topology was"),
+            Rule("trident.stream", Meaning.REFUSED, "what keeps or feeds windows of the Trident topology was"),
+            Rule("trident.states", Meaning.TAKEN, needed=False),  # trident/fence.py compares who writes them
+            *_REPLAYED,
+        ),
+    ),
+    "bolts": Kind(
+        "LocalCluster",
+        (
+            Rule("name", Meaning.REFUSED, "they are those of topology", _owner),
+            Rule("bolts", Meaning.REFUSED, compared=_bolts),
+        ),
+    ),
+    "windows": Kind("TridentCluster", (Rule("windows", Meaning.REFUSED, compared=_windows),)),
+}
+"""By the part that a kind of definition is known by."""
+
+
+# -- Stored definitions ----------------------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where a definition is stored, as its sentences tell it: `what` was stored is another's, or the definition at `path` is
+    damaged. `anew` is the way out of a difference, `copy` that of damage; `record`: what was read is shown instead of the problem.
     """
-    if component.window is None:
-        return None
-    window, paged = (
-        replace(component.window, name=component.id),
-        component.window.config.max_events_in_memory is not None,
-    )
-    sources = {found.component: topology.component(found.component).parallelism for found in component.inputs}
-    return {
-        **window.definition()["fixed"],
-        "message_id": window.config.message_id,
-        "kept in": "pages" if paged else "rows",
-        "tasks upstream": None if window.config.message_id is None else sources,
-    }
+
+    what: str
+    path: str
+    anew: str = "restore the old definition"
+    copy: str = "put back a copy"
+    record: bool = False
+
+    def damaged(self, found: Any, problem: str) -> CorruptStateError:
+        """Return the error of what is no definition."""
+        if self.record:
+            return CorruptStateError(f"{self.path} is {quote(found)}, which this version cannot read; {self.copy}")
+        return CorruptStateError(f"{self.path} {problem}; {self.copy}")
 
 
-def _fields(topology: Topology, found: Any) -> list[list[str]]:
-    schema = topology.stream(found).schema
-    return [list(field) for field in zip(schema.names, schema.types, strict=True)]
+def parsed(content: bytes, place: Place) -> Definition:
+    """Return the definition that a file holds; raises as `read`, and CorruptStateError for what is no JSON."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as problem:
+        raise place.damaged(None, f"is no definition of a windowing query ({quote(str(problem))})") from problem
+    return read(found, place)
 
 
-def _input_differences(what: str, stored: tuple[Any, Any], wanted: tuple[Any, Any]) -> Iterator[str]:
-    if not same(stored[0], wanted[0]):
-        yield f"the grouping of {what} was {as_json(stored[0])}, now {as_json(wanted[0])}"
-    types: Mapping[str, str] = dict(wanted[1])
-    for name, kind in stored[1]:
-        if name not in types:
-            yield f"field {name!r} ({kind}) of {what} is gone"
-        elif types[name] != kind:
-            yield f"field {name!r} of {what} was {kind}, now {types[name]}"
+def read(found: Any, place: Place) -> Definition:
+    """Return what was read back, if it is a whole definition of a format that this version reads.
+
+    Raises DefinitionChangedError for another format, CorruptStateError for everything else.
+    """
+    try:
+        known = found["format"] == FORMAT
+        if _depth(found) > _DEEPEST:
+            raise ValueError(f"lists in lists, more than {_DEEPEST} deep")
+        lacking = next(_lacking(found), None) if known else None
+    except _BROKEN as problem:
+        raise place.damaged(found, f"is no definition of a windowing query ({quote(str(problem))})") from problem
+    if not known and not place.record:
+        raise DefinitionChangedError(
+            f"{place.path} has format {quote(found['format'])}, this version reads {FORMAT}; use the version "
+            f"{quote(found.get('library'))} that wrote it"
+        )
+    if lacking is not None or not known:
+        raise place.damaged(found, "is an incomplete definition of a windowing query")
+    for name, number in _numbers(found):
+        if type(number) is not int or not 1 <= number <= MOST_TASKS:
+            raise place.damaged(
+                found, f"says that {name} is {quote(number)}, wanted a whole number from 1 to {MOST_TASKS}"
+            )
+    return dict(found)
+
+
+def compare(
+    stored: Definition, wanted: Definition, place: Place, half_done: Callable[[], int | None] | None = None
+) -> None:
+    """Raise DefinitionChangedError for what is refused, CheckpointError for what a batch left half done needs as it was, and
+    CorruptStateError for a part of another shape. half_done: returns that batch; asked only where it matters.
+    """
+    try:
+        refused = next(differences(stored, wanted), None)
+        replayed = half_done is not None and refused is None
+        other = next(differences(stored, wanted, Meaning.REPLAY), None) if replayed else None
+    except _BROKEN as problem:
+        raise place.damaged(stored, f"is no definition of a windowing query ({quote(str(problem))})") from problem
+    if refused is not None:
+        raise DefinitionChangedError(f"{place.what}: {refused}; {place.anew}")
+    batch = None if other is None or half_done is None else half_done()
+    if batch is not None:
+        raise CheckpointError(
+            f"{place.what}: batch {batch} was left half done and has to be made again exactly, but {other}; start once as before "
+            "to finish it"
+        )
+
+
+def _lacking(found: Definition) -> Iterator[str]:
+    """Yield the fields that a definition of its kind has and this one has not."""
+    for rule in KINDS[_kind(found)].rules:
+        part, _, name = rule.field.rpartition(".")
+        if rule.needed and name not in (_at(found, part) if part else found):
+            yield rule.field
+
+
+def _numbers(found: Definition) -> Iterator[tuple[str, Any]]:
+    for part in (found, found.get("topology") or {}, found.get("trident") or {}):
+        for name in ("tasks", "partitions"):
+            if name in part:
+                yield name, part[name]
+
+
+def _depth(data: Any) -> int:
+    """Return how deep lists and objects lie in each other."""
+    depth, level = 0, [data]
+    while level := [
+        inner
+        for each in level
+        if isinstance(each, (list, dict))
+        for inner in (each if isinstance(each, list) else each.values())
+    ]:
+        depth += 1
+    return depth

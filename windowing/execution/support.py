@@ -4,31 +4,38 @@
     Refused(sentence)  an error with this sentence, before anything runs
     Without(reason)    it means nothing there; a driver that is given it says so once, at its start
 
-Law: nothing is ignored without a word. tests/test_options.py walks the decorators' options and the settings, and fails for one
-without a row.
+Law: nothing is ignored without a word. tests/test_options.py walks the options of decorators, groupings, settings, Trident's
+operations and the arguments of each start, and fails for one without a row. An argument without a cell is none of that runtime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
 from windowing.topology.bolts import WindowedBolt, class_of, fields_set
-from windowing.topology.config import KEYS, ComponentConfig, TopologyConfig
+from windowing.topology.config import IN_TRIDENT, KEYS, OUTSIDE_TRIDENT, ComponentConfig, TopologyConfig
+from windowing.topology.decorators import Declaration
 from windowing.topology.plan import Component
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Count
 
 __all__ = [
     "COMPONENT_OPTIONS",
+    "GROUPINGS",
     "SETTINGS",
+    "START_OPTIONS",
+    "TRIDENT_OPERATIONS",
     "WINDOW_OPTIONS",
     "WORKS",
     "LostFieldsWarning",
     "Refused",
     "Runtime",
     "Without",
+    "announce",
+    "announce_bolt",
     "lost_fields",
     "settings_without_effect",
     "windows_without_effect",
@@ -115,38 +122,128 @@ _SPARK_STORE = Without("states lie in Spark's state store, in the checkpoint")
 _SPARK_WAITS = Without("Spark waits for its sources")
 _SPARK_CUTS = Without("the trigger and the source cut batches")
 _NO_LOG = Without("only LocalCluster logs each tuple")
-_NOT_TRIDENT = Refused("has no meaning in a Trident topology")
-_OF_TRIDENT = Refused("is for a TridentTopology")
 
-_SETTINGS: dict[str, tuple[Cell, Cell, Cell, Cell]] = {
+_REFUSED = None
+"""Of a kind of topology that has no such setting: topology/config.py says why."""
+
+_SETTINGS: dict[str, tuple[Cell | None, ...]] = {
     "message_timeout": (WORKS, WORKS, _WHOLE, _WHOLE),
     "enable_message_timeouts": (WORKS, WORKS, _WHOLE, _WHOLE),
     "max_spout_pending": (WORKS, WORKS, _CUT, _CUT),
-    "acker_executors": (WORKS, _NOT_TRIDENT, WORKS, _NOT_TRIDENT),
-    "acker_rotation": (WORKS, _NOT_TRIDENT, _NO_ACKER, _NOT_TRIDENT),
+    "acker_executors": (WORKS, _REFUSED, WORKS, _REFUSED),
+    "acker_rotation": (WORKS, _REFUSED, _NO_ACKER, _REFUSED),
     "max_attempts": (WORKS, WORKS, WORKS, WORKS),
     "retry_delay": (WORKS, WORKS, WORKS, WORKS),
     "retry_delay_max": (WORKS, WORKS, WORKS, WORKS),
     "tick_tuple_freq": (
         WORKS,
-        _NOT_TRIDENT,
+        _REFUSED,
         Refused("asks for tick tuples, which a Spark query does not send"),
-        _NOT_TRIDENT,
+        _REFUSED,
     ),
-    "state_checkpoint_interval": (WORKS, _NOT_TRIDENT, _CHECKPOINTS, _NOT_TRIDENT),
-    "state_provider": (WORKS, _NOT_TRIDENT, _SPARK_STORE, _NOT_TRIDENT),
+    "state_checkpoint_interval": (WORKS, _REFUSED, _CHECKPOINTS, _REFUSED),
+    "state_provider": (WORKS, _REFUSED, _SPARK_STORE, _REFUSED),
     "max_task_parallelism": (WORKS, WORKS, WORKS, WORKS),
-    "sleep_spout_wait": (WORKS, _NOT_TRIDENT, _SPARK_WAITS, _NOT_TRIDENT),
-    "batch_emit_interval": (_OF_TRIDENT, WORKS, _OF_TRIDENT, _SPARK_CUTS),
-    "max_batch_size": (_OF_TRIDENT, WORKS, _OF_TRIDENT, _SPARK_CUTS),
-    "debug": (WORKS, _NOT_TRIDENT, _NO_LOG, _NOT_TRIDENT),
+    "sleep_spout_wait": (WORKS, _REFUSED, _SPARK_WAITS, _REFUSED),
+    "batch_emit_interval": (_REFUSED, WORKS, _REFUSED, _SPARK_CUTS),
+    "max_batch_size": (_REFUSED, WORKS, _REFUSED, _SPARK_CUTS),
+    "debug": (WORKS, _REFUSED, _NO_LOG, _REFUSED),
 }
 _SETTINGS_OF = (Runtime.CLUSTER, Runtime.TRIDENT, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)
 
+_MISPLACED = {
+    Runtime.CLUSTER: OUTSIDE_TRIDENT,
+    Runtime.SUBMIT: OUTSIDE_TRIDENT,
+    Runtime.TRIDENT: IN_TRIDENT,
+    Runtime.SUBMIT_TRIDENT: IN_TRIDENT,
+}
+_ATTRIBUTES = {key.typed: key.attribute for key in KEYS}
+
 SETTINGS: Mapping[str, Mapping[Runtime, Cell]] = {
-    setting: dict(zip(_SETTINGS_OF, cells, strict=True)) for setting, cells in _SETTINGS.items()
+    setting: {
+        runtime: Refused(_MISPLACED[runtime].sentence(_ATTRIBUTES[setting])) if cell is _REFUSED else cell
+        for runtime, cell in zip(_SETTINGS_OF, cells, strict=True)
+    }
+    for setting, cells in _SETTINGS.items()
 }
 """The settings of a topology, by typed name."""
+
+_GROUPINGS = ("shuffle", "none", "local_or_shuffle", "fields", "partial_key", "all", "global", "direct", "custom")
+
+GROUPINGS: Mapping[str, Mapping[Runtime, Cell]] = {
+    f"{name}_grouping": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS} for name in _GROUPINGS
+}
+"""The groupings that the declarer of a bolt has."""
+
+_STEPS = ("each", "filter", "map", "flat_map", "peek", "project", "name", "parallelism_hint", "apply_assembly", "sink")
+_REPARTITIONS = (
+    "partition_by",
+    "shuffle",
+    "local_or_shuffle",
+    "global_",
+    "batch_global",
+    "broadcast",
+    "identity_partition",
+)
+_AGGREGATES = (
+    "partition_aggregate",
+    "aggregate",
+    "chained_agg",
+    "chain_end",
+    "min_by",
+    "max_by",
+    "group_by",
+    "to_stream",
+)
+_TRIDENT_WINDOWS = ("window", "tumbling_window", "sliding_window", "late_stream")
+_STATES = ("partition_persist", "persistent_aggregate", "state_query", "new_values_stream", "new_static_state")
+_STREAMS = ("new_stream", "merge", "join", "configure")
+_OPERATIONS = (
+    *_STEPS,
+    *_REPARTITIONS,
+    "partition",
+    "repartition",
+    *_AGGREGATES,
+    *_TRIDENT_WINDOWS,
+    *_STATES,
+    *_STREAMS,
+)
+
+TRIDENT_OPERATIONS: Mapping[str, Mapping[Runtime, Cell]] = {
+    **{name: {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: WORKS} for name in _OPERATIONS},
+    "new_drpc_stream": {Runtime.TRIDENT: WORKS, Runtime.SUBMIT_TRIDENT: Refused("a Spark query takes no requests")},
+}
+"""The methods that declare a Trident topology, of whatever object."""
+
+_WITH_BATCHES = (Runtime.CLUSTER, Runtime.TRIDENT)
+_CLUSTERS = (Runtime.LOCAL, *_WITH_BATCHES)
+_SPARK = (Runtime.WINDOWED, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)
+_STARTS: dict[str, tuple[Runtime, ...]] = {
+    "batches": _CLUSTERS,
+    "clock": _CLUSTERS,
+    "drain": tuple(Runtime),
+    "streams": (Runtime.LOCAL,),
+    "seed": _WITH_BATCHES,
+    "state_path": _WITH_BATCHES,
+    "outputs": (Runtime.CLUSTER,),
+    "states": (Runtime.CLUSTER,),
+    "coordination": (Runtime.TRIDENT,),
+    "records": (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT),
+    "source": (Runtime.WINDOWED,),
+    "sources": (Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT),
+    "sinks": (Runtime.TRIDENT, *_SPARK),
+    **dict.fromkeys(("checkpoint", "trigger", "discard", "query_name"), _SPARK),
+    **dict.fromkeys(("tasks", "grouping", "order_by", "control"), (Runtime.WINDOWED,)),
+    "partitions": (Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT),
+    "on_failure": (Runtime.SUBMIT_TRIDENT,),
+}
+
+START_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
+    option: dict.fromkeys(runtimes, WORKS) for option, runtimes in _STARTS.items()
+}
+"""The arguments with which a runtime is started: of run_local; of LocalCluster, run_topology; of TridentCluster, run_trident; of
+`windowed` and its `start`; of submit; of submit_trident.
+"""
 
 
 def settings_without_effect(
@@ -182,6 +279,42 @@ def windows_without_effect(runtime: Runtime, bolt: WindowedBolt) -> Iterator[str
         cell = WINDOW_OPTIONS[option][runtime]
         if isinstance(cell, Without) and getattr(bolt.config, attribute) != getattr(usual, attribute):
             yield f"{option}= of bolt {bolt.name!r} has no effect in {runtime.value}: {cell.reason}"
+
+
+def announce(
+    runtime: Runtime,
+    log: Callable[..., object],
+    name: str,
+    config: TopologyConfig,
+    components: Iterable[Component] = (),
+) -> None:
+    """Say what of a topology has no effect in a runtime, and warn of what is lost there; for a driver, once, at its start.
+
+    log: takes a format and its arguments, as the methods of a logger do.
+    """
+    known = list(components)
+    sentences = list(settings_without_effect(runtime, config, known))
+    for component in known:
+        if component.window is not None:
+            sentences += windows_without_effect(runtime, component.window)
+        if runtime is Runtime.SUBMIT and not component.is_spout:
+            _warn_of_lost_fields(component.id, component.declaration, component.stateful)
+    for sentence in sentences:
+        log("topology %r: %s", name, sentence)
+
+
+def announce_bolt(runtime: Runtime, log: Callable[..., object], bolt: WindowedBolt) -> None:
+    """Say the same of a windowed bolt that runs alone."""
+    for sentence in windows_without_effect(runtime, bolt):
+        log("%s", sentence)
+    if runtime is Runtime.WINDOWED:
+        _warn_of_lost_fields(bolt.name, bolt, bolt.stateful)
+
+
+def _warn_of_lost_fields(title: str, declared: Declaration | WindowedBolt, stateful: bool) -> None:
+    lost = lost_fields(title, declared.target if declared.is_class else None, stateful)
+    if lost is not None:
+        warnings.warn(lost, LostFieldsWarning, stacklevel=4)
 
 
 def lost_fields(title: str, target: Any, stateful: bool) -> str | None:

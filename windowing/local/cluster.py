@@ -47,10 +47,10 @@ from typing import Any
 
 from windowing.acking.acker import Acker
 from windowing.acking.pending import RetryPolicy, SpoutPending
-from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, quote
+from windowing.errors import CheckpointError, ConfigError, quote
 from windowing.execution.checkpoints import CheckPointState
-from windowing.execution.compatibility import is_whole, same, states_definition, states_differences
-from windowing.execution.support import Runtime, settings_without_effect
+from windowing.execution.compatibility import Place, compare, of_states, read, same
+from windowing.execution.support import Runtime, announce
 from windowing.local.checkpoints import (
     COORDINATOR,
     RECORD,
@@ -102,28 +102,25 @@ def compare_definition(topology: Topology, states: StateProvider) -> None:
     """
     if CheckPointState.of(states.record(RECORD)).txid == NEVER:
         return
-    stored = states.record(DEFINITION)
+    stored, what = states.record(DEFINITION), f"the stored states of topology {topology.name!r}"
     if stored is None:
         raise CheckpointError(
-            f"the stored states of topology {topology.name!r} have checkpoints but no definition of what they are of; restore all "
-            "of the store from one copy, or begin with new states; nothing was reset"
+            f"{what} have checkpoints but no definition of what they are of; restore all of the store from one copy, or begin with "
+            "new states; nothing was reset"
         )
-    if not is_whole(stored):
-        raise CorruptStateError(
-            f"the definition of the stored states of topology {topology.name!r} is {quote(stored)}, which this version cannot "
-            "read; restore the store from a copy, or use the version that wrote it; nothing was reset"
-        )
-    difference = next(states_differences(stored, states_definition(topology)), None)
-    if difference is not None:
-        raise DefinitionChangedError(
-            f"the stored states of topology {topology.name!r}: {difference}; restore the old definition, or begin with new states "
-            "(another state_path=, say); nothing was reset"
-        )
+    place = Place(
+        what,
+        f"the definition of {what}",
+        "restore the old definition, or begin with new states (another state_path=, say); nothing was reset",
+        "restore the store from a copy, or use the version that wrote it; nothing was reset",
+        record=True,
+    )
+    compare(read(stored, place), of_states(topology), place)
 
 
 def keep_definition(topology: Topology, states: StateProvider) -> None:
     """Store the definition of a topology that may go on with the states, unless it is there."""
-    wanted = states_definition(topology)
+    wanted = of_states(topology)
     if not same(states.record(DEFINITION), wanted):
         states.save_record(DEFINITION, wanted)
 
@@ -364,8 +361,11 @@ class LocalCluster(LoopedCluster):
         state_path: str | Path | None = None,
     ) -> None:
         topology = self.topology = required(topology, "LocalCluster")
-        for sentence in settings_without_effect(Runtime.CLUSTER, topology.config, topology.components.values()):
-            logging.getLogger("windowing").warning("topology %r: %s", topology.name, sentence)
+        log = logging.getLogger("windowing").warning
+        announce(Runtime.CLUSTER, log, topology.name, topology.config, topology.components.values())
+        if batches is not None and topology.config.max_spout_pending is not None:
+            sentence = "topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
+            log("topology %r: %s", topology.name, sentence)
         self._batches = _checked_batches(topology, batches)
         self._hub = Router(seed or 0, topology.config.acker_executors)
         super().__init__(topology.name, clock, self._hub, seed)

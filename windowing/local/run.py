@@ -13,12 +13,14 @@ result and ends the run. One task sees all rows; a bolt with `key=` has the wind
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
+from windowing.execution.support import Runtime, announce_bolt
 from windowing.local.clock import Clock, SystemClock
 from windowing.local.spouts import is_list, listed
 from windowing.local.windowed import view_of, with_tables
@@ -115,6 +117,7 @@ class LocalRun:
 
     def __init__(self, bolt: Any, *, streams: Sequence[str] = (DEFAULT_STREAM,), clock: Clock | None = None) -> None:
         self.bolt: WindowedBolt = bolt_of(bolt)
+        announce_bolt(Runtime.LOCAL, logging.getLogger("windowing").warning, self.bolt)
         self.streams = _named(streams)
         config = self.bolt.config
         self._pages = None if config.max_events_in_memory is None else SqlitePages()

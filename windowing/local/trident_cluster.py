@@ -51,14 +51,14 @@ from windowing.acking.acker import Acked, Acker, Failed, Reason
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
     ConfigError,
-    DefinitionChangedError,
     DrainedCheckpointError,
     FailedException,
     StateConflictError,
     SupersededError,
     quote,
 )
-from windowing.execution.support import Runtime, settings_without_effect
+from windowing.execution.compatibility import Place, compare, header, of_windows, read, same
+from windowing.execution.support import Runtime, announce
 from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster
 from windowing.local.spouts import Batches, batches_by_name, rows_in
@@ -84,9 +84,8 @@ from windowing.trident.coordinator import (
 )
 from windowing.trident.fence import Life, Owner, Progress, owned
 from windowing.trident.fields import Row
-from windowing.trident.graph import ProcessorNode, SpoutNode
+from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import StateType, TransactionAttempt
-from windowing.trident.operations import Operation
 from windowing.trident.plan import GroupPlan, TridentPlan
 from windowing.trident.spouts import ICommitterTridentSpout
 from windowing.trident.streams import TridentTopology, planned
@@ -97,7 +96,6 @@ from windowing.trident.transactional_state import (
     TransactionalState,
     part_of,
 )
-from windowing.trident.windows import WindowOperation
 from windowing.windows.measures import Duration
 
 __all__ = [
@@ -110,7 +108,6 @@ __all__ = [
     "keep_definition",
     "owners_of",
     "run_trident",
-    "windows_of",
 ]
 
 
@@ -143,33 +140,24 @@ def owners_of(plan: TridentPlan, state: TransactionalState) -> dict[str, Owner]:
     return owners
 
 
-def windows_of(plan: TridentPlan) -> dict[str, Any]:
-    """Return what is kept of a plan's windows, as plain data: by task group and node, with the number of tasks."""
-    found = {}
-    for group in plan.groups.values():
-        for number in group.nodes:
-            node = plan.graph.nodes[number]
-            operation: Operation | None = node.operation if isinstance(node, ProcessorNode) else None
-            if isinstance(node, ProcessorNode) and isinstance(operation, WindowOperation):
-                definition = operation.bolt(node.inputs[0], node.schema).definition()
-                found[f"{group.id}, {node.called}"] = {"tasks": group.parallelism, "window": definition}
-    return found
-
-
 def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -> None:
-    """Store the definition of the windows; if batches were begun before, raise DefinitionChangedError unless it is the same."""
-    stored, wanted = state.read(_NAME), windows_of(plan)
-    if not begun:
-        if (stored or {}) != wanted:
-            state.write({_NAME: wanted})
-        return
-    stored = stored or {}
-    for name in sorted({*stored, *wanted}):
-        if stored.get(name) != wanted.get(name):
-            raise DefinitionChangedError(
-                f"the windows kept for topology {plan.name!r}: {name} was {quote(stored.get(name))}, is {quote(wanted.get(name))}; "
-                "restore the old topology, or begin with new records and new states; nothing was reset"
-            )
+    """Store the definition of the windows. Raises DefinitionChangedError, if batches were begun before, for other windows, and
+    CorruptStateError for what is no definition.
+    """
+    stored, wanted = state.read(_NAME) or {}, of_windows(plan)
+    if begun:
+        what = f"the windows kept for topology {plan.name!r}"
+        place = Place(
+            what,
+            f"the definition of {what}",
+            "restore the old topology, or begin with new records and new states; nothing was reset",
+            "restore the records from a copy, or use the version that wrote them; nothing was reset",
+            record=True,
+        )
+        bare = isinstance(stored, dict) and "format" not in stored  # none, or as versions before the header wrote it
+        compare(read({**header(), "windows": stored} if bare else stored, place), wanted, place)
+    if not same(stored, wanted) and (stored or wanted["windows"]):
+        state.write({_NAME: wanted})
 
 
 # -- MasterTask ------------------------------------------------------------------------------------------------------------------
@@ -198,7 +186,7 @@ class MasterTask(Task):
         self.begun = 0
         self._plan, self._config, self._state = plan, config, state
         self._stored = StoredRecord(state)
-        self._windowed = bool(windows_of(plan))
+        self._windowed = bool(of_windows(plan)["windows"])
         self._roots: dict[int, tuple[CoordinatorStream, TransactionAttempt]] = {}
         self._machine: MasterBatchCoordinator | None = None
         self._stamps: RotatingTransactionalState
@@ -519,8 +507,7 @@ class TridentCluster(LoopedCluster):
             raise ConfigError(
                 f"topology {self.plan.name!r} was given both records= and state_path={quote(str(state_path))}; leave one out"
             )
-        for sentence in settings_without_effect(Runtime.TRIDENT, self.plan.config):
-            logging.getLogger("windowing").warning("topology %r: %s", self.plan.name, sentence)
+        announce(Runtime.TRIDENT, logging.getLogger("windowing").warning, self.plan.name, self.plan.config)
         self._hub = TridentRouter(seed or 0)
         super().__init__(self.plan.name, clock, self._hub, seed)
         given = _checked_batches(self.plan, batches)

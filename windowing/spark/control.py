@@ -24,12 +24,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError, quote
+from windowing.execution.compatibility import MOST_TASKS
 from windowing.spark.hadoop import Folder
 from windowing.windows.config import WindowConfig
 
 __all__ = [
     "DRAIN_FILE",
-    "MOST_TASKS",
     "control_folder",
     "control_rows",
     "drain_batch",
@@ -39,10 +39,6 @@ __all__ = [
     "tick_rows",
     "write_drain",
 ]
-
-
-MOST_TASKS = 100_000
-"""How many tasks or partitions a shuffle may have; their keys are looked for on the driver, some 16 for each."""
 
 
 def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, ...]:

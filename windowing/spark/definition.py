@@ -1,16 +1,6 @@
 """What a checkpoint was written with: `<checkpoint>/windowing/definition.json`, compared at every start, before the
-first batch.
-
-    differs                                           then
-    bolt, window, outputs, tasks, grouping, sources   refused: stored windows depend on it
-    a column left out, of another type, not nullable  refused
-    lag, late stream, on_error, ... ("free" parts)    taken over
-    a new nullable column, a new library version      taken over
-    order_by, with a batch left half done             refused: the replay would see another order
-    parallelism, with a batch left half done          refused without order_by
-    columns, with a batch left half done              refused with order_by (they decide ties) and with "shuffle"
-
-Law: what is refused is refused before anything is written; a file that is no definition is an error and never replaced.
+first batch (execution/compatibility.py says what a difference means). Here is where it lies, and what Spark adds: how rows are
+packed, and Spark's own logs, read first.
 
 Whose output a folder holds: the folder of a file sink belongs to one stream of one checkpoint, and says so itself.
 
@@ -36,16 +26,15 @@ from pyspark.errors import SparkNoSuchElementException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, quote
-from windowing.spark import topology_definition, trident_definition
-from windowing.spark.control import MOST_TASKS
+from windowing.errors import CheckpointError, ConfigError, CorruptStateError, quote
+from windowing.execution import compatibility
+from windowing.execution.compatibility import Definition, Place
 from windowing.spark.hadoop import Folder
 
 __all__ = [
     "BATCH",
     "FILE",
     "OWNER_FILE",
-    "Definition",
     "OutputOwner",
     "batch_of",
     "claim_folder",
@@ -63,16 +52,12 @@ __all__ = [
 
 
 FILE = "definition.json"
-FORMAT = 1
-_DEEPEST = 40
 _ANEW = "start with a new checkpoint and a new output folder, or restore the old definition"
 _PACKING = (
     "spark.sql.files.maxPartitionBytes",
     "spark.sql.files.openCostInBytes",
     "spark.sql.files.minPartitionNum",
 )
-
-Definition = dict[str, Any]
 
 
 def describe(
@@ -84,22 +69,14 @@ def describe(
     order_by: tuple[str, ...],
 ) -> Definition:
     """Return the definition of a query as plain JSON data; `bolt` is `WindowedBolt.definition()`."""
-    return {
-        **frame(spark),
-        "bolt": dict(bolt),
-        "tasks": tasks,
-        "grouping": grouping if isinstance(grouping, str) else list(grouping),
-        "order_by": list(order_by),
-        "ties": "columns",  # how rows of equal order_by columns arrive: rows.py
-        "inputs": {name: _columns(rows) for name, rows in sorted(inputs.items())},
-    }
+    columns = {name: _columns(rows) for name, rows in inputs.items()}
+    return frame(spark) | compatibility.of_bolt(bolt, tasks, grouping, order_by, columns)
 
 
 def frame(spark: SparkSession) -> Definition:
-    """Return what every definition has: its format, and how rows are packed, which a replay has to repeat."""
+    """Return what every definition of a checkpoint has: its header, and how rows are packed, which a replay has to repeat."""
     return {
-        "format": FORMAT,
-        "library": _library(),
+        **compatibility.header(_library()),
         "order_by": [],
         "packing": {name: _setting(spark, name) for name in _PACKING}
         | {"parallelism": spark.sparkContext.defaultParallelism},
@@ -124,10 +101,8 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
     folder = Folder(spark, checkpoint) / "windowing"
     found = _stored(folder)
     if found is not None:
-        difference = _difference(found, wanted, folder.of(FILE))
-        if difference is not None:
-            raise DefinitionChangedError(f"checkpoint {checkpoint}: {difference}; {_ANEW}")
-        _refuse_other_order(spark, checkpoint, found, wanted)
+        place = Place(f"checkpoint {checkpoint}", folder.of(FILE), _ANEW)
+        compatibility.compare(found, wanted, place, lambda: pending_batch(spark, checkpoint))
     elif _batches(Folder(spark, checkpoint) / "offsets"):
         raise CheckpointError(
             f"checkpoint {checkpoint} has batches but no windowing/{FILE}: another kind of query wrote it, or the file was "
@@ -167,7 +142,8 @@ def _readable(spark: SparkSession, checkpoint: str) -> Definition | None:
 
 
 def _stored(folder: Folder) -> Definition | None:
-    return _parsed(folder.read(FILE), folder.of(FILE)) if folder.exists(FILE) else None
+    path = folder.of(FILE)
+    return compatibility.parsed(folder.read(FILE), Place(path, path)) if folder.exists(FILE) else None
 
 
 def shuffle_partitions(spark: SparkSession, checkpoint: str, asked: int | None, widest: int) -> int:
@@ -188,140 +164,6 @@ def pending_batch(spark: SparkSession, checkpoint: str) -> int | None:
 def last_batch(spark: SparkSession, checkpoint: str) -> int | None:
     """Return the last batch that was begun, None for none."""
     return max(_batches(Folder(spark, checkpoint) / "offsets"), default=None)
-
-
-def _difference(stored: Definition, wanted: Definition, path: str) -> str | None:
-    try:
-        return next(_differences(stored, wanted), None)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as problem:  # a part of another shape
-        raise CorruptStateError(
-            f"{path} is no definition of a windowing query ({quote(str(problem))}); put back a copy"
-        ) from problem
-
-
-def _differences(stored: Definition, wanted: Definition) -> Iterator[str]:
-    if _writer(stored) != _writer(wanted):
-        yield f"it was written by {_writer(stored)}, not by {_writer(wanted)}"
-    elif "topology" in stored:
-        yield from topology_definition.differences(stored["topology"], wanted["topology"])
-    elif "trident" in stored:
-        yield from trident_definition.differences(stored["trident"], wanted["trident"])
-    else:
-        yield from _bolt_differences(stored, wanted)
-
-
-def _writer(found: Definition) -> str:
-    kinds = {"topology": "a topology", "trident": "a Trident topology"}
-    return next((name for part, name in kinds.items() if part in found), "a windowed bolt")
-
-
-def _bolt_differences(stored: Definition, wanted: Definition) -> Iterator[str]:
-    old, new = stored["bolt"]["fixed"], wanted["bolt"]["fixed"]
-    for name in [*old, *(name for name in new if name not in old)]:
-        if _plain(old.get(name)) != _plain(new.get(name)):
-            yield f"{name} of bolt {quote(old.get('name'))} was {_as_json(old.get(name))}, now {_as_json(new.get(name))}"
-    for name in ("tasks", "grouping"):
-        if _plain(stored[name]) != _plain(wanted[name]):
-            yield f"{name} was {_as_json(stored[name])}, now {_as_json(wanted[name])}"
-    if list(stored["inputs"]) != list(wanted["inputs"]):
-        yield f"the input streams were {', '.join(stored['inputs'])}, now {', '.join(wanted['inputs'])}"
-    for stream, columns in stored["inputs"].items():
-        yield from _column_differences(stream, columns, wanted["inputs"][stream])
-
-
-def _column_differences(stream: str, stored: list[list[Any]], wanted: list[list[Any]]) -> Iterator[str]:
-    old = {name: kind for name, kind, _ in stored}
-    new = {name: (kind, nullable) for name, kind, nullable in wanted}
-    for name, kind in old.items():
-        if name not in new:
-            yield f"column {name!r} ({kind}) of input stream {stream!r} is gone"
-        elif new[name][0] != kind:
-            yield f"column {name!r} of input stream {stream!r} was {kind}, now {new[name][0]}"
-    for name, (kind, nullable) in new.items():
-        if name not in old and not nullable:
-            what = f"column {name!r} ({kind}) of input stream {stream!r}"
-            yield f"{what} is new and not nullable, and stored tuples have no value for it"
-
-
-def _refuse_other_order(spark: SparkSession, checkpoint: str, stored: Definition, wanted: Definition) -> None:
-    what = next(_other_order(stored, wanted), None)
-    batch = None if what is None else pending_batch(spark, checkpoint)
-    if batch is not None:
-        raise CheckpointError(
-            f"checkpoint {checkpoint}: batch {batch} was left half done and has to be made again exactly, but {what}; "
-            "start once as before to finish it"
-        )
-
-
-def _other_order(stored: Definition, wanted: Definition) -> Iterator[str]:
-    """Yield what would bring the rows of one batch in another order, or to other tasks."""
-    order = wanted["order_by"]
-    if order != stored["order_by"]:
-        yield f"order_by was {_as_json(stored['order_by'])}, now {_as_json(order)}"
-    elif order and stored.get("ties") != wanted["ties"]:
-        yield (
-            f"version {quote(stored.get('library'))} of the library began it, which left rows of equal order_by columns in the "
-            "order of their partitions"
-        )
-    for name in [] if order else wanted["packing"]:
-        if wanted["packing"][name] != stored["packing"].get(name):
-            was, now = stored["packing"].get(name), wanted["packing"][name]
-            yield f"{name} was {was}, now {now}, and without order_by rows would arrive in another order"
-    if order or wanted.get("grouping") == "shuffle":
-        for stream, columns in wanted.get("inputs", {}).items():
-            was, now = ([name for name, *_ in each] for each in (stored["inputs"][stream], columns))
-            if was != now:
-                yield f"the columns of input stream {stream!r} were {_as_json(was)}, now {_as_json(now)}"
-
-
-def _parsed(content: bytes, path: str) -> Definition:
-    try:
-        stored = json.loads(content)
-        known = stored["format"] == FORMAT
-        if _depth(stored) > _DEEPEST:
-            raise ValueError(f"lists in lists, more than {_DEEPEST} deep")
-        complete = not known or (_is_whole(stored) and all(name in stored for name in ("order_by", "packing")))
-    except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise CorruptStateError(
-            f"{path} is no definition of a windowing query ({quote(str(problem))}); put back a copy"
-        ) from problem
-    if not known:
-        raise DefinitionChangedError(
-            f"{path} has format {quote(stored['format'])}, this version reads {FORMAT}; use the version "
-            f"{quote(stored.get('library'))} that wrote it"
-        )
-    if not complete:
-        raise CorruptStateError(f"{path} is an incomplete definition of a windowing query; put back a copy")
-    for part in (stored, stored.get("topology") or {}, stored.get("trident") or {}):
-        for name in ("tasks", "partitions"):
-            number = part.get(name, 1)
-            if type(number) is not int or not 1 <= number <= MOST_TASKS:
-                raise CorruptStateError(
-                    f"{path} says that {name} is {quote(number)}, wanted a whole number from 1 to {MOST_TASKS}; put back a copy"
-                )
-    return dict(stored)
-
-
-def _depth(data: Any) -> int:
-    """Return how deep lists and objects lie in each other."""
-    depth, level = 0, [data]
-    while level := [
-        inner
-        for each in level
-        if isinstance(each, (list, dict))
-        for inner in (each if isinstance(each, list) else each.values())
-    ]:
-        depth += 1
-    return depth
-
-
-def _is_whole(stored: Definition) -> bool:
-    if "topology" in stored:
-        return topology_definition.is_whole(stored["topology"])
-    if "trident" in stored:
-        return trident_definition.is_whole(stored["trident"])
-    shape = isinstance(stored["bolt"]["fixed"], dict) and isinstance(stored["inputs"], dict)
-    return shape and all(name in stored for name in ("tasks", "grouping"))
 
 
 def _check_logs(checkpoint: Folder) -> None:
@@ -383,14 +225,6 @@ def _columns(rows: DataFrame) -> list[list[Any]]:
 def _batches(folder: Folder) -> set[int]:
     """Return the batch numbers of a log of Spark's; `12.compact` is a batch too, temporary files are not."""
     return {int(name.removesuffix(".compact")) for name in folder.names() if name.removesuffix(".compact").isdigit()}
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value)
 
 
 def _library() -> str:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -23,7 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DateType, NumericType, StringType, StructType, TimestampNTZType, TimestampType
 
 from windowing.errors import ConfigError, quote
-from windowing.execution.support import LostFieldsWarning, Runtime, lost_fields, windows_without_effect
+from windowing.execution.compatibility import Definition
+from windowing.execution.support import Runtime, announce_bolt
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark import control, definition, exchange, metrics, operator
 from windowing.spark.arguments import Shipped, names_of, require_carried, require_start
@@ -90,11 +90,7 @@ def windowed(
     _require_columns(declared, columns, chosen, order)
     _require_plain(declared, next(iter(inputs.values())).schema, order)
     _require_times(declared, next(iter(inputs.values())).schema)
-    lost = lost_fields(declared.name, declared.target if declared.is_class else None, declared.stateful)
-    if lost is not None:
-        warnings.warn(lost, LostFieldsWarning, stacklevel=2)
-    for sentence in windows_without_effect(Runtime.WINDOWED, declared):
-        _log.warning(sentence)
+    announce_bolt(Runtime.WINDOWED, _log.warning, declared)
     return WindowedStream(declared, inputs, _tasks(tasks, chosen, grouping), chosen, order, control)
 
 
@@ -249,7 +245,7 @@ class WindowedStream:
             self.bolt.name, self._layout, sinks, log_late=late is None or not (late in sinks or late in discard)
         )
 
-    def _definition(self, tasks: int) -> definition.Definition:
+    def _definition(self, tasks: int) -> Definition:
         return definition.describe(
             self._spark, self._bolt_definition(), self._inputs, tasks, self.grouping, self.order_by
         )

@@ -34,6 +34,7 @@ from windowing.errors import (
     describe_error,
     quote,
 )
+from windowing.execution.compatibility import Definition
 from windowing.spark import control, definition, failpoints
 from windowing.spark.acks import Acks
 from windowing.spark.failures import (
@@ -194,7 +195,7 @@ class Plan:
 
     spark: SparkSession
     checkpoint: str
-    definition: definition.Definition
+    definition: Definition
     output: Callable[[str], DataFrame]
     writer: BatchWriter
     partitions: int

@@ -10,7 +10,6 @@ control files, ticks -------------------------------------------+--> groupBy(pla
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import reduce
@@ -19,14 +18,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import ConfigError, quote
+from windowing.execution.compatibility import of_topology
 from windowing.execution.stages import stages_of
-from windowing.execution.support import (
-    LostFieldsWarning,
-    Runtime,
-    lost_fields,
-    settings_without_effect,
-    windows_without_effect,
-)
+from windowing.execution.support import Runtime, announce
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.spark import control, definition, metrics
 from windowing.spark.acks import Acks
@@ -40,7 +34,6 @@ from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink, SinkStreams, outlet_names, sinks_of, unread_late
 from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected, told
 from windowing.spark.stages import SpoutStage, StageTaskTurn, emitted, processed
-from windowing.spark.topology_definition import described
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, required
 from windowing.windows.measures import Duration
@@ -97,7 +90,7 @@ def submit(
     at_once = topology.config.acker_executors == 0
     wiring = wired(stages, frozenset(names[name][0] for name in known), {} if at_once else acking)
     _require_runnable(wiring)
-    _tell(topology)
+    announce(Runtime.SUBMIT, _log.warning, topology.name, topology.config, topology.components.values())
     inputs = {key: _selected(topology.components[key[0]], key[1], source, spark) for key, source in given.items()}
     widest = max((len(stages.on_level(level)) for level in range(1, stages.last + 1)), default=1)
     width = definition.shuffle_partitions(spark, str(checkpoint), partitions, widest)
@@ -108,7 +101,8 @@ def submit(
     plan = Plan(
         spark=spark,
         checkpoint=str(checkpoint),
-        definition={**definition.frame(spark), "topology": described(wiring, width, tuple(acking))},
+        definition=definition.frame(spark)
+        | of_topology(stages, wiring.windows, width, tuple(acking), bool(wiring.acks)),
         output=lambda folder: metrics.observed(
             _chain(spark, shipped, inputs, width, folder), metrics.wire_metric_columns()
         ),
@@ -152,19 +146,6 @@ def _require_runnable(wiring: ExecutionContext) -> None:
             )
     for place in wiring.stages.places:
         StageTaskTurn(wiring, place)  # refuses what its windows cannot do here
-
-
-def _tell(topology: Topology) -> None:
-    """Say what of the topology has no effect here, or is lost."""
-    sentences = list(settings_without_effect(Runtime.SUBMIT, topology.config, topology.components.values()))
-    for component in topology.bolts:
-        window, declared = component.window, component.declaration
-        sentences += [] if window is None else windows_without_effect(Runtime.SUBMIT, window)
-        lost = lost_fields(component.id, declared.target if declared.is_class else None, component.stateful)
-        if lost is not None:
-            warnings.warn(lost, LostFieldsWarning, stacklevel=3)
-    for sentence in sentences:
-        _log.warning("topology %r: %s", topology.name, sentence)
 
 
 def _takes_acks(source: Any) -> bool:

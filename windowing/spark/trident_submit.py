@@ -38,8 +38,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, FailedException, SupersededError, WindowingError, cause_of, quote
+from windowing.execution.compatibility import of_trident
 from windowing.execution.stages import Section
-from windowing.execution.support import Runtime, settings_without_effect
+from windowing.execution.support import Runtime, announce
 from windowing.execution.trident_stages import TridentStages
 from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
@@ -55,7 +56,6 @@ from windowing.spark.settings import take
 from windowing.spark.sinks import Sink, SinkStreams, require_sink
 from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected, told
 from windowing.spark.stages import emitted
-from windowing.spark.trident_definition import described
 from windowing.spark.trident_spouts import as_batches, spout_rows
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, batch_level, stream_level
 from windowing.trident.coordinator import OnFailure
@@ -315,8 +315,7 @@ def submit_trident(
     units = TridentStages(plan)
     _require_runnable(plan)
     Attempts(plan)  # refuses states that cannot claim attempts, before anything is read or written
-    for sentence in settings_without_effect(Runtime.SUBMIT_TRIDENT, plan.config):
-        logging.getLogger("windowing.spark").warning("topology %r: %s", plan.name, sentence)
+    announce(Runtime.SUBMIT_TRIDENT, _log.warning, plan.name, plan.config)
     if on_failure is OnFailure.SKIP:
         _require_skippable(units)
     for option, each in (("sources", sources), ("sinks", sinks)):
@@ -331,6 +330,7 @@ def submit_trident(
     unread = tuple(_unread_late(units))
     life, plan = _owned(spark, str(checkpoint), plan)
     units = TridentStages(plan)
+    windowed = [unit for unit in units.units if unit.section is Section.STREAM]
     parts = {node.title: node for node in plan.graph.nodes.values()}
     shipped = Shipped(spark, units, f"topology {plan.name!r}", parts)
     writer = TridentWriter(
@@ -350,7 +350,7 @@ def submit_trident(
         Plan(
             spark=spark,
             checkpoint=str(checkpoint),
-            definition={**definition.frame(spark), "trident": {**described(units, width), "states": life.plain()}},
+            definition=definition.frame(spark) | of_trident(plan, windowed, width, life.plain()),
             output=lambda folder: metrics.observed(
                 _stream(spark, shipped, inputs, labels, folder, keep), metrics.wire_metric_columns()
             ),

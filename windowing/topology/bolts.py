@@ -34,7 +34,7 @@ from windowing.errors import ConfigError, quote
 from windowing.schema.types import Schema
 from windowing.windows.aggregate import policy_spec, spec_of, title_of
 from windowing.windows.config import WindowConfig
-from windowing.windows.measures import Count, Measure
+from windowing.windows.measures import plain_measure
 
 __all__ = [
     "HOW_TO_MAKE",
@@ -122,8 +122,8 @@ class WindowedBolt:
         fixed = {
             "name": self.name,
             "semantics": config.semantics.value,
-            "length": _measure(config.length),
-            "slide": _measure(config.slide),
+            "length": plain_measure(config.length),
+            "slide": plain_measure(config.slide),
             "timestamp": _field_or_function(config.timestamp),
             "offset_ms": config.offset_ms,
             "lateness": config.lateness.value,
@@ -154,12 +154,6 @@ class WindowedBolt:
             "columnar": config.columnar,
         }
         return {"fixed": fixed, "free": free}
-
-
-def _measure(measure: Measure | None) -> dict[str, int] | None:
-    if measure is None:
-        return None
-    return {"count": measure.value} if isinstance(measure, Count) else {"ms": measure.ms}
 
 
 def _field_or_function(timestamp: str | Callable[[Any], int] | None) -> dict[str, str] | None:

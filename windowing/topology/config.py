@@ -12,16 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import did_you_mean
 from windowing.windows.measures import as_duration_ms
 
 __all__ = [
+    "IN_TRIDENT",
     "KEYS",
+    "OUTSIDE_TRIDENT",
     "ComponentConfig",
     "Key",
+    "Misplaced",
     "Setting",
     "TopologyConfig",
     "pointless",
@@ -317,12 +320,41 @@ def _idle(name: str) -> str | None:
     return next((reason for beginning, reason in WITHOUT_EFFECT.items() if name.startswith(beginning)), None)
 
 
-def pointless(config: TopologyConfig, reasons: Mapping[str, str]) -> Iterator[str]:
-    """Yield each key that says something else than its default and means nothing where `reasons` tells why, with the reason."""
+class Misplaced(NamedTuple):
+    """Settings that one kind of topology refuses: why, by attribute, and what it says of them."""
+
+    reasons: Mapping[str, str]
+    says: str
+
+    def sentence(self, attribute: str) -> str:
+        """Return what follows the name of the setting in its refusal."""
+        return f"({self.reasons[attribute]}) {self.says}"
+
+
+IN_TRIDENT = Misplaced(
+    {
+        "acker_executors": "batches have an acker of their own",
+        "acker_rotation": "the trees of batches have exact deadlines",
+        "tick_tuple_freq_ms": "operations are handed tuples of batches alone; a window over the clock fires with the next batch",
+        "state_checkpoint_interval_ms": "states are committed with each batch",
+        "state_provider": "a state is where its factory says, such as map_state(SqliteStore(path), 'counts')",
+        "sleep_spout_wait_ms": "topology.trident.batch.emit.interval.millis says how long a new batch waits",
+        "debug": "tuples travel in batches and are not logged; use .peek(print)",
+    },
+    "has no meaning in a Trident topology",
+)
+OUTSIDE_TRIDENT = Misplaced(
+    dict.fromkeys(("batch_emit_interval_ms", "max_batch_size"), "nothing makes batches but Trident"),
+    "is for a TridentTopology",
+)
+
+
+def pointless(config: TopologyConfig, misplaced: Misplaced) -> Iterator[str]:
+    """Yield a sentence for each setting that says something else than its default, and is refused."""
     defaults = TopologyConfig()
     for key in KEYS:
-        if key.attribute in reasons and getattr(config, key.attribute) != getattr(defaults, key.attribute):
-            yield f"{key.storm} ({reasons[key.attribute]})"
+        if key.attribute in misplaced.reasons and getattr(config, key.attribute) != getattr(defaults, key.attribute):
+            yield f"{key.storm} {misplaced.sentence(key.attribute)}; leave it out"
 
 
 def read_settings(settings: Iterable[Setting], place: str) -> tuple[dict[str, Any], list[str]]:

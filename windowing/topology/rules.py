@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from windowing.errors import quote
 from windowing.schema.checks import did_you_mean
 from windowing.schema.hashing import hashable
-from windowing.topology.config import pointless
+from windowing.topology.config import OUTSIDE_TRIDENT, pointless
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.declaration import REASON, ComponentDeclaration, ResolvedTopology, stream_called
 from windowing.topology.groupings import (
@@ -550,16 +550,9 @@ def ordered_delays(facts: ResolvedTopology) -> Iterator[str]:
         )
 
 
-_OF_TRIDENT = {
-    "batch_emit_interval_ms": "nothing makes batches but Trident",
-    "max_batch_size": "nothing makes batches but Trident",
-}
-
-
 def settings_of_batches(facts: ResolvedTopology) -> Iterator[str]:
     """The two settings of batches are for Trident topologies."""
-    for key in pointless(facts.config, _OF_TRIDENT):
-        yield f"{key} is for a TridentTopology; leave it out"
+    yield from pointless(facts.config, OUTSIDE_TRIDENT)
 
 
 RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, TypeVar
 from windowing.errors import ConfigError, quote
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
-from windowing.topology.config import Setting, TopologyConfig, pointless, read_settings
+from windowing.topology.config import IN_TRIDENT, Setting, TopologyConfig, pointless, read_settings
 from windowing.topology.declaration import _own_settings
 from windowing.topology.decorators import ComponentKind, declaration_of
 from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping
@@ -115,23 +115,11 @@ class ResolvedTrident:
         return [node for node in self.spouts if node.number in above]
 
 
-_NOT_HERE = {
-    "acker_executors": "batches have an acker of their own",
-    "acker_rotation": "the trees of batches have exact deadlines",
-    "tick_tuple_freq_ms": "operations are handed tuples of batches alone; a window over the clock fires with the next batch",
-    "state_checkpoint_interval_ms": "states are committed with each batch",
-    "state_provider": "a state is where its factory says, such as map_state(SqliteStore(path), 'counts')",
-    "sleep_spout_wait_ms": "topology.trident.batch.emit.interval.millis says how long a new batch waits",
-    "debug": "tuples travel in batches and are not logged; use .peek(print)",
-}
-"""Settings that stand for nothing here, and why."""
-
-
 def facts_of(sketch: Sketch, settings: Iterable[Setting]) -> ResolvedTrident:
     """Read what the author wrote. Cost: O(steps + fields)."""
     values, problems = read_settings(settings, "topology")
     config = TopologyConfig(**values)
-    problems += [f"{key} has no meaning in a Trident topology; leave it out" for key in pointless(config, _NOT_HERE)]
+    problems += pointless(config, IN_TRIDENT)
     facts = ResolvedTrident(sketch, config, Graph.of([], []), problems=[*problems, *sketch.problems])
     nodes: dict[int, Node] = {}
     edges: list[IndexedEdge] = []

@@ -24,11 +24,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol
 
-from windowing.errors import ConfigError, InvalidTimestampError, SnapshotError, quote
+from windowing.errors import ConfigError, InvalidTimestampError, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.config import Semantics, WindowConfig
 from windowing.windows.events import Effect, Late, LateReason, taken, title_of_field
-from windowing.windows.guard import FREE, Guard, no_effects, one_for_each
+from windowing.windows.guard import FREE, Guard, no_effects, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import Tally
 from windowing.windows.manager import WindowManager
 from windowing.windows.measures import Duration
@@ -147,7 +147,6 @@ def machine_for(
 # -- WindowedBoltExecutor --------------------------------------------------------------------------------------------------------
 
 
-SNAPSHOT_FORMAT = 1
 _MAX_TIMESTAMP = 2**62
 _BEFORE_ALL = -_MAX_TIMESTAMP
 _PROBE = 16  # how many tuples tell whether it is worth asking if a batch is in order
@@ -477,8 +476,7 @@ class WindowedBoltExecutor:
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the executor as plain data (see WindowManager.snapshot)."""
         return {
-            "format": SNAPSHOT_FORMAT,
-            "machine": "WindowedBoltExecutor",
+            **snapshot_header("WindowedBoltExecutor"),
             "manager": self.manager.snapshot(events),
             "generator": self.generator.snapshot(),
             "side": dict(self.side),
@@ -488,11 +486,7 @@ class WindowedBoltExecutor:
 
     def restore(self, data: dict[str, Any]) -> None:
         """Become the executor of `data`. Raises SnapshotError for another format."""
-        if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != "WindowedBoltExecutor":
-            raise SnapshotError(
-                f"a WindowedBoltExecutor snapshot of format {SNAPSHOT_FORMAT} was wanted, got {quote(data.get('machine'))} of "
-                f"format {quote(data.get('format'))}; read it with the version of the library that wrote it"
-            )
+        refuse_foreign(data, "WindowedBoltExecutor")
         self._machine.restore(data["manager"])
         self.generator.restore(data["generator"])
         self.side = Counter(data["side"])

@@ -16,6 +16,8 @@ Faults: what a user's policy or aggregator raised inside a machine, as one BoltE
 
 a bolt raises on its window           topology/user_code.py, around the call of the bolt
 a policy, an aggregator, a trigger    here, around each call that a machine makes of them
+
+Snapshots: each begins with the name of its machine and the format of it; a machine restores no other.
 """
 
 from __future__ import annotations
@@ -25,16 +27,19 @@ from enum import Enum
 from itertools import chain
 from typing import Any, TypeVar
 
-from windowing.errors import BoltError, ConfigError, MachineSpentError, describe_error
+from windowing.errors import BoltError, ConfigError, MachineSpentError, SnapshotError, describe_error, quote
 from windowing.windows.events import Activation, TupleWindow
 
 __all__ = [
     "FREE",
+    "SNAPSHOT_FORMAT",
     "Guard",
     "MachineState",
     "fault",
     "no_effects",
     "one_for_each",
+    "refuse_foreign",
+    "snapshot_header",
 ]
 
 
@@ -201,3 +206,24 @@ def fault(component: str, where: str, problem: Exception) -> BoltError:
             break
         trace = trace.tb_next
     return BoltError(f"bolt {component!r} failed in {where}: {describe_error(problem)}{line}")
+
+
+# -- Snapshots -------------------------------------------------------------------------------------------------------------------
+
+
+SNAPSHOT_FORMAT = 1
+"""The format of all machines."""
+
+
+def snapshot_header(machine: str) -> dict[str, Any]:
+    """Return what the snapshot of a machine begins with."""
+    return {"format": SNAPSHOT_FORMAT, "machine": machine}
+
+
+def refuse_foreign(data: dict[str, Any], machine: str) -> None:
+    """Raise SnapshotError for the snapshot of another machine, or of another format."""
+    if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != machine:
+        raise SnapshotError(
+            f"a {machine} snapshot of format {SNAPSHOT_FORMAT} was wanted, got {quote(data.get('machine'))} of "
+            f"format {quote(data.get('format'))}; read it with the version of the library that wrote it"
+        )

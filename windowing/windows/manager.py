@@ -49,11 +49,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sortedcontainers import SortedList
 
-from windowing.errors import ConfigError, SnapshotError, WindowingError, quote
+from windowing.errors import ConfigError, WindowingError, quote
 from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, mix_of
 from windowing.windows.config import Lateness, Semantics, WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
-from windowing.windows.guard import Guard, no_effects, one_for_each
+from windowing.windows.guard import Guard, no_effects, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import KeyState, KeyTrack, PayloadFold, Tally
 from windowing.windows.queue import ListBuffer, TupleBuffer
 
@@ -161,8 +161,6 @@ class WindowMachine(ABC):
 
 # -- KeyedMachine ----------------------------------------------------------------------------------------------------------------
 
-
-SNAPSHOT_FORMAT = 1
 
 T = TypeVar("T", bound=KeyTrack)
 
@@ -431,8 +429,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         for track in self._tracks.values():
             track.settle(self._by_window)
         return {
-            "format": SNAPSHOT_FORMAT,
-            "machine": self.kind,
+            **snapshot_header(self.kind),
             "watermark": self.watermark,
             "closed": self.closed,
             "sequence": self._sequence,
@@ -443,11 +440,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
 
     def restore(self, data: dict[str, Any]) -> None:
         """Become the machine of `data`. Raises SnapshotError for another format; the machine is then unchanged."""
-        if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != self.kind:
-            raise SnapshotError(
-                f"a {self.kind} snapshot of format {SNAPSHOT_FORMAT} was wanted, got {data.get('machine')!r} of format "
-                f"{data.get('format')!r}; read it with the version of the library that wrote it"
-            )
+        refuse_foreign(data, self.kind)
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._sequence, self._ordinal = data["sequence"], data["ordinal"]
         self._tally.restore(data["tally"])

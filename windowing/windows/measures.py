@@ -21,6 +21,7 @@ __all__ = [
     "hours",
     "millis",
     "minutes",
+    "plain_measure",
     "seconds",
 ]
 
@@ -123,6 +124,17 @@ def hours(amount: float) -> Duration:
 def days(amount: float) -> Duration:
     """Return a Duration of `amount` days of 24 hours."""
     return _span(amount, 86_400_000, "days")
+
+
+def plain_measure(measure: Measure | None) -> dict[str, int] | None:
+    """Return a measure as plain data, as definitions hold it.
+
+    >>> plain_measure(Count(3)), plain_measure(Duration(ms=5)), plain_measure(None)
+    ({'count': 3}, {'ms': 5}, None)
+    """
+    if measure is None:
+        return None
+    return {"count": measure.value} if isinstance(measure, Count) else {"ms": measure.ms}
 
 
 def as_measure(value: Count | Duration | timedelta, what: str) -> Measure:

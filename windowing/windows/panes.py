@@ -54,9 +54,9 @@ from windowing.errors import ConfigError, SnapshotError, quote
 from windowing.windows.assigners import Firing, align_up, end_after
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
-from windowing.windows.guard import FREE, no_effects, one_for_each
+from windowing.windows.guard import FREE, no_effects, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import Tally, key_of
-from windowing.windows.manager import SNAPSHOT_FORMAT, KeyedMachine, WindowMachine
+from windowing.windows.manager import KeyedMachine, WindowMachine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
 from windowing.windows.queue import InOrder, ListBuffer
@@ -68,7 +68,6 @@ __all__ = [
     "PaneWindow",
     "TimePaneManager",
     "Windows",
-    "refuse_foreign",
 ]
 
 
@@ -103,13 +102,8 @@ class PaneWindow(TupleWindow):
         raise TypeError(NO_TUPLES)
 
 
-def refuse_foreign(data: dict[str, Any], kind: str, version: int, spec: Any) -> None:
-    """Raise SnapshotError for a snapshot of another machine, another format, or another aggregation."""
-    if data.get("format") != version or data.get("machine") != kind:
-        raise SnapshotError(
-            f"a {kind} snapshot of format {version} was wanted, got {data.get('machine')!r} of format "
-            f"{data.get('format')!r}; read it with the version of the library that wrote it"
-        )
+def _refuse_other(data: dict[str, Any], spec: Any) -> None:
+    """Raise SnapshotError for the snapshot of another aggregation."""
     if data.get("aggregate") != spec:
         raise SnapshotError(
             f"the snapshot holds partials of {quote(data.get('aggregate'))}, this bolt declares aggregate="
@@ -360,14 +354,13 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
 
     def restore(self, data: dict[str, Any]) -> None:
         """Become the machine of `data`. Raises SnapshotError for another format, or if something else was aggregated."""
-        refuse_foreign(data, self.kind, SNAPSHOT_FORMAT, self._aggregation.spec)
+        refuse_foreign(data, self.kind)
+        _refuse_other(data, self._aggregation.spec)
         super().restore(data)
 
 
 # -- TimePaneManager -------------------------------------------------------------------------------------------------------------
 
-
-TIME_SNAPSHOT_FORMAT = 1
 
 Windows = tuple[Collection[Any], Sequence[Sequence[Partial]]]
 """The keys that have a window at an end, and of each the partials that make it, oldest first."""
@@ -660,8 +653,7 @@ class TimePaneManager(WindowMachine):
         """Return the machine as plain data, partials included; there are no tuples to leave out."""
         self.enter()
         return {
-            "format": TIME_SNAPSHOT_FORMAT,
-            "machine": self.kind,
+            **snapshot_header(self.kind),
             "aggregate": self._aggregation.spec,
             "watermark": self.watermark,
             "closed": self.closed,
@@ -675,7 +667,8 @@ class TimePaneManager(WindowMachine):
 
     def restore(self, data: dict[str, Any]) -> None:
         """Become the machine of `data`. Raises SnapshotError for another format, or if something else was aggregated."""
-        refuse_foreign(data, self.kind, TIME_SNAPSHOT_FORMAT, self._aggregation.spec)
+        refuse_foreign(data, self.kind)
+        _refuse_other(data, self._aggregation.spec)
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._tally.restore(data["tally"])
         self._ordinals = {key_of(key): ordinal for ordinal, key in enumerate(data["keys"])}

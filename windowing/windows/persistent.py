@@ -30,7 +30,7 @@ from windowing.windows.deduplicator import DEFAULT_CHANNEL, Deduplicator
 from windowing.windows.events import Effect
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.guard import no_effects, one_for_each
-from windowing.windows.measures import Count, Measure
+from windowing.windows.measures import plain_measure
 from windowing.windows.paged_manager import PagedWindowManager
 from windowing.windows.pages import PageStore
 
@@ -206,17 +206,11 @@ def _chosen(column: Sequence[Any] | None, kept: list[int]) -> list[Any] | None:
 def _definition(config: WindowConfig) -> dict[str, Any]:
     """Return what of the definition the stored windows depend on."""
     return {
-        "length": _measure(config.length),
-        "slide": _measure(config.slide),
+        "length": plain_measure(config.length),
+        "slide": plain_measure(config.slide),
         "event_time": config.event_time,
         "offset_ms": config.offset_ms,
         "lateness": config.lateness.value,
         "repeat": config.repeat,
         "key": None if config.key is None else list(config.key),
     }
-
-
-def _measure(measure: Measure | None) -> dict[str, int] | None:
-    if measure is None:
-        return None
-    return {"count": measure.value} if isinstance(measure, Count) else {"ms": measure.ms}

@@ -37,12 +37,12 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedKeyList
 
-from windowing.errors import BoltError, RepeatLimitError, SnapshotError, WindowingError, quote
+from windowing.errors import BoltError, RepeatLimitError, WindowingError, quote
 from windowing.windows.assigners import mix_of
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Event, Expired, ListContent, TupleWindow, WaterMarkEvent
 from windowing.windows.eviction import Action, EvictionContext
-from windowing.windows.guard import Guard, fault, no_effects, one_for_each
+from windowing.windows.guard import Guard, fault, no_effects, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import Tally, key_of
 from windowing.windows.lossless_policies import CountLength, CountSlide, TimeLength, TimeSlide, length_of, slide_of
 from windowing.windows.manager import refuse_options
@@ -396,8 +396,6 @@ class PolicyKeyState:
 # -- PolicyWindowManager ---------------------------------------------------------------------------------------------------------
 
 
-SNAPSHOT_FORMAT = 1
-
 ContentFold = Callable[[list[Any]], Any]
 
 
@@ -606,8 +604,7 @@ class PolicyWindowManager:
         """Return the machine as plain data, the tuples always with it."""
         self.guard.enter()
         return {
-            "format": SNAPSHOT_FORMAT,
-            "machine": self.kind,
+            **snapshot_header(self.kind),
             "watermark": self.watermark,
             "closed": self.closed,
             "ordinal": self._ordinal,
@@ -617,11 +614,7 @@ class PolicyWindowManager:
 
     def restore(self, data: dict[str, Any]) -> None:
         """Become the machine of `data`. Raises SnapshotError for another format; the machine is then unchanged."""
-        if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != self.kind:
-            raise SnapshotError(
-                f"a {self.kind} snapshot of format {SNAPSHOT_FORMAT} was wanted, got {quote(data.get('machine'))} of "
-                f"format {quote(data.get('format'))}; read it with the version of the library that wrote it"
-            )
+        refuse_foreign(data, self.kind)
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._ordinal = data["ordinal"]
         self.tally.restore(data["tally"])

@@ -50,7 +50,7 @@ from windowing.windows.eviction import (
     WatermarkCountEvictionPolicy,
     WatermarkTimeEvictionPolicy,
 )
-from windowing.windows.guard import Guard, fault, one_for_each
+from windowing.windows.guard import Guard, fault, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import Tally
 from windowing.windows.measures import Count, Duration
 from windowing.windows.trigger import (
@@ -433,9 +433,6 @@ def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
 # -- StormMachine ----------------------------------------------------------------------------------------------------------------
 
 
-SNAPSHOT_FORMAT = 1
-
-
 def storm_policies(config: WindowConfig) -> tuple[EvictionPolicy, TriggerPolicy]:
     """Return the policies of a definition, chosen as Storm's executor does; the user's own where there are some."""
     return _eviction(config), _trigger(config)
@@ -618,8 +615,7 @@ class StormMachine:
         """Return the machine as plain data, the tuples always with it."""
         self.guard.enter()
         return {
-            "format": SNAPSHOT_FORMAT,
-            "machine": "StormMachine",
+            **snapshot_header("StormMachine"),
             "watermark": self._watermark,
             "tally": self.tally.snapshot(),
             "shown": [event in self._shown for event in self._manager.queued],
@@ -628,11 +624,7 @@ class StormMachine:
 
     def restore(self, data: dict[str, Any]) -> None:
         """Become the machine of `data`. Raises SnapshotError for another format."""
-        if data.get("format") != SNAPSHOT_FORMAT or data.get("machine") != "StormMachine":
-            raise SnapshotError(
-                f"a StormMachine snapshot of format {SNAPSHOT_FORMAT} was wanted, got {quote(data.get('machine'))} of "
-                f"format {quote(data.get('format'))}; read it with the version of the library that wrote it"
-            )
+        refuse_foreign(data, "StormMachine")
         self._manager.restore(data["manager"])
         self._watermark = data["watermark"]
         self.tally.restore(data["tally"])
