@@ -188,12 +188,13 @@ class Tuple:
 
     def __getattr__(self, name: str) -> Any:
         # Only for names that are no attribute; a slot is asked for here before it is set (copy).
-        if name.startswith("__") or name in Tuple.__slots__:
+        if name[:1] == "_" and (name.startswith("__") or name in Tuple.__slots__):
             raise AttributeError(name)
-        if name not in self._origin.fields:
+        position = self._origin.fields._index.get(name)
+        if position is None:
             said = f"a tuple of {self._origin!r} has no field {name!r}"
             raise missing(Tuple, name, _IN_STORM, said) if _is_method(name) else AttributeError(said)
-        return self._values[self._origin.fields.index(name)]
+        return self._values[position]
 
     def __len__(self) -> int:
         return len(self._values)

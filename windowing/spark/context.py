@@ -1,6 +1,6 @@
 """Wiring: what every worker knows of a topology; made on the driver, sent with the code.
 
-It is all that a Flow needs to send a tuple on (tasks.py), and a place to take its turn (stages.py).
+It is all that a StageWriter needs to send a tuple on (stage_writer.py), and a place to take its turn (stages.py).
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ __all__ = [
     "Origins",
     "wired",
 ]
+
+
+_NO_IDS: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class Arrival(Tuple):
     def __init__(
         self, values: tuple[Any, ...], origin: Origin, phase: int = 0, roots: Roots = NO_ROOTS, edge: int = 0
     ) -> None:
-        super().__init__(values, origin)
+        self._values, self._origin, self._ids = values, origin, _NO_IDS  # as Tuple does; one is made for each row
         self.phase, self.roots, self.edge = phase, roots, edge
 
     def get_message_id(self) -> Mapping[int, int]:

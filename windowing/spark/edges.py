@@ -4,9 +4,9 @@
     edge    one tuple sent to one place             a number of 64 bits, made of (batch, sender, position, place)
     origin  a tuple's roots                         a window's rows have those of all its tuples
 
-    Flow: made(edges, roots) --+
-                               +--> sums by root --rows()--> one row "ack" of the wire per sender and batch
-    place: done(tuples) -------+
+    StageWriter: made(edges, roots) --+
+                                      +--> sums by root --rows()--> one row "ack" of the wire per sender and batch
+    place: done(tuples) --------------+
 
 Laws: edge ids are made, not drawn: a batch that is made again has the same. Every tuple that is sent to a place and has
 roots is counted twice in the whole life of a query, by its sender and by the place, which is done with it when it has
@@ -68,7 +68,7 @@ def merged(roots: Iterable[Roots]) -> Roots:
     return tuple(sorted({root for each in different for root in each}))
 
 
-def edge_ids(batch: int, sender: int, place: int, positions: Sequence[int]) -> Any:
+def edge_ids(batch: int, sender: int, place: int, positions: Any) -> Any:
     """Return the edge ids (uint64, none of them 0) of what a sender has sent to a place: one for each position."""
     seed = 0
     for part in (batch, sender, place):
@@ -99,8 +99,11 @@ class Partials:
         self._given_up: dict[int, str] = {}
 
     def made(self, edges: Any, roots: Sequence[Roots]) -> None:
-        """Take note of tuples that are sent to a place."""
-        self._add(zip(edges.tolist(), roots, strict=True), 1)
+        """Take note of tuples that are sent to a place. Cost: numpy's where all have the same roots, as a spout's have."""
+        if len(roots) and all(each is roots[0] for each in roots):
+            self._add([(int(np.bitwise_xor.reduce(edges)), roots[0])], len(roots))
+        else:
+            self._add(zip(edges.tolist(), roots, strict=True), 1)
 
     def done(self, tuples: Iterable[Any]) -> None:
         """Take note of tuples that this place is done with (Arrivals)."""

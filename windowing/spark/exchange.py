@@ -31,9 +31,10 @@ place's tuples of one batch, the same however the rows come, and the order in wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,11 +46,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody spells it
 from pyspark.sql.types import DataType, MapType
 
+from windowing.columnar.hashing import Numbers, hashed_columns, is_hashed
 from windowing.errors import ConfigError
 from windowing.schema.rows import record_type
+from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
 from windowing.spark.state import TIMESTAMP
 from windowing.spark.unreadable import any_unreadable, held_record_type, held_rows, python_values, unreadable_in
+from windowing.topology.groupings import FieldsGrouping, Grouping, GroupingKind
 from windowing.topology.user_code import BOUND, TimestampFunction
 from windowing.windows.config import Semantics, WindowConfig
 
@@ -64,7 +68,9 @@ __all__ = [
     "TIMESTAMP",
     "WIRE",
     "ExchangeRow",
+    "Numbers",
     "Packer",
+    "Spread",
     "field_column",
     "frames_of",
     "handed_on",
@@ -73,10 +79,12 @@ __all__ = [
     "largest_of",
     "max_future_ms",
     "packed",
+    "parted",
     "quoted",
     "raise_largest",
     "record_batch",
     "rows_of",
+    "spread_of",
     "stream_name",
     "task_column",
     "timestamps_of",
@@ -150,7 +158,10 @@ class Packer:
                 stamps = known_sources(stamps, None if self.source is None else rows.column(self.source))
                 self._raise_largest(largest, stamps, rows, now)
             rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), stamps)
-            parts = [(self.labels[task], _ipc(part)) for task, part in _split(rows, tasks, len(self.labels))]
+            parts = [
+                (self.labels[task], _ipc(rows if at is None else rows.take(pa.array(at))))
+                for task, at in parted(tasks, len(self.labels))
+            ]
             yield self._rows(parts, partition, sequence, now)
         if largest:
             yield self._maxima(largest, partition, now)
@@ -243,6 +254,70 @@ def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) ->
     return F.pmod(F.xxhash64(*[F.col(quoted(name)) for name in names]), F.lit(tasks)).cast("int")
 
 
+class Spread(NamedTuple):
+    """What chooses the tasks of all rows of columns at once; every row goes to `width` of them.
+
+    Law: as `Grouping.targets` does row by row, `state` included.
+    """
+
+    width: int
+    choose: Callable[[Mapping[str, pa.Array], int, list[int]], list[Numbers]]
+
+    def __call__(self, columns: Mapping[str, pa.Array], count: int, state: list[int]) -> list[Numbers]:
+        """Return the task of each row, for each of the `width`, and move `state` on."""
+        return self.choose(columns, count, state)
+
+
+def spread_of(grouping: Grouping, tasks: int, schema: Schema) -> Spread | None:
+    """Return what a grouping does with columns, None for one that has to look at each row."""
+    kind = grouping.kind
+    if kind is GroupingKind.ALL:
+        return Spread(tasks, lambda columns, count, state: [np.full(count, task) for task in range(tasks)])
+    if kind is GroupingKind.GLOBAL:
+        return Spread(1, lambda columns, count, state: [np.zeros(count, dtype=np.int64)])
+    if kind in (GroupingKind.SHUFFLE, GroupingKind.NONE, GroupingKind.LOCAL_OR_SHUFFLE):
+        return Spread(1, partial(_round_robin, tasks))
+    if kind is not GroupingKind.FIELDS:
+        return None
+    assert isinstance(grouping, FieldsGrouping)
+    kinds = [schema.types[schema.names.index(name)] for name in grouping.fields]
+    return Spread(1, partial(_by_key, tasks, grouping.fields, kinds)) if all(map(is_hashed, kinds)) else None
+
+
+def _round_robin(tasks: int, columns: Mapping[str, pa.Array], count: int, state: list[int]) -> list[Numbers]:
+    first, state[0] = state[0], (state[0] + count) % tasks
+    return [(first + np.arange(count)) % tasks]
+
+
+def _by_key(
+    tasks: int,
+    names: Sequence[str],
+    kinds: Sequence[str],
+    columns: Mapping[str, pa.Array],
+    count: int,
+    state: list[int],
+) -> list[Numbers]:
+    return [hashed_columns([columns[name] for name in names], kinds, count) % tasks]
+
+
+def parted(tasks: Numbers, count: int) -> Iterator[tuple[int, Numbers | None]]:
+    """Yield each of `count` tasks that has rows, with their positions in order; None for all rows.
+
+    >>> [(task, at.tolist()) for task, at in parted(np.array([1, 0, 1]), 3)], list(parted(np.array([2, 2]), 3))
+    ([(0, [1]), (1, [0, 2])], [(2, None)])
+    """
+    if count == 1 or bool((tasks == tasks[0]).all()):
+        yield int(tasks[0]), None
+        return
+    order = np.argsort(tasks, kind="stable")
+    ends = np.cumsum(np.bincount(tasks, minlength=count))
+    start = 0
+    for task, end in enumerate(ends.tolist()):
+        if end > start:
+            yield task, order[start:end]
+        start = end
+
+
 def timestamps_of(column: pa.Array) -> pa.Int64Array:
     """Return a column as milliseconds since 1970, null where it holds no usable timestamp.
 
@@ -332,21 +407,6 @@ def _whole(column: pa.DoubleArray) -> pa.Int64Array:
 
 def _whole_decimal(value: Decimal | None) -> int | None:
     return int(value) if value is not None and abs(value) < BOUND and value == int(value) else None
-
-
-def _split(rows: pa.RecordBatch, tasks: np.ndarray[Any, Any], count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (task, its rows in their order) for each task that has rows."""
-    if count == 1 or bool((tasks == tasks[0]).all()):
-        yield int(tasks[0]), rows
-        return
-    order = np.argsort(tasks, kind="stable")
-    taken = rows.take(pa.array(order))
-    ends = np.cumsum(np.bincount(tasks, minlength=count))
-    start = 0
-    for task, end in enumerate(ends.tolist()):
-        if end > start:
-            yield task, taken.slice(start, end - start)
-        start = end
 
 
 def _ipc(rows: pa.RecordBatch) -> bytes:

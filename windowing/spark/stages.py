@@ -1,7 +1,7 @@
 """One turn of a place: a task of a placed bolt takes its tuples of a batch and sends on what comes of them.
 
     state + rows of the wire --> windows: TaskStage.turn (turn.py) --+
-                             --> any other bolt: BoltBatch ----------+--> Flow --> rows of the wire, changes of the state
+                             --> any other bolt: BoltBatch ----------+--> StageWriter --> rows of the wire, changes of the state
 
 A pure function of (state, rows): the same on Spark and in tests, however often it runs. Nothing is written before all of it
 is computed.
@@ -38,10 +38,10 @@ from windowing.spark.failures import marked
 from windowing.spark.operator import SIDE_STREAM, Control, TaskStage, batch_id, value_of, write
 from windowing.spark.rows import Part, size_of
 from windowing.spark.settings import seldom_collected
+from windowing.spark.stage_writer import INVALID, StageWriter
 from windowing.spark.state import Load, TaskValues
-from windowing.spark.tasks import INVALID, BoltBatch, StageWriter
+from windowing.spark.tasks import BoltBatch
 from windowing.spark.tuple_rows import TupleRows
-from windowing.spark.unreadable import Held, any_unreadable, held_rows, python_values
 from windowing.topology.user_code import EmittedRow
 from windowing.windows.events import TupleWindow
 
@@ -256,18 +256,13 @@ class SpoutStage:
         task = partition % wiring.component(self._spout).parallelism
         source = wiring.acks.get((self._spout, self._stream))
         roots = NO_ROOTS if source is None else (root_of(number, source),)
-        names = wiring.component(self._spout).outputs[self._stream].schema.names
         flow: StageWriter | None = None
         for batch in batches:
             if batch.num_rows == 0:
                 continue
             if flow is None:
                 flow = StageWriter(wiring, partition, batch.column(NOW)[0].as_py(), Origins(wiring), number)
-            fields = zip(batch.drop_columns([NOW]).columns, names, strict=True)
-            columns = [python_values(column, name, "strict") for column, name in fields]
-            rows = held_rows(columns, tuple, Held) if any_unreadable(columns) else zip(*columns, strict=True)
-            for values in rows:
-                flow.emit(self._spout, task, EmittedRow(self._stream, values), roots)
+            flow.send(self._spout, task, self._stream, batch.drop_columns([NOW]), roots)
             flow.run()
             yield record_batch(flow.take())
         if flow is not None:

@@ -12,21 +12,26 @@ phase, the component in the order of the plan, its task, the sender, the positio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowing.schema.tuples import Tuple
+from windowing.columnar import ColumnRows, Keys
+from windowing.columnar.rows import codable
+from windowing.schema.tuples import Origin, Tuple
 from windowing.spark.context import Arrival, ExecutionContext, Origins
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
 from windowing.spark.exchange import PHASE, POSITION, TASK, field_column, stream_name
 from windowing.spark.rows import Part, one_nan
 from windowing.spark.state import TIMESTAMP, decode_table
 from windowing.spark.unreadable import Held, any_of, any_unreadable, held_rows, plain, python_values, unreadable_in
+from windowing.topology.plan import Subscription
+from windowing.windows.aggregate import aggregated_fields
 
 __all__ = [
     "TupleRows",
@@ -43,7 +48,7 @@ class TupleRows:
     """What a placed bolt's tuples look like. Cost: a Tuple for each row, columns at the speed of Arrow."""
 
     def __init__(self, wiring: ExecutionContext, component: str) -> None:
-        self._wiring = wiring
+        self._wiring, self._component = wiring, component
         self._inputs = wiring.component(component).inputs
 
     @cached_property
@@ -65,10 +70,12 @@ class TupleRows:
         return [[f"{number}.{field.name}" for field in schema] for number, schema in enumerate(schemas)]
 
     def arrived(self, parts: Sequence[Part]) -> pa.Table:
-        """Return the rows of all parts in order of arrival."""
-        tables = [self._wide(part) for part in parts]
-        table = pa.concat_tables(tables, promote_options="default")
-        return table.sort_by([(name, "ascending") for name in _ORDER]).combine_chunks()
+        """Return the rows of all parts in order of arrival. Cost: a sort, but where each part lies wholly before or behind every
+        other: what comes of spouts, or of one task.
+        """
+        tables = sorted((self._wide(part) for part in parts), key=_first)
+        table = pa.concat_tables(tables, promote_options="default").combine_chunks()
+        return table if _in_order(table) else table.sort_by([(name, "ascending") for name in _ORDER]).combine_chunks()
 
     def kept(self, table: pa.Table) -> pa.Table:
         """Return the columns of all subscriptions, those without a row of this table too."""
@@ -90,28 +97,78 @@ class TupleRows:
             if not len(places):
                 continue
             mine = table if len(places) == table.num_rows else table.take(pa.array(places))
-            tasks = mine.column(TASK).to_pylist()
             columns = [
                 python_values(mine.column(name), name.partition(".")[2], "strict") for name in self._columns[number]
             ]
-            phases = mine.column(PHASE).to_pylist() if PHASE in mine.schema.names else [0] * len(places)
-            edges = mine.column(EDGE).to_pylist() if self._anchors else [0] * len(places)
-            roots = unpacked_roots(mine.column(ROOTS), known) if self._anchors else [NO_ROOTS] * len(places)
+            phases = mine.column(PHASE).to_pylist() if PHASE in mine.schema.names else repeat(0)
+            edges = mine.column(EDGE).to_pylist() if self._anchors else repeat(0)
+            roots = unpacked_roots(mine.column(ROOTS), known) if self._anchors else repeat(NO_ROOTS)
             of_rows = held_rows(columns, tuple, Held) if any_unreadable(columns) else zip(*columns, strict=True)
-            rows = zip(places.tolist(), tasks, phases, roots, edges, of_rows, strict=True)
-            for place, task, phase, of, edge, values in rows:
-                made[place] = Arrival(values, self._origins(found.component, task, found.stream), phase, of, edge)
+            arrivals = map(Arrival, of_rows, self._origins_of(found, mine.column(TASK)), phases, roots, edges)
+            if mine is table:
+                return list(arrivals)
+            for place, arrival in zip(places.tolist(), arrivals, strict=True):
+                made[place] = arrival
         return made
 
-    def in_columns(self, table: pa.Table) -> list[Any]:
-        """Return the Tuples: they know where they came from, which is more than their fields."""
-        return self.payloads(table)
+    def in_columns(self, table: pa.Table) -> Sequence[Any]:
+        """Return the rows as columns, of which Tuples are made when somebody asks for them; as Tuples where windows read fields
+        that not every input has alike, or hand tuples to functions.
+        """
+        asked = {name for name in self._asked if name is not None}
+        of_wide = self._alike.keys() & set(table.column_names)
+        if None in self._asked or not asked <= self._alike.keys() or of_wide:
+            return self.payloads(table)
+        fields = {name: self._merged(table, columns) for name, columns in self._alike.items()}
+        return ColumnRows(
+            pa.table({**dict(zip(table.column_names, table.columns, strict=True)), **fields}), self.payloads
+        )
 
-    def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> list[Any]:
-        """Return the key's fields of each tuple."""
+    def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
+        """Return the key's fields of each tuple, which stay columns where the tuples do."""
+        if isinstance(payloads, ColumnRows):
+            columns = [payloads.table.column(name) for name in names]
+            if all(codable(column.type) for column in columns):
+                return Keys(columns)
         if len(names) == 1:
             return [one_nan(payload[names[0]]) for payload in payloads]
         return [tuple(one_nan(payload[name]) for name in names) for payload in payloads]
+
+    @cached_property
+    def _asked(self) -> frozenset[str | None]:
+        """The fields that windows read of columns; None among them for a function that is handed the tuple."""
+        window = self._wiring.windows.get(self._component)
+        if window is None:
+            return frozenset()
+        config = window.config
+        return frozenset(
+            (*(config.key or ()), *(() if config.aggregate is None else aggregated_fields(config.aggregate)))
+        )
+
+    @cached_property
+    def _alike(self) -> dict[str, list[str]]:
+        """The fields that all inputs have, of one type, and the columns of each in the wide table, by input."""
+        schemas = [self._wiring.schemas[name] for name in self._names]
+        found = {field.name: [schema.get_field_index(field.name) for schema in schemas] for field in schemas[0]}
+        return {
+            name: [self._columns[number][at] for number, at in enumerate(positions)]
+            for name, positions in found.items()
+            if min(positions) >= 0
+            and _plain({schema.field(at).type for schema, at in zip(schemas, positions, strict=True)})
+        }
+
+    def _merged(self, table: pa.Table, columns: list[str]) -> pa.ChunkedArray:
+        """Return a field of all inputs as one column: a row has the value of its own."""
+        there = [(number, table.column(name)) for number, name in enumerate(columns) if name in table.column_names]
+        (_, merged), *others = there
+        for number, column in others:
+            merged = pc.if_else(pc.equal(table.column(_INPUT), number), column, merged)
+        return merged
+
+    def _origins_of(self, found: Subscription, tasks: pa.ChunkedArray) -> Iterable[Origin]:
+        different = tasks.unique().to_pylist()
+        made = {task: self._origins(found.component, task, found.stream) for task in different}
+        return repeat(made[different[0]]) if len(different) == 1 else map(made.__getitem__, tasks.to_pylist())
 
     def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the message ids, each unique on its channel: a stream of an upstream task, as in LocalCluster."""
@@ -153,3 +210,24 @@ class TupleRows:
         columns[_SENDER] = pa.repeat(pa.scalar(part.partition, pa.int32()), count)
         columns[POSITION] = table.column(POSITION)
         return pa.table(columns)
+
+
+def _plain(kinds: set[pa.DataType]) -> bool:
+    """Whether there is one type, which is not nested: its values are the same for Python, however they are read."""
+    return len(kinds) == 1 and not any(map(pa.types.is_nested, kinds))
+
+
+def _first(table: pa.Table) -> tuple[int, ...]:
+    """Return the place of a part's first row in the order of arrival."""
+    return tuple(table.column(name)[0].as_py() for name in _ORDER)
+
+
+def _in_order(table: pa.Table) -> bool:
+    """Whether the rows lie in the order of arrival."""
+    equal = np.ones(table.num_rows - 1, dtype=bool)
+    for name in _ORDER:
+        column = table.column(name).to_numpy()
+        if bool((equal & (column[1:] < column[:-1])).any()):
+            return False
+        equal &= column[1:] == column[:-1]
+    return True

@@ -1,0 +1,264 @@
+"""Exchanges in columns against the way row by row: the same rows of the wire, the same windows, the same acks."""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.chains import Chain
+from tests.test_chain import FIELDS, GROUPINGS, cases
+from windowing.columnar.hashing import hashed_columns, is_hashed
+from windowing.schema.hashing import key_hash
+from windowing.schema.types import FieldType, Schema
+from windowing.spark import stage_writer
+from windowing.spark.edges import partials_of
+from windowing.spark.exchange import POSITION, ExchangeRow, spread_of
+from windowing.spark.spouts import arrow_type
+from windowing.spark.state import decode_table
+from windowing.spark.tuple_rows import TupleRows
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.decorators import sliding, tumbling
+from windowing.topology.groupings import FieldsGrouping, GlobalGrouping
+from windowing.topology.plan import Topology
+from windowing.windows import aggregate as agg
+from windowing.windows.measures import count, millis
+
+slow = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+
+# -- hashes ----------------------------------------------------------------------------------------------------------------------
+
+UTC = datetime.UTC
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "boolean": st.booleans(),
+    "tinyint": st.integers(-(2**7), 2**7 - 1),
+    "smallint": st.integers(-(2**15), 2**15 - 1),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "float": st.sampled_from([0.0, -0.0, float("nan"), -float("nan"), float("inf")]) | st.floats(width=32),
+    "double": st.sampled_from([0.0, -0.0, float("nan"), -float("nan"), float("inf")]) | st.floats(),
+    "string": st.text(max_size=40),
+    "binary": st.binary(max_size=40),
+    "date": st.dates(),
+    "timestamp": st.datetimes(timezones=st.just(UTC)),
+    "decimal(9,2)": st.decimals(-1_000_000, 1_000_000, places=2),
+    "decimal(38,3)": st.decimals(Decimal(10) ** 30, Decimal(10) ** 31, places=3),
+}
+
+
+@st.composite
+def keyed_rows(draw: st.DrawFn) -> tuple[list[str], list[tuple[Any, ...]]]:
+    kinds = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=3))
+    row = st.tuples(*(st.none() | VALUES[kind] for kind in kinds))
+    return kinds, draw(st.lists(row, max_size=8))
+
+
+@pytest.mark.parametrize("kind", sorted(VALUES))
+def test_every_type_of_a_key_that_has_a_fixed_order_of_bytes_is_hashed_in_columns(kind: str) -> None:
+    assert is_hashed(kind)
+    assert not is_hashed(f"array<{kind}>")
+
+
+@slow
+@given(keyed_rows())
+def test_a_key_in_columns_has_the_hash_of_its_values(case: tuple[list[str], list[tuple[Any, ...]]]) -> None:
+    kinds, rows = case
+    columns = [pa.array([row[at] for row in rows], arrow_type(FieldType.parse(kind))) for at, kind in enumerate(kinds)]
+    assert hashed_columns(columns, kinds, len(rows)).tolist() == [key_hash(tuple(kinds), row) for row in rows]
+
+
+def test_a_slice_of_a_column_is_hashed_as_its_own_rows() -> None:
+    whole = pa.array([None, 5, None, 7, 9], pa.int64())
+    assert hashed_columns([whole.slice(2)], ["bigint"], 3).tolist() == [
+        42,
+        *(key_hash(("bigint",), (n,)) for n in (7, 9)),
+    ]
+
+
+def test_what_python_cannot_hold_is_hashed_as_spark_holds_it() -> None:
+    days = hashed_columns([pa.array([3_000_000], pa.int32()).cast(pa.date32())], ["date"], 1)
+    assert days.tolist() == [key_hash(("int",), (3_000_000,))]
+    micros = hashed_columns([pa.array([2**61], pa.int64()).cast(pa.timestamp("us", "UTC"))], ["timestamp"], 1)
+    assert micros.tolist() == [key_hash(("bigint",), (2**61,))]
+    text = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
+    assert hashed_columns([text], ["string"], 1).tolist() == [key_hash(("binary",), (b"\xff\xfe",))]
+
+
+# -- the wire --------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def row_by_row() -> Iterator[None]:
+    """Let every row look for its tasks by itself, and be a Tuple as soon as it arrives: the slow model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage_writer, "spread_of", lambda *_: None)
+        patch.setattr(TupleRows, "in_columns", TupleRows.payloads)
+        yield
+
+
+def seen(rows: list[ExchangeRow]) -> dict[tuple[Any, ...], list[Any]]:
+    """Return rows of the wire without how many packets there are: tuples by place, stream and position; all else in order."""
+    found: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    for row in rows:
+        if row.kind == "ack":
+            found["ack",] += partials_of([row.data or b""])
+        elif row.kind in ("rows", "out"):
+            found[row.kind, row.target, row.stream, row.sender, row.now] += decode_table(row.data or b"").to_pylist()
+        else:
+            found[row.kind, row.target, row.stream, row.sender, row.now].append((row.source, row.value))
+    for key, tuples in found.items():
+        if key[0] == "rows":
+            tuples.sort(key=lambda each: each[POSITION])
+    return dict(found)
+
+
+def emitted(topology: Topology, batch: dict[str, Any], acks: bool) -> dict[tuple[Any, ...], list[Any]]:
+    return seen(Chain(topology, partitions=2, acks=acks)._emitted(batch))
+
+
+@slow
+@given(cases(), st.booleans())
+def test_a_spout_sends_in_columns_what_it_sends_row_by_row(case: tuple[Topology, dict[str, Any]], acks: bool) -> None:
+    topology, batches = case
+    batch = {name: given_rows[0] for name, given_rows in batches.items()}
+    fast = emitted(topology, batch, acks)
+    with row_by_row():
+        assert repr(fast) == repr(emitted(topology, batch, acks))
+
+
+@slow
+@given(cases(), st.integers(0, 9), st.booleans())
+def test_any_topology_gives_row_by_row_what_it_gives_in_columns(
+    case: tuple[Topology, dict[str, Any]], seed: int, acks: bool
+) -> None:
+    topology, batches = case
+    fast = lives(topology, batches, seed, acks)
+    with row_by_row():
+        assert fast == lives(topology, batches, seed, acks)
+
+
+def lives(topology: Topology, batches: dict[str, Any], seed: int = 0, acks: bool = False) -> list[Any]:
+    """Return what each batch gives, in order, and what it says of acks."""
+    chain = Chain(topology, 2, seed, acks=acks)
+    found: list[Any] = []
+    for number in range(max(map(len, batches.values()))):
+        rows = chain.run({name: batch[number] for name, batch in batches.items()})
+        found.append((rows, chain.partials, chain.invalid))
+    return [*found, chain.run({}, drain=True)]
+
+
+# -- keys of every type, windows over columns ------------------------------------------------------------------------------------
+
+KINDS = ["boolean", "int", "bigint", "double", "string", "date", "timestamp", "decimal(9,2)"]
+SUMS = {"n": agg.count(), "total": agg.sum("v"), "least": agg.min("v"), "most": agg.max("v"), "mean": agg.mean("v")}
+OUTPUT = "key string, at long, n long, total double, least double, most double, mean double"
+
+
+def results() -> Any:
+    def result(window: Any) -> Any:
+        found = window.aggregate
+        return repr(window.key), window.end_timestamp, *(found[name] for name in SUMS)
+
+    return result
+
+
+def totals() -> Any:
+    def total(window: Any) -> Any:
+        return window.aggregate
+
+    return total
+
+
+@st.composite
+def aggregating(draw: st.DrawFn) -> tuple[Topology, dict[str, Any]]:
+    kind, both = draw(st.sampled_from(KINDS)), draw(st.booleans())
+    shape = draw(st.sampled_from(["tumbling", "sliding", "count"]))
+    options: dict[str, Any] = {
+        "timestamp": "at",
+        "key": "k",
+        "aggregate": SUMS,
+        "late_stream": "late",
+        "output": OUTPUT,
+    }
+    make = {"tumbling": tumbling(millis(10), **options), "sliding": sliding(millis(10), millis(4), **options)}
+    bolt = make.get(shape) or tumbling(count(2), **options)
+    fields = [f"k {kind}, v double, at long", f"other string, at long, v double, k {kind}"]
+    builder = TopologyBuilder("keys")
+    for number, ddl in enumerate(fields[: 1 + both]):
+        builder.set_spout(f"in{number}", InputSpout(ddl))
+    declarer = builder.set_bolt("sums", bolt(results()), 3)
+    for number in range(1 + both):
+        declarer.grouping(f"in{number}", FieldsGrouping(("k",)))
+    declared = builder.set_bolt(
+        "again", tumbling(millis(10), timestamp="at", aggregate=agg.sum("n"), output="n long")(totals())
+    )
+    declared.grouping("sums", GlobalGrouping())
+    key, value = st.none() | VALUES[kind], st.none() | st.floats(-5, 5)
+    first = st.tuples(key, value, st.integers(0, 40))
+    second = st.tuples(st.text(max_size=2), st.integers(0, 40), value, key)
+    given_rows = {"in0": draw(st.lists(st.lists(first, max_size=12), min_size=2, max_size=3))}
+    if both:
+        given_rows["in1"] = [draw(st.lists(second, max_size=12)) for _ in given_rows["in0"]]
+    return builder.build(), given_rows
+
+
+@slow
+@given(aggregating(), st.integers(0, 9))
+def test_windows_over_columns_of_any_input_are_those_over_tuples(
+    case: tuple[Topology, dict[str, Any]], seed: int
+) -> None:
+    topology, batches = case
+    fast = lives(topology, batches, seed)
+    with row_by_row():
+        assert repr(fast) == repr(lives(topology, batches, seed))
+
+
+def test_windows_over_columns_take_each_stream_by_its_own_columns() -> None:
+    topology, _ = two_inputs()
+    found = lives(topology, {"in0": [[(1, 2.0, 5), (2, 3.0, 6)]], "in1": [[("x", 7, 10.0, 1)]]})[-1]
+    assert sorted(found["sums"]) == [("1", 10, 2, 12.0, 2.0, 10.0, 6.0), ("2", 10, 1, 3.0, 3.0, 3.0, 3.0)]
+
+
+def two_inputs() -> tuple[Topology, TupleRows]:
+    builder = TopologyBuilder("two")
+    builder.set_spout("in0", InputSpout("k long, v double, at long"))
+    builder.set_spout("in1", InputSpout("other string, at long, v double, k long"))
+    bolt = tumbling(millis(10), timestamp="at", key="k", aggregate=SUMS, output=OUTPUT)(results())
+    builder.set_bolt("sums", bolt).grouping("in0", FieldsGrouping(("k",))).grouping("in1", FieldsGrouping(("k",)))
+    topology = builder.build()
+    return topology, TupleRows(Chain(topology).wiring, "sums")
+
+
+def test_no_tuple_is_made_of_what_windows_aggregate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a tuple was made")
+
+    topology, _ = two_inputs()
+    monkeypatch.setattr(TupleRows, "payloads", refuse)
+    monkeypatch.setattr(stage_writer.StageWriter, "emit", none_of("in0", "in1"))
+    found = lives(topology, {"in0": [[(1, 2.0, 5)]], "in1": [[("x", 7, 10.0, 1)]]})[-1]
+    assert found["sums"] == [("1", 10, 2, 12.0, 2.0, 10.0, 6.0)]
+
+
+def none_of(*spouts: str) -> Any:
+    emit = stage_writer.StageWriter.emit
+
+    def checked(self: Any, component: str, *rest: Any) -> None:
+        assert component not in spouts, "a row was sent by itself"
+        emit(self, component, *rest)
+
+    return checked
+
+
+def test_only_groupings_that_look_at_each_tuple_go_row_by_row() -> None:
+    by_row = [str(each) for each in GROUPINGS if spread_of(each, 3, Schema.parse(FIELDS)) is None]
+    assert [name.partition("(")[0] for name in by_row] == ["partialKey", "custom"]

@@ -1,0 +1,501 @@
+"""The flow behind one sender: what it emits runs through the fused bolts and is packed for where it goes.
+
+    send(component, task, stream, columns) --+--> by the tasks that a grouping chooses for all rows at once: columns for a place
+    emit(component, task, row) --------------+--> row by row, where a grouping looks at each: columns for a place
+                                             +--> queue of a fused task --run--> emit ...
+                                             +--> columns for a sink
+    take() --> rows of the wire     finish() --> the largest timestamps, for every task of each reader
+
+A sender is an upstream partition of level 0, or a place. Laws: fused bolts run in the order of the plan, task by task, each
+queue first in, first out, as LocalCluster runs them; so a sender's rows and their order depend on its input alone. A
+grouping's round robin begins anew with each sender and batch, at the sender's own number.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.errors import UnreadableValueError
+from windowing.schema.tuples import Origin, Tuple
+from windowing.spark.context import Arrival, ExecutionContext, Origins
+from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
+from windowing.spark.exchange import (
+    PHASE,
+    PLACES,
+    POSITION,
+    TASK,
+    ExchangeRow,
+    Numbers,
+    Spread,
+    field_column,
+    known_sources,
+    largest_of,
+    parted,
+    raise_largest,
+    spread_of,
+    stream_name,
+    timestamps_of,
+)
+from windowing.spark.output import arrow_column
+from windowing.spark.state import TIMESTAMP, encode_table
+from windowing.spark.tasks import BoltBatch
+from windowing.spark.unreadable import Held, Unreadable, any_unreadable, held_rows, plain, python_values
+from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
+from windowing.topology.decorators import ComponentKind
+from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
+from windowing.topology.user_code import EmittedRow, TimestampFunction
+
+__all__ = [
+    "INVALID",
+    "Chosen",
+    "StageWriter",
+]
+
+
+_log = logging.getLogger("windowing.spark")
+INVALID = "invalid"
+"""The metric of tuples that a bolt asked for a value which Python cannot hold, and that no stream took."""
+
+_PACKET_ROWS = 50_000
+
+
+class _TaskRoute(NamedTuple):
+    """One reader of a stream of a task: `first` is its first place, None if it is fused; `ids` are those of its tasks.
+
+    spread: what chooses the tasks of all rows of columns, None where each row has to be looked at.
+    """
+
+    reader: str
+    first: int | None
+    ids: range
+    choose: Chooser | None
+    state: list[int]
+    by_code: bool
+    spread: Spread | None
+
+
+class Chosen(NamedTuple):
+    """The tasks that a row goes to, by route, chosen before it is sent."""
+
+    targets: list[tuple[_TaskRoute, Sequence[int]]]
+    before: list[list[int]]
+
+    def ids(self) -> list[int]:
+        """Return the ids of the tasks."""
+        return [route.ids[index] for route, indexes in self.targets for index in indexes]
+
+    def undo(self) -> None:
+        """Make the groupings what they were before; undo the last choice first."""
+        for (route, _), state in zip(self.targets, self.before, strict=True):
+            route.state[:] = state
+
+
+class _Rows(NamedTuple):
+    """Rows on their way, in the order in which they were emitted."""
+
+    values: list[tuple[Any, ...]]
+    phases: list[int]
+    positions: list[int]
+    roots: list[Roots]
+
+    def clear(self) -> None:
+        for each in self:
+            each.clear()
+
+
+class _Columns(NamedTuple):
+    """The same, as columns of the declared types, by field name."""
+
+    fields: dict[str, pa.Array]
+    phases: Numbers
+    positions: Numbers
+    roots: Sequence[Roots]
+
+    def take(self, at: Numbers | None) -> _Columns:
+        """Return the rows at these positions, None for all of them."""
+        if at is None:
+            return self
+        taken, roots = pa.array(at), self.roots
+        fields = {name: column.take(taken) for name, column in self.fields.items()}
+        return _Columns(fields, self.phases[at], self.positions[at], [roots[number] for number in at.tolist()])
+
+
+class _Way:
+    """Where the rows of one stream of a task go: to tasks in this sender (`fused`), to places behind an exchange (`placed`).
+
+    width: to how many places each row goes, None where each row has to be looked at. rows: what waits to be sent in columns.
+    is_out: whether a sink keeps the stream.
+    """
+
+    __slots__ = ("fused", "is_out", "origin", "placed", "routes", "rows", "width")
+
+    def __init__(self, routes: list[_TaskRoute], by_row: bool, is_out: bool, origin: Origin | None) -> None:
+        self.routes, self.is_out, self.origin = routes, is_out, origin
+        self.fused = [route for route in routes if route.first is None]
+        self.placed = [route for route in routes if route.first is not None]
+        spreads = [route.spread for route in self.placed]
+        self.width = None if by_row else sum(spread.width for spread in spreads if spread is not None)
+        self.rows = _Rows([], [], [], [])
+
+
+class StageWriter:
+    """All that one sender sends in one batch, of this number. `partials`: what it says of roots, if some spout asks for acks.
+
+    Rows whose tasks a grouping chooses by columns wait, and are sent as columns; what comes in columns (`send`) stays so. All
+    others are sent one by one. Law: both ways give the same rows of the wire, but for how many there are of a stream and a task.
+    """
+
+    def __init__(self, wiring: ExecutionContext, sender: int, now: int, origins: Origins, batch: int = -1) -> None:
+        self._wiring, self._sender, self.now, self._origins = wiring, sender, now, origins
+        self.partials = Partials()
+        self._batch = batch
+        self._seed = sender if sender < PLACES else 0
+        stages = wiring.stages
+        self._fused = [name for name in stages.topology.order if not stages.placed(name)]
+        self._ways: dict[tuple[str, int, str], _Way] = {}
+        self._tasks: dict[tuple[str, int], BoltBatch] = {}
+        self._queues: dict[str, dict[int, list[Arrival]]] = defaultdict(lambda: defaultdict(list))
+        self._by_row: dict[tuple[int, str, str, int], _Rows] = {}
+        self._packed: list[tuple[tuple[int, str, str, int], pa.Table]] = []
+        self._out: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
+        self._out_columns: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
+        self._largest: dict[tuple[str, str], dict[str | None, int]] = defaultdict(dict)
+        self._unreadable: Counter[str] = Counter()
+        self._position = self._sequence = 0
+        self.phase = 0
+
+    def choose(self, component: str, task: int, row: EmittedRow) -> Chosen:
+        """Choose the tasks of a row that is sent later, or not at all. Raises GroupingError."""
+        routes = self._way(component, task, row.stream).routes
+        before = [list(route.state) for route in routes]
+        return Chosen(list(self._targets(routes, row)), before)
+
+    def send(self, component: str, task: int, stream: str, batch: pa.RecordBatch, roots: Roots = NO_ROOTS) -> None:
+        """Send all rows of a batch, whose columns are the fields of the stream. Cost: some 0.1 us a row, 1 us where each row has to
+        be looked at, or goes to a task in this sender.
+        """
+        way, count = self._way(component, task, stream), batch.num_rows
+        schema = self._wiring.schemas[stream_name(component, stream)]
+        given = dict(zip(schema.names, batch.columns, strict=True))
+        if way.width is None:
+            for values in _rows_in(given):
+                self.emit(component, task, EmittedRow(stream, values), roots)
+            return
+        if way.fused:
+            for values in _rows_in(given):
+                self._hand_over(way, values, roots)
+        fields = {field.name: _declared(component, stream, field, given[field.name]) for field in schema}
+        if way.is_out:
+            self._out_columns[component, stream].append(pa.table(fields))
+        if way.width:
+            positions = self._position + way.width * np.arange(count)
+            self._position += way.width * count
+            rows = _Columns(fields, np.full(count, self.phase), positions, [roots] * count)
+            self._spread(component, task, stream, way, rows)
+
+    def emit(
+        self, component: str, task: int, row: EmittedRow, roots: Roots = NO_ROOTS, chosen: Chosen | None = None
+    ) -> None:
+        """Send one row of a task, anchored to `roots`, to all who read it, which `chosen` may say. Raises GroupingError where a
+        grouping cannot choose.
+        """
+        stream, values, _ = row
+        way = self._way(component, task, stream)
+        as_held = plain(values) if type(values) is Held else values
+        if way.is_out:
+            self._out.setdefault((component, stream), []).append(as_held)
+        if way.width is not None:
+            if way.width:
+                self._add(way.rows, as_held, roots, way.width)
+            if way.fused:
+                self._hand_over(way, values, roots)
+            return
+        for route, indexes in self._targets(way.routes, row) if chosen is None else chosen.targets:
+            for target in indexes:
+                if route.first is None:
+                    arrival = Arrival(values, self._origins(component, task, stream), self.phase, roots)
+                    self._queues[route.reader][target].append(arrival)
+                    continue
+                key = (route.first + target, component, stream, task)
+                rows = self._by_row.get(key)
+                if rows is None:
+                    rows = self._by_row[key] = _Rows([], [], [], [])
+                self._add(rows, as_held, roots, 1)
+
+    def _add(self, rows: _Rows, values: tuple[Any, ...], roots: Roots, width: int) -> None:
+        rows.values.append(values)
+        rows.phases.append(self.phase)
+        rows.positions.append(self._position)
+        rows.roots.append(roots)
+        self._position += width
+
+    def _hand_over(self, way: _Way, values: tuple[Any, ...], roots: Roots) -> None:
+        """Queue a row for tasks in this sender, whose groupings (shuffles) look at no value."""
+        assert way.origin is not None
+        for route in way.fused:
+            assert route.choose is not None
+            for target in route.choose(values, route.state):
+                self._queues[route.reader][target].append(Arrival(values, way.origin, self.phase, roots))
+
+    def letter(self, component: str, task: int, letter: DeadLetter, roots: Roots) -> None:
+        """Send the dead letter of a tuple of these roots, which a task has failed for good."""
+        self.partials.give_up(roots, component)
+        self.emit(component, task, EmittedRow(DEAD_LETTERS, letter.row()), roots)
+
+    def run(self) -> None:
+        """Run what is queued through the fused bolts. Raises BoltError."""
+        for name in self._fused:
+            self._run(name)
+
+    def in_phases(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
+        """Yield tuples phase by phase; what is emitted meanwhile is of the phase of the one that was yielded last."""
+        for arrival in sorted(arrivals, key=lambda each: each.phase):
+            self.phase = arrival.phase
+            yield arrival
+
+    def take(self) -> list[ExchangeRow]:
+        """Return what is packed so far as rows of the wire."""
+        for (component, task, stream), way in self._ways.items():
+            if way.rows.values:
+                self._spread(
+                    component, task, stream, way, self._as_columns(component, stream, way.rows), way.rows.values
+                )
+                way.rows.clear()
+        for key, waiting in self._by_row.items():
+            place, component, stream, task = key
+            columns = self._as_columns(component, stream, waiting)
+            reader = self._wiring.stages.places[place].component
+            stamps = self._stamps(reader, component, task, stream, columns.fields, waiting.values)
+            self._packed.append((key, self._table(place, task, columns, stamps)))
+        rows: list[ExchangeRow] = []
+        for (place, component, stream, _), table in sorted(self._packed, key=lambda each: each[0]):
+            for part in _parts(table):
+                rows.append(self._row(place, "rows", stream_name(component, stream), data=encode_table(part)))
+        for (component, stream), values in self._out.items():
+            self._out_columns[component, stream].append(pa.table(self._columns(component, stream, values)))
+        for (component, stream), tables in sorted(self._out_columns.items()):
+            for part in (part for table in tables for part in _parts(table)):
+                name = stream_name(component, stream)
+                rows.append(self._row(-1, "out", name, part.num_rows, encode_table(part)))
+        for sent in (self._by_row, self._packed, self._out, self._out_columns):
+            sent.clear()
+        return rows
+
+    def finish(self) -> list[ExchangeRow]:
+        """Close the fused tasks; return their last rows, and what every reader has to know of the sender's timestamps."""
+        for name in self._fused:
+            self._run(name)  # what the tasks above have emitted at their end is among it
+            for (component, _), running in sorted(self._tasks.items()):
+                if component == name:
+                    running.close()
+        rows = self.take()
+        for (reader, stream), largest in sorted(self._largest.items()):
+            first = self._wiring.stages.first_place(reader)
+            for place in range(first, first + self._wiring.component(reader).parallelism):
+                for source in sorted(largest, key=lambda each: (each is not None, each or "")):
+                    rows.append(self._row(place, "max", stream, largest[source], None, source))
+        for (name, _), running in sorted(self._tasks.items()):
+            rows += self.metrics(
+                name, {"failed": running.failed, INVALID: running.invalid, "reported": running.reported}
+            )
+        for name, count in sorted(self._unreadable.items()):
+            rows += self.metrics(name, {INVALID: count})
+        partials = self.partials.table()
+        if partials is not None:
+            rows.append(self._row(-1, "ack", "", data=partials))
+        return rows
+
+    def metrics(self, component: str, values: Mapping[str, int | None]) -> list[ExchangeRow]:
+        """Return numbers of a component as rows of the wire."""
+        told = {name: value for name, value in values.items() if value is not None and (value or name in _STATES)}
+        return [self._row(-1, "metric", component, value, None, name) for name, value in told.items()]
+
+    # -- how a row finds its way ---------------------------------------------------------------------------------------
+
+    def _way(self, component: str, task: int, stream: str) -> _Way:
+        way = self._ways.get((component, task, stream))
+        if way is None:
+            routes = self._routes_of(component, task, stream)
+            # A bolt that acks by itself is told the tasks of each row when it emits it.
+            by_itself = self._wiring.component(component).kind is ComponentKind.BOLT
+            by_row = by_itself or any(route.first is not None and route.spread is None for route in routes)
+            direct = any(route.choose is None for route in routes)
+            is_out = stream_name(component, stream) in self._wiring.sinks
+            origin = self._origins(component, task, stream) if routes else None
+            way = self._ways[component, task, stream] = _Way(routes, by_row or direct, is_out, origin)
+        return way
+
+    def _routes_of(self, component: str, task: int, stream: str) -> list[_TaskRoute]:
+        stages = self._wiring.stages
+        output = stages.topology.components[component].outputs.get(stream)
+        routes = []
+        for reader, grouping in stages.topology.readers(component, stream):
+            assert output is not None
+            first = stages.first_place(reader.id) if stages.placed(reader.id) else None
+            choose = None if output.direct else grouping.targets(reader.parallelism, output.schema)
+            state = [] if choose is None else choose.start(task + self._seed)
+            by_code = grouping.kind is GroupingKind.CUSTOM
+            spread = spread_of(grouping, reader.parallelism, output.schema)
+            routes.append(
+                _TaskRoute(reader.id, first, self._wiring.task_ids[reader.id], choose, state, by_code, spread)
+            )
+        return routes
+
+    def _targets(self, routes: list[_TaskRoute], row: EmittedRow) -> Iterable[tuple[_TaskRoute, Sequence[int]]]:
+        if routes and routes[0].choose is None:  # a direct stream has direct readers only
+            reader, index = direct_targets(row.task, {route.reader: route.ids for route in routes}, row.stream)
+            return [(route, (index,)) for route in routes if route.reader == reader]
+        return [(route, self._chosen(route, route.choose, row)) for route in routes if route.choose is not None]
+
+    def _chosen(self, route: _TaskRoute, choose: Chooser, row: EmittedRow) -> Sequence[int]:
+        if type(row.values) is not Held:
+            return choose(row.values, route.state)
+        try:
+            return choose(row.values if route.by_code else plain(row.values), route.state)
+        except UnreadableValueError as problem:
+            self._unreadable[route.reader] += 1
+            _log.warning(
+                "a tuple for bolt %r goes nowhere: its grouping asks for what cannot be read: %s", route.reader, problem
+            )
+            return ()
+
+    def _run(self, name: str) -> None:
+        queues = self._queues.pop(name, {})
+        for task in sorted(queues):
+            self._task(name, task).take(queues[task])
+
+    def _task(self, name: str, task: int) -> BoltBatch:
+        if (name, task) not in self._tasks:
+            self._tasks[name, task] = BoltBatch(
+                self._wiring.component(name),
+                self._wiring.context(name, task),
+                self._wiring.retry,
+                lambda row, roots, chosen: self.emit(name, task, row, roots, chosen),
+                lambda row: self.choose(name, task, row),
+                (lambda letter, roots: self.letter(name, task, letter, roots)) if self._wiring.letters(name) else None,
+                order=self.in_phases,
+            )
+        return self._tasks[name, task]
+
+    # -- packing -------------------------------------------------------------------------------------------------------
+
+    def _as_columns(self, component: str, stream: str, rows: _Rows) -> _Columns:
+        fields = self._columns(component, stream, rows.values)
+        return _Columns(fields, np.array(rows.phases), np.array(rows.positions), list(rows.roots))
+
+    def _spread(
+        self,
+        component: str,
+        task: int,
+        stream: str,
+        way: _Way,
+        rows: _Columns,
+        values: Sequence[tuple[Any, ...]] | None = None,
+    ) -> None:
+        """Pack rows for all places that they go to, by the tasks that the groupings choose for all of them at once."""
+        for route in way.placed:
+            assert route.first is not None
+            assert route.spread is not None
+            stamps = self._stamps(route.reader, component, task, stream, rows.fields, values)
+            for chosen in route.spread(rows.fields, len(rows.positions), route.state):
+                for target, at in parted(chosen, len(route.ids)):
+                    place = route.first + target
+                    of_task = stamps if at is None else stamps.take(pa.array(at))
+                    packed = self._table(place, task, rows.take(at), of_task)
+                    self._packed.append(((place, component, stream, task), packed))
+                rows = rows._replace(positions=rows.positions + 1)
+
+    def _table(self, place: int, task: int, rows: _Columns, stamps: pa.Int64Array) -> pa.Table:
+        edges: dict[str, pa.Array] = {}
+        if self._wiring.acks:
+            ids = edge_ids(self._batch, self._sender, place, rows.positions)
+            self.partials.made(ids, rows.roots)
+            edges = {EDGE: pa.array(ids), ROOTS: packed_roots(rows.roots)}
+        return pa.table(
+            {
+                **{field_column(position): column for position, column in enumerate(rows.fields.values())},
+                **edges,
+                TASK: pa.repeat(pa.scalar(task, pa.int32()), len(rows.positions)),
+                PHASE: pa.array(rows.phases, pa.int32()),
+                POSITION: pa.array(rows.positions, pa.int64()),
+                TIMESTAMP: stamps,
+            }
+        )
+
+    def _columns(self, component: str, stream: str, values: Sequence[tuple[Any, ...]]) -> dict[str, pa.Array]:
+        schema = self._wiring.schemas[stream_name(component, stream)]
+        by_field = zip(schema, zip(*values, strict=True), strict=True)
+        return {field.name: arrow_column(component, stream, field, column) for field, column in by_field}
+
+    def _stamps(
+        self,
+        reader: str,
+        component: str,
+        task: int,
+        stream: str,
+        columns: Mapping[str, pa.Array],
+        values: Sequence[tuple[Any, ...]] | None,
+    ) -> pa.Int64Array:
+        """Return the timestamps that the reader's windows give these tuples, and keep the largest for all its tasks. `values`: the
+        tuples as they were emitted, if they were not emitted as columns.
+        """
+        window = self._wiring.windows.get(reader)
+        if window is None or not window.config.event_time:
+            count = len(next(iter(columns.values())))
+            return pa.repeat(pa.scalar(self.now, pa.int64()), count)
+        timestamp = window.config.timestamp
+        if isinstance(timestamp, str):
+            stamps = timestamps_of(columns[timestamp])
+        else:
+            assert timestamp is not None
+            origin = self._origins(component, task, stream)
+            rows = _rows_in(columns) if values is None else map(_as_asked, values)
+            stamp = TimestampFunction(timestamp, reader, window.config.on_invalid)
+            stamps = pa.array([stamp(Tuple(each, origin)) for each in rows], pa.int64())
+            stamp.warn()
+        source = None if window.config.source is None else columns[window.config.source]
+        stamps = known_sources(stamps, source)
+        found = largest_of(stamps, source, self.now, window.config.max_future_ms)
+        raise_largest(self._largest[reader, stream_name(component, stream)], found)
+        return stamps
+
+    def _row(
+        self, target: int, kind: str, stream: str, value: int = 0, data: bytes | None = None, source: str | None = None
+    ) -> ExchangeRow:
+        self._sequence += 1
+        return ExchangeRow(target, kind, stream, self._sender, self._sequence, self.now, source, value, data)
+
+
+def _rows_in(columns: Mapping[str, pa.Array]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of columns as user code gets them."""
+    values = [python_values(column, name, "strict") for name, column in columns.items()]
+    return held_rows(values, tuple, Held) if any_unreadable(values) else zip(*values, strict=True)
+
+
+def _declared(component: str, stream: str, field: pa.Field, column: pa.Array) -> pa.Array:
+    """Return a column of Spark's in the declared type, which may call parts or the zone otherwise."""
+    if column.type == field.type:
+        return column
+    if pa.types.is_nested(field.type):
+        return arrow_column(component, stream, field, python_values(column, field.name, "strict"))
+    return column.cast(field.type)
+
+
+def _parts(table: pa.Table) -> Iterator[pa.Table]:
+    for start in range(0, table.num_rows, _PACKET_ROWS):
+        yield table.slice(start, _PACKET_ROWS)
+
+
+def _as_asked(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a row as user code gets them."""
+    return Held(values) if any(type(each) is Unreadable for each in values) else values
+
+
+_STATES = ("watermark", "now")
+"""Numbers that mean something when they are 0; of the others 0 is left out."""
