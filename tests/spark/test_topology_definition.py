@@ -376,5 +376,5 @@ def test_a_record_that_cannot_be_read_is_shown() -> None:
 
 def test_what_was_stored_by_the_first_version_of_format_1_is_read_and_written_alike() -> None:
     """The file was written by the comparers that were there before this one, from the same plans."""
-    for kind, stored in json.loads((Path(__file__).parent / "data" / "definitions.json").read_bytes()).items():
+    for kind, stored in json.loads((Path(__file__).parents[1] / "data" / "definitions.json").read_bytes()).items():
         assert STORED[kind]() == read(stored, HERE), kind
