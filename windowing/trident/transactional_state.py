@@ -126,7 +126,9 @@ class TransactionalState:
         """Return the values right below a name, and forget which were there before. Raises CorruptStateError."""
         prefix = f"{self._path(name)}/"
         self._known = {path: blob for path, blob in self._known.items() if not path.startswith(prefix)}
-        return {each: self.read(f"{name}/{each}") for each in self.names(name)}
+        values = {each: self.read(f"{name}/{each}") for each in self.names(name)}
+        # What another life has forgotten since it was listed is not there; None may be a value.
+        return {each: value for each, value in values.items() if prefix + each in self._known}
 
     def write(self, changes: Mapping[str, Any], unchanged: Iterable[str] = ()) -> None:
         """Write all values in one transaction of the store. Raises TypeError for what is not plain data, before it writes, and
