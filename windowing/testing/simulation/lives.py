@@ -14,6 +14,7 @@ call; the acker and the master die together; where the beginning of a tree, or i
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -214,6 +215,9 @@ class Strand:
                 self._problem = problem
             self._over = True
             self._back.release()
+
+
+os.register_at_fork(after_in_child=Strand._idle.clear)  # threads do not come along
 
 
 def plain(message: Any) -> tuple[str, tuple[Any, ...]]:
