@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.local.test_trident_cluster_random import Opaque, Transactional, patient
+from windowing.acking.acker import Acked, Failed, Reason
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
     BoltError,
@@ -295,6 +296,27 @@ def test_a_batch_that_is_no_list_of_fitting_rows_is_refused_and_named(batches: A
 
 
 # -- batches side by side, failures ------------------------------------------------------------------------------------
+
+
+def test_the_master_takes_no_answer_to_a_tree_of_another_life() -> None:
+    with TridentCluster(counting(fixed()), clock=VirtualClock(), coordination=patient(1)) as cluster:
+        assert cluster.step()
+        for answer in (Acked(7, 1), Failed(7, 1, Reason.FAILED, None)):
+            cluster.crew.master.handle(answer)
+        assert (cluster.run().failures, cluster.values("state1")) == (0, COUNTS)
+
+
+def test_a_task_that_is_made_again_has_the_inbox_of_the_one_before_and_nothing_of_its_batches() -> None:
+    plan = counting(fixed()).build()
+    with TridentCluster(plan, clock=VirtualClock(), coordination=patient(1)) as cluster:
+        crew, [id] = cluster.crew, [(group.id, 1) for group in plan.groups.values() if group.commits]
+        before = crew.tasks[crew.ids.index(id)]
+        while not before.executor.held:
+            cluster.step()
+        again = crew.make(id)
+        assert again.inbox is before.inbox
+        assert again.executor.held == 0
+        assert again.id == before.id
 
 
 @pytest.mark.parametrize(("pending", "widest"), [(1, 1), (3, 3)])

@@ -71,7 +71,8 @@ def test_what_is_wrong_is_said_with_its_seed_and_shrunk(
 
 def test_a_shrunk_run_still_fails_with_fewer_things(monkeypatch: pytest.MonkeyPatch) -> None:
     undo_less(monkeypatch)
-    first = next(run for run in map(simulate, map(Scenario.of, range(500))) if run.problem is not None)
+    failed = (run for run in map(simulate, map(Scenario.of, range(100))) if run.problem is not None)
+    first = max(failed, key=lambda run: len(run.trace))
     small = shrink(first)
     assert small.problem is not None
     assert simulate(small.scenario).problem == small.problem
@@ -94,15 +95,18 @@ def seen_worlds(**changes: object) -> Iterator[World]:
 
 def test_without_faults_each_batch_is_emitted_once_and_little_is_kept() -> None:
     for world in seen_worlds(max_pending=1, poison=0):
-        batches = [body[0] for _, name, *_, kind, body in world.trace[:-1] if kind == "batch" and name == "coordinator"]
-        assert batches == [(txid, 0) for txid in range(1, world.scenario.batches + 1)]
+        batches = [entry[-1][0] for entry in world.trace if entry[-2] == "Begun"]
+        # Single tuples have no end: one batch more may be begun when the last is done.
+        more = world.scenario.spout is SpoutKind.NON_TRANSACTIONAL
+        assert 0 <= len(batches) - world.scenario.batches <= more
+        assert batches == [(txid, 0) for txid in range(1, len(batches) + 1)]
         assert len(world.records.beneath.blobs) <= 2 * (world.scenario.partitions + 1) + 1
 
 
 def test_batches_that_always_fail_end_on_the_dead_letters() -> None:
     buried = []
     for world in seen_worlds(poison=5, attempts=2, on_failure=OnFailure.SKIP, max_rows=3, batches=5):
-        letters = [row for _, rows in world.checks.dead.values() for row in rows]
+        letters = [row for rows in world.checks.dead.values() for row in rows]
         read = {row for row in letters if row.place % 5 == 4}
         assert not any(row.place % 5 == 4 for row in world.checks.committed_rows)
         assert not read & world.checks.committed_rows

@@ -1,19 +1,26 @@
-"""The simulator finds what it is for: each bug planted in the library's machines breaks an invariant within 5,000 seeds."""
+"""The simulator finds what it is for: each bug planted in what ships breaks an invariant within 5,000 seeds: in the machines of the
+library, and in the tasks of the local driver."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from windowing.acking.acker import Acker
-from windowing.errors import CorruptStateError, StateConflictError
+from windowing.errors import CorruptStateError, FailedException, StateConflictError
+from windowing.local import trident_cluster, trident_tasks
+from windowing.local.clock import SystemClock
+from windowing.local.router import ACK, Router
+from windowing.local.trident_cluster import MasterTask
+from windowing.local.trident_spouts import CoordinatorTask, EmitterTask
+from windowing.local.trident_tasks import GroupTask, Sending, TridentRouter
 from windowing.stores.memory import MemoryMap
 from windowing.testing.simulation.scenario import Scenario
-from windowing.testing.simulation.tasks import SimulatedTask
 from windowing.testing.simulator import simulate
 from windowing.trident import bolt_executor, fence, maps, spout_executor, spouts
 from windowing.trident.batch_effects import Ack, BatchId, Fail, Finish
@@ -173,9 +180,7 @@ def a_failed_batch_is_never_tried_again(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def timeouts_follow_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        SimulatedTask, "clock_ms", lambda self: max(0, self._base_ms + self.world.now_ms + self.world.jump_ms)
-    )
+    patch.setattr(SystemClock, "now_ms", lambda self: self._wall_ns() // 1_000_000)
 
 
 # -- the acker ---------------------------------------------------------------------------------------------------------
@@ -190,11 +195,17 @@ def a_tree_is_acked_before_its_xor_is_zero(patch: pytest.MonkeyPatch) -> None:
 
 @planted
 def a_fail_is_taken_for_an_ack(patch: pytest.MonkeyPatch) -> None:
-    def settled(self: SimulatedTask, effect: Any) -> None:
-        settle(self, Ack(effect.message))
+    patch.setattr(Router, "fail", Router.ack)
 
-    settle = SimulatedTask.settle
-    patch.setattr(SimulatedTask, "settle", settled)
+
+@planted
+def the_acker_is_told_twice(patch: pytest.MonkeyPatch) -> None:
+    def twice(self: Router, anchors: Any, component: str) -> None:
+        for root, xor in [] if anchors is None else anchors.ack():
+            self.tell(root, (ACK, root, xor, component))
+            self.tell(root, (ACK, root, xor, component))
+
+    patch.setattr(Router, "ack", twice)
 
 
 # -- spouts ------------------------------------------------------------------------------------------------------------
@@ -246,7 +257,7 @@ def two_lives_of_a_spout_can_both_write(patch: pytest.MonkeyPatch) -> None:
     write = TransactionalState.write
 
     def unfenced(self: TransactionalState, changes: Mapping[str, Any], unchanged: Any = ()) -> None:
-        if self.root != "spout":
+        if not self.root.endswith("/emitter"):
             write(self, changes, unchanged)
             return
         for name in changes:
@@ -430,6 +441,121 @@ def a_cache_remembers_before_it_writes(patch: pytest.MonkeyPatch) -> None:
         return self.beneath.multi_put(rows, claim)
 
     patch.setattr(CachedMap, "multi_put", eager)
+
+
+# -- the local driver's own tasks --------------------------------------------------------------------------------------
+
+
+@planted
+def the_master_sends_before_it_saves(patch: pytest.MonkeyPatch) -> None:
+    perform = MasterTask._perform
+    patch.setattr(
+        MasterTask,
+        "_perform",
+        lambda self, found: perform(self, iter(sorted(found, key=lambda effect: isinstance(effect, SaveRecord)))),
+    )
+
+
+@planted
+def the_master_hands_a_batch_out_when_it_is_processed(patch: pytest.MonkeyPatch) -> None:
+    handle, hand_out = MasterTask.handle, MasterTask._hand_out
+
+    def early(self: MasterTask, message: Any) -> None:
+        stream, attempt = self._roots.get(message.root, (None, None))
+        if stream is CoordinatorStream.BATCH and (attempt, Status.PROCESSING) in self.machine.under_way:
+            hand_out(self, attempt)
+        handle(self, message)
+
+    patch.setattr(MasterTask, "handle", early)
+    patch.setattr(MasterTask, "_hand_out", lambda self, attempt: None)
+
+
+@planted
+def emitters_do_not_hear_of_the_commit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(trident_cluster, "ICommitterTridentSpout", type("Nobody", (), {}))
+
+
+@planted
+def a_coordinator_makes_new_metadata_for_a_replay(patch: pytest.MonkeyPatch) -> None:
+    send = CoordinatorTask._send
+
+    def anew(self: CoordinatorTask, batch: Any, skip: str | None, anchors: Any) -> None:
+        if batch.attempt.attempt and batch.metadata:
+            batch = batch._replace(metadata=[*batch.metadata[1:], batch.metadata[0]])
+        send(self, batch, skip, anchors)
+
+    patch.setattr(CoordinatorTask, "_send", anew)
+
+
+@planted
+def an_emitter_answers_a_superseded_attempt(patch: pytest.MonkeyPatch) -> None:
+    perform = EmitterTask._perform
+    patch.setattr(
+        EmitterTask,
+        "_perform",
+        lambda self, effect: perform(self, Ack(effect.message) if isinstance(effect, Fail) else effect),
+    )
+
+
+@planted
+def an_emitter_sends_what_is_to_be_skipped(patch: pytest.MonkeyPatch) -> None:
+    emit = EmitterTask._emit
+    patch.setattr(EmitterTask, "_emit", lambda self, batch, skip: emit(self, batch, None))
+
+
+@planted
+def a_tuple_is_delivered_to_the_wrong_task(patch: pytest.MonkeyPatch) -> None:
+    post = Sending._post
+
+    def astray(self: Sending, target: Any, piece: Any) -> None:
+        group, task = target
+        post(self, (group, (task + 1) % self._plan.group(group).parallelism), piece)
+
+    patch.setattr(Sending, "_post", astray)
+
+
+@planted
+def a_group_commits_without_its_commit(patch: pytest.MonkeyPatch) -> None:
+    def eager(plan: Any, group: Any) -> Any:
+        found = specs(plan, group)
+        for spec in found.values():
+            spec.commits = False
+        return found
+
+    specs = trident_tasks.coord_specs
+    patch.setattr(trident_tasks, "coord_specs", eager)
+    patch.setattr(trident_cluster, "coord_specs", eager)
+
+
+@planted
+def a_group_does_not_fail_what_its_operations_fail(patch: pytest.MonkeyPatch) -> None:
+    commit = GroupTask._commit
+
+    def lenient(self: GroupTask, batch: Any) -> None:
+        with suppress(FailedException):
+            commit(self, batch)
+
+    patch.setattr(GroupTask, "_commit", lenient)
+
+
+@planted
+def a_sink_is_handed_what_failed_attempts_left(patch: pytest.MonkeyPatch) -> None:
+    hold, release = TridentRouter.hold, TridentRouter.release
+    first = TransactionAttempt(1, 0)
+    patch.setattr(
+        TridentRouter, "hold", lambda self, attempt, sinks: hold(self, first._replace(txid=attempt.txid), sinks)
+    )
+    patch.setattr(TridentRouter, "release", lambda self, attempt: release(self, first._replace(txid=attempt.txid)))
+
+
+@planted
+def dead_letters_of_failed_attempts_count(patch: pytest.MonkeyPatch) -> None:
+    def kept(self: TridentRouter, attempt: TransactionAttempt, dead: Any) -> None:
+        for number in range(attempt.attempt, attempt.attempt + 3):
+            bury(self, attempt._replace(attempt=number), dead)
+
+    bury = TridentRouter.bury
+    patch.setattr(TridentRouter, "bury", kept)
 
 
 def _unfenced(patch: pytest.MonkeyPatch) -> None:

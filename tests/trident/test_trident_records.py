@@ -210,6 +210,20 @@ def test_the_values_of_several_names_are_written_at_once(state, store):
     assert [each.get(7) for each in names] == [0, 1, 2]
 
 
+def test_a_value_that_another_life_forgets_while_all_are_read_is_not_there() -> None:  # found by the simulator
+    class Shared(MemoryRecordStore):
+        def paths(self, prefix: str) -> list[str]:
+            found = super().paths(prefix)
+            self.blobs.pop("spout/meta/5", None)
+            return found
+
+    store = Shared()
+    metas = RotatingTransactionalState(TransactionalState(store, "spout"), "meta")
+    metas.put(5, "a")
+    metas.put(6, None)
+    assert RotatingTransactionalState(TransactionalState(store, "spout"), "meta").txids() == [6]
+
+
 def test_a_damaged_or_foreign_entry_stops_the_start_and_names_it(state, store):
     RotatingTransactionalState(state, "meta").put(4, "x")
     store.blobs["spout/meta/4"] = b"garbage"

@@ -50,11 +50,17 @@ class SystemClock:
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970, UTC, rounded down."""
-        monotonic_ns = time.monotonic_ns()
+        monotonic_ns = self._monotonic_ns()
         if self._offset_ns is None:
-            self._offset_ns = time.time_ns() - monotonic_ns
+            self._offset_ns = self._wall_ns() - monotonic_ns
         self._last_ns = max(self._last_ns, monotonic_ns + self._offset_ns)
         return self._last_ns // 1_000_000
+
+    def _monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def _wall_ns(self) -> int:
+        return time.time_ns()
 
 
 class VirtualClock:

@@ -41,7 +41,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster
 from windowing.local.spouts import Batches, batches_by_name, rows_in
 from windowing.local.tasks import AckerTask, Task
-from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, RequestTask, batch_spout_of
+from windowing.local.trident_spouts import CoordinatorTask, EmitterTask, RequestTask, SingleTuples, batch_spout_of
 from windowing.local.trident_tasks import Begun, CommitMessage, GroupTask, Success, TridentResult, TridentRouter
 from windowing.schema.checks import did_you_mean
 from windowing.stores.sqlite import SqliteRecordStore
@@ -86,8 +85,8 @@ from windowing.trident.fence import Life, Owner, Progress, owned
 from windowing.trident.fields import Row
 from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import StateType, TransactionAttempt
-from windowing.trident.plan import GroupPlan, TridentPlan
-from windowing.trident.spouts import ICommitterTridentSpout
+from windowing.trident.plan import GroupPlan, TaskId, TridentPlan, coord_specs
+from windowing.trident.spouts import ICommitterTridentSpout, ITridentSpout
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import (
     MemoryRecordStore,
@@ -99,12 +98,13 @@ from windowing.trident.transactional_state import (
 from windowing.windows.measures import Duration
 
 __all__ = [
+    "ACKER",
+    "MASTER",
     "MasterTask",
     "SinkWriter",
     "TridentCluster",
     "TridentTasks",
     "coordinator_state",
-    "crew_of",
     "keep_definition",
     "owners_of",
     "run_trident",
@@ -176,7 +176,7 @@ class MasterTask(Task):
     def __init__(
         self, hub: TridentRouter, id: int, plan: TridentPlan, config: CoordinatorConfig, state: TransactionalState
     ) -> None:
-        super().__init__(hub, TaskContext(plan.name, 0, 1, plan.config), id, deque())
+        super().__init__(hub, TaskContext(plan.name, 0, 1, plan.config), id, hub.inbox(MASTER))
         self.trident = hub
         self.spouts: list[CoordinatorTask] = []
         self.committers: list[tuple[deque[Any], str]] = []
@@ -220,9 +220,11 @@ class MasterTask(Task):
         self._coordinate(self.machine.deactivate(self.hub.now_ms))
 
     def handle(self, message: Acked | Failed) -> None:
-        stream, attempt = self._roots.pop(message.root)
         machine, now_ms = self.machine, self.hub.now_ms
         cause = self.trident.fell(message.root)
+        if message.root not in self._roots:
+            return  # the tree of another life, or one whose end was told before
+        stream, attempt = self._roots.pop(message.root)
         if isinstance(message, Failed):
             if message.reason is Reason.TIMEOUT:
                 cause = f"its {stream.value} took too long; it was last seen in {message.seen}"
@@ -340,45 +342,17 @@ _YEARS_MS = 1 << 50
 Given = Mapping[str, Sequence[Sequence[Any]]]
 
 
-@dataclass(frozen=True, slots=True)
+MASTER: TaskId = ("$master", 0)
+ACKER: TaskId = ("$acker", 0)
+
+
 class TridentTasks:
-    """All tasks in the order in which a round goes through them, and some of them by kind."""
+    """The tasks of a plan, each known by its TaskId: MASTER, a coordinator for each stream, those of the groups, ACKER.
 
-    tasks: list[Task]
-    master: MasterTask
-    requests: dict[str, RequestTask]
-
-
-def coordinator_state(plan: TridentPlan, store: RecordStore) -> TransactionalState:
-    """Return where the records of a topology's coordinator are."""
-    return _root(plan, store).at("master")
-
-
-def _root(plan: TridentPlan, store: RecordStore) -> TransactionalState:
-    return TransactionalState(store, part_of(plan.name))
-
-
-def crew_of(
-    plan: TridentPlan,
-    hub: TridentRouter,
-    config: CoordinatorConfig,
-    store: RecordStore,
-    states: Mapping[str, list[Any]],
-    given: Given,
-) -> TridentTasks:
-    """Return the tasks of a plan. states: all partitions by id. given: rows in place of spouts, by stream."""
-    hall = _TridentInboxes(plan, hub, config, store, states, given)
-    for group in plan.groups.values():
-        hall.add(group)
-    timeout_ms = hall.timeout_ms
-    acker = AckerTask(hub, TaskContext("__acker", 0, 1, plan.config), hall.next_id(), hub.ackers[0], Acker(timeout_ms))
-    owners: list[Task] = [hall.master, *hall.requests.values()]
-    acker.spouts = {owner.id: owner.inbox for owner in owners}
-    return TridentTasks([hall.master, *hall.master.spouts, *hall.tasks, acker], hall.master, hall.requests)
-
-
-class _TridentInboxes:
-    """What is there before the tasks are: their inboxes, their stores, and the master."""
+    tasks: all of them, in the order in which a round goes through them. states: all partitions by id. given: rows in place of
+    spouts, by stream. A task can be made again by itself (`make`, `place`): it has the inbox of the one before, the partitions that
+    `states` has then, and nothing else but what is durable.
+    """
 
     def __init__(
         self,
@@ -389,75 +363,151 @@ class _TridentInboxes:
         states: Mapping[str, list[Any]],
         given: Given,
     ) -> None:
-        self._plan, self._hub, self._states, self._given = plan, hub, states, given
-        self._state = _root(plan, store)
-        self._ids = 0
-        self.tasks: list[Task] = []
-        self.requests: dict[str, RequestTask] = {}
+        self._plan, self._hub, self._config, self._store, self._states = plan, hub, config, store, states
         times_out = plan.config.enable_message_timeouts
-        self.timeout_ms = plan.config.message_timeout_ms if times_out else _YEARS_MS
-        # A task may hold a batch for as long as those before it are tried: the trees time out, never this.
-        self._patience_ms = 2 * self.timeout_ms * (config.max_pending + 1)
+        self._timeout_ms = plan.config.message_timeout_ms if times_out else _YEARS_MS
         self._requests = frozenset(plan.batch_groups[found.spout] for found in plan.drpc.values())
-        self.master = MasterTask(hub, self.next_id(), plan, config, coordinator_state(plan, store))
+        self._streams: dict[TaskId, _StreamTasks] = {}
+        self.requests: dict[str, RequestTask] = {}
+        committers: list[tuple[deque[Any], str]] = []
+        readers: list[tuple[deque[Any], str]] = []
         for group in plan.groups.values():
-            hub.inboxes |= {(group.id, task): deque() for task in range(group.parallelism)}
+            ids = [(group.id, task) for task in range(group.parallelism)]
+            if group.is_spout:
+                self._add_stream(group, given, readers, committers)
+            for name, spec in coord_specs(plan, group).items():
+                if name not in self._requests:
+                    readers += [(hub.inbox(id), name) for id in ids]
+                    committers += [(hub.inbox(id), name) for id in ids if spec.commits]
+        self._readers, self._committers = readers, committers
+        self._spouts: list[CoordinatorTask] = []
+        groups = [(group.id, task) for group in plan.groups.values() for task in range(group.parallelism)]
+        self._numbers = {id: number for number, id in enumerate([MASTER, *self._streams, *groups, ACKER], 1)}
+        made = {id: self.make(id) for id in self._numbers}
+        for id, task in made.items():
+            self.place(id, task)
+        self.tasks = list(made.values())
+        self.master: MasterTask = made[MASTER]
 
-    def next_id(self) -> int:
-        """Return the number of one more task."""
-        self._ids += 1
-        return self._ids
+    @property
+    def ids(self) -> list[TaskId]:
+        """The ids of all tasks, in the order of `tasks`."""
+        return list(self._numbers)
 
-    def add(self, group: GroupPlan) -> None:
-        """Make the tasks of a group."""
-        if not group.is_spout:
-            self._add_operations(group)
-            return
-        node = self._plan.graph.nodes[group.nodes[0]]
+    def make(self, id: TaskId) -> Any:
+        """Return a new task of this id, which is not open yet."""
+        plan, hub, number = self._plan, self._hub, self._numbers[id]
+        if id == MASTER:
+            master = MasterTask(hub, number, plan, self._config, coordinator_state(plan, self._store))
+            master.spouts, master.readers, master.committers = self._spouts, self._readers, self._committers
+            return master
+        if id == ACKER:
+            acker = AckerTask(
+                hub, TaskContext("__acker", 0, 1, plan.config), number, hub.ackers[0], Acker(self._timeout_ms)
+            )
+            owners = [MASTER, *((plan.group_of(found.spout).id, 0) for found in plan.drpc.values())]
+            acker.spouts = {self._numbers[owner]: hub.inbox(owner) for owner in owners}
+            return acker
+        if id in self._streams:
+            return self._streams[id].coordinator(hub, number, hub.inbox(id))
+        group = plan.group(id[0])
+        return self._emitter(group, id, number) if group.is_spout else self._operations(group, id, number)
+
+    def place(self, id: TaskId, task: Any) -> None:
+        """Let the other tasks see a task that was made, where they call it or share something with it."""
+        if id in self._streams:
+            place = list(self._streams).index(id)
+            self._spouts[place : place + 1] = [task]
+        elif isinstance(task, RequestTask):
+            self.requests[str(task.node.source.name)] = task
+
+    def _add_stream(
+        self,
+        group: GroupPlan,
+        given: Given,
+        readers: list[tuple[deque[Any], str]],
+        committers: list[tuple[deque[Any], str]],
+    ) -> None:
+        plan, hub = self._plan, self._hub
+        node = plan.graph.nodes[group.nodes[0]]
         assert isinstance(node, SpoutNode)
         if node.kind is None:
-            task = self.requests[str(node.source.name)] = RequestTask(self._hub, self.next_id(), self._plan, node)
-            self.tasks.append(task)
-        else:
-            self._add_spout(group, node)
+            return
+        stream = _StreamTasks(plan, group, node, self._store, given.get(str(node.source.name)))
+        stream.emitters = [hub.inbox((group.id, task)) for task in range(group.parallelism)]
+        id = f"${group.id}", 0
+        self._streams[id] = stream
+        name = plan.batch_groups[node.number]
+        readers += [(inbox, name) for inbox in (hub.inbox(id), *stream.emitters)]
+        if isinstance(stream.spouts[0][0], ICommitterTridentSpout):
+            committers += [(inbox, name) for inbox in stream.emitters]
 
-    def _add_spout(self, group: GroupPlan, node: SpoutNode) -> None:
-        plan, hub, name = self._plan, self._hub, str(node.source.name)
-        state = self._state.at(f"spouts/{part_of(name)}")
-        rows, batch_group = self._given.get(name), plan.batch_groups[node.number]
-        spouts = [batch_spout_of(node, rows, plan.config.max_batch_size) for _ in range(group.parallelism)]
-        context = TaskContext(name, 0, group.parallelism, plan.config)
-        coordinator = CoordinatorTask(hub, context, self.next_id(), spouts[0][0], state)
-        self.master.spouts.append(coordinator)
-        self.master.readers.append((coordinator.inbox, batch_group))
-        for task, (spout, single) in enumerate(spouts):
-            emitter = EmitterTask(hub, self.next_id(), plan, node, task, spout=spout, state=state)
-            self.tasks.append(emitter)
-            coordinator.emitters.append(emitter.inbox)
-            coordinator.singles += [] if single is None else [single]
-            self.master.readers.append((emitter.inbox, batch_group))
-            if isinstance(spout, ICommitterTridentSpout):
-                self.master.committers.append((emitter.inbox, batch_group))
+    def _emitter(self, group: GroupPlan, id: TaskId, number: int) -> Task:
+        stream = self._streams.get((f"${group.id}", 0))
+        if stream is None:
+            node = self._plan.graph.nodes[group.nodes[0]]
+            assert isinstance(node, SpoutNode)
+            return RequestTask(self._hub, number, self._plan, node)
+        spout, state = stream.spout_of(id[1]), stream.state
+        return EmitterTask(self._hub, number, self._plan, stream.node, id[1], spout=spout, state=state)
 
-    def _add_operations(self, group: GroupPlan) -> None:
-        for task in range(group.parallelism):
-            made = GroupTask(
-                self._hub,
-                self.next_id(),
-                self._plan,
-                group,
-                task,
-                states={id: partitions[task] for id, partitions in self._states.items() if task < len(partitions)},
-                windows=self._state.at(f"windows/{part_of(group.id)}/{task}"),
-                requests=self._requests,
-                timeout_ms=self._patience_ms,
-            )
-            self.tasks.append(made)
-            for name, spec in made.executor.specs.items():
-                if name not in self._requests:
-                    self.master.readers.append((made.inbox, name))
-                    if spec.commits:
-                        self.master.committers.append((made.inbox, name))
+    def _operations(self, group: GroupPlan, id: TaskId, number: int) -> GroupTask:
+        task = id[1]
+        return GroupTask(
+            self._hub,
+            number,
+            self._plan,
+            group,
+            task,
+            states={name: partitions[task] for name, partitions in self._states.items() if task < len(partitions)},
+            windows=_root(self._plan, self._store).at(f"windows/{part_of(group.id)}/{task}"),
+            requests=self._requests,
+            # A task may hold a batch for as long as those before it are tried: the trees time out, never this.
+            timeout_ms=2 * self._timeout_ms * (self._config.max_pending + 1),
+        )
+
+
+class _StreamTasks:
+    """The tasks of one spout: a coordinator and emitters. spouts: that of each emitter; the coordinator asks the first."""
+
+    def __init__(
+        self,
+        plan: TridentPlan,
+        group: GroupPlan,
+        node: SpoutNode,
+        store: RecordStore,
+        rows: Sequence[Sequence[Any]] | None,
+    ) -> None:
+        self.node, self._rows, self._config = node, rows, plan.config
+        name = str(node.source.name)
+        self.state = _root(plan, store).at(f"spouts/{part_of(name)}")
+        self._context = TaskContext(name, 0, group.parallelism, plan.config)
+        self.emitters: list[deque[Any]] = []
+        self.spouts = [self._spout() for _ in range(group.parallelism)]
+        self._taken: set[int] = set()
+
+    def _spout(self) -> tuple[ITridentSpout, SingleTuples | None]:
+        return batch_spout_of(self.node, self._rows, self._config.max_batch_size)
+
+    def spout_of(self, task: int) -> ITridentSpout:
+        """Return the spout of a task that is made: a new one if the task was made before."""
+        if task in self._taken:
+            self.spouts[task] = self._spout()
+        self._taken.add(task)
+        return self.spouts[task][0]
+
+    def coordinator(self, hub: TridentRouter, number: int, inbox: deque[Any]) -> CoordinatorTask:
+        """Return a new coordinator."""
+        return CoordinatorTask(hub, self._context, number, inbox, self.spouts, self.emitters, self.state)
+
+
+def coordinator_state(plan: TridentPlan, store: RecordStore) -> TransactionalState:
+    """Return where the records of a topology's coordinator are."""
+    return _root(plan, store).at("master")
+
+
+def _root(plan: TridentPlan, store: RecordStore) -> TransactionalState:
+    return TransactionalState(store, part_of(plan.name))
 
 
 # -- TridentCluster --------------------------------------------------------------------------------------------------------------
@@ -522,7 +572,7 @@ class TridentCluster(LoopedCluster):
                 made = (state.spec.factory.make_state(part, state.partitions) for part in range(state.partitions))
                 self.states[id] = list(made)
             config = coordination or _coordination(self.plan)
-            self.crew: TridentTasks = crew_of(self.plan, self._hub, config, store, self.states, given)
+            self.crew = TridentTasks(self.plan, self._hub, config, store, self.states, given)
         except BaseException:
             self._end("it could not be made")
             raise

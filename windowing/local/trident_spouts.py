@@ -230,17 +230,23 @@ def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> 
 
 
 class CoordinatorTask(Task):
-    """The coordinator of one spout; `emitters` are the inboxes of the spout's tasks."""
+    """The coordinator of one spout. spouts, emitters: what each of the spout's tasks emits from, and its inbox."""
 
     def __init__(
-        self, hub: TridentRouter, context: TaskContext, id: int, spout: ITridentSpout, state: TransactionalState
+        self,
+        hub: TridentRouter,
+        context: TaskContext,
+        id: int,
+        inbox: deque[Any],
+        spouts: Sequence[tuple[ITridentSpout, SingleTuples | None]],
+        emitters: Sequence[deque[Any]],
+        state: TransactionalState,
     ) -> None:
-        super().__init__(hub, context, id, deque())
-        self.emitters: list[deque[Any]] = []
-        self.singles: list[SingleTuples] = []
+        super().__init__(hub, context, id, inbox)
+        self.emitters = emitters
         self._trident = hub
         self._who = f"spout {context.component!r}"
-        self._spout, self._state = spout, state
+        self._spouts, self._state = spouts, state
         self._machine: TridentSpoutCoordinator | None = None
         self._rested = False
 
@@ -252,7 +258,7 @@ class CoordinatorTask(Task):
 
     def open(self) -> None:
         context = SpoutContext(self._state.at("emitter"), 0, self.context.tasks, self.context, self._report)
-        coordinator = guarded(self._who, "in get_coordinator", self._spout.get_coordinator, context)
+        coordinator = guarded(self._who, "in get_coordinator", self._spouts[0][0].get_coordinator, context)
         self._machine = TridentSpoutCoordinator(coordinator, self._state.at("coordinator"))
 
     def close(self) -> None:
@@ -262,9 +268,10 @@ class CoordinatorTask(Task):
     def is_ready(self, txid: int, until_end: bool) -> Readiness:
         """Return what the spout says of a new batch. One of single tuples has ended when it is over, and with `until_end` when it
         had nothing last; else it is left alone for once then."""
-        if self.singles and all(single.over or (single.dry and until_end) for single in self.singles):
+        singles = [single for _, single in self._spouts if single is not None]
+        if singles and all(single.over or (single.dry and until_end) for single in singles):
             return Readiness.ENDED
-        if self.singles and all(single.over or single.dry for single in self.singles):
+        if singles and all(single.over or single.dry for single in singles):
             self._rested = not self._rested
             if self._rested:
                 return Readiness.WAIT
@@ -309,7 +316,7 @@ class _Source(Task):
     def __init__(self, hub: TridentRouter, id: int, plan: TridentPlan, node: SpoutNode, task: int) -> None:
         group = plan.group_of(node.number)
         self.me = (group.id, task)
-        super().__init__(hub, TaskContext(group.id, task, group.parallelism, plan.config), id, hub.inboxes[self.me])
+        super().__init__(hub, TaskContext(group.id, task, group.parallelism, plan.config), id, hub.inbox(self.me))
         self.trident, self.plan, self.node = hub, plan, node
         self.group = plan.batch_groups[node.number]
         self.targets = targets_of(plan, group.id, self.group)

@@ -170,6 +170,10 @@ class TridentRouter(Router):
     def errors(self) -> list[ReportedError]:
         return self.trident.errors
 
+    def inbox(self, task: TaskId) -> deque[Any]:
+        """Return the inbox of a task, which is there before the task is, and is the next one's if it is made again."""
+        return self.inboxes.setdefault(task, deque())
+
     def batch(self, attempt: TransactionAttempt) -> ProcessorContext:
         """Return what processors are told of a batch. One that is over has no stamp, and what comes of it does not count."""
         now_ms, drains = self.stamps.get(attempt.txid, (self.now_ms, False))
@@ -190,7 +194,7 @@ class TridentRouter(Router):
 
     def fell(self, root: int) -> str:
         """Take note that a tree has ended; return why it failed, if somebody said it."""
-        return self._causes.pop(root)
+        return self._causes.pop(root, "")
 
     def refuse(self, anchors: Anchors, component: str, cause: str) -> None:
         """Settle a message: its tree fails, and this is why; the first cause of a tree is kept."""
@@ -284,8 +288,7 @@ class GroupTask(Task):
         timeout_ms: int,
     ) -> None:
         self.me = (group.id, task)
-        inbox: deque[Any] = hub.inboxes[self.me]
-        super().__init__(hub, TaskContext(group.id, task, group.parallelism, plan.config), id, inbox)
+        super().__init__(hub, TaskContext(group.id, task, group.parallelism, plan.config), id, hub.inbox(self.me))
         self.trident = hub
         self.executor = TridentBoltExecutor(coord_specs(plan, group), timeout_ms)
         self.subtopology = Subtopology(plan, group.id, task, states)

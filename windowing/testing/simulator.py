@@ -1,7 +1,7 @@
-"""The simulator of Trident: whole topologies of the library's own machines, in virtual time, under seeded faults.
+"""The simulator of Trident: whole topologies in the local driver's own tasks, in virtual time, under seeded faults.
 
     seed --> Scenario --> World: one heap, one source of chance --> result: nothing is wrong, or what, and the trace
-                          |  master, acker, spouts, maps, states behind their fence, a sink
+                          |  TridentTopology --> TridentTasks: master, acker, coordinator, emitters, groups with states
                           |  lost, late, repeated messages; tasks that die or are held up at any step; damage; ...
 
     python -m windowing.testing.simulator --seeds 100000            one line, or the seeds that fail
@@ -74,7 +74,7 @@ def _line(entry: tuple[Any, ...]) -> str:
 
 
 def simulate(scenario: Scenario) -> ScenarioResult:
-    """Run a scenario to its end, or to what is wrong. Cost: some 20 ms.
+    """Run a scenario to its end, or to what is wrong. Cost: some 40 ms.
 
     >>> run = simulate(Scenario.of(3))
     >>> run.problem, run.digest() == simulate(Scenario.of(3)).digest()

@@ -128,7 +128,11 @@ class TransactionalState:
         """Return the values right below a name, and forget which were there before. Raises CorruptStateError."""
         prefix = f"{self._path(name)}/"
         self._known = {path: blob for path, blob in self._known.items() if not path.startswith(prefix)}
-        return {each: self.read(f"{name}/{each}") for each in self.names(name)}
+        while True:
+            values = {each: self.read(f"{name}/{each}") for each in self.names(name)}
+            if all(prefix + each in self._known for each in values):
+                return values
+            # Another life has cleaned up since they were listed, and may have written later ones.
 
     def write(self, changes: Mapping[str, Any], unchanged: Iterable[str] = ()) -> None:
         """Write all values in one transaction of the store. Raises TypeError for what is not plain data, before it writes, and

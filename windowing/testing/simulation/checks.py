@@ -9,6 +9,7 @@
     | I7 | once faults stop, all is done                  | at the end, in `BOUND_MS` of virtual time                          |
     | I8 | nothing is dropped or damaged in silence       | what is skipped is all in the dead letters; damage is found        |
     | I9 | a transactional replay has the same rows       | at each emission                                                   |
+    | I10| a sink gets each committed batch, whole        | at each save, of what its master has handed out before              |
 
 The undisturbed run is a fold: for each committed attempt the rows that its spouts emitted, and these rows, from commit to commit,
 are each partition's rows in order, without a gap, each once.
@@ -29,22 +30,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from windowing.local.trident_tasks import DeadBatch
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryMap, MemoryStore
-from windowing.testing.simulation.scenario import Scenario, SourceRow, key_of
+from windowing.testing.simulation.scenario import STATE, Scenario, SourceRow, key_of
 from windowing.trident.coordinator import CoordinatorRecord
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
+from windowing.trident.fields import PartitionRouter, Row
 from windowing.trident.kinds import SpoutKind, StateType, TransactionAttempt
-from windowing.trident.transactional_state import MemoryRecordStore
+from windowing.trident.plan import TridentPlan
+from windowing.trident.transactional_state import MemoryRecordStore, TransactionalState
 
 if TYPE_CHECKING:
     from windowing.testing.simulation.world import World
 
 __all__ = [
     "BOUND_MS",
-    "STATE",
     "Checks",
     "Records",
     "States",
@@ -54,7 +57,7 @@ __all__ = [
 
 BOUND_MS = 1_500_000
 """How long all may take once faults have stopped."""
-STATE = "counts"
+_RECORD, _LIFE = "simulated/master/coordinator", "simulated/master/life"
 
 
 class Violation(AssertionError):
@@ -78,13 +81,14 @@ class _Emission:
 
 
 class Checks:
-    """What happened so far, as far as invariants need it. `saving` is the record that the coordinator is about to save."""
+    """What happened so far, as far as invariants need it."""
 
-    def __init__(self, scenario: Scenario, states: MemoryStore) -> None:
+    def __init__(self, scenario: Scenario, plan: TridentPlan, states: MemoryStore) -> None:
         self._scenario = scenario
-        self.saving: CoordinatorRecord | None = None
         self.record = CoordinatorRecord()
-        self.dead: dict[tuple[int, str], tuple[TransactionAttempt, list[SourceRow]]] = {}
+        self.dead: dict[int, list[SourceRow]] = {}
+        self._released: dict[tuple[int, TransactionAttempt], list[SourceRow]] = {}
+        self._handed: dict[tuple[int, int], list[Row]] = {}
         self.committed_rows = set[SourceRow]()
         self._model = Counter[int]()
         self._ends = dict.fromkeys(range(scenario.partitions), 0)
@@ -96,18 +100,15 @@ class Checks:
         count = scenario.states
         self._states = [factory.make_state(number, count) for number in range(count)]
         self._places = [states.open(PartitionId(STATE, number, count)) for number in range(count)]
-        self._keys = [[key for key in range(scenario.keys) if key % count == number] for number in range(count)]
+        homes = [_home_of(plan, key_of(key)) for key in range(scenario.keys)]
+        self._keys = [[key for key, home in enumerate(homes) if home == number] for number in range(count)]
         self._exact = scenario.state is not StateType.NON_TRANSACTIONAL
 
     # -- trees ---------------------------------------------------------------------------------------------------------
 
-    def begun(self, root: int, edges: list[int]) -> None:
-        """A tree was begun with these edges."""
-        self._trees[root] = _CheckedTree(set(edges))
-
     def grew(self, root: int, edge: int) -> None:
-        """An edge was anchored to a tuple of the tree."""
-        self._trees[root].open.add(edge)
+        """An edge of the tree, its first or one more, was sent."""
+        self._trees.setdefault(root, _CheckedTree(set())).open.add(edge)
 
     def settled(self, root: int, edge: int, is_failed: bool) -> None:
         """A task has acked or failed a tuple."""
@@ -119,7 +120,7 @@ class Checks:
 
     def ended(self, root: int, is_acked: bool) -> None:
         """The acker has said what became of a tree."""
-        tree = self._trees[root]
+        tree = self._trees.setdefault(root, _CheckedTree(set()))
         if tree.ended:
             raise Violation(f"I3: tree {root:x} ended twice")
         if is_acked and (tree.open or tree.failed):
@@ -141,14 +142,16 @@ class Checks:
             if first != rows:
                 raise Violation(f"I9: {task} emitted {rows} in {attempt}, {first} in an attempt before")
 
-    def buried(self, attempt: TransactionAttempt, task: str, rows: list[SourceRow]) -> None:
-        """A spout task has written its part of an attempt to the dead letters."""
-        known = self.dead.get((attempt.txid, task))
-        if known is None or known[0] < attempt:
-            self.dead[attempt.txid, task] = attempt, rows
+    def released(self, life: int, attempt: TransactionAttempt, dead: list[DeadBatch]) -> None:
+        """A life of the master has taken what was kept of an attempt until its commit: these dead letters."""
+        self._released[life, attempt] = [SourceRow(*row) for letter in dead for row in letter.rows]
 
-    def saved(self, record: CoordinatorRecord) -> None:
-        """The coordinator's record is durable."""
+    def handed(self, life: int, txid: int, rows: list[Row]) -> None:
+        """A life of the master has handed the rows of a batch to the sink."""
+        self._handed[life, txid] = rows
+
+    def saved(self, life: int, record: CoordinatorRecord) -> None:
+        """The record of a life of the master is durable."""
         before, self.record = self.record, record
         if record.current not in (before.current, before.current + 1):
             raise Violation(f"I4: the record went from txid {before.current} to {record.current}")
@@ -156,9 +159,9 @@ class Checks:
             if record.tries[txid].attempt < before.tries[txid].attempt:
                 raise Violation(f"I4: attempts of txid {txid} went back to {record.tries[txid].attempt}")
         if record.current > before.current:
-            self._done(TransactionAttempt(before.current, before.tries[before.current].attempt))
+            self._done(life, TransactionAttempt(before.current, before.tries[before.current].attempt))
 
-    def _done(self, attempt: TransactionAttempt) -> None:
+    def _done(self, life: int, attempt: TransactionAttempt) -> None:
         emission = self._emissions.get(attempt, _Emission())
         if len(emission.tasks) < self._scenario.spouts:
             raise Violation(f"I4: {attempt} is done, but not all of its spouts have emitted it")
@@ -167,8 +170,7 @@ class Checks:
             if not emission.skipped:
                 self.committed_rows.add(row)
                 self._model[row.key(self._scenario.keys)] += row.weight
-        if emission.skipped:
-            self._check_buried(attempt, emission)
+        self._check_given(life, attempt, emission)
         for number, place in enumerate(self._places):
             fence = place.multi_get([]).fence
             if self._exact and (fence is None or fence.attempt != attempt):
@@ -183,14 +185,21 @@ class Checks:
             raise Violation(f"I2: {attempt} is done with {row}, where {self._ends[row.partition]} comes next")
         self._ends[row.partition] += 1
 
-    def _check_buried(self, attempt: TransactionAttempt, emission: _Emission) -> None:
-        letters = [self.dead.get((attempt.txid, task), (None, []))[1] for task in emission.tasks]
-        if sorted(row for rows in letters for row in rows) != sorted(emission.rows):
-            raise Violation(f"I8: {attempt} was skipped, but its rows are not the dead letters")
+    def _check_given(self, life: int, attempt: TransactionAttempt, emission: _Emission) -> None:
+        """Check what the life of the master that recorded a batch as done has given away of it before."""
+        rows = sorted(map(tuple, emission.rows))
+        dead = self.dead[attempt.txid] = self._released.get((life, attempt), [])
+        if sorted(map(tuple, dead)) != (rows if emission.skipped else []):
+            raise Violation(f"I8: {attempt} was skipped: {emission.skipped}, but its dead letters are {dead}")
+        handed = sorted(self._handed.get((life, attempt.txid), []))
+        if handed != ([] if emission.skipped or not self._scenario.sink else sorted([*rows, *rows])):
+            raise Violation(
+                f"I10: {attempt} is done, but the sink has {handed}: not each row once from a map, once from a state"
+            )
 
     def heard(self, row: SourceRow) -> None:
         """A spout of single tuples has heard that a row is done with: its source has no need to send it again."""
-        letters = (row for _, rows in self.dead.values() for row in rows)
+        letters = (row for rows in self.dead.values() for row in rows)
         if row not in self.committed_rows and row not in letters:
             raise Violation(f"I1: {row} was acked to its source, but no committed batch has it")
 
@@ -213,7 +222,7 @@ class Checks:
 
     def _compare(self, number: int, txid: int) -> None:
         keys = self._keys[number]
-        found = self._states[number].multi_get([key_of(key) for key in keys], txid)
+        found = self._states[number].multi_get([(key_of(key),) for key in keys], txid)
         wanted = [self._model[key] for key in keys]
         right = all((value or 0) >= least for value, least in zip(found, wanted, strict=True))
         if self._exact:
@@ -235,49 +244,62 @@ class Checks:
                 f"I7: txid {self.record.current} is not done {BOUND_MS} ms after the last fault, or never will be"
             )
         for number in range(self._scenario.states):
-            self._compare(number, self._scenario.batches)
+            self._compare(number, self.record.current - 1)
+
+
+def _home_of(plan: TridentPlan, key: str) -> int:
+    """Return the partition of the state in which a key is, by the exchange that leads to it."""
+    [state] = plan.states.values()
+    [exchange] = plan.into(str(state.group))
+    row = (key, *(0 for _ in exchange.schema.names[1:]))
+    [home] = PartitionRouter(exchange.grouping, exchange.schema, 0, state.partitions).route([row], 1)
+    return home
 
 
 # -- The stores of a run ---------------------------------------------------------------------------------------------------------
 
 
 class Records:
-    """The RecordStore of coordinators and spouts. `damaged` holds what a damaged record was; `taken` what was read of them."""
+    """The RecordStore of coordinators and spouts. `damaged` holds what a damaged record was."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.beneath = MemoryRecordStore()
         self.damaged: dict[str, bytes] = {}
-        self.taken: set[str] = set()
 
     def read(self, path: str) -> bytes | None:
-        blob: bytes | None = self._world.in_store(partial(self.beneath.read, path), is_write=False)
-        if path in self.damaged:
-            self.taken.add(path)
+        blob: bytes | None = self._world.in_store(partial(self._read, path), is_write=False)
         return blob
 
     def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        record = self._world.checks.saving
-        return bool(self._world.in_store(partial(self._write, dict(changes), dict(expected), record)))
+        return bool(self._world.in_store(partial(self._write, dict(changes), dict(expected))))
+
+    def _read(self, path: str) -> bytes | None:
+        if path in self.damaged:
+            self._world.misreads(path)
+        return self.beneath.read(path)
 
     def paths(self, prefix: str) -> list[str]:
         return sorted(self.beneath.paths(prefix))
 
-    def _write(self, changes: dict[str, bytes | None], expected: dict[str, bytes | None], record: Any) -> bool:
+    def _write(self, changes: dict[str, bytes | None], expected: dict[str, bytes | None]) -> bool:
         if not self.beneath.write(changes, expected):
             return False
         for path in changes:
             self.damaged.pop(path, None)
-        if record is not None:
-            self._world.checks.saved(record)
+        if _RECORD in changes:
+            root, name = _RECORD.rsplit("/", 1)
+            self._world.checks.saved(
+                self._world.writer, CoordinatorRecord.of(TransactionalState(self.beneath, root).read(name))
+            )
         return True
 
     def damage(self, chance: Random) -> str | None:
         """Damage a record: flip a bit, cut it, or put another's in its place. Return which, None if there is none."""
         blobs = self.beneath.blobs
-        if not blobs or self.damaged:
+        if set(blobs) <= {_LIFE} or self.damaged:
             return None
-        path = chance.choice(sorted(blobs))
+        path = chance.choice(sorted(set(blobs) - {_LIFE}))
         was, place = blobs[path], chance.randrange(len(blobs[path]))
         others = [blob for name, blob in sorted(blobs.items()) if name != path]
         flipped = was[:place] + bytes([was[place] ^ 1 << chance.randrange(8)]) + was[place + 1 :]
@@ -289,7 +311,6 @@ class Records:
         """Put back from a copy what is damaged, as the error says."""
         self.beneath.blobs.update(self.damaged)
         self.damaged.clear()
-        self.taken.clear()
 
 
 class States:

@@ -15,33 +15,47 @@ Every row has a key and a weight, given by its name alone: a state is right if e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from windowing.errors import FailedException
+from windowing.stores.factory import map_state
+from windowing.topology.decorators import spout
+from windowing.trident.builtins import Sum
 from windowing.trident.coordinator import OnFailure, Readiness
-from windowing.trident.kinds import SpoutKind, StateType, TransactionAttempt
+from windowing.trident.kinds import Guarantee, SpoutKind, StateType, TransactionAttempt
+from windowing.trident.plan import TridentPlan
 from windowing.trident.spouts import (
     IOpaquePartitionedTridentSpout,
     IPartitionedTridentSpout,
     PartitionedCoordinator,
     PartitionedEmitter,
 )
+from windowing.trident.state_operations import StateSpec
+from windowing.trident.streams import TridentTopology
+from windowing.windows.measures import seconds
 
 if TYPE_CHECKING:
     from windowing.testing.simulation.world import World
 
 __all__ = [
-    "Add",
+    "ROWS",
+    "SINK",
+    "STATE",
+    "TREE_MS",
     "Fault",
     "Scenario",
-    "SimulatedQueue",
-    "SimulatedSource",
     "SourceRow",
     "key_of",
+    "topology_of",
 ]
+
+
+TREE_MS = 10_000
+"""After it a tree has failed."""
 
 
 class Fault(StrEnum):
@@ -77,7 +91,8 @@ class Scenario:
     """Frozen. `chance` seeds all that happens; `max_rows` is of one partition in one batch; `cache` 0 is no cache.
 
     attempts: after how many failures `on_failure` holds, None: never. poison: each so manieth row fails its batch, 0: none.
-    sink: whether a task reads both from the maps and, at the commit, from the states. quiet_ms: when faults stop, virtual time.
+    sink: whether a task reads both from the maps and, at the commit, from the states. combines: whether the state is a persistent
+    aggregate, of sums that the maps make before. quiet_ms: when faults stop, virtual time.
     """
 
     chance: int
@@ -93,6 +108,7 @@ class Scenario:
     max_rows: int
     cache: int
     sink: bool
+    combines: bool
     attempts: int | None
     on_failure: OnFailure
     poison: int
@@ -124,7 +140,8 @@ class Scenario:
             batches=pick.randint(2, 6),
             max_rows=pick.randint(1, 3),
             cache=pick.choice((0, 0, 2)),
-            sink=pick.random() < 0.3,
+            sink=(sink := pick.random() < 0.3),
+            combines=not sink and pick.random() < 0.4,
             attempts=attempts,
             on_failure=OnFailure.SKIP if skips else OnFailure.STOP,
             poison=pick.choice((0, 5)) if skips else 0,
@@ -140,8 +157,8 @@ class Scenario:
             yield replace(self, poison=0)
         if self.attempts is not None and not self.poison:
             yield replace(self, attempts=None, on_failure=OnFailure.STOP)
-        if self.sink:
-            yield replace(self, sink=False)
+        if self.sink or self.combines:
+            yield replace(self, sink=False, combines=False)
         if self.cache:
             yield replace(self, cache=0)
         for name in ("batches", "max_rows", "partitions", "keys", "max_pending", "states", "maps", "spouts"):
@@ -150,15 +167,16 @@ class Scenario:
 
     def __str__(self) -> str:
         faults = ", ".join(sorted(fault.name for fault in self.faults)) or "no faults"
+        more = " and a sink" if self.sink else " of sums" if self.combines else ""
         return (
             f"{self.spout.value} spout, {self.state.value} state; {self.spouts} spouts, {self.maps} maps, {self.states} states"
-            f"{' and a sink' if self.sink else ''}; {self.partitions} partitions, {self.keys} keys, {self.batches} batches of up "
-            f"to {self.max_rows} rows a partition, max pending {self.max_pending}, cache {self.cache}, attempts {self.attempts} "
+            f"{more}; {self.partitions} partitions, {self.keys} keys, {self.batches} batches of up to "
+            f"{self.max_rows} rows a partition, max pending {self.max_pending}, cache {self.cache}, attempts {self.attempts} "
             f"({self.on_failure.value}), poison {self.poison}; until {self.quiet_ms} ms: {faults}"
         )
 
 
-# -- Source ----------------------------------------------------------------------------------------------------------------------
+# -- The topology ----------------------------------------------------------------------------------------------------------------
 
 
 class SourceRow(NamedTuple):
@@ -177,13 +195,66 @@ class SourceRow(NamedTuple):
         return (self.partition + self.place) % keys
 
 
-def key_of(number: int) -> tuple[str]:
-    """Return a key as states have it."""
-    return (f"k{number}",)
+ROWS, SINK, STATE = "rows", "seen", "counts"
+FIELDS = "partition long, place long"
 
 
-class Add:
-    """The updater: adds a weight."""
+def key_of(number: int) -> str:
+    """Return a key as rows have it."""
+    return f"k{number}"
+
+
+def topology_of(world: World, store: Any) -> TridentPlan:
+    """Return the plan of a scenario: rows, maps that give each its key and weight, a state by key, and perhaps a sink of both.
+
+    rows --shuffle--> map --key--> state (rows one by one, or a persistent aggregate)
+                        +--------------- merge <--+-- new values, at the commit         where there is a sink
+    """
+    scenario = world.scenario
+    topology = TridentTopology("simulated").configure(
+        message_timeout=seconds(TREE_MS // 1000), max_batch_size=scenario.max_rows
+    )
+    rows = topology.new_stream(ROWS, _spout_of(world), output=FIELDS).parallelism_hint(scenario.spouts)
+    mapped = rows.shuffle().map(_map_of(world), f"key string, weight long, {FIELDS}").parallelism_hint(scenario.maps)
+    factory = map_state(store, STATE, scenario.state, cache=scenario.cache)
+    spec = StateSpec(factory, accept=Guarantee.BEST_EFFORT)
+    if scenario.combines:
+        mapped.group_by("key").persistent_aggregate(spec, "weight", Sum(), "total long").parallelism_hint(
+            scenario.states
+        )
+        return topology.build()
+    state = (
+        mapped.partition_by("key")
+        .partition_persist(spec, None, _Updater(world), FIELDS)
+        .parallelism_hint(scenario.states)
+    )
+    if scenario.sink:
+        both = mapped.project("partition", "place").shuffle(), state.new_values_stream().shuffle()
+        topology.merge(*both).sink(SINK).parallelism_hint(1)
+    return topology.build()
+
+
+def _spout_of(world: World) -> Any:
+    if world.scenario.spout is SpoutKind.NON_TRANSACTIONAL:
+        return _queue_of(world)
+    return OpaqueSource(world) if world.scenario.spout is SpoutKind.OPAQUE else TransactionalSource(world)
+
+
+def _map_of(world: World) -> Callable[[Any], tuple[str, int, int, int]]:
+    scenario = world.scenario
+
+    def keyed(row: Any) -> tuple[str, int, int, int]:
+        world.fail_by_chance()
+        found = SourceRow(row.partition, row.place)
+        if scenario.poison and found.place % scenario.poison == scenario.poison - 1:
+            raise FailedException("poison")
+        return key_of(found.key(scenario.keys)), found.weight, *found
+
+    return keyed
+
+
+class _Add:
+    """The updater of one value: adds a weight."""
 
     def __init__(self, weight: int) -> None:
         self.weight = weight
@@ -192,57 +263,65 @@ class Add:
         return (stored or 0) + self.weight
 
 
-class SimulatedQueue:
-    """The user's spout of single tuples, one task: those of a queue that outlives it, each until it is acked."""
+class _Updater:
+    """Adds the weights in two halves, between which its task may die or be held up, and passes the rows on."""
 
-    def __init__(self, world: World, task: int) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._task = task
-        self._queue = world.queues.setdefault(task, [])
-        self._flying: set[SourceRow] = set()
-        self._collector: Any = None
 
-    def open(self, context: Any, collector: Any) -> None:
-        self._collector = collector
+    def __deepcopy__(self, memo: object) -> _Updater:
+        return self
 
-    def next_tuple(self) -> None:
-        if self._world.chance.random() < 0.2:
-            return
-        row = next((row for row in self._queue if row not in self._flying), None)
-        if row is None:
-            row = SourceRow(self._task, self._world.rows_made)
-            self._world.rows_made += 1
-            self._queue.append(row)
-        self._flying.add(row)
-        self._collector.emit(row, message_id=row)
-
-    def ack(self, row: SourceRow) -> None:
-        self._world.checks.heard(row)
-        if row in self._queue:
-            self._queue.remove(row)
-
-    def fail(self, row: SourceRow) -> None:
-        self._flying.discard(row)
-
-    def close(self) -> None:
-        """Nothing: the queue stays."""
+    def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
+        self._world.fail_by_chance()
+        for half in (tuples[: len(tuples) // 2], tuples[len(tuples) // 2 :]):
+            state.multi_update([(row.key,) for row in half], [_Add(row.weight) for row in half])
+            self._world.step()
+            for row in half:
+                collector.emit((row.partition, row.place))
+        self._world.fail_by_chance()
 
 
-class SimulatedSource(
-    PartitionedCoordinator, PartitionedEmitter, IPartitionedTridentSpout, IOpaquePartitionedTridentSpout
-):
-    """The user's spout of one task: coordinator and emitter in one."""
+def _queue_of(world: World) -> type:
+    """Return the users' spout of single tuples: those of a queue that outlives its task, each until it is acked."""
+
+    @spout(output=FIELDS)
+    class SimulatedQueue:
+        def open(self, context: Any, collector: Any) -> None:
+            self._task, self._collector = context.task_index, collector
+            self._queue = world.queues.setdefault(self._task, [])
+            self._flying: set[SourceRow] = set()
+
+        def next_tuple(self) -> None:
+            if world.chance.random() < 0.2:
+                return
+            row = next((row for row in self._queue if row not in self._flying), None)
+            if row is None:
+                row = SourceRow(self._task, world.rows_made)
+                world.rows_made += 1
+                self._queue.append(row)
+            self._flying.add(row)
+            world.emits(row)
+            self._collector.emit(tuple(row), message_id=row)
+
+        def ack(self, row: SourceRow) -> None:
+            world.checks.heard(row)
+            if row in self._queue:
+                self._queue.remove(row)
+
+        def fail(self, row: SourceRow) -> None:
+            self._flying.discard(row)
+
+    return SimulatedQueue
+
+
+class SimulatedSource(PartitionedCoordinator, PartitionedEmitter):
+    """The users' spout of partitions: coordinator and emitters in one, without a memory."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._scenario = world.scenario
         self._names = [chr(ord("x") + number) for number in range(world.scenario.partitions)]
-
-    def get_coordinator(self) -> SimulatedSource:
-        return self
-
-    def get_emitter(self) -> SimulatedSource:
-        return self
 
     def is_ready(self, txid: int) -> Readiness:
         return Readiness.READY if txid <= self._scenario.batches else Readiness.ENDED
@@ -260,6 +339,29 @@ class SimulatedSource(
         return metadata
 
     def emit_partition_batch(self, attempt: Any, collector: Any, partition: str, metadata: Any) -> None:
-        number, (start, end) = ord(partition) - ord("x"), metadata
-        for place in range(start, end):
-            collector.emit(SourceRow(number, place))
+        self._world.fail_by_chance()
+        for place in range(*metadata):
+            row = SourceRow(ord(partition) - ord("x"), place)
+            self._world.emits(row)
+            collector.emit(tuple(row))
+        self._world.fail_by_chance()
+
+
+class TransactionalSource(SimulatedSource, IPartitionedTridentSpout):
+    """The same, promising that a batch which comes again holds the same rows."""
+
+    def get_coordinator(self) -> TransactionalSource:
+        return self
+
+    def get_emitter(self) -> TransactionalSource:
+        return self
+
+
+class OpaqueSource(SimulatedSource, IOpaquePartitionedTridentSpout):
+    """The same, without that promise: a batch that comes again may end elsewhere."""
+
+    def get_coordinator(self) -> OpaqueSource:
+        return self
+
+    def get_emitter(self) -> OpaqueSource:
+        return self

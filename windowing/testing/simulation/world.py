@@ -1,72 +1,62 @@
 """World: virtual time, a network that errs, tasks that die or seem to; one heap, one source of chance.
 
-    heap   (12, 7, deliver, ($batch 3:1 to s0))   (14, 8, wake, (b1,))   (30000, 2, calm, ()) ...   popped in order of (time, seq)
+    heap   (12, 7, deliver, ($batch 3:1))   (14, 8, wake, (b_1/0,))   (30000, 2, calm, ()) ...   popped in order of (time, seq)
 
     task   living --fuse burnt--> dead ... another life begins
-             +--fuse burnt--> held up ...(another life begins)... goes on for a while as a zombie, with what is left of its effects
+             +--fuse burnt--> held up, in the middle of a call ...(another life begins)... goes on for a while as a zombie
 
 Laws: nothing here reads a clock, and chance comes from the scenario's seed only: equal scenarios give equal traces. A message is
-handed to one life of a task; its copies go to the same life, or are lost. The network does anything else.
+handed to one life of a task; its copies go to the same life, or are lost. What one life sends to one task comes in order, unless it
+is delayed. The network does anything else.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
-from windowing.acking.acker import Anchors
-from windowing.errors import CorruptStateError, FailedException, SupersededError
+from windowing.acking.acker import Acked, Anchors, Failed
+from windowing.acking.pending import RetryPolicy
+from windowing.errors import CorruptStateError, FailedException, StoreUnavailableError, SupersededError
+from windowing.local.router import INIT
+from windowing.local.trident_cluster import ACKER, MASTER, TridentTasks, coordinator_state, owners_of
+from windowing.local.trident_tasks import Reported
 from windowing.testing.simulation.checks import BOUND_MS, Checks, Records, States, Violation
-from windowing.testing.simulation.scenario import Fault, Scenario, SourceRow
-from windowing.testing.simulation.tasks import (
-    MapTask,
-    SimulatedAcker,
-    SimulatedCoordinator,
-    SimulatedMaster,
-    SimulatedSpout,
-    SimulatedTask,
-    SinkTask,
-    StateTask,
-    names_of,
-)
+from windowing.testing.simulation.lives import Crash, Life, Link, SimulatedRouter, Strand, plain
+from windowing.testing.simulation.scenario import SINK, Fault, Scenario, SourceRow, topology_of
+from windowing.trident.coordinator import CoordinatorConfig
+from windowing.trident.fence import Life as StatesLife
+from windowing.trident.kinds import SpoutKind
+from windowing.trident.plan import TaskId
 
 __all__ = [
-    "Message",
     "World",
 ]
 
 
-_TASKS: dict[str, type[SimulatedTask]] = {
-    "m": SimulatedMaster, "a": SimulatedAcker, "c": SimulatedCoordinator,
-    "s": SimulatedSpout, "b": MapTask, "p": StateTask, "q": SinkTask,
-}  # fmt: skip
-"""What a task is, by the first letter of its name."""
 HOUR_MS = 3_600_000
 _CHECKED = 4
 """Machines assert that they are sound after one event in so many: it costs as much as the event."""
 MAX_EVENTS = 40_000
 """More is a run that goes round in circles."""
+_STRAND_STEPS = 12
+"""A life with no more steps left than these does what it does in a strand, for it may be held up."""
+_DELAYS_MS = (60, 1_000, 1_000, 40_000)
+"""How late a message may be: so that what was sent later overtakes it, or longer than an attempt takes."""
+_HOLDS_MS = (10, 200, 2_000, 15_000, 60_000)
 
 
-class Crash(Exception):
-    """The process of a task died."""
+class _Message:
+    """What is sent. life: the one that it was handed to, or that alone may have it."""
 
+    __slots__ = ("body", "life", "link")
 
-class Message:
-    """What is sent: to whom, and what; `anchors` if it is part of a tree. `task` is the life it was handed to."""
-
-    __slots__ = ("anchors", "body", "kind", "number", "task", "to")
-
-    def __init__(self, to: str, kind: str, body: tuple[Any, ...], anchors: Anchors | None, number: int) -> None:
-        self.to = to
-        self.kind = kind
-        self.body = body
-        self.anchors = anchors
-        self.number = number
-        self.task: SimulatedTask | None = None
+    def __init__(self, link: Link, body: Any, life: Life | None) -> None:
+        self.link, self.body, self.life = link, body, life
 
 
 class World:
@@ -80,19 +70,48 @@ class World:
         self.faulty = True
         self.trace: list[tuple[Any, ...]] = []
         self.faults = Counter[str]()
-        self.records = Records(self)
-        self.states = States(self)
-        self.checks = Checks(scenario, self.states.beneath)
         self.queues: dict[int, list[SourceRow]] = {}
         self.rows_made = 0
+        self.writer = 0
         self._kinds = scenario.faults
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._sequence = self._messages = self._lives = 0
-        self._acting: SimulatedTask | None = None
-        self._living: dict[str, SimulatedTask] = {}
-        self._zombies: dict[str, SimulatedTask] = {}
+        self._sequence = self._lives = 0
+        self._acting: Life | None = None
+        self._living: dict[TaskId, Life] = {}
+        self._zombies: dict[TaskId, Life] = {}
+        self._planted: dict[int, Life] = {}
+        self._opened = set[TaskId]()
+        self._arrivals: dict[tuple[int, TaskId], int] = {}
+        self.records = Records(self)
+        self.states = States(self)
+        self.plan = topology_of(self, self.states)
+        self.checks = Checks(scenario, self.plan, self.states.beneath)
+        self._hub = SimulatedRouter(self)
+        self._spouts = {group.id for group in self.plan.groups.values() if group.is_spout}
+        self._tasks = self._made()
+        self._coordinators = {
+            id for id in self._tasks.ids if id not in (MASTER, ACKER) and id[0] not in self.plan.groups
+        }
         self._loss = self.chance.choice((0.002, 0.01, 0.03))
         self._steps_of_a_life = self.chance.choice((40, 150, 600))
+
+    def _made(self) -> TridentTasks:
+        """Make the tasks, and the states as this topology's own, as a cluster does."""
+        scenario, master = self.scenario, coordinator_state(self.plan, self.records)
+        master.write({"life": StatesLife("simulated").plain()})
+        self._owners = owners_of(self.plan, master)
+        [(self._state, found)] = self.plan.states.items()
+        self._partitions = {self._state: [self._partition(part) for part in range(found.partitions)]}
+        retry = RetryPolicy(scenario.attempts, first_ms=100, cap_ms=2_000)
+        config = CoordinatorConfig(scenario.max_pending, 20, 50, retry, scenario.on_failure)
+        return TridentTasks(self.plan, self._hub, config, self.records, self._partitions, {})
+
+    def _partition(self, part: int) -> Any:
+        found = self.plan.states[self._state]
+        state = found.spec.factory.make_state(part, found.partitions)
+        if hasattr(state, "own"):
+            state.own(self._owners[self._state])
+        return state
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -103,8 +122,15 @@ class World:
 
     def run(self) -> None:
         """Run until nothing happens any more, or the time is over. Raises whatever is found to be wrong."""
-        for name in names_of(self.scenario):
-            self._begin(name)
+        try:
+            self._run()
+        finally:
+            for life in [life for life in (*self._living.values(), *self._zombies.values()) if life.is_held_up]:
+                self._unwind(life)
+
+    def _run(self) -> None:
+        for id in reversed(self._tasks.ids):
+            self._begin(id)
         self.at(self.scenario.quiet_ms, self._calm)
         for fault, act in ((Fault.DAMAGE, self._damage), (Fault.CLOCKS, self._jump)):
             if fault in self._kinds:
@@ -130,35 +156,62 @@ class World:
 
     # -- the network ---------------------------------------------------------------------------------------------------
 
-    def send(self, to: str, kind: str, *body: Any, anchors: Anchors | None = None) -> None:
-        """Send a message; it may be lost, take its time, or come twice."""
-        self._messages += 1
-        message = Message(to, kind, body, anchors, self._messages)
+    def send(self, link: Link, body: Any) -> None:
+        """Send a message; it may be lost, take its time, or come twice. Where the driver has no remedy, its loss ends a life."""
+        life = self._acting
+        if life is None or life.is_doomed:
+            return
+        message = _Message(link, body, self._looked_at(link, body, life))
         luck, delay_ms = self.chance.random(), 1 + int(self.chance.random() * 20)
-        if self.faulty:
-            if Fault.LOST in self._kinds and luck < self._loss:
-                self._note(Fault.LOST)
-                return
-            if Fault.DELAYED in self._kinds and 0.2 < luck < 0.2 + 2 * self._loss:
-                self._note(Fault.DELAYED)
-                delay_ms = self.chance.randrange(40_000)
-            if Fault.REPEATED in self._kinds and luck > 0.95:
+        is_init = link.id == ACKER and body[0] == INIT
+        if self.faulty and Fault.LOST in self._kinds and luck < self._loss:
+            self._note(Fault.LOST)
+            if is_init or message.life is not None:
+                self.at(1, self._die, message.life or life)
+        elif self.faulty and Fault.DELAYED in self._kinds and 0.2 < luck < 0.2 + 2 * self._loss:
+            self._note(Fault.DELAYED)
+            self.at(self.chance.randrange(self.chance.choice(_DELAYS_MS)), self._deliver, message)
+        else:
+            if self.faulty and Fault.REPEATED in self._kinds and luck > 0.95 and link.id != ACKER:
                 self._note(Fault.REPEATED)
                 self.at(delay_ms + self.chance.choice((0, 5, 500, 20_000)), self._deliver, message)
-        self.at(delay_ms, self._deliver, message)
+            arrival_ms = max(self.now_ms + delay_ms, self._arrivals.get((life.number, link.id), 0))
+            self._arrivals[life.number, link.id] = arrival_ms
+            self.at(arrival_ms - self.now_ms, self._deliver, message)
+        self.step()
 
-    def _deliver(self, message: Message) -> None:
-        task = message.task
-        if task is None:
-            zombie = self._zombies.get(message.to)
+    def _looked_at(self, link: Link, body: Any, life: Life) -> Life | None:
+        """Tell the checks what a message says; return the life that it is for, where only one can take it."""
+        if link.id == ACKER:
+            if body[0] == INIT:
+                self._planted[body[1]] = life
+            return None
+        if isinstance(body, Acked | Failed):
+            self.checks.ended(body.root, isinstance(body, Acked))
+            return self._planted[body.root]
+        anchors = getattr(body, "anchors", None)
+        for root, edge in () if anchors is None else anchors.edges.items():
+            self.checks.grew(root, edge)
+        if isinstance(body, Reported) and life.id[0] in self._spouts and life.emits:
+            life.emits = False
+            self.checks.emitted(body.batch.attempt, life.name, life.emitted, life.buried)
+        return None
+
+    def _deliver(self, message: _Message) -> None:
+        link, life, body = message.link, message.life, message.body
+        if life is None:
+            zombie = self._zombies.get(link.id)
             is_misled = zombie is not None and self.chance.random() < 0.3
-            task = message.task = zombie if is_misled else self._living.get(message.to)
-        if task is None or task.is_dead or task.is_held_up:
+            life = message.life = zombie if is_misled else self._living.get(link.id)
+        if life is None or life.is_dead or life.is_held_up or not life.is_open:
             return
-        self.trace.append((self.now_ms, task.name, task.life, message.kind, message.body))
-        self._enter(task, task.take, message)
+        anchors = getattr(body, "anchors", None)
+        if anchors is not None and anchors.settled:
+            body = body._replace(anchors=Anchors({}))  # a copy: its trees were told when the other came
+        self.trace.append((self.now_ms, life.name, life.number, *plain(body)))
+        self._enter(life, life.take, body)
 
-    # -- tasks ---------------------------------------------------------------------------------------------------------
+    # -- what users' code and the router ask for -----------------------------------------------------------------------
 
     def luck(self, fault: Fault, share: float) -> bool:
         """Whether a fault happens now."""
@@ -167,154 +220,244 @@ class World:
             self._note(fault)
         return happens
 
+    def fail_by_chance(self) -> None:
+        """Fail the batch, as users' code may."""
+        if self.luck(Fault.FAILURES, 0.005):
+            raise FailedException("by chance")
+
+    def emits(self, row: SourceRow) -> None:
+        """Take note that a spout emits a row."""
+        if self._acting is not None:
+            self._acting.emitted.append(row)
+        self.step()
+
+    def buries(self) -> None:
+        """Take note that a spout's rows become dead letters."""
+        if self._acting is not None:
+            self._acting.buried = True
+
+    def settles(self, anchors: Anchors | None, is_failed: bool) -> None:
+        """Take note that a task acks or fails a message."""
+        life = self._acting
+        if anchors is not None and life is not None and not life.is_doomed:
+            for root, edge in anchors.edges.items():
+                self.checks.settled(root, edge, is_failed)
+
+    def is_current(self) -> bool:
+        """Whether whoever acts was not replaced."""
+        return self._acting is not None and self._living.get(self._acting.id) is self._acting
+
+    def misreads(self, path: str) -> None:
+        """Take note that a damaged record was read."""
+        if self._acting is not None:
+            self._acting.misread.add(path)
+
+    @property
+    def acting(self) -> int:
+        """The number of the life that acts."""
+        return 0 if self._acting is None else self._acting.number
+
     def _note(self, fault: Fault) -> None:
         self.faults[fault.name] += 1
 
-    def _begin(self, name: str) -> None:
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    def _begin(self, id: TaskId) -> None:
         """Begin a life of a task."""
-        if name in self._living:
+        if id in self._living:
+            return
+        if id == MASTER and not self._leads():
+            self.at(50, self._begin, id)
             return
         self._lives += 1
         fuse = 1 + int(self.chance.expovariate(1 / self._steps_of_a_life))
         base_ms = self.chance.randrange(HOUR_MS) if Fault.CLOCKS in self._kinds else 0
-        task = self._living[name] = _TASKS[name[0]](self, name, self._lives, fuse, base_ms)
-        self.trace.append((self.now_ms, name, task.life, "begins"))
-        self._enter(task, task.start)
+        holds = (
+            Fault.ZOMBIES in self._kinds
+            and id != ACKER
+            and (Fault.CRASHES not in self._kinds or self.chance.random() < 0.5)
+        )
+        life = self._living[id] = Life(self, id, self._lives, fuse, holds, base_ms)
+        self.trace.append((self.now_ms, life.name, life.number, "begins"))
+        if id[0] == self.plan.states[self._state].group:
+            self._partitions[self._state][id[1]] = self._partition(id[1])
+        life.task = self._tasks.make(id)
+        if id == MASTER and self.scenario.sink:
+            life.task.writers = {SINK: lambda txid, rows: self.checks.handed(life.number, txid, rows)}
+        self._enter(life, self._open, life)
 
-    def _enter(self, task: SimulatedTask, entry: Callable[..., Iterator[Any]], *args: Any) -> None:
-        """Let a task take an event, and perform all that follows; or less, if it dies or is held up."""
-        self._acting = task
+    def _leads(self) -> bool:
+        """Whether a master has what it cannot be without: an acker, and coordinators to ask."""
+        return ACKER in self._living and self._living[ACKER].is_open and self._coordinators <= self._opened
+
+    def _open(self, life: Life) -> None:
+        life.open()
+        self._tasks.place(life.id, life.task)
+        self._opened.add(life.id)
+
+    def _enter(self, life: Life, call: Callable[..., None], *args: Any) -> None:
+        """Let a life take an event, wholly; or in part, if it dies or is held up."""
+        life.emitted, life.buried, life.emits = [], False, True
+        if self.faulty and 0 < life.fuse <= _STRAND_STEPS and self._may_be_held_up(life):
+            life.strand = Strand.of(call, *args)
+            self._let(life, life.strand.go)
+        else:
+            self._let(life, call, *args)
+
+    def _let(self, life: Life, call: Callable[..., None], *args: Any) -> None:
+        self._acting, self.writer, self._hub.now_ms = life, life.number, life.now_ms()
         try:
-            task.todo.append(entry(*args))
-            self._perform(task)
-        except Crash:
-            self._die(task)
-        except SupersededError:
-            self.trace.append((self.now_ms, task.name, task.life, "is superseded"))
-            self._die(task)
-        except CorruptStateError as problem:
-            if not self.records.taken:
-                raise
-            self.trace.append((self.now_ms, task.name, task.life, f"finds damage: {problem.code}"))
-            self.records.repair()
-            self._die(task)
-        except FailedException as problem:  # a store that does not answer, where no batch can be failed for it
-            self.trace.append((self.now_ms, task.name, task.life, f"gives up: {problem.code}"))
-            self._die(task)
+            call(*args)
+        except BaseException as problem:
+            self._end_of(life, problem)
         finally:
             self._acting = None
-        if self.records.taken and not task.is_dead:
-            raise Violation(f"I8: {task.name} took damaged records for sound: {sorted(self.records.taken)}")
-
-    def _perform(self, task: SimulatedTask) -> None:
-        """Perform what is to be done, innermost first; stop where the task is held up."""
-        todo = task.todo
-        while todo:
-            for effect in todo[-1]:
-                inner = None if effect is None else task.perform(effect)
-                if inner is not None:
-                    todo.append(inner)
-                if self._burns(task):
-                    if self._may_be_held_up(task):
-                        self._hold_up(task)
-                        return
-                    raise Crash
-                if inner is not None:
-                    break
-            else:
-                todo.pop()
-        if self._sequence % _CHECKED == 0:
-            task.check()
-        if task.is_stopped:
-            self._die(task)
-        else:
-            self._set_alarm(task)
-
-    def _set_alarm(self, task: SimulatedTask) -> None:
-        due_ms = task.next_deadline_ms()
-        if due_ms is not None and (task.alarm_ms is None or due_ms < task.alarm_ms):
-            task.alarm_ms = due_ms
-            self.at(max(1, due_ms - task.clock_ms()), self._wake, task, due_ms)
-
-    def _wake(self, task: SimulatedTask, alarm_ms: int) -> None:
-        if task.is_dead or task.is_held_up or task.alarm_ms != alarm_ms:
+        if life.is_dead or life.is_held_up:
             return
-        task.alarm_ms = None
-        self._enter(task, task.tick)
+        life.strand = None
+        if life.misread:
+            raise Violation(f"I8: {life.name} took damaged records for sound: {sorted(life.misread)}")
+        if self._sequence % _CHECKED == 0:
+            life.check()
+        if life.id == MASTER and self.scenario.spout is SpoutKind.NON_TRANSACTIONAL and self.checks.is_over:
+            life.task.machine.active = False  # single tuples have no end
+        self._set_alarm(life)
+
+    def _end_of(self, life: Life, problem: BaseException) -> None:
+        """Say what became of a life out of which something came: the driver ends where this one does. Raises what is wrong."""
+        cause: BaseException | None = problem
+        seen = set[int]()
+        while cause is not None and id(cause) not in seen:
+            if isinstance(cause, Violation):
+                raise cause
+            seen.add(id(cause))
+            cause = cause.__cause__ or cause.__context__
+        if life.is_doomed:
+            pass
+        elif isinstance(problem, SupersededError):
+            self.trace.append((self.now_ms, life.name, life.number, "is superseded"))
+        elif isinstance(problem, CorruptStateError) and life.misread:
+            self.trace.append((self.now_ms, life.name, life.number, f"finds damage: {problem.code}"))
+            self.records.repair()
+        elif isinstance(
+            problem, FailedException
+        ):  # a store that does not answer, where no batch can be failed for it; or Stop
+            self.trace.append((self.now_ms, life.name, life.number, f"gives up: {problem.code}"))
+        else:
+            raise problem
+        self._die(life)
+
+    def _set_alarm(self, life: Life) -> None:
+        due_ms = life.task.next_deadline_ms()
+        if due_ms is not None and (life.alarm_ms is None or due_ms < life.alarm_ms):
+            life.alarm_ms = due_ms
+            self.at(max(1, due_ms - life.clock_ms()), self._wake, life, due_ms)
+
+    def _wake(self, life: Life, alarm_ms: int) -> None:
+        if life.is_dead or life.is_held_up or life.alarm_ms != alarm_ms:
+            return
+        life.alarm_ms = None
+        self._enter(life, life.tick)
 
     # -- how tasks end -------------------------------------------------------------------------------------------------
 
-    def _burns(self, task: SimulatedTask) -> bool:
+    def step(self) -> None:
+        """Take one step of the life that acts; at its last it dies, or is held up until another time."""
+        life = self._acting
+        if life is not None and self._burns(life):
+            self._halt(life)
+
+    def _burns(self, life: Life) -> bool:
         """Take one step of a life; return whether it was the last."""
-        task.fuse -= 1
-        return self.faulty and task.fuse == 0 and (Fault.CRASHES in self._kinds or Fault.ZOMBIES in self._kinds)
+        life.fuse -= 1
+        return self.faulty and life.fuse == 0 and (Fault.CRASHES in self._kinds or Fault.ZOMBIES in self._kinds)
 
-    def _may_be_held_up(self, task: SimulatedTask) -> bool:
-        is_alone = self._living.get(task.name) is task
-        return (
-            Fault.ZOMBIES in self._kinds
-            and is_alone
-            and (Fault.CRASHES not in self._kinds or self.chance.random() < 0.5)
-        )
+    def _may_be_held_up(self, life: Life) -> bool:
+        return life.holds and self._living.get(life.id) is life
 
-    def _die(self, task: SimulatedTask) -> None:
+    def _halt(self, life: Life) -> None:
+        """Stop a life in the middle of what it does. Raises Crash if it never goes on."""
+        if life.strand is not None and self._may_be_held_up(life):
+            self._hold_up(life)
+            life.strand.hold()
+        else:
+            life.is_doomed = True
+        if life.is_doomed:
+            raise Crash
+
+    def _die(self, life: Life) -> None:
         """A task is gone, with all it had in memory; another life begins soon."""
-        if task.is_dead:
+        if life.is_dead:
             return
-        task.is_dead = True
-        self.records.taken.clear()
+        life.is_dead = True
         self._note(Fault.CRASHES)
-        self.trace.append((self.now_ms, task.name, task.life, "dies"))
-        if self._zombies.get(task.name) is task:
-            del self._zombies[task.name]
-        if self._living.get(task.name) is task:
-            self._replace(task)
+        self.trace.append((self.now_ms, life.name, life.number, "dies"))
+        if life.is_held_up:
+            self._unwind(life)
+        if self._zombies.get(life.id) is life:
+            del self._zombies[life.id]
+        if self._living.get(life.id) is life:
+            self._replace(life)
+        if life.id == ACKER and MASTER in self._living:
+            self._die(self._living[MASTER])
 
-    def _replace(self, task: SimulatedTask) -> None:
-        del self._living[task.name]
-        self.at(self.chance.choice((1, 50, 500, 5_000)), self._begin, task.name)
+    def _unwind(self, life: Life) -> None:
+        """End the call in which a life was held up."""
+        assert life.strand is not None
+        before, life.is_doomed, life.is_held_up = self._acting, True, False
+        self._acting = life
+        with suppress(BaseException):  # the crash, or what users' code is blamed with for it
+            life.strand.go()
+        self._acting = before
 
-    def _hold_up(self, task: SimulatedTask) -> None:
-        task.is_held_up = True
+    def _replace(self, life: Life) -> None:
+        del self._living[life.id]
+        self.at(self.chance.choice((1, 50, 500, 5_000)), self._begin, life.id)
+
+    def _hold_up(self, life: Life) -> None:
+        life.is_held_up = True
         self._note(Fault.ZOMBIES)
-        self.trace.append((self.now_ms, task.name, task.life, "is held up"))
-        if task.name in self._zombies:
-            self._die(self._zombies[task.name])
-        self._zombies[task.name] = task
-        self._replace(task)
-        self.at(self.chance.choice((10, 200, 2_000, 15_000, 60_000)), self._go_on, task)
+        self.trace.append((self.now_ms, life.name, life.number, "is held up"))
+        if life.id in self._zombies:
+            self._die(self._zombies[life.id])
+        self._zombies[life.id] = life
+        self._replace(life)
+        self.at(self.chance.choice(_HOLDS_MS), self._go_on, life)
 
-    def _go_on(self, task: SimulatedTask) -> None:
-        if task.is_dead:
+    def _go_on(self, life: Life) -> None:
+        if life.is_dead:
             return
-        task.is_held_up, task.alarm_ms = False, None
-        self.trace.append((self.now_ms, task.name, task.life, "goes on"))
-        self.at(self.chance.choice((1, 100, 3_000, 30_000)), self._die, task)
-        self._enter(task, lambda: iter(()))
+        assert life.strand is not None
+        life.is_held_up, life.alarm_ms = False, None
+        self.trace.append((self.now_ms, life.name, life.number, "goes on"))
+        self.at(self.chance.choice((1, 100, 3_000, 30_000)), self._die, life)
+        self._let(life, life.strand.go)
 
     # -- stores --------------------------------------------------------------------------------------------------------
 
     def in_store(self, operation: Callable[[], Any], is_write: bool = True) -> Any:
-        """Do a store operation of the acting task: it may die before or after, or be held up in it; or the store errs."""
-        task = self._acting
-        if task is None:
+        """Do a store operation of the acting life: it may die before or after, or be held up in it; or the store errs."""
+        life = self._acting
+        if life is None:
             return operation()
+        if life.is_doomed:
+            raise Crash
         if self.luck(Fault.STORES, 0.01):
             if is_write and self.chance.random() < 0.5:
                 operation()
-            raise task.unavailable()
-        if self._burns(task) or (is_write and self.luck(Fault.ZOMBIES, 0.01)):
-            if is_write and self._may_be_held_up(task):
+            raise StoreUnavailableError(f"the store did not answer {life.name}; the batch is to be tried again")
+        if self._burns(life) or (is_write and self.luck(Fault.ZOMBIES, 0.01)):
+            if is_write and life.strand is None and self._may_be_held_up(life):
                 self._note(Fault.ZOMBIES)
-                self.at(self.chance.choice((10, 200, 2_000, 15_000, 60_000)), self._write_late, task, operation)
-            raise Crash
+                self.at(self.chance.choice(_HOLDS_MS), self._write_late, life, operation)
+            self._halt(life)
         result = operation()
-        if self._burns(task):
-            raise Crash
+        self.step()
         return result
 
-    def _write_late(self, task: SimulatedTask, operation: Callable[[], Any]) -> None:
-        self.trace.append((self.now_ms, task.name, task.life, "writes late"))
+    def _write_late(self, life: Life, operation: Callable[[], Any]) -> None:
+        self.trace.append((self.now_ms, life.name, life.number, "writes late"))
+        self.writer = life.number
         operation()
 
     # -- what happens by itself ----------------------------------------------------------------------------------------
@@ -326,9 +469,10 @@ class World:
         if path is not None:
             self._note(Fault.DAMAGE)
             self.trace.append((self.now_ms, path, "is damaged"))
-            for name in [name for name in self._living if name[0] not in "bpq"]:
+            operations = {group.id for group in self.plan.groups.values() if not group.is_spout}
+            for life in [life for id, life in self._living.items() if id[0] not in operations]:
                 if self.chance.random() < 0.5:
-                    self._die(self._living[name])
+                    self._die(life)
         self.at(self.chance.choice((500, 5_000, 20_000)), self._damage)
 
     def _jump(self) -> None:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.chains import Chain
-from tests.test_chain import FIELDS, GROUPINGS, cases
+from tests.execution.chains import Chain
+from tests.execution.test_chain import FIELDS, GROUPINGS, cases
 from windowing.columnar.hashing import hashed_columns, is_hashed
 from windowing.schema.hashing import key_hash
 from windowing.schema.types import FieldType, Schema
