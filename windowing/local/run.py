@@ -14,9 +14,10 @@ result and ends the run. One task sees all rows; a bolt with `key=` has the wind
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
@@ -157,15 +158,15 @@ class LocalRun:
         if columns.ids is not None:
             kept = self._task.fresh(columns.ids, [stream] * len(arrived))
             arrived, columns = [arrived[at] for at in kept], columns.take(kept)
-        emitted = self._perform(self._task.turn(now_ms)) if self._task.is_due(now_ms) else []
-        emitted += self._perform(self._task.add(arrived, columns, now_ms))
+        emitted = self._perform(partial(self._task.turn, now_ms)) if self._task.is_due(now_ms) else []
+        emitted += self._perform(partial(self._task.add, arrived, columns, now_ms))
         if columns.problem is not None:
             warn_of(columns.problem)
         return emitted
 
     def turn(self) -> list[Emission]:
         """Make a watermark turn (over the clock: a tick of it) and return what the bolt emitted."""
-        return self._perform(self._task.turn(self._wake()), hooks=True)
+        return self._perform(partial(self._task.turn, self._wake()), hooks=True)
 
     def tick(self) -> list[Emission]:
         """Make a turn if the clock has reached `next_deadline_ms()`; return what the bolt emitted."""
@@ -177,7 +178,7 @@ class LocalRun:
 
         Rows that are fed afterwards are late, with the reason `closed`.
         """
-        emitted = self._perform(self._task.drain(self._wake()), hooks=True)
+        emitted = self._perform(partial(self._task.drain, self._wake()), hooks=True)
         self._task.close()
         return emitted
 
@@ -212,12 +213,12 @@ class LocalRun:
             self._timed = True
             self._task.timer.start(self.clock.now_ms())
 
-    def _perform(self, effects: Iterator[TaskEffect], hooks: bool = False) -> list[Emission]:
-        """Perform the effects of one step; only then do the result and the state change. `hooks`: a batch ends with it."""
+    def _perform(self, step: Callable[[], Iterator[TaskEffect]], hooks: bool = False) -> list[Emission]:
+        """Make one step and perform its effects; only then do the result and the state change. `hooks`: a batch ends with it."""
         done = LocalResult({})
         emitted: list[Emission] = []
         try:
-            for effect in effects:
+            for effect in step():
                 self._perform_one(effect, done, emitted)
             if self._state is not None:
                 self._commit(self._state, hooks)
