@@ -249,6 +249,30 @@ def test_no_file_and_no_function_is_too_long() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+STORMS_OWN = {"Count"}
+"""Storm has two: a number of tuples, of which windows are made, and an aggregator of Trident."""
+
+
+def names_of_classes(root: Path) -> dict[str, list[str]]:
+    """Return the files of each class at the top of a file, by its name."""
+    found: dict[str, list[str]] = {}
+    for path, tree, _ in sources(root):
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(path)
+    return found
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    twice = {name: paths for name, paths in names_of_classes(ROOT).items() if len(paths) > 1}
+    assert twice.keys() <= STORMS_OWN, twice
+
+
+def test_a_class_name_that_is_planted_twice_is_found(tmp_path: Path) -> None:
+    plant(tmp_path, "windows/a.py", "class Row: ...")
+    assert names_of_classes(plant(tmp_path, "local/b.py", "class Row: ..."))["Row"] == ["local/b.py", "windows/a.py"]
+
+
 def test_a_ring_imports_only_rings_that_the_table_knows() -> None:
     unknown = {name: ring.rings - RINGS.keys() for name, ring in RINGS.items() if ring.rings - RINGS.keys()}
     assert not unknown, f"RINGS lets rings import what is no ring: {unknown}"

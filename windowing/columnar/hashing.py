@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowing.columnar.rows import Numbers
 from windowing.schema.hashing import SEED, hasher_of
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
     "is_hashed",
 ]
 
-Numbers = np.ndarray[Any, Any]
 
 _P1, _P2, _P3, _P4, _P5 = map(
     np.uint64,

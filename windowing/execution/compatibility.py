@@ -226,7 +226,7 @@ class Meaning(Enum):
     TAKEN = "taken over"
 
 
-class Rule(NamedTuple):
+class FieldRule(NamedTuple):
     """One field of a definition; `field` is its path, with dots.
 
     says: how a difference is told, up to the values. compared: yields the sentences of two definitions. when: of REPLAY, whether
@@ -236,7 +236,7 @@ class Rule(NamedTuple):
     field: str
     meaning: Meaning
     says: str = ""
-    compared: Callable[[Rule, Definition, Definition], Iterator[str]] | None = None
+    compared: Callable[[FieldRule, Definition, Definition], Iterator[str]] | None = None
     when: Callable[[Definition], bool] = bool
     needed: bool = True
 
@@ -245,7 +245,7 @@ class Kind(NamedTuple):
     """`writer`: what wrote a definition, in a sentence."""
 
     writer: str
-    rules: tuple[Rule, ...]
+    rules: tuple[FieldRule, ...]
 
 
 def differences(stored: Definition, wanted: Definition, meaning: Meaning = Meaning.REFUSED) -> Iterator[str]:
@@ -283,7 +283,7 @@ def _at(definition: Definition, path: str) -> Any:
     return found
 
 
-def _both(rule: Rule, stored: Definition, wanted: Definition) -> tuple[Any, Any]:
+def _both(rule: FieldRule, stored: Definition, wanted: Definition) -> tuple[Any, Any]:
     return _at(stored, rule.field), _at(wanted, rule.field)
 
 
@@ -292,7 +292,7 @@ def _was(says: str, old: Any, new: Any) -> Iterator[str]:
         yield f"{says} {as_json(old)}, now {as_json(new)}"
 
 
-def _value(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+def _value(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
     yield from _was(rule.says, *_both(rule, stored, wanted))
 
 
@@ -301,12 +301,12 @@ def _parts(of: str, old: Definition, new: Definition) -> Iterator[str]:
         yield from _was(f"{part} of {of} was", old.get(part), new.get(part))
 
 
-def _bolt(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+def _bolt(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
     old, new = _both(rule, stored, wanted)
     yield from _parts(f"bolt {quote(old.get('name'))}", old, new)
 
 
-def _columns(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+def _columns(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
     old, new = _both(rule, stored, wanted)
     if list(old) != list(new):
         yield f"{rule.says} {', '.join(old)}, now {', '.join(new)}"
@@ -328,7 +328,7 @@ def _narrowed(what: str, of: str, old: Mapping[str, str], new: Mapping[str, str]
             yield f"{what} {name!r} {of} was {kind}, now {new[name]}"
 
 
-def _levels(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+def _levels(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
     old, new = _both(rule, stored, wanted)
     names_then, names_now = ([[name for name, _ in level] for level in levels] for levels in (old, new))
     if names_then != names_now:
@@ -339,7 +339,7 @@ def _levels(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]
             yield from _placed(name, was, is_now)
 
 
-def _bolts(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+def _bolts(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
     old, new = _both(rule, stored, wanted)
     for name, was in old.items():
         if name in new:
@@ -364,12 +364,12 @@ def _placed(name: str, stored: Definition, wanted: Definition) -> Iterator[str]:
         yield from _narrowed("field", what, dict(fields), dict(new[stream][1]))
 
 
-def _owner(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+def _owner(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
     if stored["name"] != wanted["name"]:
         yield f"{rule.says} {stored['name']!r}"
 
 
-def _windows(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+def _windows(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
     old, new = _both(rule, stored, wanted)
     for name in sorted({*old, *new}):
         was, is_now = old.get(name), new.get(name)
@@ -380,7 +380,7 @@ def _windows(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str
         yield from _parts(name, was["window"]["fixed"], is_now["window"]["fixed"])
 
 
-def _ties(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+def _ties(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
     if stored.get(rule.field) != wanted[rule.field]:
         yield (
             f"version {quote(stored.get('library'))} of the library began it, which left rows of equal order_by columns in the "
@@ -388,14 +388,14 @@ def _ties(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
         )
 
 
-def _packing(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+def _packing(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
     old, new = _both(rule, stored, wanted)
     for name, now in new.items():
         if now != old.get(name):
             yield f"{name} was {old.get(name)}, now {now}, and without order_by rows would arrive in another order"
 
 
-def _column_order(rule: Rule, stored: Definition, wanted: Definition) -> Iterator[str]:
+def _column_order(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
     old, new = _both(rule, stored, wanted)
     for stream, columns in new.items():
         was, now = ([name for name, *_ in each] for each in (old[stream], columns))
@@ -407,21 +407,21 @@ def _ordered(wanted: Definition) -> bool:
 
 
 _REPLAYED = (
-    Rule("order_by", Meaning.REPLAY, "order_by was"),
-    Rule("packing", Meaning.REPLAY, compared=_packing, when=lambda wanted: not _ordered(wanted)),
+    FieldRule("order_by", Meaning.REPLAY, "order_by was"),
+    FieldRule("packing", Meaning.REPLAY, compared=_packing, when=lambda wanted: not _ordered(wanted)),
 )
 KINDS: Mapping[str, Kind] = {
     "bolt": Kind(
         "a windowed bolt",
         (
-            Rule("bolt.fixed", Meaning.REFUSED, compared=_bolt),
-            Rule("bolt.free", Meaning.TAKEN, needed=False),
-            Rule("tasks", Meaning.REFUSED, "tasks was"),
-            Rule("grouping", Meaning.REFUSED, "grouping was"),
-            Rule("inputs", Meaning.REFUSED, "the input streams were", _columns),
+            FieldRule("bolt.fixed", Meaning.REFUSED, compared=_bolt),
+            FieldRule("bolt.free", Meaning.TAKEN, needed=False),
+            FieldRule("tasks", Meaning.REFUSED, "tasks was"),
+            FieldRule("grouping", Meaning.REFUSED, "grouping was"),
+            FieldRule("inputs", Meaning.REFUSED, "the input streams were", _columns),
             *_REPLAYED,
-            Rule("ties", Meaning.REPLAY, compared=_ties, when=_ordered, needed=False),
-            Rule(  # they decide ties, and tasks
+            FieldRule("ties", Meaning.REPLAY, compared=_ties, when=_ordered, needed=False),
+            FieldRule(  # they decide ties, and tasks
                 "inputs",
                 Meaning.REPLAY,
                 compared=_column_order,
@@ -432,33 +432,33 @@ KINDS: Mapping[str, Kind] = {
     "topology": Kind(
         "a topology",
         (
-            Rule("topology.name", Meaning.TAKEN, needed=False),
-            Rule("topology.spouts", Meaning.REFUSED, "the spouts with their streams were"),  # known by position
-            Rule("topology.partitions", Meaning.REFUSED, "partitions were"),
-            Rule("topology.levels", Meaning.REFUSED, "the bolts behind exchanges were, level by level,", _levels),
-            Rule("topology.free", Meaning.TAKEN),
+            FieldRule("topology.name", Meaning.TAKEN, needed=False),
+            FieldRule("topology.spouts", Meaning.REFUSED, "the spouts with their streams were"),  # known by position
+            FieldRule("topology.partitions", Meaning.REFUSED, "partitions were"),
+            FieldRule("topology.levels", Meaning.REFUSED, "the bolts behind exchanges were, level by level,", _levels),
+            FieldRule("topology.free", Meaning.TAKEN),
             *_REPLAYED,
         ),
     ),
     "trident": Kind(
         "a Trident topology",
         (
-            Rule("trident.name", Meaning.TAKEN, needed=False),
-            Rule("trident.streams", Meaning.REFUSED, "the streams of the Trident topology was"),
-            Rule("trident.partitions", Meaning.REFUSED, "the number of partitions of the Trident topology was"),
-            Rule("trident.stream", Meaning.REFUSED, "what keeps or feeds windows of the Trident topology was"),
-            Rule("trident.states", Meaning.TAKEN, needed=False),  # trident/fence.py compares who writes them
+            FieldRule("trident.name", Meaning.TAKEN, needed=False),
+            FieldRule("trident.streams", Meaning.REFUSED, "the streams of the Trident topology was"),
+            FieldRule("trident.partitions", Meaning.REFUSED, "the number of partitions of the Trident topology was"),
+            FieldRule("trident.stream", Meaning.REFUSED, "what keeps or feeds windows of the Trident topology was"),
+            FieldRule("trident.states", Meaning.TAKEN, needed=False),  # trident/fence.py compares who writes them
             *_REPLAYED,
         ),
     ),
     "bolts": Kind(
         "LocalCluster",
         (
-            Rule("name", Meaning.REFUSED, "they are those of topology", _owner),
-            Rule("bolts", Meaning.REFUSED, compared=_bolts),
+            FieldRule("name", Meaning.REFUSED, "they are those of topology", _owner),
+            FieldRule("bolts", Meaning.REFUSED, compared=_bolts),
         ),
     ),
-    "windows": Kind("TridentCluster", (Rule("windows", Meaning.REFUSED, compared=_windows),)),
+    "windows": Kind("TridentCluster", (FieldRule("windows", Meaning.REFUSED, compared=_windows),)),
 }
 """By the part that a kind of definition is known by."""
 

@@ -67,7 +67,7 @@ from windowing.execution.checkpoints import (
 from windowing.execution.checkpoints import CheckpointEffect as SpoutEffect
 from windowing.local.router import Delivery, Outbox, Router
 from windowing.local.tasks import BoltCollector, BoltTask, Task
-from windowing.local.windowed import Channel, WindowedBoltTask
+from windowing.local.windowed import MessageChannel, WindowedBoltTask
 from windowing.schema.tuples import SYSTEM, Fields, Origin, Tuple
 from windowing.stores.pages import PersistentWindow
 from windowing.topology.components import TaskContext
@@ -599,7 +599,7 @@ class RecoveredWindowTask(CheckpointedWindowTask):
             return turn_ms
         return awaited_ms if turn_ms is None else min(awaited_ms, turn_ms)
 
-    def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[Channel] | None]:
+    def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[MessageChannel] | None]:
         return arrived, list(map(_channel, arrived))
 
     def perform_one(self, effect: Any) -> None:
@@ -643,7 +643,7 @@ class PagedWindowTask(CheckpointedWindowTask):
         self._brought = {}
         self.ack(arrived)
 
-    def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[Channel] | None]:
+    def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[MessageChannel] | None]:
         # What is stored has no anchors: they mean nothing after a restart, and would be in memory with the page.
         self._brought = {Tuple(message._values, message._origin): message for message in arrived}
         return list(self._brought), list(map(_channel, arrived))
@@ -662,7 +662,7 @@ class PagedWindowTask(CheckpointedWindowTask):
         raise failed.error
 
 
-def _channel(message: Delivery) -> Channel:
+def _channel(message: Delivery) -> MessageChannel:
     origin = message._origin
     return origin.component, origin.stream, origin.task
 

@@ -30,10 +30,10 @@ from windowing.windows.events import Expired, Late, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.recovery import WindowRecovery
 
-__all__ = ["Channel", "WindowedBoltTask", "streams_of", "view_of", "with_tables"]
+__all__ = ["MessageChannel", "WindowedBoltTask", "streams_of", "view_of", "with_tables"]
 
 
-Channel = tuple[str, str, int]
+MessageChannel = tuple[str, str, int]
 """Where message ids are unique: a component, its stream, its task."""
 
 
@@ -181,7 +181,7 @@ class WindowedBoltTask(Task):
         rows, channels = self.offered(arrived)
         self.perform(self.windows.add(rows, columns, self.hub.now_ms, channels))
 
-    def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[Channel] | None]:
+    def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[MessageChannel] | None]:
         """Return what is offered to the windows, and where each comes from if they tell tuples apart by their ids."""
         return arrived, None
 

@@ -96,7 +96,7 @@ def spout_rows(spark: SparkSession, plan: TridentPlan, node: SpoutNode, records:
     return spark.readStream.format(format_name).load()
 
 
-class _Rows(InputPartition):
+class _SpoutRows(InputPartition):
     """What one task of the spout has emitted."""
 
     def __init__(self, data: bytes, count: int) -> None:
@@ -138,7 +138,7 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._who = f"spout {self._name!r}"
         self._given: tuple[TridentPlan, SpoutNode, RecordStore] | None = (plan, node, records)
         self._opened: _Opened | None = None
-        self._made: tuple[TransactionAttempt, list[_Rows]] | None = None
+        self._made: tuple[TransactionAttempt, list[_SpoutRows]] | None = None
         self._told = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
-        assert isinstance(partition, _Rows)
+        assert isinstance(partition, _SpoutRows)
         if partition.count:
             yield from decode_table(partition.data).cast(arrow_schema(self._schema)).to_batches()
 
@@ -201,7 +201,7 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = _Opened(*self._given)
         return self._opened
 
-    def _tried(self, number: int) -> tuple[TransactionAttempt, list[_Rows]]:
+    def _tried(self, number: int) -> tuple[TransactionAttempt, list[_SpoutRows]]:
         """Emit a batch, attempt by attempt: Spark plans a batch before foreachBatch could try it again."""
         failures = 0
         while True:
@@ -236,14 +236,14 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         state.write({"begun": [attempt.txid, attempt.attempt]})
         return attempt
 
-    def _emitted(self, attempt: TransactionAttempt) -> list[_Rows]:
+    def _emitted(self, attempt: TransactionAttempt) -> list[_SpoutRows]:
         batch = self._batch(attempt)
         made = []
         for emitter in self._spout.emitters:
             output = TridentOutput(self._schema, self._spout.report)
             emitter.emit_batch(batch, output)
             rows = output.take()
-            made.append(_Rows(packed(self._who, self._schema, rows) if rows else b"", len(rows)))
+            made.append(_SpoutRows(packed(self._who, self._schema, rows) if rows else b"", len(rows)))
         for emitter in self._spout.emitters:
             if isinstance(
                 emitter, CommitterEmitter

@@ -1,8 +1,8 @@
-"""Life: one life of a task of the shipped driver, its clock, its inbox, and a handler that can be held up in the middle.
+"""TaskLife: one life of a task of the shipped driver, its clock, its inbox, and a handler that can be held up in the middle.
 
     Link     the inbox of a task: what the driver appends goes over the world's network; `arrive` puts it in
     Router   the driver's router, which tells the checks what is settled, buried and released
-    Life     a task (MasterTask, CoordinatorTask, EmitterTask, GroupTask, AckerTask) from its making to its death
+    TaskLife     a task (MasterTask, CoordinatorTask, EmitterTask, GroupTask, AckerTask) from its making to its death
     Strand   a thread in which a handler runs while the world waits, or stands still while the world goes on
 
 Laws: the driver is used as it is shipped: tasks are made by TridentTasks, opened, stepped and ticked as its loop does it. Of the
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Crash",
-    "Life",
     "Link",
     "SimulatedRouter",
     "Strand",
+    "TaskLife",
     "plain",
 ]
 
@@ -115,7 +115,7 @@ class _LifeClock(SystemClock):
         return (_EPOCH_MS + self._world.now_ms + self._world.jump_ms) * 1_000_000
 
 
-class Life:
+class TaskLife:
     """One life. fuse: how many steps it has left; holds: whether it is held up then, and not dead. misread: the damaged records
     that it has read.
 

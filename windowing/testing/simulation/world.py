@@ -26,10 +26,10 @@ from windowing.local.router import INIT
 from windowing.local.trident_cluster import ACKER, MASTER, TridentTasks, coordinator_state, owners_of
 from windowing.local.trident_tasks import Reported
 from windowing.testing.simulation.checks import BOUND_MS, Checks, Records, States, Violation
-from windowing.testing.simulation.lives import Crash, Life, Link, SimulatedRouter, Strand, plain
+from windowing.testing.simulation.lives import Crash, Link, SimulatedRouter, Strand, TaskLife, plain
 from windowing.testing.simulation.scenario import SINK, Fault, Scenario, SourceRow, topology_of
 from windowing.trident.coordinator import CoordinatorConfig
-from windowing.trident.fence import Life as StatesLife
+from windowing.trident.fence import Life
 from windowing.trident.kinds import SpoutKind
 from windowing.trident.plan import TaskId
 
@@ -55,7 +55,7 @@ class _Message:
 
     __slots__ = ("body", "life", "link")
 
-    def __init__(self, link: Link, body: Any, life: Life | None) -> None:
+    def __init__(self, link: Link, body: Any, life: TaskLife | None) -> None:
         self.link, self.body, self.life = link, body, life
 
 
@@ -76,10 +76,10 @@ class World:
         self._kinds = scenario.faults
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = self._lives = 0
-        self._acting: Life | None = None
-        self._living: dict[TaskId, Life] = {}
-        self._zombies: dict[TaskId, Life] = {}
-        self._planted: dict[int, Life] = {}
+        self._acting: TaskLife | None = None
+        self._living: dict[TaskId, TaskLife] = {}
+        self._zombies: dict[TaskId, TaskLife] = {}
+        self._planted: dict[int, TaskLife] = {}
         self._opened = set[TaskId]()
         self._arrivals: dict[tuple[int, TaskId], int] = {}
         self.records = Records(self)
@@ -98,7 +98,7 @@ class World:
     def _made(self) -> TridentTasks:
         """Make the tasks, and the states as this topology's own, as a cluster does."""
         scenario, master = self.scenario, coordinator_state(self.plan, self.records)
-        master.write({"life": StatesLife("simulated").plain()})
+        master.write({"life": Life("simulated").plain()})
         self._owners = owners_of(self.plan, master)
         [(self._state, found)] = self.plan.states.items()
         self._partitions = {self._state: [self._partition(part) for part in range(found.partitions)]}
@@ -180,7 +180,7 @@ class World:
             self.at(arrival_ms - self.now_ms, self._deliver, message)
         self.step()
 
-    def _looked_at(self, link: Link, body: Any, life: Life) -> Life | None:
+    def _looked_at(self, link: Link, body: Any, life: TaskLife) -> TaskLife | None:
         """Tell the checks what a message says; return the life that it is for, where only one can take it."""
         if link.id == ACKER:
             if body[0] == INIT:
@@ -277,7 +277,7 @@ class World:
             and id != ACKER
             and (Fault.CRASHES not in self._kinds or self.chance.random() < 0.5)
         )
-        life = self._living[id] = Life(self, id, self._lives, fuse, holds, base_ms)
+        life = self._living[id] = TaskLife(self, id, self._lives, fuse, holds, base_ms)
         self.trace.append((self.now_ms, life.name, life.number, "begins"))
         if id[0] == self.plan.states[self._state].group:
             self._partitions[self._state][id[1]] = self._partition(id[1])
@@ -290,12 +290,12 @@ class World:
         """Whether a master has what it cannot be without: an acker, and coordinators to ask."""
         return ACKER in self._living and self._living[ACKER].is_open and self._coordinators <= self._opened
 
-    def _open(self, life: Life) -> None:
+    def _open(self, life: TaskLife) -> None:
         life.open()
         self._tasks.place(life.id, life.task)
         self._opened.add(life.id)
 
-    def _enter(self, life: Life, call: Callable[..., None], *args: Any) -> None:
+    def _enter(self, life: TaskLife, call: Callable[..., None], *args: Any) -> None:
         """Let a life take an event, wholly; or in part, if it dies or is held up."""
         life.emitted, life.buried, life.emits = [], False, True
         if self.faulty and 0 < life.fuse <= _STRAND_STEPS and self._may_be_held_up(life):
@@ -304,7 +304,7 @@ class World:
         else:
             self._let(life, call, *args)
 
-    def _let(self, life: Life, call: Callable[..., None], *args: Any) -> None:
+    def _let(self, life: TaskLife, call: Callable[..., None], *args: Any) -> None:
         self._acting, self.writer, self._hub.now_ms = life, life.number, life.now_ms()
         try:
             call(*args)
@@ -323,7 +323,7 @@ class World:
             life.task.machine.active = False  # single tuples have no end
         self._set_alarm(life)
 
-    def _end_of(self, life: Life, problem: BaseException) -> None:
+    def _end_of(self, life: TaskLife, problem: BaseException) -> None:
         """Say what became of a life out of which something came: the driver ends where this one does. Raises what is wrong."""
         cause: BaseException | None = problem
         seen = set[int]()
@@ -347,13 +347,13 @@ class World:
             raise problem
         self._die(life)
 
-    def _set_alarm(self, life: Life) -> None:
+    def _set_alarm(self, life: TaskLife) -> None:
         due_ms = life.task.next_deadline_ms()
         if due_ms is not None and (life.alarm_ms is None or due_ms < life.alarm_ms):
             life.alarm_ms = due_ms
             self.at(max(1, due_ms - life.clock_ms()), self._wake, life, due_ms)
 
-    def _wake(self, life: Life, alarm_ms: int) -> None:
+    def _wake(self, life: TaskLife, alarm_ms: int) -> None:
         if life.is_dead or life.is_held_up or life.alarm_ms != alarm_ms:
             return
         life.alarm_ms = None
@@ -367,15 +367,15 @@ class World:
         if life is not None and self._burns(life):
             self._halt(life)
 
-    def _burns(self, life: Life) -> bool:
+    def _burns(self, life: TaskLife) -> bool:
         """Take one step of a life; return whether it was the last."""
         life.fuse -= 1
         return self.faulty and life.fuse == 0 and (Fault.CRASHES in self._kinds or Fault.ZOMBIES in self._kinds)
 
-    def _may_be_held_up(self, life: Life) -> bool:
+    def _may_be_held_up(self, life: TaskLife) -> bool:
         return life.holds and self._living.get(life.id) is life
 
-    def _halt(self, life: Life) -> None:
+    def _halt(self, life: TaskLife) -> None:
         """Stop a life in the middle of what it does. Raises Crash if it never goes on."""
         if life.strand is not None and self._may_be_held_up(life):
             self._hold_up(life)
@@ -385,7 +385,7 @@ class World:
         if life.is_doomed:
             raise Crash
 
-    def _die(self, life: Life) -> None:
+    def _die(self, life: TaskLife) -> None:
         """A task is gone, with all it had in memory; another life begins soon."""
         if life.is_dead:
             return
@@ -401,7 +401,7 @@ class World:
         if life.id == ACKER and MASTER in self._living:
             self._die(self._living[MASTER])
 
-    def _unwind(self, life: Life) -> None:
+    def _unwind(self, life: TaskLife) -> None:
         """End the call in which a life was held up."""
         assert life.strand is not None
         before, life.is_doomed, life.is_held_up = self._acting, True, False
@@ -410,11 +410,11 @@ class World:
             life.strand.go()
         self._acting = before
 
-    def _replace(self, life: Life) -> None:
+    def _replace(self, life: TaskLife) -> None:
         del self._living[life.id]
         self.at(self.chance.choice((1, 50, 500, 5_000)), self._begin, life.id)
 
-    def _hold_up(self, life: Life) -> None:
+    def _hold_up(self, life: TaskLife) -> None:
         life.is_held_up = True
         self._note(Fault.ZOMBIES)
         self.trace.append((self.now_ms, life.name, life.number, "is held up"))
@@ -424,7 +424,7 @@ class World:
         self._replace(life)
         self.at(self.chance.choice(_HOLDS_MS), self._go_on, life)
 
-    def _go_on(self, life: Life) -> None:
+    def _go_on(self, life: TaskLife) -> None:
         if life.is_dead:
             return
         assert life.strand is not None
@@ -455,7 +455,7 @@ class World:
         self.step()
         return result
 
-    def _write_late(self, life: Life, operation: Callable[[], Any]) -> None:
+    def _write_late(self, life: TaskLife, operation: Callable[[], Any]) -> None:
         self.trace.append((self.now_ms, life.name, life.number, "writes late"))
         self.writer = life.number
         operation()
