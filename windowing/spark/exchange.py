@@ -46,8 +46,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody spells it
 from pyspark.sql.types import DataType, MapType
 
-from windowing.columnar.hashing import hashed_columns
-from windowing.columnar.rows import Numbers, is_hashed
+from windowing.columnar.hashing import hashed_columns, is_hashed
+from windowing.columnar.rows import Numbers
 from windowing.errors import ConfigError
 from windowing.schema.rows import record_type
 from windowing.schema.types import Schema
