@@ -27,7 +27,7 @@ PUBLIC = {
     "windowing": words("""
         Acked Acker Action Activation BasicBolt BasicOutputCollector Bolt BoltError CheckpointError ConfigError
         CorruptStateError Count CountEvictionPolicy CountTriggerPolicy DefinitionChangedError DrainedCheckpointError
-        Duration Effect Event EvictionContext EvictionPolicy Expired Failed FailedException Fields GroupingError
+        Duration Effect Event EvictionContext EvictionPolicy ExecutionPlan Expired Failed FailedException Fields GroupingError
         InputSpout InvalidTimestampError InvalidTimestampWarning KeyValueState Late LateReason Lateness
         LostFieldsWarning OnError OutputCollector PersistentWindowedBoltExecutor QueryStoppedError
         ReportedFailedException RotatingMap RowError Schema Semantics SessionError SinkError SkippedTuplesWarning
@@ -36,7 +36,7 @@ PUBLIC = {
         TopologyBuilder TopologyContext TopologyError TriggerPolicy Tuple TupleWindow Values WaterMarkEvent
         WaterMarkEventGenerator WatermarkCountEvictionPolicy WatermarkCountTriggerPolicy WatermarkTimeEvictionPolicy
         WatermarkTimeTriggerPolicy WindowConfig WindowManager WindowedBolt WindowedBoltExecutor WindowingError
-        WorkerLostError aggregate bolt bolt_of count days hours is_tick millis minutes seconds sliding spout tumbling
+        WorkerLostError aggregate bolt bolt_of count days execution_plan hours is_tick millis minutes seconds sliding spout tumbling
         windowed_bolt
     """),
     "windowing.local": words("""

@@ -15,7 +15,6 @@ from tests.trident.test_trident_operations import Given
 from tests.trident.test_trident_units import UnitRun
 from windowing import Count, bolt_of, millis, seconds, windowed_bolt
 from windowing.errors import ConfigError
-from windowing.execution.stages import stages_of
 from windowing.execution.support import (
     COMPONENT_OPTIONS,
     GROUPINGS,
@@ -559,7 +558,7 @@ def configured(runtime: Runtime, setting: str) -> TopologyConfig:
     builder.set_bolt("where", Where, 9).shuffle_grouping("rows")
     built = builder.build()
     if runtime is Runtime.SUBMIT:
-        _require_runnable(wired(stages_of(built)))
+        _require_runnable(wired(built))
     assert built.component("where").parallelism == (3 if setting == "max_task_parallelism" else 9)
     return built.config
 

@@ -13,6 +13,7 @@ In this page:
 
     declare windows      windowed_bolt, tumbling, sliding; count, seconds, minutes ...; aggregate (a module: `aggregate.sum("n")`)
     declare components   bolt, spout; Bolt, BasicBolt, StatefulBolt, Spout, InputSpout; the collectors; TopologyBuilder -> Topology
+    how it is run        execution_plan(topology or bolt) -> ExecutionPlan: stages and exchanges, as text or drawn
     states of bolts      KeyValueState; where it lies: StateProvider, StateStore
     rows                 Schema, Tuple, Fields, Values, is_tick
     errors               WindowingError and those that a program may want to catch; all of them are in `windowing.errors`
@@ -44,6 +45,8 @@ from windowing.errors import (
     WindowingError,
     WorkerLostError,
 )
+from windowing.execution.compiler import execution_plan
+from windowing.execution.plan import ExecutionPlan
 from windowing.execution.support import LostFieldsWarning
 from windowing.schema.hashing import GroupingError
 from windowing.schema.rows import RowError
@@ -114,6 +117,7 @@ __all__ = [
     "Event",
     "EvictionContext",
     "EvictionPolicy",
+    "ExecutionPlan",
     "Expired",
     "Failed",
     "FailedException",
@@ -177,6 +181,7 @@ __all__ = [
     "bolt_of",
     "count",
     "days",
+    "execution_plan",
     "hours",
     "is_tick",
     "millis",

@@ -15,7 +15,6 @@ from tests.execution.test_turn import OUTPUT, Task, batches_of
 from windowing import count, millis, windowed_bolt
 from windowing.columnar import Keys, Timestamps
 from windowing.errors import BoltError, ConfigError, StaleWindowError
-from windowing.execution.stages import stages_of
 from windowing.local import run_local
 from windowing.local.cluster import run_topology
 from windowing.spark.context import wired
@@ -385,10 +384,9 @@ def test_where_tuples_are_acked_there_is_no_table_of_aggregates():
         ConfigError, match="'counted' is handed the aggregates of all keys in columns, and keeps no tuples"
     ):
         run_topology(build(acker_executors=1), rows)
-    stages = stages_of(build())
-    wired(stages)
+    wired(build())
     with pytest.raises(ConfigError, match="'counted' is handed the aggregates of all keys in columns"):
-        wired(stages, acks={("source", "default"): 0})
+        wired(build(), acks={("source", "default"): 0})
 
 
 def test_what_fails_tuples_one_by_one_does_not_go_with_columns():

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from windowing.acking.batches import RootPartial
-from windowing.execution.stages import stages_of
+from windowing.execution.plan import Section
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.spark.arguments import Shipped
@@ -40,7 +40,7 @@ class Chain:
         self.names = outlet_names(topology)
         kept = [on_wire for name, (on_wire, _) in self.names.items() if letters or not name.endswith(".dead_letters")]
         roots = {(spout.id, "default"): number for number, spout in enumerate(topology.spouts)} if acks else {}
-        self.wiring = wired(stages_of(topology), frozenset(kept), roots)
+        self.wiring = wired(topology, frozenset(kept), roots)
         self.partials: tuple[RootPartial, ...] = ()
         self.invalid: dict[str, int] = {}
         self.partitions = partitions
@@ -48,7 +48,7 @@ class Chain:
         self.metadata: dict[int, bytes] = {}
         self.chunks: dict[int, dict[bytes, bytes]] = defaultdict(dict)
         self.values: dict[int, dict[bytes, bytes]] = defaultdict(dict)
-        self.turns = [StageTaskTurn(self.wiring, place) for place in self.wiring.stages.places]
+        self.turns = [StageTaskTurn(self.wiring, place) for place in self.wiring.plan.tasks]
         self.batch = 0
 
     def run(self, rows: Mapping[str, Rows], drain: bool = False) -> dict[str, list[tuple[Any, ...]]]:
@@ -57,9 +57,9 @@ class Chain:
         if drain:
             wire += [
                 ExchangeRow(place.number, "drain", "", 0, 0, self.batch, None, 0, None)
-                for place in self.wiring.stages.places
+                for place in self.wiring.plan.tasks
             ]
-        for level in range(1, self.wiring.stages.last + 1):
+        for level in self.wiring.plan.depths(Section.STREAM):
             wire = self._level(level, wire)
         self.partials = partials_of(row.data or b"" for row in wire if row.kind == "ack")
         self.batch += 1
@@ -87,7 +87,7 @@ class Chain:
         return wire
 
     def _level(self, level: int, wire: list[ExchangeRow]) -> list[ExchangeRow]:
-        mine = [place.number for place in self.wiring.stages.on_level(level)]
+        mine = [place.number for place in self.wiring.plan.tasks_at(level)]
         sent = [row for row in wire if row.target not in mine]
         for number in mine:
             own = [row for row in wire if row.target == number]

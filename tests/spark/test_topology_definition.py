@@ -22,13 +22,9 @@ from windowing.execution.compatibility import (
     of_bolt,
     of_states,
     of_topology,
-    of_trident,
-    of_windows,
     parsed,
     read,
 )
-from windowing.execution.stages import Section, stages_of
-from windowing.execution.trident_stages import TridentStages
 from windowing.spark.context import wired
 from windowing.spark.control import task_labels
 from windowing.topology.bolts import WindowedBolt
@@ -98,8 +94,9 @@ def topology(
 
 
 def definition(partitions: int = 2, **changed: Any) -> Definition:
-    stages = stages_of(topology(**changed))
-    return plain(header("1.0") | PACKED | of_topology(stages, wired(stages).windows, partitions))
+    built = topology(**changed)
+    known = wired(built)
+    return plain(header("1.0") | PACKED | of_topology(built, known.plan, known.windows, partitions))
 
 
 def plain(data: Definition) -> Definition:
@@ -125,9 +122,7 @@ def windowed(length: int = 4, lag: int = 0, tasks: int = 1, late: bool = False, 
 
 
 def stored_trident(partitions: int = 2, **changed: Any) -> Definition:
-    stages = TridentStages(windowed(**changed))
-    keep = [unit for unit in stages.units if unit.section is Section.STREAM]
-    return plain(header("1.0") | PACKED | of_trident(stages.plan, keep, partitions, {"id": "x"}))
+    return plain(header("1.0") | PACKED | windowed(**changed).by_section().stream(partitions, {"id": "x"}))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +242,7 @@ STORED: dict[str, Callable[..., Definition]] = {
     "topology": definition,
     "trident": stored_trident,
     "bolts": lambda **changed: plain(of_states(topology(**changed))),
-    "windows": lambda **changed: plain(of_windows(windowed(**changed))),
+    "windows": lambda **changed: plain(header() | windowed(**changed).windows()),
 }
 
 

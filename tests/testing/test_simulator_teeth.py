@@ -509,7 +509,7 @@ def a_tuple_is_delivered_to_the_wrong_task(patch: pytest.MonkeyPatch) -> None:
 
     def astray(self: Sending, target: Any, piece: Any) -> None:
         group, task = target
-        post(self, (group, (task + 1) % self._plan.group(group).parallelism), piece)
+        post(self, (group, (task + 1) % self._plan.stage(group).parallelism), piece)
 
     patch.setattr(Sending, "_post", astray)
 

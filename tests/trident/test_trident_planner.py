@@ -62,7 +62,7 @@ def truth(row: Any) -> bool:
 
 def groups(plan: TridentPlan) -> list[list[str]]:
     plan.check()
-    return [[plan.graph.nodes[number].title for number in group.nodes] for group in plan.groups.values()]
+    return [[plan.graph.nodes[number].title for number in group.operators] for group in plan.stages.values()]
 
 
 def exchanges(plan: TridentPlan) -> list[tuple[int, str, list[tuple[int, int]]]]:
@@ -156,8 +156,8 @@ def test_operations_beside_a_state_are_in_its_group_even_from_another_stream() -
     state = words(topology).group_by("word").persistent_aggregate(counts(), "n", b.Sum(), "x long")
     topology.new_drpc_stream("asked").partition_by("args").state_query(state, "args", b.MapGet(), "x long")
     plan = topology.build()
-    holder = plan.group(str(plan.states["state1"].group))
-    assert [plan.graph.nodes[number].title for number in holder.nodes] == [
+    holder = plan.stage(str(plan.states["state1"].group))
+    assert [plan.graph.nodes[number].title for number in holder.operators] == [
         "combine Sum by word",
         "persist state1 with Sum",
         "query state1 with MapGet",
@@ -288,7 +288,7 @@ def test_nothing_is_left_to_merge_and_merging_makes_no_cycle(drawn: tuple[Graph,
 
 
 def sizes(topology: TridentTopology) -> list[int]:
-    return [group.parallelism for group in topology.build().groups.values()]
+    return [group.parallelism for group in topology.build().stages.values()]
 
 
 def test_the_largest_hint_of_a_group_holds_up_to_the_repartition_before_it() -> None:
@@ -321,7 +321,7 @@ def test_a_state_with_a_number_of_partitions_fixes_the_parallelism_of_its_group(
     state = words(topology).group_by("word").persistent_aggregate(StateSpec(counts(), 3), "n", b.Sum(), "x long")
     state.parallelism_hint(7)
     plan = topology.build()
-    assert plan.states["state1"].partitions == 3 == plan.group(str(plan.states["state1"].group)).parallelism
+    assert plan.states["state1"].partitions == 3 == plan.stage(str(plan.states["state1"].group)).parallelism
 
 
 def test_a_spout_of_one_task_goes_with_one_task_up_to_a_repartition() -> None:
@@ -343,8 +343,9 @@ def test_what_commits_and_all_behind_it_is_of_the_commit_phase() -> None:
     titles = {node.title: plan.phases[number] for number, node in plan.graph.nodes.items()}
     assert titles["combine Sum by word"] is titles["sink all"] is Phase.PROCESS
     assert titles["persist state1 with Sum"] is titles["filter(x) with truth"] is titles["sink new"] is Phase.COMMIT
-    assert [exchange.phase for exchange in plan.exchanges][-1] is Phase.COMMIT
-    assert [group.commits for group in plan.groups.values()].count(True) == 2
+    assert plan.phases[plan.exchanges[-1].source] is Phase.COMMIT
+    commits = [any(plan.phases[number] is Phase.COMMIT for number in each.operators) for each in plan.stages.values()]
+    assert commits.count(True) == 2
 
 
 def test_streams_that_meet_share_their_batches_others_do_not() -> None:
@@ -373,7 +374,7 @@ def test_groups_are_called_by_the_names_of_their_streams() -> None:
     topology = TridentTopology()
     stream = words(topology).name("split").each("n", identity, "m long").name("count").project("m")
     stream.shuffle().project("m").shuffle().name("end").sink("out")
-    assert list(topology.build().groups) == ["spout_words", "b_0_split_count", "b_1_count", "b_2_end"]
+    assert list(topology.build().stages) == ["spout_words", "b_0_split_count", "b_1_count", "b_2_end"]
 
 
 def test_a_cycle_through_a_state_is_refused() -> None:
@@ -405,7 +406,7 @@ def test_explain_prints_groups_nodes_and_exchanges() -> None:
     assert (
         word_count().explain()
         == """\
-topology word_count: 4 groups, 3 exchanges
+plan word_count: 4 stages, 3 exchanges
 spout_words ×2, bg0
     1 spout words -> word string, n bigint
   1 == identity ==> b_0_split_count
@@ -416,7 +417,7 @@ b_0_split_count ×2, bg0
 b_1_count ×3, bg0
     5 combine Sum by word of 4 -> word string, total bigint
     6 persist state1 with Sum of 5 [commit] -> word string, total bigint
-  6 == shuffle ==> b_2_out in the commit phase
+  6 == shuffle ==> b_2_out
 b_2_out ×1, bg0
     8 sink totals of 7 [commit] -> word string, total bigint
       out as totals
@@ -455,8 +456,8 @@ def test_a_group_waits_for_the_commit_if_it_commits_or_reads_one_that_waits() ->
         state, "args", b.MapGet(), "x long"
     ).shuffle().project("x")
     plan = topology.build()
-    of = {sink: plan.group_of(number).id for sink, number in plan.sinks.items()}
-    holder, answer = str(plan.states["state1"].group), plan.group_of(plan.drpc["asked"].answer).id
+    of = {sink: plan.stage_of(number).id for sink, number in plan.sinks.items()}
+    holder, answer = str(plan.states["state1"].group), plan.stage_of(plan.drpc["asked"].answer).id
     assert [plan.waits(holder, "bg0"), plan.waits(of["new"], "bg0"), plan.waits(of["all"], "bg0")] == [
         True,
         True,
@@ -471,7 +472,7 @@ def test_what_a_task_waits_for_and_whom_it_tells() -> None:
     stream.partition_persist(counts(), "n", Nothing())
     stream.shuffle().sink("all")
     plan = topology.build()
-    source, holder, behind = plan.groups.values()
+    source, holder, behind = plan.stages.values()
     assert coord_specs(plan, source) == {}
     first, second = coord_specs(plan, holder)["bg0"], coord_specs(plan, behind)["bg0"]
     assert (first.reports, first.commit_reports, first.commits) == ({(source.id, 0), (source.id, 1)}, set(), True)

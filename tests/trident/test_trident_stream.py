@@ -727,7 +727,7 @@ def test_tuples_without_a_timestamp_are_late_with_their_own_reason_and_every_tup
 
 def test_a_partition_without_tuples_sends_no_partial_result() -> None:
     run = run_of(lambda s: s.aggregate(None, b.Count(), "n long"))
-    (task, idle) = run.tasks[run.plan.into(run.plan.group_of(run.plan.sinks["out"]).id)[0].group]
+    (task, idle) = run.tasks[run.plan.into(run.plan.stage_of(run.plan.sinks["out"]).id)[0].stage]
     sent = []
     for each, rows in ((task, WORDS), (idle, [])):
         batch = each.start_batch("bg0", ProcessorContext(TransactionAttempt(1, 0)))

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trident.test_trident_operations import PARTED, PERSIST, SIMPLE, WINDOW, Row, assume_few, pipelines, run_of
+from windowing.execution.plan import Exchange
 from windowing.trident import batch_effects as effects
 from windowing.trident.bolt_executor import TridentBoltExecutor
 from windowing.trident.kinds import TransactionAttempt
-from windowing.trident.plan import Exchange, TaskId, TridentPlan, coord_specs, targets_of
+from windowing.trident.plan import TaskId, TridentPlan, coord_specs, targets_of
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.subtopology import GroupBatch, GroupOutput, OutletBatch, TridentRun
 
@@ -28,7 +29,7 @@ class Network:
         self.tasks = {(id, task): sub for id, subs in run.tasks.items() for task, sub in enumerate(subs)}
         self.executors = {
             (id, task): TridentBoltExecutor(coord_specs(plan, group))
-            for id, group in plan.groups.items()
+            for id, group in plan.stages.items()
             for task in range(group.parallelism)
             if not group.is_spout
         }
@@ -46,7 +47,7 @@ class Network:
         """Let every spout task emit its part of a batch, and report."""
         self.sinks[txid] = []
         for spout in self.plan.spouts:
-            group = self.plan.group_of(spout.number)
+            group = self.plan.stage_of(spout.number)
             batch = effects.BatchId(self.plan.batch_groups[spout.number], TransactionAttempt(txid, 0))
             for task in range(group.parallelism):
                 me = (group.id, task)
@@ -136,15 +137,15 @@ class Network:
 
     def route(self, me: TaskId, batch: effects.BatchId, exchange: Exchange, rows: list[Row], number: Any) -> None:
         for task, part in self.outlets[me, batch][exchange.id].route(rows).items():
-            target = (exchange.target_group, task)
+            target = (exchange.target, task)
             self.post(me, target, "tuple", (batch, number(target), (exchange, me[1], part, None)))
 
     def tell_time(self, me: TaskId, batch: effects.BatchId, number: Any) -> None:
         """Tell all tasks of each window what was sent to any of them."""
         for exchange in self.plan.out_of(me[0]):
             largest = self.outlets[me, batch][exchange.id].largest
-            for task in range(self.plan.group(exchange.target_group).parallelism if largest else 0):
-                target = (exchange.target_group, task)
+            for task in range(self.plan.stage(exchange.target).parallelism if largest else 0):
+                target = (exchange.target, task)
                 self.post(me, target, "tuple", (batch, number(target), (exchange, me[1], None, largest)))
 
     def post(self, sender: TaskId, target: TaskId, kind: str, what: Any) -> None:

@@ -18,7 +18,7 @@ What was read back and is no definition is a CorruptStateError, and never replac
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,10 +27,8 @@ from windowing.errors import CheckpointError, CorruptStateError, DefinitionChang
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.plan import Component, Subscription, Topology
 
-if TYPE_CHECKING:  # who compares windows alone loads nothing of stages and of Trident
-    from windowing.execution.stages import Stages
-    from windowing.execution.trident_stages import TridentStage
-    from windowing.trident.plan import TridentPlan
+if TYPE_CHECKING:  # who compares windows alone loads nothing of stages
+    from windowing.execution.plan import ExecutionPlan
 
 __all__ = [
     "FORMAT",
@@ -46,8 +44,6 @@ __all__ = [
     "of_bolt",
     "of_states",
     "of_topology",
-    "of_trident",
-    "of_windows",
     "parsed",
     "read",
     "same",
@@ -94,7 +90,8 @@ def of_bolt(
 
 
 def of_topology(
-    stages: Stages,
+    topology: Topology,
+    plan: ExecutionPlan,
     windows: Mapping[str, WindowedBolt],
     partitions: int,
     acking: Collection[tuple[str, str]] = (),
@@ -105,7 +102,6 @@ def of_topology(
     windows: the windowed bolts by component. acking: the streams of spouts that take acks, as (component, stream), which come when
     all is done, or at once.
     """
-    topology = stages.topology
 
     def acked(spout: str) -> list[Any]:
         """What a checkpoint without acks does not have: those who wait for them, and when they are acked."""
@@ -122,37 +118,15 @@ def of_topology(
             "name": topology.name,
             "partitions": partitions,
             "spouts": [[spout.id, list(spout.own_outputs), *acked(spout.id)] for spout in topology.spouts],
-            "levels": [[[name, placed(topology.components[name])] for name in level] for level in stages.levels[1:]],
-            "free": {name: bolt.definition()["free"] for name, bolt in windows.items()},
-        }
-    }
-
-
-def of_trident(plan: TridentPlan, windowed: Iterable[TridentStage], partitions: int, states: Any) -> Definition:
-    """Return the definition of a Trident topology: its sources, and the stages that keep or feed windows. `states`: who writes
-    them.
-    """
-    groups = plan.definition()["groups"]
-
-    def fixed(node: Definition) -> Definition:
-        window = node.get("window")
-        kept = {"node": node["node"], "fields": node["fields"]}
-        return kept if window is None else {**kept, "window": window["fixed"]}
-
-    return {
-        "trident": {
-            "name": plan.name,
-            "partitions": partitions,
-            "streams": [[str(spout.source.name), spout.schema.ddl] for spout in plan.spouts],
-            "stream": [
+            "levels": [
                 [
-                    stage.group.id,
-                    stage.group.parallelism,
-                    [fixed(node) for node in groups[stage.group.id]["nodes"] if node["node"] in stage.nodes],
+                    [task.component, placed(topology.components[task.component])]
+                    for task in plan.tasks_at(depth)
+                    if not task.task
                 ]
-                for stage in windowed
+                for depth in sorted({stage.depth for stage in plan.stages.values()} - {0})
             ],
-            "states": states,
+            "free": {name: bolt.definition()["free"] for name, bolt in windows.items()},
         }
     }
 
@@ -165,17 +139,6 @@ def of_states(topology: Topology) -> Definition:
         "name": topology.name,
         "bolts": {each.id: _component(topology, each, _kept_window(topology, each), True) for each in kept},
     }
-
-
-def of_windows(plan: TridentPlan) -> Definition:
-    """Return the definition of a Trident topology's windows: by task group and node, with the number of tasks."""
-    windows = {
-        f"{name}, {plan.graph.nodes[node['node']].called}": {"tasks": group["parallelism"], "window": node["window"]}
-        for name, group in plan.definition()["groups"].items()
-        for node in group["nodes"]
-        if "window" in node
-    }
-    return {**header(), "windows": windows}
 
 
 def _component(topology: Topology, component: Component, window: Definition | None, keeps: bool) -> Definition:

@@ -11,8 +11,8 @@ import io
 from typing import Any
 
 from windowing.errors import ConfigError
+from windowing.execution.plan import ExecutionPlan
 from windowing.topology.plan import Arrow, Box, Topology
-from windowing.trident.plan import TridentPlan
 
 __all__ = [
     "to_png",
@@ -27,7 +27,7 @@ _FILLS = {"spout": "#dcecf8", "bolt": "#f4f4f2", "window": "#fdf0d5", "state": "
 _SETTINGS: Any = {"svg.hashsalt": "windowing", "svg.fonttype": "none", "font.family": "monospace", "font.size": 10}
 
 
-def to_svg(topology: Topology | TridentPlan) -> str:
+def to_svg(topology: Topology | ExecutionPlan) -> str:
     """Return the plan as SVG text, its labels as text that can be searched.
 
     Raises ConfigError where matplotlib is missing. Cost: tens of milliseconds for a plan of ten components.
@@ -35,12 +35,12 @@ def to_svg(topology: Topology | TridentPlan) -> str:
     return _drawn(topology, "svg", {"metadata": {"Date": None}}).decode()
 
 
-def to_png(topology: Topology | TridentPlan, dpi: int = 150) -> bytes:
+def to_png(topology: Topology | ExecutionPlan, dpi: int = 150) -> bytes:
     """Return the plan as the bytes of a PNG with this many dots an inch."""
     return _drawn(topology, "png", {"dpi": dpi, "metadata": {"Software": None}})
 
 
-def _drawn(topology: Topology | TridentPlan, kind: str, options: dict[str, Any]) -> bytes:
+def _drawn(topology: Topology | ExecutionPlan, kind: str, options: dict[str, Any]) -> bytes:
     try:
         import matplotlib
         from matplotlib.figure import Figure

@@ -56,7 +56,8 @@ from windowing.errors import (
     SupersededError,
     quote,
 )
-from windowing.execution.compatibility import Place, compare, header, of_windows, read, same
+from windowing.execution.compatibility import Place, compare, header, read, same
+from windowing.execution.plan import Stage
 from windowing.execution.support import Runtime, announce
 from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster
@@ -85,7 +86,7 @@ from windowing.trident.fence import Life, Owner, Progress, owned
 from windowing.trident.fields import Row
 from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import StateType, TransactionAttempt
-from windowing.trident.plan import GroupPlan, TaskId, TridentPlan, coord_specs
+from windowing.trident.plan import TaskId, TridentPlan, coord_specs
 from windowing.trident.spouts import ICommitterTridentSpout, ITridentSpout
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import (
@@ -144,7 +145,7 @@ def keep_definition(plan: TridentPlan, state: TransactionalState, begun: bool) -
     """Store the definition of the windows. Raises DefinitionChangedError, if batches were begun before, for other windows, and
     CorruptStateError for what is no definition.
     """
-    stored, wanted = state.read(_NAME) or {}, of_windows(plan)
+    stored, wanted = state.read(_NAME) or {}, header() | plan.windows()
     if begun:
         what = f"the windows kept for topology {plan.name!r}"
         place = Place(
@@ -186,7 +187,7 @@ class MasterTask(Task):
         self.begun = 0
         self._plan, self._config, self._state = plan, config, state
         self._stored = StoredRecord(state)
-        self._windowed = bool(of_windows(plan)["windows"])
+        self._windowed = bool(plan.windows()["windows"])
         self._roots: dict[int, tuple[CoordinatorStream, TransactionAttempt]] = {}
         self._machine: MasterBatchCoordinator | None = None
         self._stamps: RotatingTransactionalState
@@ -371,7 +372,7 @@ class TridentTasks:
         self.requests: dict[str, RequestTask] = {}
         committers: list[tuple[deque[Any], str]] = []
         readers: list[tuple[deque[Any], str]] = []
-        for group in plan.groups.values():
+        for group in plan.stages.values():
             ids = [(group.id, task) for task in range(group.parallelism)]
             if group.is_spout:
                 self._add_stream(group, given, readers, committers)
@@ -381,7 +382,7 @@ class TridentTasks:
                     committers += [(hub.inbox(id), name) for id in ids if spec.commits]
         self._readers, self._committers = readers, committers
         self._spouts: list[CoordinatorTask] = []
-        groups = [(group.id, task) for group in plan.groups.values() for task in range(group.parallelism)]
+        groups = [(group.id, task) for group in plan.stages.values() for task in range(group.parallelism)]
         self._numbers = {id: number for number, id in enumerate([MASTER, *self._streams, *groups, ACKER], 1)}
         made = {id: self.make(id) for id in self._numbers}
         for id, task in made.items():
@@ -405,12 +406,12 @@ class TridentTasks:
             acker = AckerTask(
                 hub, TaskContext("__acker", 0, 1, plan.config), number, hub.ackers[0], Acker(self._timeout_ms)
             )
-            owners = [MASTER, *((plan.group_of(found.spout).id, 0) for found in plan.drpc.values())]
+            owners = [MASTER, *((plan.stage_of(found.spout).id, 0) for found in plan.drpc.values())]
             acker.spouts = {self._numbers[owner]: hub.inbox(owner) for owner in owners}
             return acker
         if id in self._streams:
             return self._streams[id].coordinator(hub, number, hub.inbox(id))
-        group = plan.group(id[0])
+        group = plan.stage(id[0])
         return self._emitter(group, id, number) if group.is_spout else self._operations(group, id, number)
 
     def place(self, id: TaskId, task: Any) -> None:
@@ -423,13 +424,13 @@ class TridentTasks:
 
     def _add_stream(
         self,
-        group: GroupPlan,
+        group: Stage,
         given: Given,
         readers: list[tuple[deque[Any], str]],
         committers: list[tuple[deque[Any], str]],
     ) -> None:
         plan, hub = self._plan, self._hub
-        node = plan.graph.nodes[group.nodes[0]]
+        node = plan.graph.nodes[group.operators[0]]
         assert isinstance(node, SpoutNode)
         if node.kind is None:
             return
@@ -442,16 +443,16 @@ class TridentTasks:
         if isinstance(stream.spouts[0][0], ICommitterTridentSpout):
             committers += [(inbox, name) for inbox in stream.emitters]
 
-    def _emitter(self, group: GroupPlan, id: TaskId, number: int) -> Task:
+    def _emitter(self, group: Stage, id: TaskId, number: int) -> Task:
         stream = self._streams.get((f"${group.id}", 0))
         if stream is None:
-            node = self._plan.graph.nodes[group.nodes[0]]
+            node = self._plan.graph.nodes[group.operators[0]]
             assert isinstance(node, SpoutNode)
             return RequestTask(self._hub, number, self._plan, node)
         spout, state = stream.spout_of(id[1]), stream.state
         return EmitterTask(self._hub, number, self._plan, stream.node, id[1], spout=spout, state=state)
 
-    def _operations(self, group: GroupPlan, id: TaskId, number: int) -> GroupTask:
+    def _operations(self, group: Stage, id: TaskId, number: int) -> GroupTask:
         task = id[1]
         return GroupTask(
             self._hub,
@@ -473,7 +474,7 @@ class _StreamTasks:
     def __init__(
         self,
         plan: TridentPlan,
-        group: GroupPlan,
+        group: Stage,
         node: SpoutNode,
         store: RecordStore,
         rows: Sequence[Sequence[Any]] | None,

@@ -314,7 +314,7 @@ class _Source(Task):
     """What emitters and requests share: a place in the plan, and who reads what they emit."""
 
     def __init__(self, hub: TridentRouter, id: int, plan: TridentPlan, node: SpoutNode, task: int) -> None:
-        group = plan.group_of(node.number)
+        group = plan.stage_of(node.number)
         self.me = (group.id, task)
         super().__init__(hub, TaskContext(group.id, task, group.parallelism, plan.config), id, hub.inbox(self.me))
         self.trident, self.plan, self.node = hub, plan, node
@@ -465,6 +465,6 @@ class RequestTask(_Source):
 
     def _readers(self) -> Sequence[Any]:
         groups = [
-            found for found in self.plan.groups.values() if self.group in found.batch_groups and not found.is_spout
+            found for found in self.plan.stages.values() if self.group in found.batch_groups and not found.is_spout
         ]
         return [(found.id, task) for found in groups for task in range(found.parallelism)]

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from windowing.acking.acker import Anchors, anchored
 from windowing.errors import FailedException, ReportedFailedException, cause_of, quote
+from windowing.execution.plan import Exchange, Stage
 from windowing.local.router import INIT, ReportedError, Router
 from windowing.local.tasks import Task
 from windowing.topology.components import TaskContext
@@ -35,7 +36,7 @@ from windowing.trident import batch_effects as effects
 from windowing.trident.bolt_executor import TridentBoltExecutor
 from windowing.trident.fields import Row
 from windowing.trident.kinds import TransactionAttempt
-from windowing.trident.plan import Exchange, GroupPlan, TaskId, TridentPlan, coord_specs
+from windowing.trident.plan import TaskId, TridentPlan, coord_specs
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.spouts import SpoutBatch
 from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutput, Subtopology
@@ -248,7 +249,7 @@ class Sending:
         """Send rows over an exchange."""
         found, outlet = self._outlets[exchange]
         for task, part in outlet.route(rows).items():
-            self._post((found.target_group, task), Piece(found, self._me[1], part, None))
+            self._post((found.target, task), Piece(found, self._me[1], part, None))
 
     def everywhere(self, rows: list[Row]) -> None:
         """Send rows over all exchanges, as a spout does."""
@@ -258,8 +259,8 @@ class Sending:
     def tell_time(self) -> None:
         """Tell all tasks of each window what was sent to any of them."""
         for exchange, outlet in self._outlets.values():
-            for task in range(self._plan.group(exchange.target_group).parallelism if outlet.largest else 0):
-                self._post((exchange.target_group, task), Piece(exchange, self._me[1], None, outlet.largest))
+            for task in range(self._plan.stage(exchange.target).parallelism if outlet.largest else 0):
+                self._post((exchange.target, task), Piece(exchange, self._me[1], None, outlet.largest))
 
     def _post(self, target: TaskId, piece: Piece) -> None:
         self._hub.inboxes[target].append(TupleParts(self._batch, self._me, self._number(target), (piece,)))
@@ -279,7 +280,7 @@ class GroupTask(Task):
         hub: TridentRouter,
         id: int,
         plan: TridentPlan,
-        group: GroupPlan,
+        group: Stage,
         task: int,
         *,
         states: Mapping[str, Any],

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError
-from windowing.execution.stages import Stages
+from windowing.execution.compiler import plan_of_topology
+from windowing.execution.plan import ExecutionPlan
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.spark.edges import NO_ROOTS, Roots
 from windowing.spark.exchange import max_future_ms, stream_name
@@ -22,7 +23,7 @@ from windowing.spark.spouts import arrow_schema
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS
-from windowing.topology.plan import Component
+from windowing.topology.plan import Component, Topology
 from windowing.windows.executor import refuse_tables
 
 __all__ = [
@@ -44,7 +45,8 @@ class ExecutionContext:
     spouts, as (component, stream), whose batches are roots (edges.py), with the number of each.
     """
 
-    stages: Stages
+    topology: Topology
+    plan: ExecutionPlan
     schemas: Mapping[str, pa.Schema]
     sinks: frozenset[str]
     retry: RetryPolicy
@@ -53,17 +55,16 @@ class ExecutionContext:
 
     def component(self, name: str) -> Component:
         """Return a component by its id."""
-        return self.stages.topology.components[name]
+        return self.topology.components[name]
 
     @cached_property
     def task_ids(self) -> Mapping[str, range]:
         """The ids of the tasks of each component."""
-        return self.stages.topology.task_ids
+        return self.topology.task_ids
 
     def context(self, component: str, task: int) -> TaskContext:
         """Return what the task of this index is told of itself."""
-        topology = self.stages.topology
-        config = topology.config_of(component)
+        config = self.topology.config_of(component)
         return TaskContext(component, task, self.component(component).parallelism, config, self.task_ids)
 
     @cached_property
@@ -71,7 +72,7 @@ class ExecutionContext:
         """The phase of each windowed task, from 1, in the order of the plan."""
         tasks = [
             (name, task)
-            for name in self.stages.topology.order
+            for name in self.topology.order
             if name in self.windows
             for task in range(self.component(name).parallelism)
         ]
@@ -81,7 +82,7 @@ class ExecutionContext:
     def rooted(self) -> frozenset[str]:
         """The components that may be handed tuples with roots: some spout above them takes acks. Cost: one pass over the plan."""
         found: set[str] = set()
-        for name in self.stages.topology.order:
+        for name in self.topology.order:
             reads = self.component(name).inputs
             if any((read.component, read.stream) in self.acks or read.component in found for read in reads):
                 found.add(name)
@@ -89,8 +90,8 @@ class ExecutionContext:
 
     def letters(self, component: str) -> bool:
         """Return whether somebody takes a component's dead letters: a sink, or a bolt."""
-        topology = self.stages.topology
-        return stream_name(component, DEAD_LETTERS) in self.sinks or bool(topology.readers(component, DEAD_LETTERS))
+        is_read = bool(self.topology.readers(component, DEAD_LETTERS))
+        return is_read or stream_name(component, DEAD_LETTERS) in self.sinks
 
 
 class Arrival(Tuple):
@@ -113,7 +114,7 @@ class Origins:
     """The Origin of each (component, task, stream), made once."""
 
     def __init__(self, wiring: ExecutionContext) -> None:
-        self._topology, self._task_ids = wiring.stages.topology, wiring.task_ids
+        self._topology, self._task_ids = wiring.topology, wiring.task_ids
         self._known: dict[tuple[str, int, str], Origin] = {}
 
     def __call__(self, component: str, task: int, stream: str) -> Origin:
@@ -125,37 +126,36 @@ class Origins:
 
 
 def wired(
-    stages: Stages, sinks: frozenset[str] = frozenset(), acks: Mapping[tuple[str, str], int] | None = None
+    topology: Topology, sinks: frozenset[str] = frozenset(), acks: Mapping[tuple[str, str], int] | None = None
 ) -> ExecutionContext:
-    """Return the wiring of a plan whose streams of these names have a sink, and whose streams `acks` have roots.
+    """Return what workers know of a topology whose streams of these names have a sink, and whose streams `acks` have roots.
 
     Raises ConfigError for a bolt that keeps no tuples, though somebody waits for their acks, and for one that could not tell
     tuples by their ids.
     """
-    settings = stages.topology.config
-    retry = RetryPolicy.of(settings)
+    retry = RetryPolicy.of(topology.config)
     schemas: dict[str, pa.Schema] = {}
     windows: dict[str, WindowedBolt] = {}
-    for name, component in stages.topology.components.items():
+    for name, component in topology.components.items():
         for stream, output in component.outputs.items():
             schemas[stream_name(name, stream)] = arrow_schema(output.schema)
         if component.window is not None:
             config = component.window.config
             bounded = replace(config, max_future_ms=max_future_ms(config)) if config.event_time else config
             windows[name] = replace(component.window, name=name, config=bounded)
-            _require_channels(stages, component)
-    wiring = ExecutionContext(stages, schemas, sinks, retry, windows, acks or {})
+            _require_channels(topology, component)
+    wiring = ExecutionContext(topology, plan_of_topology(topology), schemas, sinks, retry, windows, acks or {})
     for name in sorted(wiring.rooted & windows.keys()):
         refuse_tables(windows[name].config, name)
     return wiring
 
 
-def _require_channels(stages: Stages, component: Component) -> None:
+def _require_channels(topology: Topology, component: Component) -> None:
     """Refuse message ids of rows whose task is that of Spark's partition, which a row that comes again need not have."""
     assert component.window is not None
     name = component.window.config.message_id
     for found in component.inputs if name is not None else ():
-        spout = stages.topology.components[found.component]
+        spout = topology.components[found.component]
         if spout.is_spout and spout.parallelism > 1:
             raise ConfigError(
                 f"bolt {component.id!r} knows tuples again by message_id={name!r}, unique in each task of what it reads, and on "

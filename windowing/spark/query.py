@@ -14,7 +14,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -23,17 +22,18 @@ from pyspark.sql.types import DateType, NumericType, StringType, StructType, Tim
 
 from windowing.errors import ConfigError, quote
 from windowing.execution.compatibility import Definition
+from windowing.execution.compiler import plan_of_bolt
 from windowing.execution.support import Runtime, announce_bolt
 from windowing.schema.checks import DEFAULT_STREAM
-from windowing.spark import control, definition, exchange, metrics, operator
+from windowing.spark import definition, exchange, operator
 from windowing.spark.arguments import Shipped, names_of, require_carried, require_start
-from windowing.spark.control import task_labels
-from windowing.spark.hadoop import checked_folder, literal_path
+from windowing.spark.assembly import Assembly, labels_of
+from windowing.spark.hadoop import checked_folder
 from windowing.spark.operator import SIDE_STREAM, TaskStage
 from windowing.spark.output import Layout
-from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
+from windowing.spark.running import BatchWriter, WindowedQuery
 from windowing.spark.session import require_readable_zone, require_session
-from windowing.spark.sinks import Sink, require_sink
+from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
@@ -113,7 +113,7 @@ class WindowedStream:
         self._spark = next(iter(inputs.values())).sparkSession
         self.schemas: dict[str, StructType] = _schemas(bolt, next(iter(inputs.values())).schema)
         self._layout = Layout(self.schemas)
-        self._shipped: dict[int, Shipped[TaskStage]] = {}
+        self._assemblies: dict[int, Assembly] = {}
 
     @property
     def tasks(self) -> int:
@@ -128,13 +128,14 @@ class WindowedStream:
         once. There is no drain here unless `control=` was given. Run them with spark.sql.shuffle.partitions = tasks.
         """
         require_readable_zone(self._spark)
-        output = self._output(self.tasks, self._control)
+        output = self._assembly(self.tasks).rows(self._control)
         return {name: self._layout.rows(output, name) for name in self.schemas}
 
     def __getitem__(self, stream: str) -> DataFrame:
-        self._require_stream(stream)
+        if stream not in self.schemas:
+            raise ConfigError(self._no_stream(stream))
         require_readable_zone(self._spark)
-        return self._layout.rows(self._output(self.tasks, self._control), stream)
+        return self._layout.rows(self._assembly(self.tasks).rows(self._control), stream)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.schemas)
@@ -164,26 +165,38 @@ class WindowedStream:
         left_out = names_of("discard", discard, "streams")
         known = self._sinks(sinks, left_out)
         tasks = self._asked_tasks or definition.stored_tasks(self._spark, str(checkpoint)) or self.tasks
-        plan = Plan(
-            spark=self._spark,
-            checkpoint=str(checkpoint),
-            definition=self._definition(tasks),
-            output=lambda folder: metrics.observed(self._output(tasks, folder)),
-            writer=self._writer(known, left_out),
-            partitions=tasks,
-            trigger=trigger_options(trigger, drain),
+        return self._assembly(tasks).start(
+            str(checkpoint),
+            self._definition(tasks),
+            self._writer(known, left_out),
+            trigger=trigger,
+            drain=drain,
             query_name=query_name,
         )
-        return WindowedQuery.start(plan, drain)
 
-    def _output(self, tasks: int, control_folder: str | None) -> DataFrame:
-        """Build the plan up to the operator's output; each call makes a plan of its own."""
-        labels = task_labels(self._spark, tasks, tasks)
-        config = self.bolt.config
-        ahead = exchange.max_future_ms(config)
-        if tasks not in self._shipped:
-            self._shipped[tasks] = self._stage(tasks, ahead)
-        parts = []
+    def _assembly(self, tasks: int) -> Assembly:
+        """Return the bolt as a query of so many tasks, made once: its code is sent once."""
+        if tasks not in self._assemblies:
+            plan, shipped = plan_of_bolt(self.bolt, tasks, self.grouping, self._inputs), self._stage(tasks)
+            self._assemblies[tasks] = Assembly(
+                spark=self._spark,
+                plan=plan,
+                partitions=tasks,
+                labels=labels_of(self._spark, plan, tasks),
+                windows=(self.bolt.config,),
+                sources=lambda: list(self._packed(tasks)),
+                step=lambda rows, _, labels: operator.evaluated(
+                    rows,
+                    operator.TaskProcessor(shipped, {label: task for task, label in enumerate(labels)}, self._layout),
+                    self._layout,
+                ),
+                by_label=True,
+            )
+        return self._assemblies[tasks]
+
+    def _packed(self, tasks: int) -> Iterator[DataFrame]:
+        """Yield the rows of each input stream, packed for the tasks."""
+        config, labels = self.bolt.config, self._assembly(tasks).labels[1]
         for name, rows in self._inputs.items():
             packer = exchange.Packer(
                 name,
@@ -192,24 +205,17 @@ class WindowedStream:
                 self.bolt.name,
                 config.timestamp,
                 config.source,
-                ahead,
+                exchange.max_future_ms(config),
                 config.on_invalid,
             )
-            parts.append(exchange.packed(rows, packer, exchange.task_column(rows, self.grouping, tasks)))
-        if control_folder is not None:
-            parts.append(control.control_rows(self._spark, literal_path(control_folder), labels))
-        if control.needs_ticks(config):
-            parts.append(control.tick_rows(self._spark, labels))
-        processor = operator.TaskProcessor(
-            self._shipped[tasks], {label: task for task, label in enumerate(labels)}, self._layout
-        )
-        return operator.evaluated(reduce(DataFrame.unionByName, parts), processor, self._layout)
+            yield exchange.packed(rows, packer, exchange.task_column(rows, self.grouping, tasks))
 
-    def _stage(self, tasks: int, ahead: int | None) -> Shipped[TaskStage]:
-        """Return the stage as it travels, with tuples more than `ahead` ms in front of the clock refused."""
+    def _stage(self, tasks: int) -> Shipped[TaskStage]:
+        """Return the stage as it travels, which refuses tuples too far in front of the clock."""
         config, what = self.bolt.config, f"bolt {self.bolt.name!r}"
+        bounded = replace(config, max_future_ms=exchange.max_future_ms(config)) if config.event_time else config
         stage = TaskStage(
-            bolt=replace(self.bolt, config=replace(config, max_future_ms=ahead)) if config.event_time else self.bolt,
+            bolt=replace(self.bolt, config=bounded),
             columns=tuple(next(iter(self._inputs.values())).columns),
             streams=tuple(self._inputs),
             order_by=self.order_by,
@@ -220,13 +226,14 @@ class WindowedStream:
 
     def _sinks(self, sinks: Mapping[str, Sink] | Sink, discard: Sequence[str]) -> dict[str, Sink]:
         given: Mapping[str, Sink] = sinks if isinstance(sinks, Mapping) else {DEFAULT_STREAM: sinks}
-        for name in (*given, *discard):
-            self._require_stream(name)
-        for name, sink in given.items():
-            require_sink(name, sink, self.schemas[name].names)
-        both = [name for name in given if name in discard]
-        if both:
-            raise ConfigError(f"stream {both[0]!r} has a sink and stands in discard; leave out one of them")
+        columns = {name: schema.names for name, schema in self.schemas.items()}
+        known = require_sinks(
+            columns,
+            given,
+            discard,
+            self._no_stream,
+            lambda name: f"stream {name!r} has a sink and stands in discard; leave out one of them",
+        )
         without = [
             name
             for name in self.schemas
@@ -237,7 +244,7 @@ class WindowedStream:
                 f"stream {without[0]!r} of bolt {self.bolt.name!r} has no sink; give "
                 f"sinks={{{without[0]!r}: ParquetSink(path)}}, or say discard=({without[0]!r},)"
             )
-        return {name: given[name] for name in self.schemas if name in given}
+        return known
 
     def _writer(self, sinks: Mapping[str, Sink], discard: Sequence[str]) -> BatchWriter:
         late = self.bolt.config.late_stream
@@ -255,10 +262,9 @@ class WindowedStream:
         found = self.bolt.definition()
         return {**found, "fixed": {**found["fixed"], "stateful": True}} if self.bolt.stateful else found
 
-    def _require_stream(self, name: str) -> None:
-        if name not in self.schemas:
-            streams = ", ".join(self.schemas) or "none: it declares no output"
-            raise ConfigError(f"bolt {self.bolt.name!r} has no stream {quote(name)}; it has {streams}")
+    def _no_stream(self, name: str) -> str:
+        streams = ", ".join(self.schemas) or "none: it declares no output"
+        return f"bolt {self.bolt.name!r} has no stream {quote(name)}; it has {streams}"
 
 
 def _inputs(source: InputFrames) -> dict[str, DataFrame]:

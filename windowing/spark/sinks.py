@@ -43,6 +43,7 @@ __all__ = [
     "claim",
     "outlet_names",
     "require_sink",
+    "require_sinks",
     "sinks_of",
     "unread_late",
 ]
@@ -75,6 +76,26 @@ def require_sink(name: str, sink: Any, columns: Iterable[str]) -> None:
             f"the sink of {name!r} adds a column {BATCH!r}, and the stream has one called {taken[0]!r}; rename it, or write with "
             "a FunctionSink"
         )
+
+
+def require_sinks(
+    columns: Mapping[str, Iterable[str]],
+    sinks: Mapping[str, Sink],
+    discard: Iterable[str],
+    unknown: Callable[[str], str],
+    both: Callable[[str], str] | None = None,
+) -> dict[str, Sink]:
+    """Return the sinks in the order of the streams that can have one, of these columns. Raises ConfigError for what is no sink of
+    its stream, for a name that is no stream (`unknown` says so), and for a sink whose stream is discarded too (`both`).
+    """
+    for name in (*sinks, *discard):
+        if name not in columns:
+            raise ConfigError(unknown(name))
+    for name, sink in sinks.items():
+        require_sink(name, sink, columns[name])
+        if both is not None and name in discard:
+            raise ConfigError(both(name))
+    return {name: sinks[name] for name in columns if name in sinks}
 
 
 class FileSink:
@@ -332,22 +353,20 @@ def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, 
     and that neither has a sink nor stands in `discard`; late streams may go nowhere (they are counted and logged).
     """
     names = outlet_names(topology)
-    for name in (*sinks, *discard):
-        if name not in names:
-            raise ConfigError(
-                f"topology {topology.name!r} has no stream {quote(name)}; {did_you_mean(str(name), names)}"
-            )
-    for name, sink in sinks.items():
-        require_sink(name, sink, Schema.parse(names[name][1]).names)
-        if name in discard:
-            raise ConfigError(f"{name!r} has a sink and stands in discard; leave out one of them")
+    known = require_sinks(
+        {name: Schema.parse(fields).names for name, (_, fields) in names.items()},
+        sinks,
+        discard,
+        lambda name: f"topology {topology.name!r} has no stream {quote(name)}; {did_you_mean(str(name), names)}",
+        lambda name: f"{name!r} has a sink and stands in discard; leave out one of them",
+    )
     for name in _needed(topology):
         if name not in sinks and name not in discard:
             raise ConfigError(
                 f"nobody reads {name!r} of topology {topology.name!r}, and it has no sink; give "
                 f"sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
             )
-    return {name: sinks[name] for name in names if name in sinks}
+    return known
 
 
 def unread_late(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, ...]) -> tuple[str, ...]:

@@ -156,8 +156,8 @@ class StageWriter:
         self.partials = Partials()
         self._batch = batch
         self._seed = sender if sender < PLACES else 0
-        stages = wiring.stages
-        self._fused = [name for name in stages.topology.order if not stages.placed(name)]
+        self._stages, self._tasks_of_plan = wiring.plan.stages, wiring.plan.tasks
+        self._fused = [name for name in wiring.topology.order if name not in self._stages]
         self._ways: dict[tuple[str, int, str], _Way] = {}
         self._tasks: dict[tuple[str, int], BoltBatch] = {}
         self._queues: dict[str, dict[int, list[Arrival]]] = defaultdict(lambda: defaultdict(list))
@@ -270,7 +270,7 @@ class StageWriter:
         for key, waiting in self._by_row.items():
             place, component, stream, task = key
             columns = self._as_columns(component, stream, waiting)
-            reader = self._wiring.stages.places[place].component
+            reader = self._tasks_of_plan[place].component
             stamps = self._stamps(reader, component, task, stream, columns.fields, waiting.values)
             self._packed.append((key, self._table(place, task, columns, stamps)))
         rows: list[ExchangeRow] = []
@@ -296,7 +296,7 @@ class StageWriter:
                     running.close()
         rows = self.take()
         for (reader, stream), largest in sorted(self._largest.items()):
-            first = self._wiring.stages.first_place(reader)
+            first = self._stages[reader].first
             for place in range(first, first + self._wiring.component(reader).parallelism):
                 for source in sorted(largest, key=lambda each: (each is not None, each or "")):
                     rows.append(self._row(place, "max", stream, largest[source], None, source))
@@ -332,12 +332,12 @@ class StageWriter:
         return way
 
     def _routes_of(self, component: str, task: int, stream: str) -> list[_TaskRoute]:
-        stages = self._wiring.stages
-        output = stages.topology.components[component].outputs.get(stream)
+        topology = self._wiring.topology
+        output = topology.components[component].outputs.get(stream)
         routes = []
-        for reader, grouping in stages.topology.readers(component, stream):
+        for reader, grouping in topology.readers(component, stream):
             assert output is not None
-            first = stages.first_place(reader.id) if stages.placed(reader.id) else None
+            first = self._stages[reader.id].first if reader.id in self._stages else None
             choose = None if output.direct else grouping.targets(reader.parallelism, output.schema)
             state = [] if choose is None else choose.start(task + self._seed)
             by_code = grouping.kind is GroupingKind.CUSTOM

@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from windowing.execution.stages import StageTask
+from windowing.execution.plan import StageTask
 from windowing.spark import failpoints
 from windowing.spark.arguments import Shipped
 from windowing.spark.context import ExecutionContext, Origins
@@ -127,7 +127,7 @@ class StageTaskTurn:
         )
 
     def _is_read(self) -> bool:
-        topology = self._wiring.stages.topology
+        topology = self._wiring.topology
         return any(topology.readers(self._component.id, stream) for stream in self._component.outputs)
 
     def _values(self, stored: Stored) -> TaskValues | None:
@@ -274,7 +274,7 @@ class StageProcessor(StatefulProcessor):
 
     def __init__(self, wiring: Shipped[ExecutionContext], level: int, labels: Sequence[int]) -> None:
         self._wiring = wiring
-        self._places: dict[int, StageTask] = dict(zip(labels, wiring.value.stages.on_level(level), strict=True))
+        self._places: dict[int, StageTask] = dict(zip(labels, wiring.value.plan.tasks_at(level), strict=True))
         self._turns: dict[int, StageTaskTurn] = {}
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -332,5 +332,5 @@ def emitted(rows: DataFrame, stage: Callable[[Iterator[pa.RecordBatch]], Iterato
 def processed(rows: DataFrame, wiring: Shipped[ExecutionContext], level: int, labels: Sequence[int]) -> DataFrame:
     """Return what a level makes of the rows of the wire; `labels` are the grouping keys of its places."""
     processor = StageProcessor(wiring, level, labels)
-    labelled = rows.withColumn("label", label_of_row(labels, wiring.value.stages.on_level(level)[0].number))
+    labelled = rows.withColumn("label", label_of_row(labels, wiring.value.plan.tasks_at(level)[0].number))
     return labelled.groupBy("label").transformWithStateInPandas(processor, WIRE, "Append", "None")

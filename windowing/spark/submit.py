@@ -1,10 +1,7 @@
-"""submit(): a topology as ONE Spark query, evaluated level by level (windowing/execution/stages.py).
+"""submit(): a topology as ONE Spark query, evaluated depth by depth (execution/plan.py; the query itself: assembly.py).
 
-DataFrames of the spouts --> mapInArrow: fused bolts, packing --+
-control files, ticks -------------------------------------------+--> groupBy(place) --> transformWithState: level 1
-                                                                ...  groupBy(place) --> transformWithState: level 2
-                                                                      |
-     persist, one aggregate, then each stream to its sink <-----------+  one chain: what branches and joins is tagged rows
+DataFrames of the spouts --> mapInArrow: fused bolts, packing --> groupBy(label) --> transformWithState: depth 1 --> ...
+                                                                  one chain: what branches and joins is tagged rows
 """
 
 from __future__ import annotations
@@ -12,27 +9,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import ConfigError, quote
 from windowing.execution.compatibility import of_topology
-from windowing.execution.stages import stages_of
 from windowing.execution.support import Runtime, announce
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
-from windowing.spark import control, definition, metrics
-from windowing.spark.acks import Acks
+from windowing.spark import definition
 from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
+from windowing.spark.assembly import Assembly, acks_of, labels_of, takes_acks
 from windowing.spark.context import ExecutionContext, wired
-from windowing.spark.control import task_labels
 from windowing.spark.exchange import stream_name
-from windowing.spark.hadoop import literal_path
-from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
+from windowing.spark.running import BatchWriter, WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink, SinkStreams, outlet_names, sinks_of, unread_late
-from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected, told
+from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.stages import SpoutStage, StageTaskTurn, emitted, processed
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, required
@@ -84,82 +77,48 @@ def submit(
     discarded = names_of("discard", discard, "streams")
     known = sinks_of(topology, sinks, discarded)
     names = outlet_names(topology)
-    stages = stages_of(topology)
     given = _given(topology, sources)
-    acking = {key: number for number, (key, source) in enumerate(given.items()) if _takes_acks(source)}
+    acking = {key: number for number, (key, source) in enumerate(given.items()) if takes_acks(source)}
     at_once = topology.config.acker_executors == 0
-    wiring = wired(stages, frozenset(names[name][0] for name in known), {} if at_once else acking)
+    wiring = wired(topology, frozenset(names[name][0] for name in known), {} if at_once else acking)
     _require_runnable(wiring)
     announce(Runtime.SUBMIT, _log.warning, topology.name, topology.config, topology.components.values())
     inputs = {key: _selected(topology.components[key[0]], key[1], source, spark) for key, source in given.items()}
-    widest = max((len(stages.on_level(level)) for level in range(1, stages.last + 1)), default=1)
-    width = definition.shuffle_partitions(spark, str(checkpoint), partitions, widest)
-    unread = unread_late(topology, sinks, discarded)
+    width = definition.shuffle_partitions(spark, str(checkpoint), partitions, wiring.plan.widest)
     parts = {f"bolt {bolt.id!r}": bolt.declaration for bolt in topology.bolts}
     shipped = Shipped(spark, wiring, f"topology {topology.name!r}", parts)
-    outlets = SinkStreams({name: names[name] for name in known}, unread)
-    plan = Plan(
+    streams = SinkStreams({name: names[name] for name in known}, unread_late(topology, sinks, discarded))
+    acks = acks_of(spark, str(checkpoint), {number: (stream_name(*key), given[key]) for key, number in acking.items()})
+    assembly = Assembly(
         spark=spark,
-        checkpoint=str(checkpoint),
-        definition=definition.frame(spark)
-        | of_topology(stages, wiring.windows, width, tuple(acking), bool(wiring.acks)),
-        output=lambda folder: metrics.observed(
-            _chain(spark, shipped, inputs, width, folder), metrics.wire_metric_columns()
-        ),
-        writer=BatchWriter(topology.name, outlets, known, True, _acks(spark, str(checkpoint), acking, given)),
+        plan=wiring.plan,
         partitions=width,
-        trigger=trigger_options(trigger, drain),
+        labels=labels_of(spark, wiring.plan, width),
+        windows=[bolt.config for bolt in wiring.windows.values()],
+        sources=lambda: [emitted(rows, SpoutStage(shipped, *key)) for key, rows in inputs.items()],
+        step=lambda rows, depth, labels: processed(rows, shipped, depth, labels),
+    )
+    return assembly.start(
+        str(checkpoint),
+        of_topology(topology, wiring.plan, wiring.windows, width, tuple(acking), bool(wiring.acks)),
+        BatchWriter(topology.name, streams, known, True, acks),
+        trigger=trigger,
+        drain=drain,
         query_name=query_name,
     )
-    return WindowedQuery.start(plan, drain)
-
-
-def _chain(
-    spark: SparkSession,
-    shipped: Shipped[ExecutionContext],
-    inputs: Mapping[tuple[str, str], DataFrame],
-    partitions: int,
-    folder: str,
-) -> DataFrame:
-    """Return the wire behind the last level; each call makes a plan of its own."""
-    wiring = shipped.value
-    parts = [emitted(rows, SpoutStage(shipped, spout, stream)) for (spout, stream), rows in inputs.items()]
-    places = tuple(place.number for place in wiring.stages.places) or (-1,)
-    parts.append(told(control.control_rows(spark, literal_path(folder), places)))
-    if any(control.needs_ticks(bolt.config) for bolt in wiring.windows.values()):
-        parts.append(told(control.tick_rows(spark, places)))
-    rows = reduce(DataFrame.unionByName, parts)
-    for level in range(1, wiring.stages.last + 1):
-        labels = task_labels(spark, len(wiring.stages.on_level(level)), partitions)
-        rows = processed(rows, shipped, level, labels)
-    return rows
 
 
 def _require_runnable(wiring: ExecutionContext) -> None:
     """Refuse what has no meaning on Spark, by name."""
-    topology = wiring.stages.topology
+    topology = wiring.topology
     for component in topology.bolts:
         if topology.setting(component.id, "tick_tuple_freq_ms") is not None:
             raise ConfigError(
                 f"bolt {component.id!r} asks for tick tuples, which a Spark query does not send: a bolt is called when it has "
                 "tuples. Use windows over the clock, or run it on LocalCluster"
             )
-    for place in wiring.stages.places:
-        StageTaskTurn(wiring, place)  # refuses what its windows cannot do here
-
-
-def _takes_acks(source: Any) -> bool:
-    return isinstance(source, PartitionedSpout) and source.takes_acks
-
-
-def _acks(
-    spark: SparkSession,
-    checkpoint: str,
-    acking: Mapping[tuple[str, str], int],
-    given: Mapping[tuple[str, str], Any],
-) -> Acks | None:
-    spouts = {number: (stream_name(*key), given[key]) for key, number in acking.items()}
-    return Acks(spark, checkpoint, spouts) if spouts else None
+    for task in wiring.plan.tasks:
+        StageTaskTurn(wiring, task)  # refuses what its windows cannot do here
 
 
 def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:

@@ -109,7 +109,7 @@ class _Opened:
     def __init__(self, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> None:
         spout, name = as_batches(node.source.spout), str(node.source.name)
         assert spout is not None
-        tasks = plan.group_of(node.number).parallelism
+        tasks = plan.stage_of(node.number).parallelism
         self.retry = RetryPolicy.of(plan.config)
         self.state = TransactionalState(records, part_of(plan.name)).at(f"spouts/{part_of(name)}")
         self.report = partial(_report, name)

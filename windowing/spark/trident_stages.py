@@ -16,7 +16,7 @@ sequence), so what it makes of a batch does not depend on how a shuffle brought 
 
 One place's turn in one batch, without Spark: rows of the wire in, rows of the wire out.
 
-    rows, max, begin --> Subtopology of the unit: execute, learn, finish, commit --> rows, out, max, metric
+    rows, max, begin --> Subtopology of the stage: execute, learn, finish, commit --> rows, out, max, metric
     stored windows   -->                                                         --> stored windows
 
 Law: what comes out is a function of (rows, batch, stored windows, states) alone.
@@ -46,8 +46,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.errors import CorruptStateError, FailedException, ReportedFailedException, cause_of
 from windowing.errors import describe_error as describe
-from windowing.execution.stages import Section
-from windowing.execution.trident_stages import TridentStages, UnitPlace
+from windowing.execution.plan import Exchange, Section, StageTask
 from windowing.schema.types import Schema
 from windowing.spark import failpoints
 from windowing.spark.arguments import Shipped
@@ -61,7 +60,7 @@ from windowing.spark.spouts import arrow_schema
 from windowing.spark.state import decode_table, encode_table
 from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values
 from windowing.trident.kinds import TransactionAttempt
-from windowing.trident.plan import Exchange
+from windowing.trident.plan import TridentPlan
 from windowing.trident.processors import ProcessorContext
 from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutput, OutletBatch, Subtopology
 
@@ -124,8 +123,8 @@ def reports(stream: str, errors: Sequence[BaseException], attempt: int = 0) -> l
 class Packets:
     """`task`: of the group that sends; `sender`: its number on the wire. Cost: one choice a tuple, and a copy of it into Arrow."""
 
-    def __init__(self, units: TridentStages, task: int, sender: int, batch: ProcessorContext, now: int) -> None:
-        self._units, self._task, self._sender, self._batch, self._now = units, task, sender, batch, now
+    def __init__(self, plan: TridentPlan, task: int, sender: int, batch: ProcessorContext, now: int) -> None:
+        self._plan, self._task, self._sender, self._batch, self._now = plan, task, sender, batch, now
         self._outlets: dict[int, OutletBatch] = {}
         self._parts: dict[tuple[int, int], list[PacketValues]] = {}
         self._out: dict[tuple[str, str], tuple[Schema, list[PacketValues]]] = {}
@@ -135,19 +134,17 @@ class Packets:
         """Send tuples over a link."""
         outlet = self._outlets.get(link.id)
         if outlet is None:
-            outlet = self._outlets[link.id] = ExchangeWriter(self._units.plan, link, self._task).start_batch(
-                self._batch
-            )
-        first = self._units.unit_of[link.id].first
+            outlet = self._outlets[link.id] = ExchangeWriter(self._plan, link, self._task).start_batch(self._batch)
+        first = self._plan.stages[link.target].first
         for task, part in outlet.route(rows).items():
             self._parts.setdefault((first + task, link.id), []).extend(part)
 
     def emit(self, emitted: GroupOutput) -> None:
-        """Send what a unit has emitted."""
+        """Send what a stage has emitted."""
         for link, rows in emitted.exchanges.items():
-            self.send(self._units.links[link], rows)
+            self.send(self._plan.exchanges[link], rows)
         for sink, rows in emitted.sinks.items():
-            self.put("out", sink, self._units.plan.graph.nodes[self._units.plan.sinks[sink]].schema, rows)
+            self.put("out", sink, self._plan.graph.nodes[self._plan.sinks[sink]].schema, rows)
 
     def put(self, kind: str, stream: str, schema: Schema, rows: Iterable[PacketValues]) -> None:
         """Send tuples past all places."""
@@ -161,7 +158,7 @@ class Packets:
     def take(self) -> Iterator[ExchangeRow]:
         """Yield what was sent since the last call."""
         for (place, link), rows in sorted(self._parts.items()):
-            yield from self._cut(place, "rows", str(link), self._units.links[link].schema, rows)
+            yield from self._cut(place, "rows", str(link), self._plan.exchanges[link].schema, rows)
         for (kind, stream), (schema, rows) in sorted(self._out.items()):
             yield from self._cut(-1, kind, stream, schema, rows)
         self.drop()
@@ -170,8 +167,8 @@ class Packets:
         """Yield the last rows, and what every task of a window has to know of the timestamps."""
         yield from self.take()
         for link, outlet in sorted(self._outlets.items()):
-            unit = self._units.unit_of[link]
-            for place in range(unit.first, unit.first + unit.group.parallelism) if outlet.largest else ():
+            tasks = self._plan.stages[self._plan.exchanges[link].target].tasks
+            for place in tasks if outlet.largest else ():
                 for source in sorted(outlet.largest, key=lambda each: (each is not None, each or "")):
                     yield self._row(place, "max", str(link), outlet.largest[source], None, source)
 
@@ -201,15 +198,15 @@ _IN_BATCH = ("fired", "late", "skipped", "expired")
 
 
 class TridentTurnResult(NamedTuple):
-    """What a turn gave. windows: to be stored; None for a unit without windows."""
+    """What a turn gave. windows: to be stored; None for a stage without windows."""
 
     rows: list[ExchangeRow]
     windows: bytes | None
 
 
 def turn(
-    units: TridentStages,
-    place: UnitPlace,
+    plan: TridentPlan,
+    place: StageTask,
     rows: list[ExchangeRow],
     batch: ProcessorContext,
     states: Mapping[str, Any],
@@ -221,26 +218,26 @@ def turn(
     states: the partitions that the place holds; windows: what the turn before has stored. reported: takes what users' code
     reports, in an attempt that fails too.
     """
-    unit = place.unit
-    subtopology = Subtopology(units.plan, unit.group.id, place.task, states, nodes=unit.nodes, out=unit.out)
+    stage = place.stage
+    subtopology = Subtopology(plan, stage.id, place.task, states)
     subtopology.prepare()
     try:
-        what = f"windows of {unit.group.id}, task {place.task}"
+        what = f"windows of {stage.component}, task {place.task}"
         _restore(subtopology, windows, what)
         before = _counts(subtopology)
-        packets = Packets(units, place.task, PLACES + place.number, batch, max(row.now for row in rows))
-        for group in unit.group.batch_groups:
+        packets = Packets(plan, place.task, PLACES + place.number, batch, max(row.now for row in rows))
+        for group in stage.batch_groups:
             found = subtopology.start_batch(group, batch)
-            _feed(units, found, [row for row in rows if row.kind in ("rows", "max")])
+            _feed(plan, found, [row for row in rows if row.kind in ("rows", "max")])
             found.finish_batch()
             found.commit_batch()
             packets.emit(found.take())
         made = list(packets.finish())
-        if not unit.keeps_window:
+        if not stage.keeps_window:
             return TridentTurnResult(made, None)
         after = _counts(subtopology)
         numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
-        made += [told("metric", unit.group.id, number, source=name) for name, number in numbers.items()]
+        made += [told("metric", stage.component, number, source=name) for name, number in numbers.items()]
         return TridentTurnResult(made, _snapshot(subtopology))
     except ReportedFailedException as problem:
         reported.append(problem)
@@ -251,20 +248,20 @@ def turn(
 
 
 @contextmanager
-def opened(units: TridentStages, place: UnitPlace) -> Iterator[dict[str, Any]]:
+def opened(plan: TridentPlan, place: StageTask) -> Iterator[dict[str, Any]]:
     """Open the partitions of states that a place holds; close them all at the end."""
     with ExitStack() as stack:
         states = {}
-        for id in place.unit.states:
-            plan = units.plan.states[id]
-            state = states[id] = plan.spec.factory.make_state(place.task, plan.partitions)
+        for id in place.stage.states:
+            found = plan.states[id]
+            state = states[id] = found.spec.factory.make_state(place.task, found.partitions)
             stack.callback(state.close)
         yield states
 
 
-def _feed(units: TridentStages, batch: GroupBatch, rows: list[ExchangeRow]) -> None:
+def _feed(plan: TridentPlan, batch: GroupBatch, rows: list[ExchangeRow]) -> None:
     for row in sorted(rows, key=lambda row: (int(row.stream), row.sender, row.sequence)):
-        link = units.links[int(row.stream)]
+        link = plan.exchanges[int(row.stream)]
         if link.batch_group != batch.batch_group:
             continue
         if row.kind == "rows":
@@ -293,7 +290,7 @@ def _snapshot(subtopology: Subtopology) -> bytes:
 
 
 def _counts(subtopology: Subtopology) -> dict[str, int]:
-    """Return what became of the tuples of all windows of the unit, added up."""
+    """Return what became of the tuples of all windows of the stage, added up."""
     total: dict[str, int] = {}
     for window in subtopology.windows().values():
         for name, number in window.counts().items():
@@ -318,10 +315,10 @@ def _say(who: str, reported: Sequence[BaseException]) -> None:
 
 
 class TridentSpoutStage:
-    """What runs on each partition of a source: the units right behind it, then packing. keep: send the tuples to the driver too."""
+    """What runs on each partition of a source: the stages right behind it, then packing. keep: send its tuples to the driver."""
 
-    def __init__(self, units: Shipped[TridentStages], spout: int, keep: bool) -> None:
-        self._units, self._spout, self._keep = units, spout, keep
+    def __init__(self, plan: Shipped[TridentPlan], spout: int, keep: bool) -> None:
+        self._plan, self._spout, self._keep = plan, spout, keep
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of the wire for each batch, then what the partition has to say at its end."""
@@ -345,7 +342,7 @@ class TridentSpoutStage:
                     continue
                 if work is None:
                     work = _SpoutWork(
-                        self._units.value, self._spout, partition, txid, found.column(NOW)[0].as_py(), closing
+                        self._plan.value, self._spout, partition, txid, found.column(NOW)[0].as_py(), closing
                     )
                 rows = work.readable(found.drop_columns([NOW]), found.num_rows)
                 if work.unread:
@@ -363,39 +360,37 @@ class TridentSpoutStage:
                 except FailedException as problem:
                     failed = problem
             if failed is not None:
-                if self._units.value.levels(Section.STREAM):
-                    _say(self._units.value.plan.graph.nodes[self._spout].title, work.errors(failed) if work else [])
+                if self._plan.value.depths(Section.STREAM):
+                    _say(self._plan.value.graph.nodes[self._spout].title, work.errors(failed) if work else [])
                     raise failed
-                yield [told("failed", self._units.value.plan.graph.nodes[self._spout].title, text=cause_of(failed))]
+                yield [told("failed", self._plan.value.graph.nodes[self._spout].title, text=cause_of(failed))]
             if work is not None:
-                yield reports(self._units.value.plan.graph.nodes[self._spout].title, work.errors(failed))
+                yield reports(self._plan.value.graph.nodes[self._spout].title, work.errors(failed))
 
 
 class _SpoutWork:
     """One partition of a source in one batch."""
 
-    def __init__(
-        self, units: TridentStages, spout: int, partition: int, txid: int, now: int, closing: ExitStack
-    ) -> None:
-        plan = units.plan
-        group = plan.group_of(spout)
+    def __init__(self, plan: TridentPlan, spout: int, partition: int, txid: int, now: int, closing: ExitStack) -> None:
+        group = plan.stage_of(spout)
         self._schema, self._name = plan.graph.nodes[spout].schema, plan.graph.nodes[spout].title
         source = next(node.source.name for node in plan.spouts if node.number == spout)
         self._letters = f"{source}.{DEAD_LETTERS}"
         batch = ProcessorContext(TransactionAttempt(txid, 0), now, as_of=txid - 1)
         task = partition % group.parallelism
-        self._packets = Packets(units, task, partition, batch, now)
-        self._units = units
-        self._links = units.out_of(spout)
-        self._here: dict[int, GroupBatch] = {}
+        self._packets = Packets(plan, task, partition, batch, now)
+        self._plan = plan
+        self._links = plan.out_of(group.id)
+        self._here: dict[str, GroupBatch] = {}
         self._made: list[Subtopology] = []
-        for unit in units.units:
-            if unit.level == 0 and any(units.unit_of[link.id] is unit for link in self._links):
-                made = Subtopology(plan, unit.group.id, task, nodes=unit.nodes, out=unit.out)
+        targets = {link.target for link in self._links}
+        for id, stage in plan.stages.items():
+            if not stage.depth and id in targets:
+                made = Subtopology(plan, id, task)
                 made.prepare()
                 self._made.append(made)
                 closing.callback(made.cleanup)
-                self._here[id(unit)] = made.start_batch(plan.batch_groups[spout], batch)
+                self._here[id] = made.start_batch(plan.batch_groups[spout], batch)
         self._tuples = 0
         self.unread: list[tuple[Any, ...]] = []
 
@@ -426,7 +421,7 @@ class _SpoutWork:
         """Return what comes of tuples at once. Nothing of a failed attempt is handed on any more."""
         self._tuples += len(rows)
         for link in self._links:
-            here = self._here.get(id(self._units.unit_of[link.id]))
+            here = self._here.get(link.target)
             if here is None:
                 self._packets.send(link, rows)
             else:
@@ -448,10 +443,10 @@ class _SpoutWork:
         for batch in self._here.values():
             batch.finish_batch()
             self._packets.emit(batch.take())
-        windowed = {place.number for place in self._units.places if place.unit.section is Section.STREAM}
+        windowed = [task.number for task in self._plan.tasks if task.stage.section is Section.STREAM]
         return [
             *self._packets.finish(),
-            *self._packets.begin(sorted(windowed)),
+            *self._packets.begin(windowed),
             told("metric", self._name, self._tuples, source="tuples"),
         ]
 
@@ -459,9 +454,9 @@ class _SpoutWork:
 class TridentStreamStage(StatefulProcessor):
     """What transformWithState runs for each place of a level of the stream; `labels[i]` is the grouping key of the i-th."""
 
-    def __init__(self, units: Shipped[TridentStages], level: int, labels: Sequence[int]) -> None:
-        self._units = units
-        self._places: dict[int, UnitPlace] = dict(zip(labels, units.value.on_level(level), strict=True))
+    def __init__(self, plan: Shipped[TridentPlan], level: int, labels: Sequence[int]) -> None:
+        self._plan = plan
+        self._places: dict[int, StageTask] = dict(zip(labels, plan.value.tasks_at(level), strict=True))
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Name the state variable; called on the driver too, once, so nothing else happens here."""
@@ -479,7 +474,7 @@ class TridentStreamStage(StatefulProcessor):
     def close(self) -> None:
         """Do nothing: nothing is held."""
 
-    def _turn(self, place: UnitPlace, rows: list[ExchangeRow]) -> list[ExchangeRow]:
+    def _turn(self, place: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
         number = batch_id()
         drains = any(row.kind == "drain" for row in rows)
         now = max(row.now for row in rows)
@@ -487,26 +482,26 @@ class TridentStreamStage(StatefulProcessor):
         stored = self._windows.get()
         reported: list[BaseException] = []
         try:
-            with opened(self._units.value, place) as states:
+            with opened(self._plan.value, place) as states:
                 kept = None if stored is None else bytes(stored[0])
-                result = turn(self._units.value, place, rows, batch, states, kept, reported)
+                result = turn(self._plan.value, place, rows, batch, states, kept, reported)
         except FailedException:
-            _say(place.unit.group.id, reported)
+            _say(place.stage.component, reported)
             raise
         failpoints.hit("before_state_write", number)
         if result.windows is not None:
             self._windows.update((result.windows,))
         failpoints.hit("after_state_write", number)
         failpoints.hit("kill_worker", number)
-        return [*result.rows, *reports(place.unit.group.id, reported)]
+        return [*result.rows, *reports(place.stage.component, reported)]
 
 
 class TridentBatchStage:
     """What `mapInArrow` runs for the places of a level inside foreachBatch: a place works once its partition has come whole."""
 
-    def __init__(self, units: Shipped[TridentStages], level: int, attempt: TransactionAttempt) -> None:
-        self._units, self._attempt = units, attempt
-        self._places = {place.number: place for place in units.value.on_level(level)}
+    def __init__(self, plan: Shipped[TridentPlan], level: int, attempt: TransactionAttempt) -> None:
+        self._plan, self._attempt = plan, attempt
+        self._places = {place.number: place for place in plan.value.tasks_at(level)}
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what is meant for others as it comes, then what each place makes of its rows."""
@@ -522,17 +517,17 @@ class TridentBatchStage:
             for number in sorted(mine):
                 yield record_batch(self._turn(self._places[number], mine[number]))
 
-    def _turn(self, place: UnitPlace, rows: list[ExchangeRow]) -> list[ExchangeRow]:
+    def _turn(self, place: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
         txid = self._attempt.txid
-        commits = bool(place.unit.states) and place.unit.section is Section.COMMIT
+        commits = bool(place.stage.states) and place.stage.section is Section.COMMIT
         done = told("done", "", place.number)
-        group, reported = place.unit.group.id, list[BaseException]()
+        group, reported = place.stage.component, list[BaseException]()
         try:
             if commits:
                 failpoints.hit("before_state_commit", txid - 1)
-            with opened(self._units.value, place) as states:
+            with opened(self._plan.value, place) as states:
                 batch = ProcessorContext(self._attempt, as_of=txid - 1)
-                found = turn(self._units.value, place, rows, batch, states, None, reported).rows
+                found = turn(self._plan.value, place, rows, batch, states, None, reported).rows
             if commits:
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
@@ -541,16 +536,16 @@ class TridentBatchStage:
         return [done, *found, *reports(group, reported, self._attempt.attempt)]
 
 
-def stream_level(rows: DataFrame, units: Shipped[TridentStages], level: int, labels: Sequence[int]) -> DataFrame:
+def stream_level(rows: DataFrame, plan: Shipped[TridentPlan], level: int, labels: Sequence[int]) -> DataFrame:
     """Return what a level of the stream makes of the rows of the wire; `labels` are the grouping keys of its places."""
-    labelled = rows.withColumn("label", label_of_row(labels, units.value.on_level(level)[0].number))
-    processor = TridentStreamStage(units, level, labels)
+    labelled = rows.withColumn("label", label_of_row(labels, plan.value.tasks_at(level)[0].number))
+    processor = TridentStreamStage(plan, level, labels)
     return labelled.groupBy("label").transformWithStateInPandas(processor, WIRE, "Append", "None")
 
 
 def batch_level(
     rows: DataFrame,
-    units: Shipped[TridentStages],
+    plan: Shipped[TridentPlan],
     level: int,
     labels: Sequence[int],
     partitions: int,
@@ -558,7 +553,7 @@ def batch_level(
 ) -> DataFrame:
     """Return what a level makes of the rows of the wire in one attempt. Every place is told that the batch has begun: Spark may
     leave out a stage that has no row."""
-    places = units.value.on_level(level)
+    places = plan.value.tasks_at(level)
     first = places[0].number
     begun = rows.sparkSession.range(first, first + len(places), 1, 1).select(
         F.col("id").alias("target"),
@@ -572,4 +567,4 @@ def batch_level(
         F.lit(None).cast("binary").alias("data"),
     )
     spread = rows.select(*_COLUMNS).unionByName(begun).repartition(partitions, label_of_row(labels, places[0].number))
-    return spread.mapInArrow(TridentBatchStage(units, level, attempt), WIRE)
+    return spread.mapInArrow(TridentBatchStage(plan, level, attempt), WIRE)

@@ -14,12 +14,10 @@ TridentWriter: what foreachBatch does with a Trident batch: claim an attempt, ev
 Laws: a state is written only when all of the attempt before it was evaluated and is good; each place of a level works once in an
 attempt, one without tuples too; whatever is no FailedException ends the query.
 
-submit_trident(): a Trident topology as ONE Spark query, whose batch n is txid n + 1 (windowing/execution/stages.py).
+submit_trident(): a Trident topology as ONE Spark query, whose batch n is txid n + 1 (the query itself: assembly.py).
 
-DataFrames of the streams --> mapInArrow: units behind the sources, packing --+
-control files, ticks (with windows only) -------------------------------------+--> transformWithState, level by level: windows
-                                                                                     |
-    foreachBatch: TridentWriter   <--------------------------------------------------+
+    DataFrames of the streams --> mapInArrow: stages behind the sources, packing --> transformWithState, depth by depth: windows
+    --> foreachBatch: TridentWriter
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import reduce
 from typing import Any
 from uuid import uuid4
 
@@ -38,23 +35,21 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, FailedException, SupersededError, WindowingError, cause_of, quote
-from windowing.execution.compatibility import of_trident
-from windowing.execution.stages import Section
+from windowing.execution.plan import Section
 from windowing.execution.support import Runtime, announce
-from windowing.execution.trident_stages import TridentStages
 from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
-from windowing.spark import control, definition, failpoints, metrics
+from windowing.spark import definition, failpoints
 from windowing.spark.acks import Acks
 from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
-from windowing.spark.control import task_labels
+from windowing.spark.assembly import Assembly, acks_of, labels_of, takes_acks
 from windowing.spark.failures import unwrapped
-from windowing.spark.hadoop import Folder, literal_path
-from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
+from windowing.spark.hadoop import Folder
+from windowing.spark.running import BatchWriter, WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.settings import take
-from windowing.spark.sinks import Sink, SinkStreams, require_sink
-from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected, told
+from windowing.spark.sinks import Sink, SinkStreams, require_sinks
+from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.stages import emitted
 from windowing.spark.trident_spouts import as_batches, spout_rows
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, batch_level, stream_level
@@ -122,7 +117,7 @@ class TridentWriter(BatchWriter):
 
     def __init__(
         self,
-        shipped: Shipped[TridentStages],
+        shipped: Shipped[TridentPlan],
         outlets: SinkStreams,
         sinks: Mapping[str, Sink],
         log_late: bool,
@@ -135,8 +130,8 @@ class TridentWriter(BatchWriter):
         commits: Folder,
         acks: Acks | None,
     ) -> None:
-        self._shipped, self._units = shipped, shipped.value
-        super().__init__(self._units.plan.name, outlets, sinks, log_late, acks)
+        self._shipped, self._plan = shipped, shipped.value
+        super().__init__(self._plan.name, outlets, sinks, log_late, acks)
         self._labels, self._partitions = labels, partitions
         self._retry, self._on_failure = retry, on_failure
         self._attempts, self._commits = attempts, commits
@@ -160,7 +155,7 @@ class TridentWriter(BatchWriter):
             if self._retry.is_last(failures):
                 self._give_up(output, batch_id, failures, problem)
                 return
-            if not self._units.levels(Section.STREAM):  # it may hold the failure of a unit behind a source
+            if not self._plan.depths(Section.STREAM):  # it may hold the failure of a unit behind a source
                 output.unpersist(blocking=True)
                 output.persist()
             time.sleep(self._retry.delay_ms(failures) / 1000)
@@ -196,9 +191,9 @@ class TridentWriter(BatchWriter):
                 rows = output.where(F.col("kind") == "input").withColumn("kind", F.lit("out"))
             else:
                 rows = output.where(F.col("kind") != "input") if self._letters else output
-                rows = self._levels(rows, self._units.levels(Section.BATCH), attempt)
-            worked = [] if skip else self._units.levels(Section.BATCH)
-            for levels in _between_commits(self._units):
+                rows = self._levels(rows, self._plan.depths(Section.BATCH), attempt)
+            worked = [] if skip else self._plan.depths(Section.BATCH)
+            for levels in _between_commits(self._plan):
                 # A state takes part in an attempt only when all that the attempt is so far was evaluated and is good.
                 kept += [] if rows is output else [rows.persist()]
                 self._check(rows, worked, attempt)
@@ -242,7 +237,7 @@ class TridentWriter(BatchWriter):
         self._hear(counts["_reported"], attempt.txid - 1)
         if counts["_failed"] is not None:
             raise FailedException(str(counts["_failed"]))
-        places = sum(place.unit.level in levels for place in self._units.places)
+        places = sum(task.stage.depth in levels for task in self._plan.tasks)
         if counts["_done"] != places:
             raise WindowingError(
                 f"topology {self._bolt!r}: {quote(counts['_done'])} places have worked on attempt {attempt}, wanted {places}; "
@@ -251,11 +246,11 @@ class TridentWriter(BatchWriter):
         return counts
 
 
-def _between_commits(units: TridentStages) -> list[list[int]]:
+def _between_commits(plan: TridentPlan) -> list[list[int]]:
     """Return the levels of the commit section, cut before each that writes a state."""
     cut: list[list[int]] = []
-    for level in units.levels(Section.COMMIT):
-        if not cut or any(place.unit.states for place in units.on_level(level)):
+    for level in plan.depths(Section.COMMIT):
+        if not cut or any(task.stage.states for task in plan.tasks_at(level)):
             cut.append([])
         cut[-1].append(level)
     return cut
@@ -311,31 +306,36 @@ def submit_trident(
     """
     require_start(checkpoint, query_name)
     require_session(spark)
-    plan = planned(topology, "submit_trident")
-    units = TridentStages(plan)
+    plan = planned(topology, "submit_trident").by_section()
     _require_runnable(plan)
     Attempts(plan)  # refuses states that cannot claim attempts, before anything is read or written
     announce(Runtime.SUBMIT_TRIDENT, _log.warning, plan.name, plan.config)
     if on_failure is OnFailure.SKIP:
-        _require_skippable(units)
+        _require_skippable(plan)
     for option, each in (("sources", sources), ("sinks", sinks)):
         require_mapping(option, {} if each is None else each)
     given = _given(plan, sources or {}, records)
     outlets = _outlets(plan, sinks or {}, names_of("discard", discard, "sinks"), on_failure)
     keep = any(name.endswith(f".{DEAD_LETTERS}") for name in outlets)
     inputs = _inputs(spark, plan, given, records)
-    places = Counter(place.unit.level for place in units.places)
-    width = definition.shuffle_partitions(spark, str(checkpoint), partitions, max(places.values(), default=1))
-    labels = {level: task_labels(spark, places[level], width) for level in sorted(places)}
-    unread = tuple(_unread_late(units))
+    width = definition.shuffle_partitions(spark, str(checkpoint), partitions, plan.widest)
+    labels = labels_of(spark, plan, width)
     life, plan = _owned(spark, str(checkpoint), plan)
-    units = TridentStages(plan)
-    windowed = [unit for unit in units.units if unit.section is Section.STREAM]
     parts = {node.title: node for node in plan.graph.nodes.values()}
-    shipped = Shipped(spark, units, f"topology {plan.name!r}", parts)
+    shipped = Shipped(spark, plan, f"topology {plan.name!r}", parts)
+    taking = [(name, found) for name, found in (sources or {}).items() if takes_acks(found)]
+    assembly = Assembly(
+        spark=spark,
+        plan=plan,
+        partitions=width,
+        labels=labels,
+        windows=[window.config for window in _windows(plan)],
+        sources=lambda: [emitted(rows, TridentSpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()],
+        step=lambda rows, depth, labels: stream_level(rows, shipped, depth, labels),
+    )
     writer = TridentWriter(
         shipped,
-        SinkStreams(outlets, unread),
+        SinkStreams(outlets, tuple(_unread_late(plan))),
         {name: (sinks or {})[name] for name in outlets},
         True,
         labels=labels,
@@ -344,23 +344,10 @@ def submit_trident(
         on_failure=on_failure,
         attempts=Attempts(plan),
         commits=Folder(spark, str(checkpoint)) / "commits",
-        acks=_acks(spark, str(checkpoint), sources or {}),
+        acks=acks_of(spark, str(checkpoint), dict(enumerate(taking))),
     )
-    return WindowedQuery.start(
-        Plan(
-            spark=spark,
-            checkpoint=str(checkpoint),
-            definition=definition.frame(spark) | of_trident(plan, windowed, width, life.plain()),
-            output=lambda folder: metrics.observed(
-                _stream(spark, shipped, inputs, labels, folder, keep), metrics.wire_metric_columns()
-            ),
-            writer=writer,
-            partitions=width,
-            trigger=trigger_options(trigger, drain),
-            query_name=query_name,
-        ),
-        drain,
-    )
+    stored = plan.stream(width, life.plain())
+    return assembly.start(str(checkpoint), stored, writer, trigger=trigger, drain=drain, query_name=query_name)
 
 
 def _inputs(
@@ -398,27 +385,6 @@ def _owned(spark: SparkSession, checkpoint: str, plan: TridentPlan) -> tuple[Lif
     return life, plan.owned_by(owners)
 
 
-def _stream(
-    spark: SparkSession,
-    shipped: Shipped[TridentStages],
-    inputs: Mapping[int, DataFrame],
-    labels: Mapping[int, Sequence[int]],
-    folder: str,
-    keep: bool,
-) -> DataFrame:
-    """Return the wire behind the last window; each call makes a plan of its own."""
-    units = shipped.value
-    parts = [emitted(rows, TridentSpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()]
-    windowed = tuple(place.number for place in units.places if place.unit.section is Section.STREAM)
-    parts.append(told(control.control_rows(spark, literal_path(folder), windowed or (-1,))))
-    if any(control.needs_ticks(window.config) for window in _windows(units.plan)):
-        parts.append(told(control.tick_rows(spark, windowed)))
-    rows = reduce(DataFrame.unionByName, parts)
-    for level in units.levels(Section.STREAM):
-        rows = stream_level(rows, shipped, level, labels[level])
-    return rows
-
-
 def _windows(plan: TridentPlan) -> Iterator[Any]:
     for node in plan.graph.nodes.values():
         operation = getattr(node, "operation", None)
@@ -426,15 +392,14 @@ def _windows(plan: TridentPlan) -> Iterator[Any]:
             yield operation.bolt(plan.processor(node.number).inputs[0], node.schema)
 
 
-def _unread_late(units: TridentStages) -> Iterator[str]:
+def _unread_late(plan: TridentPlan) -> Iterator[str]:
     """Yield the groups of windows whose late tuples nobody reads."""
-    plan = units.plan
-    for unit in units.units:
-        for number in unit.nodes:
+    for stage in plan.stages.values():
+        for number in () if stage.is_spout else stage.operators:
             readers = [plan.graph.nodes[edge.target] for edge in plan.graph.out_edges[number]]
             read = any(isinstance(getattr(reader, "operation", None), LateTuples) for reader in readers)
             if plan.processor(number).operation.keeps_window and not read:
-                yield unit.group.id
+                yield stage.component
 
 
 def _require_runnable(plan: TridentPlan) -> None:
@@ -452,10 +417,9 @@ def _require_runnable(plan: TridentPlan) -> None:
             )
 
 
-def _require_skippable(units: TridentStages) -> None:
+def _require_skippable(plan: TridentPlan) -> None:
     """Refuse to skip what cannot be taken back: a window has to see a batch, a state that is not opaque may hold part of it."""
-    plan = units.plan
-    if units.levels(Section.STREAM):
+    if plan.depths(Section.STREAM):
         raise ConfigError(
             f"topology {plan.name!r} has windows, which have to see every batch, so none can be skipped; leave out "
             "on_failure=OnFailure.SKIP"
@@ -475,14 +439,6 @@ def _store_of(factory: Any) -> Any:
             return factory.store
         factory = getattr(factory, "factory", None) or getattr(factory, "values", None)
     return None
-
-
-def _acks(spark: SparkSession, checkpoint: str, sources: Mapping[str, SpoutInput]) -> Acks | None:
-    """Return who tells sources that take acks: a batch is acked when it is committed."""
-    taking = [
-        (name, found) for name, found in sources.items() if isinstance(found, PartitionedSpout) and found.takes_acks
-    ]
-    return Acks(spark, checkpoint, dict(enumerate(taking))) if taking else None
 
 
 def _given(plan: TridentPlan, sources: Mapping[str, SpoutInput], records: RecordStore | None) -> dict[int, SpoutInput]:
@@ -510,15 +466,17 @@ def _outlets(
     """Return what has a sink: its name -> (name on the wire, fields)."""
     dead = {f"{spout.source.name}.{DEAD_LETTERS}": spout.schema.ddl for spout in plan.spouts}
     known = {name: plan.graph.nodes[number].schema.ddl for name, number in plan.sinks.items()} | dead
-    for name in (*sinks, *discard):
-        if name not in known:
-            raise ConfigError(f"topology {plan.name!r} has no sink {quote(name)}; {did_you_mean(str(name), known)}")
-    for name, sink in sinks.items():
-        require_sink(name, sink, Schema.parse(known[name]).names)
-        if name in dead and on_failure is not OnFailure.SKIP:
-            raise ConfigError(
-                f"{name!r} has a sink, but no batch is skipped; give on_failure=OnFailure.SKIP, or leave it out"
-            )
+    columns = {name: Schema.parse(fields).names for name, fields in known.items()}
+    require_sinks(
+        columns,
+        sinks,
+        discard,
+        lambda name: f"topology {plan.name!r} has no sink {quote(name)}; {did_you_mean(str(name), known)}",
+    )
+    for name in (name for name in sinks if name in dead and on_failure is not OnFailure.SKIP):
+        raise ConfigError(
+            f"{name!r} has a sink, but no batch is skipped; give on_failure=OnFailure.SKIP, or leave it out"
+        )
     for name in plan.sinks:
         if name not in sinks and name not in discard:
             raise ConfigError(

@@ -198,7 +198,7 @@ class TupleRows:
     def _wide(self, part: Part) -> pa.Table:
         number = self._names.index(part.stream)
         table = decode_table(part.data)
-        rank = self._wiring.stages.topology.order.index(self._inputs[number].component)
+        rank = self._wiring.topology.order.index(self._inputs[number].component)
         count = table.num_rows
         columns = {_INPUT: pa.repeat(pa.scalar(number, pa.int32()), count), TASK: table.column(TASK)}
         columns |= {name: table.column(name) for name in self._anchors}

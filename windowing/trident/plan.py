@@ -1,16 +1,12 @@
-"""TridentPlan: a checked Trident topology as frozen data, and what each of its tasks waits for.
-
-TridentPlan: a Trident topology that can run: groups of nodes, exchanges between them, states; as frozen plain data.
+"""TridentPlan: a checked Trident topology as frozen data: an ExecutionPlan, whose operators are the nodes of a graph.
 
     spout_sentences x1 --identity--> b_0_split x1 --fields(word)--> b_1_count x2     phases: P process, C commit
       1 sentences                      2 each (P)                     5 combine (P)
                                        3 partial (P)                  6 persist (C)
 
-Laws: a plan is made by `TridentTopology.build`, which has found every mistake; groups stand in an order in which each reads only
-those before it; every edge of the graph is inside a group or in one exchange. A node is of the commit phase if it commits (persist,
-window) or reads, by way of others, one that does: it works in the order of the txids.
-
-coord_specs: what each task of a plan waits for in a batch, and whom it tells; for drivers with a TridentBoltExecutor a task.
+`TridentTopology.build` makes it, and has found every mistake. Its stages are groups: each works in the processing phase of a batch,
+then in its commit, in the order of the txids. A node is of the commit phase if it commits (persist, window) or reads, by way of
+others, one that does. Drivers with a TridentBoltExecutor a task ask `coord_specs` what a task waits for:
 
     group waits        (plan.waits)  it reports at the commit: it commits, or reads a group that waits
     reports            the tasks of groups that it reads, and that do not wait
@@ -18,6 +14,15 @@ coord_specs: what each task of a plan waits for in a batch, and whom it tells; f
     targets            the tasks of the groups that read it
 
 A task reports once for a batch, so a group that waits tells all groups behind it at the commit, also of what was complete before.
+
+To a driver that takes a batch through the plan at once (Spark's) a batch comes once. `by_section` cuts each group into a stage for
+each section (execution/plan.py says which there are) that it has operations of; between them tuples stay in their task:
+
+    b_0: each, partial --fields--> b_1: combine | persist, new values --> ...
+    depth 0 (with the spout)       depth 1 BATCH  depth 2 COMMIT
+
+What does something with each tuple by itself, right behind a spout, works where the spout does, at depth 0. All else is deeper than
+what it reads, and than all stages of the sections before. Both plans have the same laws: `check`.
 """
 
 from __future__ import annotations
@@ -27,23 +32,18 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from windowing.errors import ConfigError, quote
-from windowing.schema.checks import did_you_mean
-from windowing.schema.types import Schema
+from windowing.execution.plan import Exchange, ExecutionPlan, Section, Stage, numbered
 from windowing.topology.config import TopologyConfig
-from windowing.topology.plan import Arrow, Box, mermaid
 from windowing.trident.bolt_executor import CoordSpec
 from windowing.trident.fence import Owner, WrittenState
-from windowing.trident.fields import IdentityGrouping, Partitioning
-from windowing.trident.graph import Graph, PartitionNode, ProcessorNode, SpoutNode
-from windowing.trident.operations import SinkOperation
-from windowing.trident.state_operations import Persist, StateSpec
-from windowing.trident.windows import WindowOperation
+from windowing.trident.fields import IdentityGrouping
+from windowing.trident.graph import Graph, IndexedEdge, PartitionNode, ProcessorNode, SpoutNode
+from windowing.trident.operations import Aggregate, Each, Filter, FlatMap, Map, Merge, Peek, Project, SinkOperation
+from windowing.trident.state_operations import Persist, Query, StateSpec
+from windowing.trident.windows import LateTuples, WindowOperation
 
 __all__ = [
     "Drpc",
-    "Exchange",
-    "GroupPlan",
     "Phase",
     "StatePlan",
     "TaskId",
@@ -53,44 +53,14 @@ __all__ = [
 ]
 
 
+_BY_ITSELF = (Each, Filter, FlatMap, Map, Merge, Peek, Project, SinkOperation)
+
+
 class Phase(Enum):
     """When a node works: with the tuples of a batch, in any order of batches, or when the batch is committed, in txid order."""
 
     PROCESS = "process"
     COMMIT = "commit"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPlan:
-    """Nodes that run together: one spout, or operations. parallelism: its number of tasks. states: whose partitions it holds."""
-
-    id: str
-    nodes: tuple[int, ...]
-    parallelism: int
-    is_spout: bool
-    commits: bool
-    batch_groups: tuple[str, ...]
-    states: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """Tuples of one node on their way to a group. targets: (node, index of its input). phase: when they are complete.
-
-    late: they are the late tuples of a window. to_window: their timestamps are told to every task (see ExchangeWriter).
-    """
-
-    id: int
-    source: int
-    group: str
-    target_group: str
-    grouping: Partitioning
-    schema: Schema
-    targets: tuple[tuple[int, int], ...]
-    phase: Phase
-    batch_group: str
-    late: bool = False
-    to_window: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +82,15 @@ class Drpc:
     answer: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TridentPlan:
-    """What both drivers run. groups: by id, each behind those that it reads. batch_groups: of each node; streams that meet share
-    one, and with it their batches. sinks: the node of each name.
-    """
+@dataclass(frozen=True, kw_only=True)
+class TridentPlan(ExecutionPlan):
+    """What all drivers run. batch_groups: of each node; streams that meet share one, and with it their batches."""
 
-    name: str
     graph: Graph
-    groups: Mapping[str, GroupPlan]
-    exchanges: tuple[Exchange, ...]
     phases: Mapping[int, Phase]
     batch_groups: Mapping[int, str]
     states: Mapping[str, StatePlan]
     drpc: Mapping[str, Drpc]
-    sinks: Mapping[str, int]
     config: TopologyConfig
 
     @property
@@ -153,29 +117,11 @@ class TridentPlan:
                 states[id] = replace(states[id], spec=replace(spec, factory=take(owner)))
         return replace(self, states=states)
 
-    def group(self, id: str) -> GroupPlan:
-        """Return a group by its id; ConfigError names the nearest one."""
-        if id not in self.groups:
-            raise ConfigError(f"there is no group {quote(id)}; {did_you_mean(id, self.groups)}")
-        return self.groups[id]
-
-    def group_of(self, node: int) -> GroupPlan:
-        """Return the group that a node is in. Cost: O(groups)."""
-        return next(group for group in self.groups.values() if node in group.nodes)
-
     def processor(self, number: int) -> ProcessorNode:
         """Return a node that is an operation."""
         node = self.graph.nodes[number]
         assert isinstance(node, ProcessorNode)
         return node
-
-    def into(self, group: str) -> tuple[Exchange, ...]:
-        """Return the exchanges that lead to a group."""
-        return tuple(exchange for exchange in self.exchanges if exchange.target_group == group)
-
-    def out_of(self, group: str) -> tuple[Exchange, ...]:
-        """Return the exchanges that lead away from a group."""
-        return tuple(exchange for exchange in self.exchanges if exchange.group == group)
 
     def waits(self, group: str, batch_group: str) -> bool:
         """Return whether a group has all of a batch at its commit only: it commits, or reads a group that waits.
@@ -183,46 +129,40 @@ class TridentPlan:
         For drivers whose tasks report once for a batch, when they have finished all of it. Cost: O(groups * exchanges).
         """
         waiting: dict[str, bool] = {}
-        for id, found in self.groups.items():
-            mine = [number for number in found.nodes if self.batch_groups[number] == batch_group]
+        for id, found in self.stages.items():
+            mine = [number for number in found.operators if self.batch_groups[number] == batch_group]
             commits = any(self.phases[number] is Phase.COMMIT for number in mine)
             read = (exchange for exchange in self.into(id) if exchange.batch_group == batch_group)
-            waiting[id] = commits or any(waiting[exchange.group] for exchange in read)
+            waiting[id] = commits or any(waiting[exchange.stage] for exchange in read)
         return waiting[group]
 
-    def explain(self) -> str:
-        """Return groups, nodes and exchanges as text, for a person."""
-        lines = [f"topology {self.name}: {len(self.groups)} groups, {len(self.exchanges)} exchanges"]
-        for group in self.groups.values():
-            lines.append(f"{group.id} ×{group.parallelism}, {', '.join(group.batch_groups)}")
-            lines += [f"    {line}" for number in group.nodes for line in self._node_lines(number)]
-            for exchange in self.out_of(group.id):
-                late = " in the commit phase" if exchange.phase is Phase.COMMIT else ""
-                lines.append(f"  {exchange.source} == {exchange.grouping} ==> {exchange.target_group}{late}")
-        return "\n".join(lines) + "\n"
+    def by_section(self) -> TridentPlan:
+        """Return the plan with its groups cut into a stage for each section. Cost: O(nodes * edges), once.
 
-    def to_mermaid(self) -> str:
-        """Return a drawing of groups and exchanges as Mermaid text; the same for the same plan.
-
-        Spouts are rounded, groups with windows have double sides, those with a state are cylinders; what goes in the commit phase
-        is dotted.
+        A plan with functions of DRPC has stages for them too; who cannot answer them refuses such a plan.
         """
-        return mermaid(self.boxes(), self.arrows())
+        cut = _Cut(self)
+        stages = numbered(cut.stages())
+        holder = {id: stage.id for stage in stages.values() for id in stage.states}  # the last one, which writes it
+        states = {
+            id: state if state.group is None else replace(state, group=holder[id]) for id, state in self.states.items()
+        }
+        return replace(self, stages=stages, exchanges=cut.exchanges, states=states)
 
-    def boxes(self) -> Iterator[Box]:
-        """Yield what a drawing shows of each group."""
-        for group in self.groups.values():
-            nodes = [self.graph.nodes[number] for number in group.nodes]
-            titles = [node.title for node in nodes]
-            windowed = any(isinstance(node, ProcessorNode) and node.operation.keeps_window for node in nodes)
-            shape = "spout" if group.is_spout else "state" if group.states else "window" if windowed else "bolt"
-            head = group.id if group.parallelism == 1 else f"{group.id} ×{group.parallelism}"
-            yield Box(group.id, (head, *titles), shape)
+    def title(self, operator: Any) -> str:
+        """Return what a drawing calls a node."""
+        return self.graph.nodes[operator].title
 
-    def arrows(self) -> Iterator[Arrow]:
-        """Yield what a drawing shows of each exchange."""
-        for exchange in self.exchanges:
-            yield Arrow(exchange.group, exchange.target_group, str(exchange.grouping), exchange.phase is Phase.COMMIT)
+    def told(self, operator: Any) -> str:
+        """Return the line of `explain` for a node."""
+        node = self.graph.nodes[operator]
+        phase = " [commit]" if self.phases[operator] is Phase.COMMIT else ""
+        reads = ", ".join(str(edge.source) for edge in self.graph.in_edges[operator])
+        return f"{operator} {node.title}{f' of {reads}' if reads else ''}{phase} -> {node.schema.ddl or 'nothing'}"
+
+    def is_apart(self, exchange: Exchange) -> bool:
+        """Return whether an exchange is drawn dotted: its tuples come in the commit phase."""
+        return self.phases[exchange.source] is Phase.COMMIT
 
     def definition(self) -> dict[str, Any]:
         """Return the plan as plain JSON data, to be kept with a checkpoint; functions are known by their names only."""
@@ -232,15 +172,15 @@ class TridentPlan:
             "groups": {
                 group.id: {
                     "parallelism": group.parallelism,
-                    "nodes": [self._node_definition(number) for number in group.nodes],
+                    "nodes": [self._node_definition(number) for number in group.operators],
                     "states": list(group.states),
                 }
-                for group in self.groups.values()
+                for group in self.stages.values()
             },
             "exchanges": [
                 {
                     "source": exchange.source,
-                    "target": exchange.target_group,
+                    "target": exchange.target,
                     "grouping": exchange.grouping.definition(),
                     "inputs": [list(target) for target in exchange.targets],
                 }
@@ -248,13 +188,54 @@ class TridentPlan:
             ],
         }
 
+    def windows(self) -> dict[str, Any]:
+        """Return what the stored windows of TridentCluster depend on (execution/compatibility.py): by group and node."""
+        return {
+            "windows": {
+                f"{group.id}, {self.graph.nodes[number].called}": {
+                    "tasks": group.parallelism,
+                    "window": found["window"],
+                }
+                for group in self.stages.values()
+                for number in group.operators
+                for found in [self._node_definition(number)]
+                if "window" in found
+            }
+        }
+
+    def stream(self, partitions: int, states: Any) -> dict[str, Any]:
+        """Return what a checkpoint of Spark depends on, of a plan by section: sources, stages of windows.
+
+        states: who writes them.
+        """
+
+        def fixed(number: int) -> dict[str, Any]:
+            node = self._node_definition(number)
+            window = {"window": node["window"]["fixed"]} if "window" in node else {}
+            return {"node": node["node"], "fields": node["fields"], **window}
+
+        return {
+            "trident": {
+                "name": self.name,
+                "partitions": partitions,
+                "streams": [[str(spout.source.name), spout.schema.ddl] for spout in self.spouts],
+                "stream": [
+                    [stage.component, stage.parallelism, list(map(fixed, stage.operators))]
+                    for stage in self.stages.values()
+                    if stage.section is Section.STREAM and not stage.is_spout
+                ],
+                "states": states,
+            }
+        }
+
     def check(self) -> None:
         """Assert what "correct" means."""
-        of = {number: group.id for group in self.groups.values() for number in group.nodes}
+        super().check()
+        of = {number: group.id for group in self.stages.values() for number in group.operators}
         operations = {number for number, node in self.graph.nodes.items() if not isinstance(node, PartitionNode)}
         # Every source and every operation is in one group.
         assert set(of) == operations
-        assert sum(len(group.nodes) for group in self.groups.values()) == len(operations)
+        assert sum(len(group.operators) for group in self.stages.values()) == len(operations)
         # Every input of an operation is filled inside its group, or by one exchange.
         inside = [
             (edge.target, edge.index) for edge in self.graph.edges if of.get(edge.source) == of.get(edge.target, "")
@@ -262,11 +243,9 @@ class TridentPlan:
         brought = [target for exchange in self.exchanges for target in exchange.targets]
         wanted = [(edge.target, edge.index) for edge in self.graph.edges if edge.target in operations]
         assert sorted(inside + brought) == sorted(wanted)
-        place = {id: position for position, id in enumerate(self.groups)}
         for exchange in self.exchanges:
-            # A group stands behind those that it reads, an identity keeps the number of tasks, a batch stays in its group.
-            assert place[exchange.group] < place[exchange.target_group]
-            sizes = {self.groups[exchange.group].parallelism, self.groups[exchange.target_group].parallelism}
+            # An identity keeps the number of tasks, a batch stays in its batch group.
+            sizes = {self.stages[exchange.stage].parallelism, self.stages[exchange.target].parallelism}
             assert len(sizes) == 1 or not isinstance(exchange.grouping, IdentityGrouping)
             assert {self.batch_groups[target] for target, _ in exchange.targets} == {exchange.batch_group}
         for edge in self.graph.edges:
@@ -274,7 +253,7 @@ class TridentPlan:
             assert self.phases[edge.source] is Phase.PROCESS or self.phases[edge.target] is Phase.COMMIT
         for state in self.states.values():
             # Task i of its group holds partition i of a state.
-            assert state.group is None or self.groups[state.group].parallelism == state.partitions
+            assert state.group is None or self.stages[state.group].parallelism == state.partitions
 
     def _node_definition(self, number: int) -> dict[str, Any]:
         node = self.graph.nodes[number]
@@ -282,14 +261,6 @@ class TridentPlan:
         if isinstance(node, ProcessorNode) and isinstance(node.operation, WindowOperation):
             definition["window"] = node.operation.bolt(node.inputs[0], node.schema).definition()
         return definition
-
-    def _node_lines(self, number: int) -> Iterator[str]:
-        node = self.graph.nodes[number]
-        phase = " [commit]" if self.phases[number] is Phase.COMMIT else ""
-        reads = ", ".join(str(edge.source) for edge in self.graph.in_edges[number])
-        yield f"{number} {node.title}{f' of {reads}' if reads else ''}{phase} -> {node.schema.ddl or 'nothing'}"
-        if isinstance(node, ProcessorNode) and isinstance(node.operation, SinkOperation):
-            yield f"  out as {node.operation.name}"
 
 
 # -- coord_specs -----------------------------------------------------------------------------------------------------------------
@@ -299,20 +270,20 @@ TaskId = tuple[str, int]
 """The id of a group, and the number of a task in it."""
 
 
-def coord_specs(plan: TridentPlan, group: GroupPlan) -> dict[str, CoordSpec]:
+def coord_specs(plan: TridentPlan, group: Stage) -> dict[str, CoordSpec]:
     """Return the spec of a group's tasks for each batch group that it works for; none for a spout, which has its own executor."""
     return {} if group.is_spout else {name: _spec(plan, group, name) for name in group.batch_groups}
 
 
 def targets_of(plan: TridentPlan, group: str, batch_group: str) -> tuple[TaskId, ...]:
     """Return the tasks that read a group, each once."""
-    return _tasks(plan, (found.target_group for found in _of(plan.out_of(group), batch_group)))
+    return _tasks(plan, (found.target for found in _of(plan.out_of(group), batch_group)))
 
 
-def _spec(plan: TridentPlan, group: GroupPlan, batch_group: str) -> CoordSpec:
-    sources = [exchange.group for exchange in _of(plan.into(group.id), batch_group)]
+def _spec(plan: TridentPlan, group: Stage, batch_group: str) -> CoordSpec:
+    sources = [exchange.stage for exchange in _of(plan.into(group.id), batch_group)]
     waiting = {id: plan.waits(id, batch_group) for id in sources}
-    mine = [number for number in group.nodes if plan.batch_groups[number] == batch_group]
+    mine = [number for number in group.operators if plan.batch_groups[number] == batch_group]
     return CoordSpec(
         _tasks(plan, (id for id in sources if not waiting[id])),
         commits=any(plan.processor(number).committer for number in mine),
@@ -326,4 +297,133 @@ def _of(exchanges: Iterable[Exchange], batch_group: str) -> list[Exchange]:
 
 
 def _tasks(plan: TridentPlan, groups: Iterable[str]) -> tuple[TaskId, ...]:
-    return tuple((id, task) for id in dict.fromkeys(groups) for task in range(plan.group(id).parallelism))
+    return tuple((id, task) for id in dict.fromkeys(groups) for task in range(plan.stage(id).parallelism))
+
+
+# -- by_section ------------------------------------------------------------------------------------------------------------------
+
+
+class _Cut:
+    """What is found out about a plan; `section` is that of each operation, `id` the stage that each node comes to."""
+
+    def __init__(self, plan: TridentPlan) -> None:
+        self.plan = plan
+        self.group = {number: group for group in plan.stages.values() for number in group.operators}
+        self.section = self._sections()
+        self.nodes: dict[str, tuple[int, ...]] = {}
+        self.id: dict[int, str] = {}
+        for group in plan.stages.values():
+            for id, nodes in self._parts(group):
+                self.nodes[id] = nodes
+                self.id.update(dict.fromkeys(nodes, id))
+        found = [*self._between_groups(), *self._within_groups()]
+        self.exchanges = tuple(replace(exchange, id=number) for number, exchange in enumerate(found))
+
+    def _sections(self) -> dict[int, Section]:
+        graph = self.plan.graph
+        operations = {node.number: node.operation for node in graph.nodes.values() if isinstance(node, ProcessorNode)}
+        windows = {number for number, operation in operations.items() if operation.keeps_window}
+        before = {above for number in windows for above in graph.upstream(number)} | windows
+        persists = {number for number, operation in operations.items() if isinstance(operation, Persist)}
+        found = {}
+        for number in operations:  # in the order of the graph
+            written = persists & {number, *graph.upstream(number)}
+            found[number] = Section.STREAM if number in before else Section.COMMIT if written else Section.BATCH
+        return found
+
+    def _parts(self, group: Stage) -> list[tuple[str, tuple[int, ...]]]:
+        """Return the stages of a group, by id: the group's own where there is one only."""
+        if group.is_spout:
+            return [(group.id, group.operators)]
+        of = {
+            section: tuple(number for number in group.operators if self.section[number] is section)
+            for section in Section
+        }
+        parts = [(section, nodes) for section, nodes in of.items() if nodes]
+        alone = len(parts) == 1
+        return [(group.id if alone else f"{group.id}.{section.name.lower()}", nodes) for section, nodes in parts]
+
+    # -- exchanges -----------------------------------------------------------------------------------------------------
+
+    def _between_groups(self) -> Iterator[Exchange]:
+        for exchange in self.plan.exchanges:
+            for section in Section:
+                targets = tuple(target for target in exchange.targets if self.section[target[0]] is section)
+                if targets:
+                    yield self._leading(exchange, targets)
+
+    def _within_groups(self) -> Iterator[Exchange]:
+        """Yield what leads from one section of a group to another: each task hands on to the same task."""
+        found: dict[tuple[int, Section, bool], list[IndexedEdge]] = {}
+        for edge in self.plan.graph.edges:
+            if edge.source not in self.section or edge.target not in self.section:
+                continue
+            if self.group[edge.source] is self.group[edge.target] and self.id[edge.source] != self.id[edge.target]:
+                late = isinstance(self.plan.processor(edge.target).operation, LateTuples)
+                found.setdefault((edge.source, self.section[edge.target], late), []).append(edge)
+        for (source, _, late), edges in found.items():
+            reader = self.plan.processor(edges[0].target)
+            exchange = Exchange(
+                id=0,
+                source=source,
+                stage="",
+                target="",
+                grouping=IdentityGrouping(),
+                schema=reader.schema if late else self.plan.processor(source).schema,
+                targets=(),
+                late=late,
+                batch_group=self.plan.batch_groups[source],
+            )
+            yield self._leading(exchange, tuple((edge.target, edge.index) for edge in edges))
+
+    def _leading(self, exchange: Exchange, targets: tuple[tuple[int, int], ...]) -> Exchange:
+        """Return an exchange between the stages of its source and of these targets."""
+        return replace(
+            exchange,
+            stage=self.id[exchange.source],
+            target=self.id[targets[0][0]],
+            targets=targets,
+            to_window=any(self.plan.processor(number).operation.keeps_window for number, _ in targets),
+        )
+
+    # -- stages --------------------------------------------------------------------------------------------------------
+
+    def stages(self) -> list[Stage]:
+        """Return the stages, by depth; those of one depth stay in the order of their groups."""
+        made: dict[str, Stage] = {}
+        lowest = 0
+        for group in (group for group in self.plan.stages.values() if group.is_spout):
+            made[group.id] = replace(group, section=Section(0), depth=0)
+        for section in Section:
+            for id, nodes in self.nodes.items():
+                if nodes[0] in self.section and self.section[nodes[0]] is section:
+                    made[id] = self._stage(id, nodes, self._depth(id, made, lowest))
+            lowest = max([lowest, *(stage.depth for stage in made.values())])
+        return sorted(made.values(), key=lambda stage: stage.depth)
+
+    def _stage(self, id: str, nodes: tuple[int, ...], depth: int) -> Stage:
+        operations = [self.plan.processor(number).operation for number in nodes]
+        asked = (operation.state for operation in operations if isinstance(operation, Persist | Query))
+        return replace(
+            self.group[nodes[0]],
+            id=id,
+            operators=nodes,
+            section=self.section[nodes[0]],
+            depth=depth,
+            keeps_window=any(operation.keeps_window for operation in operations),
+            states=tuple(dict.fromkeys(asked)),
+        )
+
+    def _depth(self, id: str, made: dict[str, Stage], lowest: int) -> int:
+        into = [exchange for exchange in self.exchanges if exchange.target == id]
+        if all(map(self._at_spout, into)) and all(map(self._by_itself, self.nodes[id])):
+            return 0
+        return 1 + max([lowest, *(made[exchange.stage].depth for exchange in into)])
+
+    def _at_spout(self, exchange: Exchange) -> bool:
+        return self.group[exchange.source].is_spout and isinstance(exchange.grouping, IdentityGrouping)
+
+    def _by_itself(self, number: int) -> bool:
+        operation = self.plan.processor(number).operation
+        partial = isinstance(operation, Aggregate) and operation.by_itself
+        return partial or isinstance(operation, _BY_ITSELF)

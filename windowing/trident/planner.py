@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from windowing.errors import ConfigError, quote
+from windowing.execution.plan import Exchange, Stage, numbered
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
 from windowing.topology.config import IN_TRIDENT, Setting, TopologyConfig, pointless, read_settings
@@ -56,7 +57,7 @@ from windowing.trident.graph import (
 )
 from windowing.trident.kinds import Guarantee, SpoutKind, check_guarantee
 from windowing.trident.operations import Check, Operation, SinkOperation
-from windowing.trident.plan import Drpc, Exchange, GroupPlan, Phase, StatePlan, TridentPlan
+from windowing.trident.plan import Drpc, Phase, StatePlan, TridentPlan
 from windowing.trident.spouts import IBatchSpout
 from windowing.trident.state_operations import Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
@@ -569,23 +570,31 @@ class _Planner:
         }
         for id, spec in self.facts.sketch.static_states.items():
             states.setdefault(id, StatePlan(id, spec, None, spec.partitions or 1))
-        groups = {
-            ids[group]: GroupPlan(
+        exchanges = tuple(self._exchanges(ids, order, batch_groups))
+        depth: dict[str, int] = {}
+        for group in order:
+            into = [depth[exchange.stage] for exchange in exchanges if exchange.target == ids[group]]
+            depth[ids[group]] = 1 + max(into, default=-1)
+        stages = [
+            Stage(
                 id=ids[group],
-                nodes=group.nodes,
+                component=ids[group],
+                operators=group.nodes,
                 parallelism=sizes[group],
+                section=None,
+                depth=depth[ids[group]],
                 is_spout=isinstance(self.graph.nodes[group.nodes[0]], SpoutNode),
-                commits=any(self.phases[number] is Phase.COMMIT for number in group.nodes),
-                batch_groups=tuple(sorted({batch_groups[number] for number in group.nodes})),
+                keeps_window=any(_keeps_window(self.graph, number) for number in group.nodes),
                 states=tuple(id for id, state in states.items() if state.group == ids[group]),
+                batch_groups=tuple(sorted({batch_groups[number] for number in group.nodes})),
             )
             for group in order
-        }
+        ]
         return TridentPlan(
             name=name,
             graph=self.graph,
-            groups=groups,
-            exchanges=tuple(self._exchanges(ids, order, batch_groups)),
+            stages=numbered(stages),
+            exchanges=exchanges,
             phases=self.phases,
             batch_groups=batch_groups,
             states=states,
@@ -607,12 +616,11 @@ class _Planner:
             yield Exchange(
                 id=id,
                 source=hop.source,
-                group=ids[self.of[hop.source]],
-                target_group=ids[hop.group],
+                stage=ids[self.of[hop.source]],
+                target=ids[hop.group],
                 grouping=partition.grouping if isinstance(partition, PartitionNode) else IdentityGrouping(),
                 schema=reader.schema if hop.late else reader.inputs[index],
                 targets=hop.targets,
-                phase=self.phases[hop.source],
                 batch_group=batch_groups[hop.source],
                 late=hop.late,
                 to_window=any(_keeps_window(self.graph, target) for target, _ in hop.targets),

@@ -28,11 +28,12 @@ Rows of a spout with several tasks are dealt out in turn. A batch that raises is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from windowing.errors import ConfigError, quote
+from windowing.execution.plan import Exchange
 from windowing.schema.checks import did_you_mean
 from windowing.topology.components import TaskContext
 from windowing.trident.fence import Life, Progress, owned
@@ -40,7 +41,7 @@ from windowing.trident.fields import PartitionRouter, Row
 from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
 from windowing.trident.operations import SinkOperation
-from windowing.trident.plan import Exchange, Phase, TridentPlan
+from windowing.trident.plan import Phase, TridentPlan
 from windowing.trident.processors import ProcessorContext, RowMaker, TridentProcessor
 from windowing.trident.state_operations import StatefulProcessor
 from windowing.trident.windows import LateTuples, WindowClock, WindowOperation, WindowProcessor
@@ -61,9 +62,7 @@ class ExchangeWriter:
 
     def __init__(self, plan: TridentPlan, exchange: Exchange, task: int) -> None:
         self.exchange = exchange
-        self.router = PartitionRouter(
-            exchange.grouping, exchange.schema, task, plan.group(exchange.target_group).parallelism
-        )
+        self.router = PartitionRouter(exchange.grouping, exchange.schema, task, plan.stage(exchange.target).parallelism)
         windows = [plan.processor(target) for target, _ in exchange.targets]
         self.clocks = [
             WindowClock(node.operation.bolt(node.inputs[0], node.schema).config, node.inputs[0])
@@ -105,28 +104,24 @@ class GroupOutput:
 
 
 class Subtopology:
-    """Makes the processors of a group for one task. states: the partitions that this task holds, by id of the state.
+    """Makes the processors of a stage for one task. states: the partitions that this task holds, by id of the state.
 
-    nodes, out: the part of the group to work for, and the exchanges that lead away from it; None for all of them.
     Cost of a batch: that of its operations; no row is copied on the way from one to the next.
     """
 
     def __init__(
         self,
         plan: TridentPlan,
-        group: str,
+        stage: str,
         task: int = 0,
         states: Mapping[str, Any] | None = None,
-        *,
-        nodes: Sequence[int] | None = None,
-        out: Sequence[Exchange] | None = None,
     ) -> None:
-        self.plan, self.group = plan, plan.group(group)
-        self._context = TaskContext(group, task, self.group.parallelism, plan.config)
+        self.plan, self.stage = plan, plan.stage(stage)
+        self._context = TaskContext(self.stage.component, task, self.stage.parallelism, plan.config)
         self.processors: dict[int, TridentProcessor] = {}
         self._reports: list[BaseException] = []
-        inside = set(self.group.nodes if nodes is None else nodes)
-        for number in () if self.group.is_spout else sorted(inside):
+        inside = set(self.stage.operators)
+        for number in () if self.stage.is_spout else sorted(inside):
             node = plan.processor(number)
             processor = self.processors[number] = node.operation.processor(node)
             processor.report = self._reports.append
@@ -138,7 +133,7 @@ class Subtopology:
                 late = isinstance(plan.processor(edge.target).operation, LateTuples)
                 self.inner[edge.source].append((edge.target, edge.index, late))
         self.outer: dict[int, list[Exchange]] = {number: [] for number in inside}
-        for exchange in plan.out_of(group) if out is None else out:
+        for exchange in plan.out_of(stage):
             self.outer[exchange.source].append(exchange)
         self.sinks = {
             number: str(node.operation.name)
@@ -274,11 +269,11 @@ class TridentRun:
         }
         self.tasks = {
             id: [Subtopology(plan, id, task, self._partitions(task)) for task in range(group.parallelism)]
-            for id, group in plan.groups.items()
+            for id, group in plan.stages.items()
         }
         self.outlets = {
             exchange.id: [
-                ExchangeWriter(plan, exchange, task) for task in range(plan.group(exchange.group).parallelism)
+                ExchangeWriter(plan, exchange, task) for task in range(plan.stage(exchange.stage).parallelism)
             ]
             for exchange in plan.exchanges
         }
@@ -350,7 +345,7 @@ class BatchInFlight:
         self.answers: list[Row] = []
         self._tasks: dict[tuple[str, str], list[GroupBatch]] = {
             (group.id, name): [task.start_batch(name, batch) for task in run.tasks[group.id]]
-            for group in self._plan.groups.values()
+            for group in self._plan.stages.values()
             for name in group.batch_groups
             if name in batch_groups and not group.is_spout
         }
@@ -368,7 +363,7 @@ class BatchInFlight:
         return self.sinks
 
     def _emit_spout(self, spout: SpoutNode, rows: list[Any]) -> None:
-        group = self._plan.group_of(spout.number)
+        group = self._plan.stage_of(spout.number)
         checked = list(map(RowMaker(spout.schema).one, rows))
         for task in range(group.parallelism):
             part = checked[task :: group.parallelism]
@@ -379,7 +374,7 @@ class BatchInFlight:
         """Finish every group in order: those that it reads have been finished before it."""
         for (id, _), tasks in self._tasks.items():
             for exchange in self._plan.into(id):
-                if exchange.phase is phase and exchange.to_window:
+                if self._plan.phases[exchange.source] is phase and exchange.to_window:
                     for outlet in self._outlets[exchange.id]:
                         for task in tasks:
                             task.learn(exchange, outlet.largest)
@@ -401,7 +396,7 @@ class BatchInFlight:
         self.answers += emitted.answers
 
     def _send(self, exchange: Exchange, task: int, rows: list[Row]) -> None:
-        targets = self._tasks[exchange.target_group, exchange.batch_group]
+        targets = self._tasks[exchange.target, exchange.batch_group]
         size = self._run.piece or len(rows) or 1
         for start in range(0, len(rows), size):
             for target, part in self._outlets[exchange.id][task].route(rows[start : start + size]).items():

@@ -87,10 +87,10 @@ class World:
         self.plan = topology_of(self, self.states)
         self.checks = Checks(scenario, self.plan, self.states.beneath)
         self._hub = SimulatedRouter(self)
-        self._spouts = {group.id for group in self.plan.groups.values() if group.is_spout}
+        self._spouts = {group.id for group in self.plan.stages.values() if group.is_spout}
         self._tasks = self._made()
         self._coordinators = {
-            id for id in self._tasks.ids if id not in (MASTER, ACKER) and id[0] not in self.plan.groups
+            id for id in self._tasks.ids if id not in (MASTER, ACKER) and id[0] not in self.plan.stages
         }
         self._loss = self.chance.choice((0.002, 0.01, 0.03))
         self._steps_of_a_life = self.chance.choice((40, 150, 600))
@@ -469,7 +469,7 @@ class World:
         if path is not None:
             self._note(Fault.DAMAGE)
             self.trace.append((self.now_ms, path, "is damaged"))
-            operations = {group.id for group in self.plan.groups.values() if not group.is_spout}
+            operations = {group.id for group in self.plan.stages.values() if not group.is_spout}
             for life in [life for id, life in self._living.items() if id[0] not in operations]:
                 if self.chance.random() < 0.5:
                     self._die(life)

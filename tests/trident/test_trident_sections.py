@@ -1,4 +1,4 @@
-"""Plans cut into units: what works with the spout, between, and in the commit; run unit by unit they give what TridentRun gives."""
+"""Plans by section: what works with the spout, between, and in the commit; run stage by stage they give what TridentRun gives."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.trident.test_trident_operations import BATCHES, PARTED, Given, Row, assume_few, pipelines, several
 from tests.trident.test_trident_stream_protocol import COMMITTING
-from windowing.execution.stages import Section
-from windowing.execution.trident_stages import TridentStage, TridentStages
+from windowing.execution.compiler import execution_plan
+from windowing.execution.plan import Section, Stage
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.trident import builtins as b
@@ -29,57 +29,57 @@ def plan_of(steps: list[Any], tasks: int) -> TridentPlan:
     return topology.build()
 
 
-class UnitRun:
-    """The slow, obvious driver of units: level by level, task by task; windows and states live from batch to batch."""
+class StageRun:
+    """The slow, obvious driver of stages: one after the other, task by task; windows and states live from batch to batch."""
 
     def __init__(self, plan: TridentPlan) -> None:
-        self.plan, self.units = plan, TridentStages(plan)
-        self.units.check()
+        self.plan = plan
+        plan.check()
         states = {
             id: [state.spec.factory.make_state(part, state.partitions) for part in range(state.partitions)]
             for id, state in plan.states.items()
         }
         self.tasks = {
-            id(unit): [self._task(unit, task, states) for task in range(unit.group.parallelism)]
-            for unit in self.units.units
+            id: [self._task(stage, task, states) for task in range(stage.parallelism)]
+            for id, stage in plan.stages.items()
+            if not stage.is_spout
         }
 
-    def _task(self, unit: TridentStage, task: int, states: Any) -> Subtopology:
-        held = {id: states[id][task] for id in unit.states}
-        made = Subtopology(self.plan, unit.group.id, task, held, nodes=unit.nodes, out=unit.out)
+    def _task(self, stage: Stage, task: int, states: Any) -> Subtopology:
+        made = Subtopology(self.plan, stage.id, task, {id: states[id][task] for id in stage.states})
         made.prepare()
         return made
 
     def batch(self, txid: int, rows: list[Row]) -> list[Row]:
         facts = ProcessorContext(TransactionAttempt(txid, 0), as_of=txid - 1)
-        waiting: dict[tuple[int, int], list[tuple[Any, list[Row]]]] = {}
-        largest: dict[int, list[Any]] = {}
+        waiting: dict[tuple[str, int], list[tuple[Any, list[Row]]]] = {}
+        largest: dict[str, list[Any]] = {}
         sunk: list[Row] = []
 
-        def send(link: Any, task: int, what: list[Row]) -> None:
-            outlet = ExchangeWriter(self.plan, link, task).start_batch(facts)
+        def send(exchange: Any, task: int, what: list[Row]) -> None:
+            outlet = ExchangeWriter(self.plan, exchange, task).start_batch(facts)
             for target, part in outlet.route(what).items():
-                waiting.setdefault((id(self.units.unit_of[link.id]), target), []).append((link, part))
+                waiting.setdefault((exchange.target, target), []).append((exchange, part))
             if outlet.largest:
-                largest.setdefault(id(self.units.unit_of[link.id]), []).append((link, outlet.largest))
+                largest.setdefault(exchange.target, []).append((exchange, outlet.largest))
 
         spout = self.plan.spouts[0]
-        parallelism = self.plan.group_of(spout.number).parallelism
-        for task in range(parallelism):
-            for link in self.units.out_of(spout.number):
-                send(link, task, rows[task::parallelism])
-        for unit in self.units.units:
-            for number, task in enumerate(self.tasks[id(unit)]):
+        source = self.plan.stage_of(spout.number)
+        for task in range(source.parallelism):
+            for exchange in self.plan.out_of(source.id):
+                send(exchange, task, rows[task :: source.parallelism])
+        for stage, tasks in self.tasks.items():
+            for number, task in enumerate(tasks):
                 batch = task.start_batch(self.plan.batch_groups[spout.number], facts)
-                for link, part in waiting.pop((id(unit), number), []):
-                    batch.execute(link, part)
-                for link, told in largest.get(id(unit), []):
-                    batch.learn(link, told)
+                for exchange, part in waiting.pop((stage, number), []):
+                    batch.execute(exchange, part)
+                for exchange, told in largest.get(stage, []):
+                    batch.learn(exchange, told)
                 batch.finish_batch()
                 batch.commit_batch()
                 emitted = batch.take()
                 for each, found in emitted.exchanges.items():
-                    send(self.units.links[each], number, found)
+                    send(self.plan.exchanges[each], number, found)
                 sunk += emitted.sinks.get("out", [])
         assert not waiting
         return sunk
@@ -87,11 +87,11 @@ class UnitRun:
 
 @settings(deadline=None)
 @given(COMMITTING | pipelines(PARTED), BATCHES, st.integers(1, 3))
-def test_units_one_after_the_other_give_what_the_groups_give(
+def test_stages_one_after_the_other_give_what_the_groups_give(
     steps: list[Any], batches: list[list[Row]], tasks: int
 ) -> None:
     assume_few(steps, batches, tasks)
-    whole, cut = TridentRun(plan_of(steps, tasks)), UnitRun(plan_of(steps, tasks))
+    whole, cut = TridentRun(plan_of(steps, tasks)), StageRun(plan_of(steps, tasks).by_section())
     for txid, rows in enumerate(batches, 1):
         assert sorted(cut.batch(txid, rows)) == sorted(whole.batch({"in": rows})["out"])
 
@@ -101,15 +101,19 @@ def test_sections_of_a_word_count() -> None:
     words = topology.new_stream("in", Given()).flat_map(lambda row: [(row.k, 1)])
     counts = words.group_by("k").persistent_aggregate(map_state(MemoryStore(), "c"), None, b.Count(), "n long")
     counts.parallelism_hint(2).new_values_stream().filter(lambda row: row.n > 1).sink("out")
-    units = TridentStages(topology.build())
-    units.check()
-    assert [(unit.section.name, unit.level, unit.first, len(unit.nodes)) for unit in units.units] == [
-        ("BATCH", 0, 0, 2),
-        ("BATCH", 1, 0, 1),
-        ("COMMIT", 2, 2, 3),
+    plan = execution_plan(topology)
+    plan.check()
+    assert [
+        (stage.id, stage.section, stage.depth, list(stage.tasks), len(stage.operators))
+        for stage in plan.stages.values()
+        if not stage.is_spout
+    ] == [
+        ("b_0", Section.BATCH, 0, [], 2),
+        ("b_1.batch", Section.BATCH, 1, [0, 1], 1),
+        ("b_1.commit", Section.COMMIT, 2, [2, 3], 3),
     ]
-    assert units.levels(Section.STREAM) == []
-    assert [place.task for place in units.on_level(2)] == [0, 1]
+    assert plan.depths(Section.STREAM) == []
+    assert [(task.component, task.task) for task in plan.tasks_at(2)] == [("b_1", 0), ("b_1", 1)]
 
 
 def test_what_leads_to_a_window_is_of_the_stream_and_what_follows_is_not() -> None:
@@ -119,7 +123,7 @@ def test_what_leads_to_a_window_is_of_the_stream_and_what_follows_is_not() -> No
     sums = fired.tumbling_window(count(3), "n", b.Sum(), "n long", timestamp="n").map(lambda row: row.n, "n long")
     sums.shuffle().filter(lambda row: True).sink("out")
     rows.shuffle().filter(lambda row: True).sink("others")
-    units = TridentStages(topology.build())
-    units.check()
-    assert units.levels(Section.STREAM)[-1] < units.levels(Section.BATCH)[0]
-    assert {unit.section for unit in units.units if unit.keeps_window} == {Section.STREAM}
+    plan = execution_plan(topology.build())
+    plan.check()
+    assert plan.depths(Section.STREAM)[-1] < plan.depths(Section.BATCH)[0]
+    assert {stage.section for stage in plan.stages.values() if stage.keeps_window} == {Section.STREAM}

@@ -1,0 +1,297 @@
+"""ExecutionPlan: what a driver runs, as frozen plain data: stages, the exchanges between them, sinks.
+
+    sentences ×1: sentences, split
+      split == fields(word) ==> count
+    count ×4, stream, depth 1, tasks 0 to 3, windows: count
+      count == global ==> report
+    report ×1, stream, depth 2, task 4: report
+
+    stage      operators that run together in each of its tasks
+    task       one of the instances of a stage; it holds its windows, and its part of the states
+    exchange   the way of an operator's tuples to another stage, with a grouping
+    depth      a driver that takes a batch through the plan at once goes down depth by depth: a stage reads only stages above it.
+               The stages of depth 0 work where their source is read, in tasks that the driver numbers
+    section    when a stage works in such a batch
+
+| section | its stages | why |
+|---|---|---|
+| STREAM | windows, and all that leads to one; all of a topology | they keep something from batch to batch: the engine's state |
+| BATCH | the others that read no new values | they may fail and be tried again before anything is written |
+| COMMIT | what writes states, and what reads their new values | all else of the batch is done by then |
+
+Compilers: execution/compiler.py for topologies and windowed bolts, trident/planner.py and `TridentPlan.by_section` for Trident.
+
+Laws: an operator that keeps nothing, and whose tuples no grouping sends to a certain task, is *fused*: it runs wherever its tuples
+are made, in one stage or in several; every other operator is in one stage. All others stand in `check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from windowing.errors import ConfigError, quote
+from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.schema.types import Schema
+from windowing.topology.plan import Arrow, Box, mermaid
+
+__all__ = [
+    "Exchange",
+    "ExecutionPlan",
+    "Operator",
+    "Section",
+    "Stage",
+    "StageTask",
+    "numbered",
+]
+
+
+Operator = str | int
+"""The id of a component of a topology, or the number of a node of a Trident topology."""
+
+
+class Section(IntEnum):
+    """When a stage works; see above."""
+
+    STREAM = 0
+    BATCH = 1
+    COMMIT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Operators that run together. component: what its tasks are called. first: the number of its first task.
+
+    section: None where it works in all of them, as a group of a Trident topology does in one process. states: those whose part i
+    its task i holds. batch_groups: of a Trident topology, those whose batches it works on.
+    """
+
+    id: str
+    component: str
+    operators: tuple[Any, ...]
+    parallelism: int
+    section: Section | None = Section.STREAM
+    depth: int = 0
+    first: int = 0
+    is_spout: bool = False
+    keeps_window: bool = False
+    states: tuple[str, ...] = ()
+    batch_groups: tuple[str, ...] = ()
+
+    @property
+    def tasks(self) -> range:
+        """The numbers of its tasks; none at depth 0."""
+        return range(self.first, self.first + (self.parallelism if self.depth else 0))
+
+
+class StageTask(NamedTuple):
+    """Task number `task` of a stage; `number` counts through all tasks of the plan, depth by depth."""
+
+    number: int
+    stage: Stage
+    task: int
+
+    @property
+    def component(self) -> str:
+        """What the task is called."""
+        return self.stage.component
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Tuples of an operator on their way from a stage to another. stage: empty where they come from outside of the plan.
+
+    targets: the operators that read them, each with the number of its input. schema: empty for what comes from outside. late:
+    they are the late tuples of a window. to_window: their timestamps are told to every task of the target. batch_group: of a
+    Trident topology, the one whose batches they are of.
+    """
+
+    id: int
+    source: Any
+    stage: str
+    target: str
+    grouping: Any
+    schema: Schema
+    targets: tuple[tuple[Any, int], ...]
+    stream: str = DEFAULT_STREAM
+    late: bool = False
+    to_window: bool = False
+    batch_group: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionPlan:
+    """Stages by id, each behind those that it reads; exchanges by id; sinks: the operator of each stream that comes out, by name.
+
+    >>> from windowing import InputSpout, TopologyBuilder, bolt, execution_plan
+    >>> @bolt(output="word string")
+    ... def split(tuple):
+    ...     return tuple["sentence"].split()
+    >>> @bolt(output="word string, n long")
+    ... def count(tuple): ...
+    >>> builder = TopologyBuilder("words")
+    >>> _ = builder.set_spout("sentences", InputSpout("sentence string"))
+    >>> _ = builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
+    >>> _ = builder.set_bolt("count", count, 4).fields_grouping("split", "word")
+    >>> print(execution_plan(builder.build()).explain(), end="")
+    plan words: 2 stages, 1 exchanges
+    sentences ×1, stream
+        sentences
+        split
+      split == fields(word) ==> count
+    count ×4, stream, depth 1, tasks 0 to 3
+        count
+          out as count
+    """
+
+    name: str
+    stages: Mapping[str, Stage]
+    exchanges: tuple[Exchange, ...]
+    sinks: Mapping[str, Any]
+
+    # -- stages and tasks ----------------------------------------------------------------------------------------------
+
+    def stage(self, id: str) -> Stage:
+        """Return a stage by its id; ConfigError names the nearest one."""
+        if id not in self.stages:
+            raise ConfigError(f"there is no stage {quote(id)}; {did_you_mean(id, self.stages)}")
+        return self.stages[id]
+
+    def stage_of(self, operator: Operator) -> Stage:
+        """Return the first stage that an operator is in. Cost: O(stages)."""
+        return next(stage for stage in self.stages.values() if operator in stage.operators)
+
+    @property
+    def tasks(self) -> tuple[StageTask, ...]:
+        """All tasks, by number. Cost: O(tasks)."""
+        return tuple(
+            StageTask(number, stage, task) for stage in self.stages.values() for task, number in enumerate(stage.tasks)
+        )
+
+    def depths(self, section: Section) -> list[int]:
+        """Return the depths below 0 at which a section has stages, ascending."""
+        return sorted({stage.depth for stage in self.stages.values() if stage.depth and stage.section is section})
+
+    def tasks_at(self, depth: int) -> tuple[StageTask, ...]:
+        """Return the tasks of all stages of a depth, by number."""
+        return tuple(task for task in self.tasks if task.stage.depth == depth)
+
+    @property
+    def widest(self) -> int:
+        """How many tasks work at one depth at most, at least 1."""
+        return max((len(self.tasks_at(stage.depth)) for stage in self.stages.values()), default=0) or 1
+
+    # -- exchanges -----------------------------------------------------------------------------------------------------
+
+    def into(self, stage: str) -> tuple[Exchange, ...]:
+        """Return the exchanges that lead to a stage."""
+        return tuple(exchange for exchange in self.exchanges if exchange.target == stage)
+
+    def out_of(self, stage: str) -> tuple[Exchange, ...]:
+        """Return the exchanges that lead away from a stage."""
+        return tuple(exchange for exchange in self.exchanges if exchange.stage == stage)
+
+    # -- how it is shown -----------------------------------------------------------------------------------------------
+
+    def explain(self) -> str:
+        """Return stages, operators, exchanges and sinks as text, for a person."""
+        lines = [f"plan {self.name}: {len(self.stages)} stages, {len(self.exchanges)} exchanges"]
+        outside = [exchange for exchange in self.exchanges if not exchange.stage]
+        lines += [f"  {self._arrow(exchange)}" for exchange in outside]
+        for stage in self.stages.values():
+            lines.append(", ".join([f"{stage.id} ×{stage.parallelism}", *self._notes(stage)]))
+            for operator in stage.operators:
+                lines.append(f"    {self.told(operator)}")
+                lines += [f"      out as {name}" for name, source in self.sinks.items() if source == operator]
+            lines += [f"  {self._arrow(exchange)}" for exchange in self.out_of(stage.id)]
+        return "\n".join(lines) + "\n"
+
+    def to_mermaid(self) -> str:
+        """Return a drawing of stages and exchanges as Mermaid text; the same for the same plan.
+
+        Sources are rounded, stages with windows have double sides, those with a state are cylinders; late tuples, and what goes in
+        the commit phase of Trident, are dotted.
+        """
+        return mermaid(self.boxes(), self.arrows())
+
+    def boxes(self) -> Iterator[Box]:
+        """Yield what a drawing shows of each stage, and of what comes from outside."""
+        for source in sorted({exchange.source for exchange in self.exchanges if not exchange.stage}):
+            yield Box(source, (source,), "spout")
+        for stage in self.stages.values():
+            shape = (
+                "spout" if stage.is_spout else "state" if stage.states else "window" if stage.keeps_window else "bolt"
+            )
+            head = stage.id if stage.parallelism == 1 else f"{stage.id} ×{stage.parallelism}"
+            yield Box(stage.id, (head, *map(self.title, filter(stage.id.__ne__, stage.operators))), shape)
+
+    def arrows(self) -> Iterator[Arrow]:
+        """Yield what a drawing shows of each exchange."""
+        for exchange in self.exchanges:
+            yield Arrow(
+                exchange.stage or exchange.source, exchange.target, str(exchange.grouping), self.is_apart(exchange)
+            )
+
+    def title(self, operator: Operator) -> str:
+        """Return what a drawing calls an operator."""
+        return str(operator)
+
+    def told(self, operator: Operator) -> str:
+        """Return the line of `explain` for an operator."""
+        return str(operator)
+
+    def is_apart(self, exchange: Exchange) -> bool:
+        """Return whether an exchange is drawn dotted."""
+        return exchange.late
+
+    def _arrow(self, exchange: Exchange) -> str:
+        late = ", late tuples" if exchange.late else ""
+        return f"{exchange.source} == {exchange.grouping} ==> {exchange.target}{late}"
+
+    def _notes(self, stage: Stage) -> Iterator[str]:
+        if stage.section is not None:
+            yield stage.section.name.lower()
+            if stage.depth:
+                yield f"depth {stage.depth}"
+                yield f"tasks {stage.first} to {stage.tasks[-1]}" if stage.parallelism > 1 else f"task {stage.first}"
+        yield from stage.batch_groups
+        if stage.section is not None:
+            yield from ("windows",) if stage.keeps_window else ()
+            yield from stage.states
+
+    def check(self) -> None:
+        """Assert what "correct" means."""
+        assert all(id == stage.id for id, stage in self.stages.items())
+        position = {id: number for number, id in enumerate(self.stages)}
+        for number, exchange in enumerate(self.exchanges):
+            assert exchange.id == number
+            target = self.stages[exchange.target]
+            # What an exchange leads to reads it there.
+            assert {operator for operator, _ in exchange.targets} <= set(target.operators)
+            if not exchange.stage:
+                continue
+            source = self.stages[exchange.stage]
+            assert exchange.source in source.operators
+            # Exchanges lead down, and never to an earlier section.
+            assert position[source.id] < position[target.id]
+            assert target.depth > source.depth or (source.is_spout and target.depth == 0)
+            if source.section is not None and target.section is not None:
+                assert source.section <= target.section
+        # Sections share no depth, and tasks are numbered without a gap.
+        sections = {stage.depth: stage.section for stage in self.stages.values() if stage.depth}
+        assert all(stage.section is sections[stage.depth] for stage in self.stages.values() if stage.depth)
+        assert [task.number for task in self.tasks] == list(range(len(self.tasks)))
+        # A window or a state lies in a task that has a number.
+        assert all(stage.depth for stage in self.stages.values() if stage.keeps_window or stage.states)
+
+
+def numbered(stages: Iterable[Stage]) -> dict[str, Stage]:
+    """Return stages by id, their tasks numbered one after the other in this order."""
+    found: dict[str, Stage] = {}
+    first = 0
+    for stage in stages:
+        found[stage.id] = replace(stage, first=first)
+        first += len(found[stage.id].tasks)
+    return found

@@ -1,0 +1,110 @@
+"""Assembly: an ExecutionPlan as ONE Spark query; what `windowed`, `submit` and `submit_trident` have in common.
+
+    rows of the sources, packed ------------------------+
+    control files, ticks (control.py), to every task ---+--> step: depth 1 --> step: depth 2 ... --> what foreachBatch is handed
+                                                             groupBy(label).transformWithState, a label for each task of the depth
+
+Each door checks what only it is given, and says how its sources are packed, how its stages work, and who writes. Law: which sources
+a query has, and in which order, depends on the plan alone: a checkpoint knows them by position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from windowing.execution.compatibility import Definition
+from windowing.execution.plan import ExecutionPlan, Section
+from windowing.spark import control, definition, metrics
+from windowing.spark.acks import Acks
+from windowing.spark.control import task_labels
+from windowing.spark.hadoop import literal_path
+from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
+from windowing.spark.spouts import PartitionedSpout, told
+from windowing.windows.config import WindowConfig
+from windowing.windows.measures import Duration
+
+__all__ = [
+    "Assembly",
+    "acks_of",
+    "labels_of",
+    "takes_acks",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembly:
+    """A plan, and how Spark runs it in shuffles of this many partitions. labels: see `labels_of`. windows: their configurations.
+
+    sources: returns the packed rows of each source. step: what the stages of a depth make of the rows, by the labels of its tasks.
+    by_label: rows are packed for the label of a task, not for its number.
+    """
+
+    spark: SparkSession
+    plan: ExecutionPlan
+    partitions: int
+    labels: Mapping[int, tuple[int, ...]]
+    windows: Collection[WindowConfig]
+    sources: Callable[[], Sequence[DataFrame]]
+    step: Callable[[DataFrame, int, Sequence[int]], DataFrame]
+    by_label: bool = False
+
+    def rows(self, control_folder: str | None) -> DataFrame:
+        """Return what comes out of the last depth of the stream; each call makes a chain of its own."""
+        numbers = tuple(task.number for task in self.plan.tasks if task.stage.section is Section.STREAM)
+        tasks = self.labels[1] if self.by_label else numbers or (-1,)
+        controls = []
+        if control_folder is not None:
+            controls.append(control.control_rows(self.spark, literal_path(control_folder), tasks))
+        if any(map(control.needs_ticks, self.windows)):
+            controls.append(control.tick_rows(self.spark, tasks))
+        parts = [*self.sources(), *(controls if self.by_label else map(told, controls))]
+        rows: DataFrame = reduce(DataFrame.unionByName, parts)
+        for depth in self.plan.depths(Section.STREAM):
+            rows = self.step(rows, depth, self.labels[depth])
+        return rows
+
+    def start(
+        self,
+        checkpoint: str,
+        stored: Definition,
+        writer: BatchWriter,
+        *,
+        trigger: str | Duration | timedelta,
+        drain: bool,
+        query_name: str | None,
+    ) -> WindowedQuery:
+        """Start the query. stored: what is kept with the checkpoint beside what every query keeps there."""
+        counted = None if self.by_label else metrics.wire_metric_columns()
+        plan = Plan(
+            spark=self.spark,
+            checkpoint=checkpoint,
+            definition=definition.frame(self.spark) | stored,
+            output=lambda folder: metrics.observed(self.rows(folder), counted),
+            writer=writer,
+            partitions=self.partitions,
+            trigger=trigger_options(trigger, drain),
+            query_name=query_name,
+        )
+        return WindowedQuery.start(plan, drain)
+
+
+def labels_of(spark: SparkSession, plan: ExecutionPlan, partitions: int) -> dict[int, tuple[int, ...]]:
+    """Return the grouping keys of the tasks of each depth, for a shuffle into `partitions`. Raises ConfigError for too many."""
+    depths = sorted({task.stage.depth for task in plan.tasks})
+    return {depth: task_labels(spark, len(plan.tasks_at(depth)), partitions) for depth in depths}
+
+
+def takes_acks(source: Any) -> bool:
+    """Return whether a source is told of what is done."""
+    return isinstance(source, PartitionedSpout) and source.takes_acks
+
+
+def acks_of(spark: SparkSession, checkpoint: str, spouts: Mapping[int, tuple[str, Any]]) -> Acks | None:
+    """Return who tells sources, by number, that take acks; None where there is none."""
+    return Acks(spark, checkpoint, dict(spouts)) if spouts else None
