@@ -1,7 +1,7 @@
 """windowed(): a bolt and a streaming DataFrame in, streams out.
 
     input streams --select, task--> mapInArrow (exchange.py) --+
-    control files, ticks (control.py) ---------------------+--> groupBy(label) --> transformWithState (operator.py)
+    control files, ticks (control.py) ---------------------+--> groupBy(label) --> transformWithState (operator.py, window_turn.py)
                                                                                        |
                                            the streams (output.py) <------------------------+
 
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -29,12 +29,12 @@ from windowing.spark import control, definition, exchange, metrics, operator
 from windowing.spark.arguments import Shipped, names_of, require_carried, require_start
 from windowing.spark.control import task_labels
 from windowing.spark.hadoop import checked_folder, literal_path
-from windowing.spark.operator import SIDE_STREAM, TaskStage
-from windowing.spark.output import Layout
+from windowing.spark.output import Encoder, Layout
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.state import SEQUENCE, TIMESTAMP
+from windowing.spark.window_turn import SIDE_STREAM, TaskStage, window_turn
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of
@@ -188,7 +188,7 @@ class WindowedStream:
             packer = exchange.Packer(
                 name,
                 tuple(rows.columns),
-                labels,
+                tasks,
                 self.bolt.name,
                 config.timestamp,
                 config.source,
@@ -197,13 +197,12 @@ class WindowedStream:
             )
             parts.append(exchange.packed(rows, packer, exchange.task_column(rows, self.grouping, tasks)))
         if control_folder is not None:
-            parts.append(control.control_rows(self._spark, literal_path(control_folder), labels))
+            parts.append(control.control_rows(self._spark, literal_path(control_folder), range(tasks)))
         if control.needs_ticks(config):
-            parts.append(control.tick_rows(self._spark, labels))
-        processor = operator.TaskProcessor(
-            self._shipped[tasks], {label: task for task, label in enumerate(labels)}, self._layout
-        )
-        return operator.evaluated(reduce(DataFrame.unionByName, parts), processor, self._layout)
+            parts.append(control.tick_rows(self._spark, range(tasks)))
+        turn_of = partial(window_turn, self._shipped[tasks], Encoder(self.bolt.name, self._layout))
+        rows = reduce(DataFrame.unionByName, parts)
+        return operator.evaluated(rows, turn_of, labels, schema=self._layout.schema)
 
     def _stage(self, tasks: int, ahead: int | None) -> Shipped[TaskStage]:
         """Return the stage as it travels, with tuples more than `ahead` ms in front of the clock refused."""

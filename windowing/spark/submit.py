@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,11 +29,12 @@ from windowing.spark.context import ExecutionContext, wired
 from windowing.spark.control import task_labels
 from windowing.spark.exchange import stream_name
 from windowing.spark.hadoop import literal_path
+from windowing.spark.operator import evaluated
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink, SinkStreams, outlet_names, sinks_of, unread_late
-from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected, told
-from windowing.spark.stages import SpoutStage, StageTaskTurn, emitted, processed
+from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected
+from windowing.spark.stages import StageTaskTurn, spout_packets, stage_turn
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, required
 from windowing.windows.measures import Duration
@@ -121,17 +122,18 @@ def _chain(
     partitions: int,
     folder: str,
 ) -> DataFrame:
-    """Return the wire behind the last level; each call makes a plan of its own."""
+    """Return the exchange rows behind the last stage; each call makes a plan of its own."""
     wiring = shipped.value
-    parts = [emitted(rows, SpoutStage(shipped, spout, stream)) for (spout, stream), rows in inputs.items()]
+    parts = [spout_packets(rows, shipped, spout, stream) for (spout, stream), rows in inputs.items()]
     places = tuple(place.number for place in wiring.stages.places) or (-1,)
-    parts.append(told(control.control_rows(spark, literal_path(folder), places)))
+    parts.append(control.control_rows(spark, literal_path(folder), places))
     if any(control.needs_ticks(bolt.config) for bolt in wiring.windows.values()):
-        parts.append(told(control.tick_rows(spark, places)))
+        parts.append(control.tick_rows(spark, places))
     rows = reduce(DataFrame.unionByName, parts)
     for level in range(1, wiring.stages.last + 1):
-        labels = task_labels(spark, len(wiring.stages.on_level(level)), partitions)
-        rows = processed(rows, shipped, level, labels)
+        tasks = wiring.stages.on_level(level)
+        labels = task_labels(spark, len(tasks), partitions)
+        rows = evaluated(rows, partial(stage_turn, shipped), labels, tasks[0].number)
     return rows
 
 

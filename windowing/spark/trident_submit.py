@@ -29,7 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 from uuid import uuid4
 
@@ -48,16 +48,17 @@ from windowing.spark import control, definition, failpoints, metrics
 from windowing.spark.acks import Acks
 from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
 from windowing.spark.control import task_labels
+from windowing.spark.exchange import packed
 from windowing.spark.failures import unwrapped
 from windowing.spark.hadoop import Folder, literal_path
+from windowing.spark.operator import evaluated
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
 from windowing.spark.settings import take
 from windowing.spark.sinks import Sink, SinkStreams, require_sink
-from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected, told
-from windowing.spark.stages import emitted
+from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected
 from windowing.spark.trident_spouts import as_batches, spout_rows
-from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, batch_level, stream_level
+from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, batch_stage, trident_turn
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.graph import SpoutNode
@@ -215,7 +216,7 @@ class TridentWriter(BatchWriter):
 
     def _levels(self, rows: DataFrame, levels: Sequence[int], attempt: TransactionAttempt) -> DataFrame:
         for level in levels:
-            rows = batch_level(rows, self._shipped, level, self._labels[level], self._partitions, attempt)
+            rows = batch_stage(rows, self._shipped, level, self._labels[level], self._partitions, attempt)
         return rows
 
     def _hear(self, reports: Sequence[Any], batch_id: int) -> None:
@@ -406,16 +407,17 @@ def _stream(
     folder: str,
     keep: bool,
 ) -> DataFrame:
-    """Return the wire behind the last window; each call makes a plan of its own."""
+    """Return the exchange rows behind the last window; each call makes a plan of its own."""
     units = shipped.value
-    parts = [emitted(rows, TridentSpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()]
+    parts = [packed(rows, TridentSpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()]
     windowed = tuple(place.number for place in units.places if place.unit.section is Section.STREAM)
-    parts.append(told(control.control_rows(spark, literal_path(folder), windowed or (-1,))))
+    parts.append(control.control_rows(spark, literal_path(folder), windowed or (-1,)))
     if any(control.needs_ticks(window.config) for window in _windows(units.plan)):
-        parts.append(told(control.tick_rows(spark, windowed)))
+        parts.append(control.tick_rows(spark, windowed))
     rows = reduce(DataFrame.unionByName, parts)
     for level in units.levels(Section.STREAM):
-        rows = stream_level(rows, shipped, level, labels[level])
+        first = units.on_level(level)[0].number
+        rows = evaluated(rows, partial(trident_turn, shipped), labels[level], first)
     return rows
 
 
