@@ -37,8 +37,8 @@ from windowing.local.run import LocalRun, run_local
 from windowing.local.trident_cluster import TridentCluster, run_trident
 from windowing.spark import query, trident_submit
 from windowing.spark.context import wired
-from windowing.spark.operator import TaskStage
 from windowing.spark.submit import _given, _require_runnable, submit
+from windowing.spark.window_turn import TaskStage
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.topology import decorators

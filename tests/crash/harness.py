@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.crash.job import FILES_PER_BATCH, Job, start
 from windowing.spark import FunctionSink
-from windowing.spark.operator import TaskProcessor, TurnResult, batch_id
-from windowing.spark.state import TaskValues
+from windowing.spark.exchange import batch_id
+from windowing.spark.operator import TaskProcessor, TaskResult
 
 ROOT = Path(__file__).parents[2]
 BATCHES = 5
@@ -200,8 +200,8 @@ def failing_once(marker: str, batch: int) -> type[TaskProcessor]:
     """Return an operator whose first task to write the state of a batch fails right after that."""
 
     class FailingOnce(TaskProcessor):
-        def _write(self, result: TurnResult, values: TaskValues | None) -> None:
-            super()._write(result, values)
+        def _write(self, result: TaskResult) -> None:
+            super()._write(result)
             if batch_id() == batch and not os.path.exists(marker):
                 Path(marker).touch()
                 raise RuntimeError("a task fails once, for the test")

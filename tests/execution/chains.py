@@ -16,9 +16,10 @@ from windowing.local.cluster import LocalCluster
 from windowing.spark.arguments import Shipped
 from windowing.spark.context import wired
 from windowing.spark.edges import partials_of
-from windowing.spark.exchange import NOW, ExchangeRow, frames_of, rows_of
+from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, frames_of, rows_of
+from windowing.spark.operator import Stored
 from windowing.spark.sinks import outlet_names
-from windowing.spark.stages import SpoutStage, StageTaskTurn, Stored
+from windowing.spark.stages import SpoutStage, StageTaskTurn
 from windowing.spark.state import decode_table
 from windowing.spark.unreadable import python_values
 from windowing.topology.plan import Topology
@@ -79,7 +80,7 @@ class Chain:
                 arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
                 batch = pa.RecordBatch.from_arrays(
                     [*arrays, pa.repeat(pa.scalar(self.batch, pa.int64()), len(part))],
-                    names=[*(f"c{number}" for number in range(len(schema))), NOW],
+                    names=[*(f"c{number}" for number in range(len(schema))), TASK_AND_CLOCK],
                 )
                 for sent in stage.pack(iter([batch]), first + partition, self.batch):
                     wire += rows_of([sent.to_pandas()])
@@ -104,7 +105,7 @@ class Chain:
                 kept.update(puts)
             if result.metadata is not None:
                 self.metadata[number] = result.metadata
-            sent += rows_of(frames_of(result.rows))
+            sent += rows_of(frames_of(result.output))
         return sent
 
     def _out(self, wire: list[ExchangeRow]) -> dict[str, list[tuple[Any, ...]]]:

@@ -112,9 +112,9 @@ def seen(rows: list[ExchangeRow]) -> dict[tuple[Any, ...], list[Any]]:
         if row.kind == "ack":
             found["ack",] += partials_of([row.data or b""])
         elif row.kind in ("rows", "out"):
-            found[row.kind, row.target, row.stream, row.sender, row.now] += decode_table(row.data or b"").to_pylist()
+            found[row.kind, row.target, row.stream, row.upstream, row.now] += decode_table(row.data or b"").to_pylist()
         else:
-            found[row.kind, row.target, row.stream, row.sender, row.now].append((row.source, row.value))
+            found[row.kind, row.target, row.stream, row.upstream, row.now].append((row.source, row.value))
     for key, tuples in found.items():
         if key[0] == "rows":
             tuples.sort(key=lambda each: each[POSITION])

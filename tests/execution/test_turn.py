@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from windowing import Activation, count, millis
 from windowing.codec import dumps, loads
 from windowing.errors import BoltError, ConfigError, CorruptStateError
-from windowing.spark.operator import SIDE_STREAM, Control, TaskStage, TurnResult
-from windowing.spark.rows import Part
+from windowing.spark.exchange import ExchangeRow
 from windowing.spark.state import encode_table
+from windowing.spark.window_turn import SIDE_STREAM, TaskStage, TurnResult
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of, windowed_bolt
 from windowing.topology.user_code import Fitted
@@ -47,6 +47,14 @@ def table_of(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.table({**data, "__ts": data["ts"]})
 
 
+def packet(table: pa.Table, upstream: int = 0, now_ms: int = 0, stream: str = "default") -> ExchangeRow:
+    return ExchangeRow(0, "rows", stream, upstream, 0, now_ms, None, table.num_rows, encode_table(table))
+
+
+def control(kind: str, value: int = 0, now_ms: int = 0) -> ExchangeRow:
+    return ExchangeRow(0, kind, "default", 0, 0, now_ms, None, value, None)
+
+
 class Task:
     """One task with its store, as the stateful operator keeps it: nothing survives a turn but bytes."""
 
@@ -60,11 +68,11 @@ class Task:
     def run(
         self, rows: list[dict[str, Any]], drain: bool = False, now_ms: int = 0, fitted: Fitted | None = None
     ) -> TurnResult:
-        parts = [Part("default", 0, 0, now_ms, encode_table(table_of(rows)))] if rows else []
+        sent = [packet(table_of(rows), now_ms=now_ms)] if rows else []
         stamps = [row["ts"] for row in rows if row["ts"] is not None]
-        controls = [Control("max", "default", None, max(stamps), now_ms)] if stamps else []
-        controls += [Control("drain" if drain else "tick", "default", None, None, now_ms)]
-        result = self.stage.turn(0, self.metadata, self.chunks.get, parts, controls, fitted=fitted)
+        sent += [control("max", max(stamps), now_ms)] if stamps else []
+        sent += [control("drain" if drain else "tick", now_ms=now_ms)]
+        result = self.stage.turn(0, self.metadata, self.chunks.get, sent, fitted=fitted)
         self.metadata = result.metadata
         for key in result.drops:
             del self.chunks[key]
@@ -136,11 +144,9 @@ def test_turns_over_stored_bytes_equal_a_machine_that_never_stopped(options: Any
 def test_a_turn_run_twice_gives_the_same_rows_and_the_same_state(drawn: Any) -> None:
     task = Task(bolt_with(**DEFINITIONS[0]))
     for batch in batches_of(drawn):
-        parts = [Part("default", 0, 0, 0, encode_table(table_of(batch)))] if batch else []
+        packets = [packet(table_of(batch))] if batch else []
         first, second = (
-            task.stage.turn(
-                0, task.metadata, task.chunks.get, parts, [Control("tick", "default", None, None, 0)], b"nonce123"
-            )
+            task.stage.turn(0, task.metadata, task.chunks.get, [*packets, control("tick")], b"nonce123")
             for _ in range(2)
         )
         assert first == second
@@ -212,10 +218,9 @@ def test_rows_are_read_by_name_whatever_the_columns_are_called() -> None:
         aggregate=agg.sum("flight no"),
     )(lambda window: window.aggregate)
     rows = pa.table({"class": ["A"], "flight no": [7], "__ts": pa.array([5], pa.int64())})
-    parts, drain = [Part("default", 0, 0, 5, encode_table(rows))], [Control("drain", "default", None, None, 5)]
+    sent = [packet(rows, now_ms=5), control("drain", now_ms=5)]
     found = [
-        TaskStage(bolt_of(bolt), ("class", "flight no")).turn(0, None, {}.get, parts, drain).rows
-        for bolt in (marked, sums)
+        TaskStage(bolt_of(bolt), ("class", "flight no")).turn(0, None, {}.get, sent).rows for bolt in (marked, sums)
     ]
     assert found == [[("default", ("A", 7, 7, ["class", "flight no"]))], [("default", (7,))]]
 
@@ -253,11 +258,11 @@ def test_order_by_makes_the_order_of_arrival_independent_of_the_partitions() -> 
     outputs = []
     for split in (1, 3):
         task = Task(bolt_with(length=count(2), slide=count(2), timestamp="ts"), order_by=("id",))
-        parts = [
-            Part("default", 1, 0, 0, encode_table(table_of(rows[:split]))),
-            Part("default", 0, 0, 0, encode_table(table_of(rows[split:]))),
+        packets = [
+            packet(table_of(rows[:split]), 1),
+            packet(table_of(rows[split:]), 0),
         ]
-        result = task.stage.turn(0, None, task.chunks.get, parts, [Control("drain", "default", None, None, 0)])
+        result = task.stage.turn(0, None, task.chunks.get, [*packets, control("drain")])
         outputs.append([task.named(*row)["ids"] for row in result.rows])
     assert outputs == [[[0, 1], [2, 3]]] * 2
 
@@ -268,8 +273,8 @@ def test_ties_in_order_by_are_broken_by_what_the_rows_are() -> None:
     for split in ([0, 1], [0, 2], [3]):
         task = Task(bolt_with(length=count(2), slide=count(2), timestamp="ts"), order_by=("ts",))
         halves = [[row for row in rows if (row["id"] in split) == first] for first in (True, False)]
-        parts = [Part("default", at, 0, 0, encode_table(table_of(half))) for at, half in enumerate(halves)]
-        result = task.stage.turn(0, None, task.chunks.get, parts, [Control("drain", "default", None, None, 0)])
+        packets = [packet(table_of(half), at) for at, half in enumerate(halves)]
+        result = task.stage.turn(0, None, task.chunks.get, [*packets, control("drain")])
         outputs.append([task.named(*row)["ids"] for row in result.rows])
     assert outputs == [[[0, 1], [2, 3]]] * 3
 
@@ -453,9 +458,8 @@ def test_ids_of_two_input_streams_are_apart_with_order_by_and_without():
     bolt = bolt_with(length=millis(10), slide=millis(10), timestamp="ts", message_id="id")
     for order_by in ((), ("ts",)):
         stage = TaskStage(bolt, ("id", "ts", "key", "v"), ("a", "b"), order_by)
-        parts = [Part(name, 0, 0, 0, encode_table(table_of([row(1, 1), row(2, 2)]))) for name in ("b", "a")]
-        drain = [Control("drain", "a", None, None, 0)]
-        found = stage.turn(0, None, {}.get, [*parts, parts[0]], drain)
+        packets = [packet(table_of([row(1, 1), row(2, 2)]), stream=name) for name in ("b", "a")]
+        found = stage.turn(0, None, {}.get, [*packets, packets[0], control("drain")])
         assert [sorted(values[2]) for _, values in found.rows] == [[1, 1, 2, 2]], order_by
         assert found.metrics["duplicates"] == 2
 

@@ -14,12 +14,11 @@ from windowing import count, millis
 from windowing.errors import BoltError, UnreadableValueError, WindowingError
 from windowing.schema.hashing import key_hash
 from windowing.schema.tuples import Fields
-from windowing.spark.exchange import largest_of, timestamps_of
-from windowing.spark.operator import SIDE_STREAM, Control, TaskStage, TurnResult
+from windowing.spark.exchange import ExchangeRow, largest_of, timestamps_of
 from windowing.spark.output import arrow_column
-from windowing.spark.rows import Part
 from windowing.spark.state import encode_table
 from windowing.spark.unreadable import Unreadable, held_record_type, python_values, unreadable_in
+from windowing.spark.window_turn import SIDE_STREAM, TaskStage, TurnResult
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout
 from windowing.topology.decorators import bolt, bolt_of, windowed_bolt
@@ -118,10 +117,10 @@ class Task:
                 "word": texts(*word),
             }
         ).append_column("__ts", pa.array(ts, pa.int64()))
-        parts = [Part("default", 0, 0, 0, encode_table(table))] if rows else []
-        controls = [Control("max", "default", None, max(ts), 0)] if rows else []
-        controls += [Control("drain", "", None, None, 0)] if drain else []
-        found = self.stage.turn(0, self.metadata, self.chunks.get, parts, controls)
+        sent = [ExchangeRow(0, "rows", "default", 0, 0, 0, None, len(rows), encode_table(table))] if rows else []
+        sent += [ExchangeRow(0, "max", "default", 0, 1, 0, None, max(ts), None)] if rows else []
+        sent += [ExchangeRow(0, "drain", "", 0, 0, 0, None, 0, None)] if drain else []
+        found = self.stage.turn(0, self.metadata, self.chunks.get, sent)
         self.metadata = found.metadata
         for key in found.drops:
             del self.chunks[key]

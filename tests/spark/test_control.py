@@ -24,7 +24,7 @@ def collected(rows: DataFrame, checkpoint: Path) -> dict[int, list[tuple[int, st
     found: dict[int, list[tuple[int, str]]] = {}
 
     def take(batch: DataFrame, batch_id: int) -> None:
-        found[batch_id] = [(row["label"], row["kind"]) for row in batch.collect()]
+        found[batch_id] = [(row["target"], row["kind"]) for row in batch.collect()]
 
     started = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
     assert started.trigger(availableNow=True).start().awaitTermination(60), "an availableNow run must end"

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError
 from windowing.schema.values import InvalidTimestampWarning
-from windowing.spark.exchange import CLOCK_BITS, TASK, Packer, packed, task_column, timestamps_of
+from windowing.spark.exchange import CLOCK_BITS, TASK_AND_CLOCK, Packer, packed, task_column, timestamps_of
 from windowing.spark.state import TIMESTAMP, decode_table
 
 UTC = datetime.UTC
@@ -25,17 +25,17 @@ def batch(rows: list[dict[str, Any]], tasks: list[int]) -> pa.RecordBatch:
         "ts": pa.array([row["ts"] for row in rows], pa.int64()),
         "v": pa.array([row.get("v", 0) for row in rows], pa.int64()),
         "src": pa.array([row.get("src") for row in rows], pa.string()),
-        TASK: pa.array([task << CLOCK_BITS | NOON for task in tasks], pa.int64()),
+        TASK_AND_CLOCK: pa.array([task << CLOCK_BITS | NOON for task in tasks], pa.int64()),
     }
     return pa.RecordBatch.from_pydict(columns)
 
 
-def packer(labels: tuple[int, ...], timestamp: Any = None, **options: Any) -> Packer:
-    return Packer("in", ("ts", "v", "src"), labels, "count", timestamp, **options)
+def packer(tasks: int, timestamp: Any = None, **options: Any) -> Packer:
+    return Packer("in", ("ts", "v", "src"), tasks, "count", timestamp, **options)
 
 
 def pack(packer: Packer, *batches: pa.RecordBatch, partition: int = 3) -> list[dict[str, Any]]:
-    return [row for out in packer.pack(iter(batches), partition) for row in out.to_pylist()]
+    return [row for out in packer.pack(iter(batches), partition, 0) for row in out.to_pylist()]
 
 
 def rows_of(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -45,45 +45,45 @@ def rows_of(row: dict[str, Any]) -> list[dict[str, Any]]:
 def test_each_task_gets_its_rows_in_their_order_in_one_packed_row_per_batch() -> None:
     first = batch([{"ts": 5, "v": 1}, {"ts": 4, "v": 2}, {"ts": 6, "v": 3}], [1, 0, 1])
     second = batch([{"ts": 7, "v": 4}], [0])
-    out = [row for row in pack(packer((10, 20), "ts"), first, second) if row["kind"] == "rows"]
-    assert [(row["label"], row["sequence"]) for row in out] == [(10, 0), (20, 0), (10, 1)]
+    out = [row for row in pack(packer(2, "ts"), first, second) if row["kind"] == "rows"]
+    assert [(row["target"], row["sequence"]) for row in out] == [(0, 1), (1, 2), (0, 3)]
     assert [[r["v"] for r in rows_of(row)] for row in out] == [[2], [1, 3], [4]]
-    assert {(row["stream"], row["partition"], row["now"]) for row in out} == {("in", 3, NOON)}
+    assert {(row["stream"], row["upstream"], row["now"]) for row in out} == {("in", 3, NOON)}
     assert set(rows_of(out[0])[0]) == {"ts", "v", "src", TIMESTAMP}
 
 
 def test_every_task_hears_the_largest_timestamp_of_the_partition() -> None:
-    out = pack(packer((10, 20, 30), "ts"), batch([{"ts": 5}, {"ts": 9}], [1, 1]), batch([{"ts": 7}], [0]))
-    told = [(row["label"], row["source"], row["value"]) for row in out if row["kind"] == "max"]
-    assert told == [(10, None, 9), (20, None, 9), (30, None, 9)]
+    out = pack(packer(3, "ts"), batch([{"ts": 5}, {"ts": 9}], [1, 1]), batch([{"ts": 7}], [0]))
+    told = [(row["target"], row["source"], row["value"]) for row in out if row["kind"] == "max"]
+    assert told == [(0, None, 9), (1, None, 9), (2, None, 9)]
 
 
 def test_each_source_has_a_largest_timestamp_of_its_own() -> None:
     rows = batch([{"ts": 5, "src": "b"}, {"ts": 9, "src": "a"}, {"ts": 6, "src": "b"}, {"ts": 1}], [0] * 4)
-    out = pack(packer((10,), "ts", source="src"), rows)
+    out = pack(packer(1, "ts", source="src"), rows)
     told = [(row["source"], row["value"]) for row in out if row["kind"] == "max"]
     assert told == [(None, 1), ("a", 9), ("b", 6)]
 
 
 def test_an_unusable_timestamp_travels_on_as_null_and_moves_nothing() -> None:
-    out = pack(packer((10,), "ts"), batch([{"ts": None}], [0]))
+    out = pack(packer(1, "ts"), batch([{"ts": None}], [0]))
     assert [row["kind"] for row in out] == ["rows"]
     assert rows_of(out[0])[0][TIMESTAMP] is None
 
 
 def test_a_tuple_too_far_ahead_of_the_batch_clock_moves_nothing() -> None:
     rows = batch([{"ts": NOON + 100}, {"ts": NOON + 101}], [0, 0])
-    assert [row["value"] for row in pack(packer((10,), "ts", max_future_ms=100), rows)][-1] == NOON + 100
-    assert [row["value"] for row in pack(packer((10,), "ts"), rows)][-1] == NOON + 101
+    assert [row["value"] for row in pack(packer(1, "ts", max_future_ms=100), rows)][-1] == NOON + 100
+    assert [row["value"] for row in pack(packer(1, "ts"), rows)][-1] == NOON + 101
 
 
 def test_an_empty_partition_says_nothing() -> None:
-    assert pack(packer((10,), "ts"), batch([], [])) == []
-    assert pack(packer((10,), "ts")) == []
+    assert pack(packer(1, "ts"), batch([], [])) == []
+    assert pack(packer(1, "ts")) == []
 
 
 def test_on_processing_time_the_timestamp_is_the_clock_and_there_is_no_largest_one() -> None:
-    out = pack(packer((10,)), batch([{"ts": 5}], [0]))
+    out = pack(packer(1), batch([{"ts": 5}], [0]))
     assert [row["kind"] for row in out] == ["rows"]
     assert rows_of(out[0])[0][TIMESTAMP] == NOON
 
@@ -94,7 +94,7 @@ def test_a_timestamp_function_sees_the_row_and_a_row_it_cannot_answer_is_unusabl
 
     rows = batch([{"ts": 5, "v": v} for v in (1, 2, 3, 4, 5)], [0] * 5)
     with pytest.warns(InvalidTimestampWarning, match=r"bolt 'count': .*read' gave '3' for Row\(ts=5, v=2"):
-        out = pack(packer((10,), read), rows)
+        out = pack(packer(1, read), rows)
     assert [row[TIMESTAMP] for row in rows_of(out[0])] == [6, None, None, None, None]
     assert out[-1]["value"] == 6
 
@@ -159,5 +159,5 @@ def test_shuffle_over_maps_alone_is_refused(spark: SparkSession) -> None:
 def test_columns_may_be_called_as_ours_are(spark: SparkSession) -> None:
     names = ("__TS", "__task", "__seq", "c0")
     rows = spark.range(1).select(*[F.col("id").alias(name) for name in names])
-    (found,) = packed(rows, Packer("in", names, (1,), "count"), F.lit(0)).collect()
+    (found,) = packed(rows, Packer("in", names, 1, "count"), F.lit(0)).collect()
     assert decode_table(bytes(found.data)).column_names == [*names, TIMESTAMP]

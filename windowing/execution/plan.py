@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from windowing.errors import ConfigError, quote
@@ -163,9 +164,9 @@ class ExecutionPlan:
         """Return the first stage that an operator is in. Cost: O(stages)."""
         return next(stage for stage in self.stages.values() if operator in stage.operators)
 
-    @property
+    @cached_property
     def tasks(self) -> tuple[StageTask, ...]:
-        """All tasks, by number. Cost: O(tasks)."""
+        """All tasks, by number."""
         return tuple(
             StageTask(number, stage, task) for stage in self.stages.values() for task, number in enumerate(stage.tasks)
         )

@@ -1,11 +1,12 @@
 """Assembly: an ExecutionPlan as ONE Spark query; what `windowed`, `submit` and `submit_trident` have in common.
 
     rows of the sources, packed ------------------------+
-    control files, ticks (control.py), to every task ---+--> step: depth 1 --> step: depth 2 ... --> what foreachBatch is handed
+    control files, ticks (control.py), to every task ---+--> depth 1 --> depth 2 ... --> what foreachBatch is handed
                                                              groupBy(label).transformWithState, a label for each task of the depth
 
-Each door checks what only it is given, and says how its sources are packed, how its stages work, and who writes. Law: which sources
-a query has, and in which order, depends on the plan alone: a checkpoint knows them by position.
+Each door checks what only it is given, and says how its sources are packed, what a task does with its rows, and who writes.
+
+Law: which sources a query has, and in which order, depends on the plan alone: a checkpoint knows them by position.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from windowing.execution.compatibility import Definition
 from windowing.execution.plan import ExecutionPlan, Section
 from windowing.spark import control, definition, metrics
 from windowing.spark.acks import Acks
 from windowing.spark.control import task_labels
+from windowing.spark.exchange import EXCHANGE
 from windowing.spark.hadoop import literal_path
+from windowing.spark.operator import TaskTurn, evaluated
 from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
-from windowing.spark.spouts import PartitionedSpout, told
+from windowing.spark.spouts import PartitionedSpout
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Duration
 
@@ -41,8 +45,8 @@ __all__ = [
 class Assembly:
     """A plan, and how Spark runs it in shuffles of this many partitions. labels: see `labels_of`. windows: their configurations.
 
-    sources: returns the packed rows of each source. step: what the stages of a depth make of the rows, by the labels of its tasks.
-    by_label: rows are packed for the label of a task, not for its number.
+    sources: returns the packed rows of each source. turn: returns what runs in a worker for a task of the stream, by its number.
+    schema: of what comes out of the last depth.
     """
 
     spark: SparkSession
@@ -51,22 +55,22 @@ class Assembly:
     labels: Mapping[int, tuple[int, ...]]
     windows: Collection[WindowConfig]
     sources: Callable[[], Sequence[DataFrame]]
-    step: Callable[[DataFrame, int, Sequence[int]], DataFrame]
-    by_label: bool = False
+    turn: Callable[[int], TaskTurn]
+    schema: StructType | str = EXCHANGE
 
     def rows(self, control_folder: str | None) -> DataFrame:
         """Return what comes out of the last depth of the stream; each call makes a chain of its own."""
-        numbers = tuple(task.number for task in self.plan.tasks if task.stage.section is Section.STREAM)
-        tasks = self.labels[1] if self.by_label else numbers or (-1,)
-        controls = []
+        parts = list(self.sources())
+        tasks = [task.number for task in self.plan.tasks if task.stage.section is Section.STREAM]
         if control_folder is not None:
-            controls.append(control.control_rows(self.spark, literal_path(control_folder), tasks))
+            parts.append(control.control_rows(self.spark, literal_path(control_folder), tasks or (-1,)))
         if any(map(control.needs_ticks, self.windows)):
-            controls.append(control.tick_rows(self.spark, tasks))
-        parts = [*self.sources(), *(controls if self.by_label else map(told, controls))]
+            parts.append(control.tick_rows(self.spark, tasks))
         rows: DataFrame = reduce(DataFrame.unionByName, parts)
-        for depth in self.plan.depths(Section.STREAM):
-            rows = self.step(rows, depth, self.labels[depth])
+        depths = self.plan.depths(Section.STREAM)
+        for depth in depths:
+            schema = self.schema if depth == depths[-1] else EXCHANGE
+            rows = evaluated(rows, self.turn, self.labels[depth], self.plan.tasks_at(depth)[0].number, schema)
         return rows
 
     def start(
@@ -80,7 +84,7 @@ class Assembly:
         query_name: str | None,
     ) -> WindowedQuery:
         """Start the query. stored: what is kept with the checkpoint beside what every query keeps there."""
-        counted = None if self.by_label else metrics.wire_metric_columns()
+        counted = metrics.wire_metric_columns() if self.schema == EXCHANGE else None
         plan = Plan(
             spark=self.spark,
             checkpoint=checkpoint,

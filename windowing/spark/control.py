@@ -1,18 +1,13 @@
-"""Grouping keys that spread: one label per task, chosen so that N tasks fill min(N, P) shuffle partitions.
+"""How a row finds its task's partition, and how a drain and ticks reach every task: the control stream that every plan has.
 
-The keys 0..N-1 do not spread: 0 and 1 hash to one partition of 2, and one core does all the work while the other
-idles. So the label of task i is the smallest unused number with `pmod(hash(label), P) == i mod P`, found with Spark's
-own hash. Law: labels depend on N and P alone, so a restart finds the same ones.
+Grouping keys spread: the keys 0..N-1 do not (0 and 1 hash to one partition of 2, and one core does all the work while the other
+idles). So the label of task i is the smallest unused number with `pmod(hash(label), P) == i mod P`, found with Spark's own hash.
+Law: labels depend on N and P alone, so a restart finds the same ones.
 
-The control stream that every plan has: how a drain and ticks reach every task.
-
-Drain: a file in `<checkpoint>/windowing/control`, read by a file source; each line becomes one row per task. Ticks
-(bolts on processing time or with an idle timeout): one row per task and trigger from Spark's `rate-micro-batch`
-source, which gives exactly one batch to an availableNow run, so it never hangs one, and one per interval to a
-processing-time trigger, data or not.
-
-Law: which sources a plan has depends on the bolt alone, never on the trigger: a checkpoint knows its sources by
-position.
+Drain: a file in `<checkpoint>/windowing/control`, read by a file source; each line becomes one row per task. Ticks (bolts on
+processing time or with an idle timeout): one row per task and trigger from Spark's `rate-micro-batch` source, which gives exactly
+one batch to an availableNow run, so it never hangs one, and one per interval to a processing-time trigger, data or not. Law:
+which sources a plan has depends on the bolt alone, never on the trigger: a checkpoint knows its sources by position.
 """
 
 from __future__ import annotations
@@ -31,6 +26,7 @@ from windowing.windows.config import WindowConfig
 __all__ = [
     "DRAIN_FILE",
     "control_folder",
+    "control_row",
     "control_rows",
     "drain_batch",
     "label_of_row",
@@ -64,11 +60,11 @@ def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, 
 
 
 def label_of_row(labels: Sequence[int], first: int) -> Column:
-    """Return the grouping key of a row of the wire: that of the place that its `target` names, `labels[target - first]`; a row
-    that is meant for none of these places passes through any of them.
+    """Return the grouping key of an exchange row: that of the task that its `target` names, `labels[target - first]`; a row that is
+    meant for none of these tasks passes through any of them.
     """
     keys = F.array(*[F.lit(label).cast("bigint") for label in labels])
-    anyone = F.pmod(F.col("sender") + F.col("sequence"), F.lit(len(labels)))
+    anyone = F.pmod(F.col("upstream") + F.col("sequence"), F.lit(len(labels)))
     return F.coalesce(F.get(keys, (F.col("target") - first).cast("int")), F.get(keys, anyone.cast("int")))
 
 
@@ -108,18 +104,16 @@ def needs_ticks(config: WindowConfig) -> bool:
     return not config.event_time or config.idle_timeout_ms is not None
 
 
-def control_rows(spark: SparkSession, folder: str, labels: tuple[int, ...]) -> DataFrame:
-    """Return one packed row (schema PACKED of exchange.py) per task for each command in the files of `folder`; others are
-    ignored.
-    """
+def control_rows(spark: SparkSession, folder: str, tasks: Sequence[int]) -> DataFrame:
+    """Return one exchange row per task for each command in the files of `folder`; others are ignored."""
     commands = spark.readStream.schema("kind string").json(folder).where(F.col("kind") == "drain")
-    return _to_every_task(commands, labels)
+    return _to_every_task(commands, tasks)
 
 
-def tick_rows(spark: SparkSession, labels: tuple[int, ...]) -> DataFrame:
+def tick_rows(spark: SparkSession, tasks: Sequence[int]) -> DataFrame:
     """Return one tick per task and batch."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1).load()
-    return _to_every_task(source.select(F.lit("tick").alias("kind")), labels)
+    return _to_every_task(source.select(F.lit("tick").alias("kind")), tasks)
 
 
 def write_drain(folder: Folder) -> None:
@@ -158,15 +152,20 @@ def _batch_of(offsets: Folder, source: int, entry: int) -> int:
     return batches[-1] + 1 if batches else 0
 
 
-def _to_every_task(commands: DataFrame, labels: tuple[int, ...]) -> DataFrame:
-    every_label = F.array(*[F.lit(label).cast("bigint") for label in labels])
+def _to_every_task(commands: DataFrame, tasks: Sequence[int]) -> DataFrame:
+    every_task = F.array(*[F.lit(task).cast("bigint") for task in tasks])
+    return control_row(commands.select(F.explode(every_task).alias("task"), "kind"), F.col("task"), F.col("kind"))
+
+
+def control_row(commands: DataFrame, task: Column, kind: Column, clock: Column | None = None) -> DataFrame:
+    """Return an exchange row without tuples for each row; its clock is the batch's, if left out."""
     return commands.select(
-        F.explode(every_label).alias("label"),
-        F.col("kind"),
+        task.alias("target"),
+        kind.alias("kind"),
         F.lit("").alias("stream"),
-        F.lit(0).cast("int").alias("partition"),
+        F.lit(0).cast("int").alias("upstream"),
         F.lit(0).cast("int").alias("sequence"),
-        F.unix_millis(F.current_timestamp()).alias("now"),
+        (F.unix_millis(F.current_timestamp()) if clock is None else clock.cast("bigint")).alias("now"),
         F.lit(None).cast("string").alias("source"),
         F.lit(0).cast("bigint").alias("value"),
         F.lit(None).cast("binary").alias("data"),

@@ -1,32 +1,24 @@
-"""The stateless side: rows of a streaming DataFrame become few rows of Arrow bytes, before the shuffle.
+"""Exchanges: how rows get from one stage to the tasks of the next, as few rows of Arrow bytes.
 
-    rows of an upstream partition --Arrow batch by Arrow batch--> one row per (batch, task): kind "rows", data = Arrow
-    IPC, lz4
-                                  --at the end-----------------> one row per (task, source): kind "max", value =
-                                  largest timestamp
+    target  kind                  stream          value                data
+    7       rows                  who:stream      how many             tuples for task 7: an Arrow IPC stream, lz4
+    7       max                   who:stream      largest timestamp    -      (source: whose; to every task of a reader)
+    7       tick, drain, begin    -               -                    -
+    -1      out                   stream or sink  how many             tuples of a stream for its sink
+    -1      metric                component       a number             -      (source: its name)
+    -1      ack                   -               -                    what an upstream says of roots (edges.py)
 
-Every task hears every partition's largest timestamp, so a task without rows advances too. Laws: a row's task is a
-function of the row alone (a replay sends it to the same one); rows of one partition keep their order by `sequence`; a
-timestamp that is missing, not a whole number, or too far ahead of the batch's clock moves no watermark, and its row
-travels on for the turn to route.
+(and what a Trident topology tells its driver: trident_stages.py.) `target` is a task, numbered through all stages of the plan; a
+row for a later stage, or for the driver (-1), goes through the stages between as it is. `upstream` is who sent the row: a
+partition of the first stage, or a task (from FIRST_TASK on); `sequence` counts what it has sent in this batch.
 
-The wire: how tuples of a topology travel between levels, as few rows of Arrow bytes.
+Before the first exchange rows come straight out of Spark: `packed` hands them over with the batch's clock and, where the JVM has
+hashed their keys, with their tasks. `Packer` is all that happens to those of `windowed`.
 
-    target   kind    stream          value                   data
-    7        rows    split:default   -                       tuples for place 7, of this component's stream
-    7        max     split:default   largest timestamp       -            (for each source= value of the reader)
-    7        tick, drain             -                       -
-    -1       out     count:late      how many                rows of a stream for its sink
-    -1       metric  count           a number                -            (source: its name)
-
-`sender` is who sent the row: an upstream partition of level 0, or a place (from `PLACES` on). Tuples on their way to a place
-have the columns of their stream by number, `__phase`, `__task` (which task of the component emitted it), `__pos` (their position
-in what the sender has emitted in this batch) and the timestamp by which the reader's windows know them. A row that is meant
-for a later level goes through the levels between as it is.
-
-Order of arrival at a place: `__phase`, then component in the order of the plan, its task, sender, position. Phase 0 is what comes
-of the input without a window; phase n what the turn of the n-th windowed task has led to. Law: this is a total order of a
-place's tuples of one batch, the same however the rows come, and the order in which LocalCluster has them.
+Laws: a row's task is a function of the row alone (of its position among those of its upstream, for round robins), so a replay
+sends it to the same one. Every task of a reader hears the largest timestamp of every upstream, so one without rows advances too.
+A timestamp that is missing, not a whole number, or too far ahead of the batch's clock moves no watermark; its row travels on to
+be judged.
 """
 
 from __future__ import annotations
@@ -52,7 +44,8 @@ from windowing.errors import ConfigError
 from windowing.schema.rows import record_type
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
-from windowing.spark.state import TIMESTAMP
+from windowing.spark.output import frame_of
+from windowing.spark.state import TIMESTAMP, encode_table
 from windowing.spark.unreadable import any_unreadable, held_record_type, held_rows, python_values, unreadable_in
 from windowing.topology.groupings import FieldsGrouping, Grouping, GroupingKind
 from windowing.topology.user_code import BOUND, TimestampFunction
@@ -60,31 +53,35 @@ from windowing.windows.config import Semantics, WindowConfig
 
 __all__ = [
     "CLOCK_BITS",
-    "NOW",
-    "PACKED",
+    "EXCHANGE",
+    "FIRST_TASK",
     "PHASE",
-    "PLACES",
     "POSITION",
     "TASK",
+    "TASK_AND_CLOCK",
     "TIMESTAMP",
-    "WIRE",
+    "ArrowStage",
     "ExchangeRow",
     "Numbers",
     "Packer",
+    "RowNumbering",
     "Spread",
+    "WindowTimestamps",
+    "batch_id",
+    "clock_of",
+    "clocked",
     "field_column",
     "frames_of",
     "handed_on",
-    "in_order",
-    "known_sources",
     "largest_of",
     "max_future_ms",
     "packed",
+    "packets_and_controls",
     "parted",
     "quoted",
-    "raise_largest",
     "record_batch",
     "rows_of",
+    "size_of",
     "spread_of",
     "stream_name",
     "task_column",
@@ -92,20 +89,22 @@ __all__ = [
 ]
 
 
-TASK = "__task"
-CLOCK_BITS = 48
-"""`__task` is the row's task and, in its lower bits, the batch's clock in ms: one column less for Spark to write row by row."""
-PACKED = (
-    "label bigint, kind string, stream string, partition int, sequence int, now bigint, "
+EXCHANGE = (
+    "target bigint, kind string, stream string, upstream int, sequence int, now bigint, "
     "source string, value bigint, data binary"
 )
-_MAX_FUTURE_MS = 86_400_000
+FIRST_TASK = 1 << 20
+"""The upstream number of task 0; partitions of the first stage are below."""
+TASK, POSITION, PHASE = "__task", "__pos", "__phase"
+TASK_AND_CLOCK = "__task_clock"
+"""A row's task and, in the lower bits, the batch's clock in ms: one column less for Spark to write row by row."""
+CLOCK_BITS = 48
 _SCHEMA = pa.schema(
     [
-        ("label", pa.int64()),
+        ("target", pa.int64()),
         ("kind", pa.string()),
         ("stream", pa.string()),
-        ("partition", pa.int32()),
+        ("upstream", pa.int32()),
         ("sequence", pa.int32()),
         ("now", pa.int64()),
         ("source", pa.string()),
@@ -113,24 +112,186 @@ _SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
+_FRAME_BYTES = 64 << 20
+_BATCH_PROPERTY = "streaming.sql.batchId"
+_MAX_FUTURE_MS = 86_400_000
+
+
+# -- Rows ------------------------------------------------------------------------------------------------------------------------
+
+
+class ExchangeRow(NamedTuple):
+    """One row of an exchange; the module's docstring has the kinds."""
+
+    target: int
+    kind: str
+    stream: str
+    upstream: int
+    sequence: int
+    now: int
+    source: str | None
+    value: int
+    data: bytes | None
+
+
+class RowNumbering:
+    """Makes the rows of one upstream in a batch, numbered in the order in which it sends them."""
+
+    def __init__(self, upstream: int, now: int) -> None:
+        self.upstream, self.now = upstream, now
+        self._sequence = 0
+
+    def row(
+        self,
+        target: int,
+        kind: str,
+        stream: str = "",
+        value: int = 0,
+        data: bytes | None = None,
+        source: str | None = None,
+    ) -> ExchangeRow:
+        """Return the next row."""
+        self._sequence += 1
+        return ExchangeRow(target, kind, stream, self.upstream, self._sequence, self.now, source, value, data)
+
+    def largest(self, targets: Iterable[int], stream: str, largest: Mapping[str | None, int]) -> Iterator[ExchangeRow]:
+        """Yield what every task of a reader has to know of the timestamps of a stream."""
+        sources = sorted(largest, key=lambda each: (each is not None, each or ""))
+        for target in targets if sources else ():
+            for source in sources:
+                yield self.row(target, "max", stream, largest[source], None, source)
+
+
+def packets_and_controls(rows: Iterable[ExchangeRow]) -> tuple[list[ExchangeRow], list[ExchangeRow]]:
+    """Return the rows of one task that hold tuples and those that hold none, both in the one order that does not depend on how a
+    shuffle has delivered them.
+    """
+    ordered = sorted(rows, key=_order)
+    return [row for row in ordered if row.kind == "rows"], [row for row in ordered if row.kind != "rows"]
+
+
+def _order(row: ExchangeRow) -> tuple[Any, ...]:
+    return row.kind, row.stream, row.source is not None, row.source or "", row.upstream, row.sequence
+
+
+def size_of(rows: Iterable[ExchangeRow]) -> int:
+    """Return how many packed bytes rows have."""
+    return sum(len(row.data or b"") for row in rows)
+
+
+def clock_of(rows: Iterable[ExchangeRow]) -> int:
+    """Return the batch's clock: the largest that a row of it says."""
+    return max(row.now for row in rows)
+
+
+def stream_name(component: str, stream: str) -> str:
+    """Return how a stream of a component is called in exchanges, and by the watermark of who reads it."""
+    return f"{component}:{stream}"
+
+
+def field_column(position: int) -> str:
+    """Return what a field of a stream is called between two stages: by its position, so that fields may have any names.
+
+    >>> field_column(0)
+    '0'
+    """
+    return str(position)
+
+
+def record_batch(rows: Iterable[ExchangeRow]) -> pa.RecordBatch:
+    """Return rows as `mapInArrow` hands them on."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def handed_on(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows that came over an exchange as `record_batch` makes them: Spark may have narrowed which columns can be null."""
+    return pa.RecordBatch.from_arrays(batch.columns, schema=_SCHEMA)
+
+
+def frames_of(rows: Sequence[ExchangeRow]) -> Iterator[pd.DataFrame]:
+    """Yield rows as the pandas frames that a stateful operator hands on, each of about 64 MiB at most."""
+    start, size = 0, 0
+    for number, row in enumerate(rows):
+        size += len(row.data or b"")
+        if size >= _FRAME_BYTES:
+            yield frame_of(record_batch(rows[start : number + 1]))
+            start, size = number + 1, 0
+    yield frame_of(record_batch(rows[start:]))
+
+
+def rows_of(frames: Iterable[Any]) -> list[ExchangeRow]:
+    """Return the rows of the pandas frames that a stateful operator is handed."""
+    return [_row(found) for frame in frames for found in frame.itertuples(index=False)]
+
+
+def _row(found: Any) -> ExchangeRow:
+    return ExchangeRow(
+        int(found.target),
+        str(found.kind),
+        str(found.stream),
+        int(found.upstream),
+        int(found.sequence),
+        int(found.now),
+        found.source if isinstance(found.source, str) else None,
+        int(found.value),
+        bytes(found.data) if isinstance(found.data, bytes | bytearray | memoryview) else None,
+    )
+
+
+# -- Out of Spark's own batches --------------------------------------------------------------------------------------------------
+
+
+class ArrowStage:
+    """What `mapInArrow` runs on each partition of a stage that keeps no state between batches."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Do the work of `pack` on a worker of Spark's."""
+        context = TaskContext.get()
+        with marked():
+            yield from self.pack(batches, 0 if context is None else context.partitionId(), batch_id())
+
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the exchange rows of the partition, in the batch of this `number`."""
+        raise NotImplementedError
+
+
+def batch_id() -> int:
+    """Return Spark's number of the batch that this worker works on, -1 outside of one."""
+    context = TaskContext.get()
+    number = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
+    return int(number) if number is not None else -1
+
+
+def packed(rows: DataFrame, stage: ArrowStage, task: Any = None) -> DataFrame:
+    """Return the exchange rows that a stage makes of a DataFrame; `task` is the column expression of each row's task, if there is
+    one.
+    """
+    columns = [F.col(quoted(name)).alias(f"c{number}") for number, name in enumerate(rows.columns)]
+    clock = F.unix_millis(F.current_timestamp())
+    both = clock if task is None else F.shiftleft(task.cast("bigint"), CLOCK_BITS).bitwiseOR(clock)
+    return rows.select(*columns, both.alias(TASK_AND_CLOCK)).mapInArrow(stage, EXCHANGE)
+
+
+def clocked(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Numbers, int]:
+    """Return the columns of a batch that `packed` has handed over, the task of each row, and the batch's clock."""
+    both = batch.column(TASK_AND_CLOCK).to_numpy()
+    return batch.drop_columns([TASK_AND_CLOCK]), both >> CLOCK_BITS, int(both[0]) & (1 << CLOCK_BITS) - 1
 
 
 @dataclass(frozen=True)
-class Packer:
-    """What `mapInArrow` runs on each upstream partition of one input stream; sent to the workers by Spark's
-    cloudpickle.
+class Packer(ArrowStage):
+    """The first stage of `windowed`: the rows of one input stream, whose tasks the JVM has hashed, straight into packets.
 
     `columns` are the names of the input columns: on the way they have numbers, since `mapInArrow` cannot carry a
-    name with a dot or a backtick. `labels[i]` is the grouping key of task i. `timestamp` is a column, a function of
-    the row (what the bolt sees), or None (processing time). `source` is the column whose values have watermarks of
-    their own. Cost: a stable sort by task and one copy of the rows, in numpy and Arrow; a timestamp function costs
-    a Python tuple and a call per row.
+    name with a dot or a backtick. The rest is what WindowTimestamps takes. Cost: a stable sort by task and one copy of the
+    rows, in numpy and Arrow; a timestamp function costs a Python tuple and a call per row.
     """
 
     stream: str
     columns: tuple[str, ...]
-    labels: tuple[int, ...]
+    tasks: int
     bolt: str
     timestamp: str | Callable[[Any], Any] | None = None
     source: str | None = None
@@ -138,101 +299,44 @@ class Packer:
     on_invalid: str = "late"
     seal: Seal = field(default_factory=Seal, compare=False)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield packed rows for each batch, then the control rows of the partition."""
-        context = TaskContext.get()
-        with marked():
-            yield from self.pack(batches, 0 if context is None else context.partitionId())
-
-    def pack(self, batches: Iterator[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
-        """Do the work of `__call__` for the upstream partition of this number."""
-        largest: dict[str | None, int] = {}
-        now = 0
-        for sequence, batch in enumerate(batches):
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield packets for each batch, then the largest timestamps."""
+        stamps = WindowTimestamps(self.bolt, self.timestamp, self.source, self.max_future_ms, self.on_invalid)
+        sent: RowNumbering | None = None
+        for batch in batches:
             if batch.num_rows == 0:
                 continue
-            placed = batch.column(TASK).to_numpy()
-            tasks, now = placed >> CLOCK_BITS, int(placed[0]) & (1 << CLOCK_BITS) - 1
-            rows = batch.drop_columns([TASK]).rename_columns(list(self.columns))
-            stamps = self._stamps(rows, now)
-            if self.timestamp is not None:
-                stamps = known_sources(stamps, None if self.source is None else rows.column(self.source))
-                self._raise_largest(largest, stamps, rows, now)
-            rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), stamps)
-            parts = [
-                (self.labels[task], _ipc(rows if at is None else rows.take(pa.array(at))))
-                for task, at in parted(tasks, len(self.labels))
-            ]
-            yield self._rows(parts, partition, sequence, now)
-        if largest:
-            yield self._maxima(largest, partition, now)
-
-    def _stamps(self, rows: pa.RecordBatch, now: int) -> pa.Int64Array:
-        """Return the timestamp of each row: its own (null where unusable), or the batch's clock on processing time."""
-        if self.timestamp is None:
-            return pa.repeat(pa.scalar(now, pa.int64()), rows.num_rows)
-        if isinstance(self.timestamp, str):
-            return timestamps_of(rows.column(self.timestamp))
-        names = tuple(rows.schema.names)
-        columns = [python_values(column, name) for column, name in zip(rows.columns, names, strict=True)]
-        make = record_type(names)._make
-        made = (
-            held_rows(columns, make, held_record_type(names)._make)
-            if any_unreadable(columns)
-            else map(make, zip(*columns, strict=True))
-        )
-        stamp = TimestampFunction(self.timestamp, self.bolt, self.on_invalid)
-        stamps = pa.array(map(stamp, made), pa.int64())
-        stamp.warn()
-        return stamps
-
-    def _raise_largest(
-        self, largest: dict[str | None, int], stamps: pa.Int64Array, rows: pa.RecordBatch, now: int
-    ) -> None:
-        sources = None if self.source is None else rows.column(self.source)
-        raise_largest(largest, largest_of(stamps, sources, now, self.max_future_ms))
-
-    def _rows(self, parts: list[tuple[int, bytes]], partition: int, sequence: int, now: int) -> pa.RecordBatch:
-        count = len(parts)
-        columns = {
-            "label": [label for label, _ in parts],
-            "kind": ["rows"] * count,
-            "stream": [self.stream] * count,
-            "partition": [partition] * count,
-            "sequence": [sequence] * count,
-            "now": [now] * count,
-            "source": [None] * count,
-            "value": [0] * count,
-            "data": [data for _, data in parts],
-        }
-        return pa.RecordBatch.from_pydict(columns, schema=_SCHEMA)
-
-    def _maxima(self, largest: dict[str | None, int], partition: int, now: int) -> pa.RecordBatch:
-        told = [
-            (label, source, largest[source]) for label in self.labels for source in sorted(largest, key=_none_first)
-        ]
-        count = len(told)
-        columns = {
-            "label": [label for label, _, _ in told],
-            "kind": ["max"] * count,
-            "stream": [self.stream] * count,
-            "partition": [partition] * count,
-            "sequence": [0] * count,
-            "now": [now] * count,
-            "source": [source for _, source, _ in told],
-            "value": [value for _, _, value in told],
-            "data": [None] * count,
-        }
-        return pa.RecordBatch.from_pydict(columns, schema=_SCHEMA)
+            columns, tasks, now = clocked(batch)
+            sent = sent or RowNumbering(partition, now)
+            rows = columns.rename_columns(list(self.columns))
+            found = stamps.of(rows.column, rows.num_rows, now, partial(_records, rows))
+            rows = rows.append_column(pa.field(TIMESTAMP, pa.int64()), found)
+            yield record_batch(
+                [
+                    sent.row(task, "rows", self.stream, part.num_rows, encode_table(part))
+                    for task, part in _parts(rows, tasks, self.tasks)
+                ]
+            )
+        if sent is not None and stamps.largest:
+            yield record_batch(sent.largest(range(self.tasks), self.stream, stamps.largest))
 
 
-def packed(rows: DataFrame, packer: Packer, task: Any) -> DataFrame:
-    """Return the packed rows (schema PACKED) of one input stream; `task` is the column expression of each row's
-    task.
-    """
-    columns = [F.col(quoted(name)).alias(f"c{number}") for number, name in enumerate(rows.columns)]
-    placed = F.shiftleft(task.cast("bigint"), CLOCK_BITS).bitwiseOR(F.unix_millis(F.current_timestamp()))
-    return rows.select(*columns, placed.alias(TASK)).mapInArrow(packer, PACKED)
+def _parts(rows: pa.RecordBatch, tasks: Numbers, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for task, at in parted(tasks, count):
+        yield task, rows if at is None else rows.take(pa.array(at))
+
+
+def _records(rows: pa.RecordBatch) -> Iterable[Any]:
+    """Return rows as a timestamp function sees them."""
+    names = tuple(rows.schema.names)
+    columns = [python_values(column, name) for column, name in zip(rows.columns, names, strict=True)]
+    make = record_type(names)._make
+    if any_unreadable(columns):
+        return held_rows(columns, make, held_record_type(names)._make)
+    return map(make, zip(*columns, strict=True))
+
+
+# -- The tasks of rows -----------------------------------------------------------------------------------------------------------
 
 
 def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) -> Any:
@@ -319,6 +423,68 @@ def parted(tasks: Numbers, count: int) -> Iterator[tuple[int, Numbers | None]]:
         start = end
 
 
+def _hashable(kind: DataType) -> bool:
+    """Spark's hashes refuse maps, wherever they stand in a type."""
+    if isinstance(kind, MapType):
+        return False
+    fields = getattr(kind, "fields", None)
+    if fields is not None:
+        return all(_hashable(field.dataType) for field in fields)
+    element = getattr(kind, "elementType", None)
+    return element is None or _hashable(element)
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as Spark's `col` takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+# -- Timestamps ------------------------------------------------------------------------------------------------------------------
+
+
+class WindowTimestamps:
+    """The timestamps by which one reader's windows know the rows of a stream, and the `largest` of each source that one upstream
+    has.
+
+    timestamp: a column, a function of the row (what the bolt sees), or None (windows over the clock). source: the column whose
+    values have watermarks of their own.
+    """
+
+    def __init__(
+        self,
+        bolt: str,
+        timestamp: str | Callable[[Any], Any] | None,
+        source: str | None,
+        max_future_ms: int | None,
+        on_invalid: str,
+    ) -> None:
+        self._bolt, self._timestamp, self._source = bolt, timestamp, source
+        self._max_future_ms, self._on_invalid = max_future_ms, on_invalid
+        self.largest: dict[str | None, int] = {}
+
+    def of(
+        self, column: Callable[[str], pa.Array], count: int, now: int, rows: Callable[[], Iterable[Any]]
+    ) -> pa.Int64Array:
+        """Return the timestamp of each row: its own (null where unusable), or the batch's clock. `column` gives one by its name,
+        `rows` what a function is shown.
+        """
+        if self._timestamp is None:
+            return pa.repeat(pa.scalar(now, pa.int64()), count)
+        if isinstance(self._timestamp, str):
+            stamps = timestamps_of(column(self._timestamp))
+        else:
+            stamp = TimestampFunction(self._timestamp, self._bolt, self._on_invalid)
+            stamps = pa.array(map(stamp, rows()), pa.int64())
+            stamp.warn()
+        sources = None if self._source is None else column(self._source)
+        if sources is not None:  # of a row whose source Python cannot hold nothing is known: it is invalid
+            stamps = _without(stamps, unreadable_in(sources))
+        for source, value in largest_of(stamps, sources, now, self._max_future_ms).items():
+            if value is not None and value > self.largest.get(source, -BOUND):
+                self.largest[source] = value
+        return stamps
+
+
 def timestamps_of(column: pa.Array) -> pa.Int64Array:
     """Return a column as milliseconds since 1970, null where it holds no usable timestamp.
 
@@ -344,11 +510,6 @@ def timestamps_of(column: pa.Array) -> pa.Int64Array:
         return pa.nulls(len(column), pa.int64())
     bounded = pc.and_(pc.greater(stamps, -BOUND), pc.less(stamps, BOUND))
     return _without(pc.if_else(bounded, stamps, pa.scalar(None, pa.int64())), unreadable_in(column))
-
-
-def known_sources(stamps: pa.Int64Array, sources: pa.Array | None) -> pa.Int64Array:
-    """Return the timestamps without those of rows whose source is a value that Python cannot hold: such rows are invalid."""
-    return stamps if sources is None else _without(stamps, unreadable_in(sources))
 
 
 def _without(stamps: pa.Int64Array, wrong: np.ndarray[Any, Any] | None) -> pa.Int64Array:
@@ -379,13 +540,6 @@ def _texts(sources: pa.Array) -> pa.Array:
         return pa.array([None if value is None else repr(value) for value in sources.to_pylist()], pa.string())
 
 
-def raise_largest(largest: dict[str | None, int], found: dict[str | None, int | None]) -> None:
-    """Take over what is larger."""
-    for source, value in found.items():
-        if value is not None and value > largest.get(source, -BOUND):
-            largest[source] = value
-
-
 def max_future_ms(config: WindowConfig) -> int | None:
     """Return how far ahead of the batch's clock a tuple may be: one day where the bolt says nothing, no bound in
     Storm's semantics.
@@ -408,146 +562,3 @@ def _whole(column: pa.DoubleArray) -> pa.Int64Array:
 
 def _whole_decimal(value: Decimal | None) -> int | None:
     return int(value) if value is not None and abs(value) < BOUND and value == int(value) else None
-
-
-def _ipc(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=_LZ4) as writer:
-        writer.write_batch(rows)
-    return bytes(sink.getvalue())
-
-
-def _hashable(kind: DataType) -> bool:
-    """Spark's hashes refuse maps, wherever they stand in a type."""
-    if isinstance(kind, MapType):
-        return False
-    fields = getattr(kind, "fields", None)
-    if fields is not None:
-        return all(_hashable(field.dataType) for field in fields)
-    element = getattr(kind, "elementType", None)
-    return element is None or _hashable(element)
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as Spark's `col` takes it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _none_first(source: str | None) -> tuple[bool, str]:
-    return (source is not None, source or "")
-
-
-# -- The wire --------------------------------------------------------------------------------------------------------------------
-
-
-WIRE = (
-    "target bigint, kind string, stream string, sender int, sequence int, now bigint, "
-    "source string, value bigint, data binary"
-)
-PLACES = 1 << 20
-"""The sender number of place 0; upstream partitions are below."""
-TASK, POSITION, PHASE = "__task", "__pos", "__phase"
-NOW = "__now"
-"""The batch's clock in ms, beside the columns of a spout's DataFrame."""
-_EXCHANGE_SCHEMA = pa.schema(
-    [
-        ("target", pa.int64()),
-        ("kind", pa.string()),
-        ("stream", pa.string()),
-        ("sender", pa.int32()),
-        ("sequence", pa.int32()),
-        ("now", pa.int64()),
-        ("source", pa.string()),
-        ("value", pa.int64()),
-        ("data", pa.binary()),
-    ]
-)
-_FRAME_BYTES = 64 << 20
-
-
-class ExchangeRow(NamedTuple):
-    """One row of the wire; the module's docstring has the kinds."""
-
-    target: int
-    kind: str
-    stream: str
-    sender: int
-    sequence: int
-    now: int
-    source: str | None
-    value: int
-    data: bytes | None
-
-
-def stream_name(component: str, stream: str) -> str:
-    """Return how a stream of a component is called on the wire, and by the watermark of who reads it."""
-    return f"{component}:{stream}"
-
-
-def field_column(position: int) -> str:
-    """Return what a field of a stream is called between two levels: by its position, so that fields may have any names.
-
-    >>> field_column(0)
-    '0'
-    """
-    return str(position)
-
-
-def record_batch(rows: Iterable[ExchangeRow]) -> pa.RecordBatch:
-    """Return rows as `mapInArrow` hands them on."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(_EXCHANGE_SCHEMA)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _EXCHANGE_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_EXCHANGE_SCHEMA)
-
-
-def handed_on(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows that came over the wire as `record_batch` makes them: Spark may have narrowed which columns can be null."""
-    return pa.RecordBatch.from_arrays(batch.columns, schema=_EXCHANGE_SCHEMA)
-
-
-def frames_of(rows: Sequence[ExchangeRow]) -> Iterator[pd.DataFrame]:
-    """Yield rows as the pandas frames that a stateful operator hands on, each of about 64 MiB at most."""
-    start, size = 0, 0
-    for number, row in enumerate(rows):
-        size += len(row.data or b"")
-        if size >= _FRAME_BYTES:
-            yield _frame(rows[start : number + 1])
-            start, size = number + 1, 0
-    yield _frame(rows[start:])
-
-
-def rows_of(frames: Iterable[Any]) -> list[ExchangeRow]:
-    """Return the rows of the pandas frames that a stateful operator is handed, in order."""
-    return in_order(_row(found) for frame in frames for found in frame.itertuples(index=False))
-
-
-def in_order(rows: Iterable[ExchangeRow]) -> list[ExchangeRow]:
-    """Return rows in the one order that does not depend on how a shuffle has delivered them."""
-    return sorted(rows, key=_place)
-
-
-def _place(row: ExchangeRow) -> tuple[Any, ...]:
-    return row.target, row.kind, row.stream, row.sender, row.sequence, row.source is not None, row.source or ""
-
-
-def _row(found: Any) -> ExchangeRow:
-    source = found.source if isinstance(found.source, str) else None
-    data = bytes(found.data) if isinstance(found.data, bytes | bytearray | memoryview) else None
-    return ExchangeRow(
-        int(found.target),
-        str(found.kind),
-        str(found.stream),
-        int(found.sender),
-        int(found.sequence),
-        int(found.now),
-        source,
-        int(found.value),
-        data,
-    )
-
-
-def _frame(rows: Sequence[ExchangeRow]) -> pd.DataFrame:
-    batch = record_batch(rows)
-    return pd.DataFrame(
-        {name: pd.Series(pd.arrays.ArrowExtensionArray(batch.column(name))) for name in batch.schema.names}
-    )

@@ -29,9 +29,12 @@ from windowing.spark.unreadable import arrow_values
 
 __all__ = [
     "METRICS",
+    "Encoder",
     "Layout",
     "arrow_column",
+    "frame_of",
     "metric_column",
+    "table_frames",
 ]
 
 
@@ -101,7 +104,7 @@ class Layout:
 
 
 class Encoder:
-    """Turns what a turn has emitted into the pandas frames that Spark wants; made once a processor, used in workers."""
+    """Turns what a turn has emitted into one table of the operator's output; made by the driver, used in workers."""
 
     def __init__(self, bolt: str, layout: Layout) -> None:
         self._bolt = bolt
@@ -125,12 +128,6 @@ class Encoder:
         told = {metric_column(name): pa.array([metrics.get(name)], pa.int64()) for name in METRICS}
         blocks.append(pa.table({_STREAM: pa.array([_METRICS_ROW], pa.int32()), **told}))
         return pa.concat_tables([self._arrow.empty_table(), *blocks], promote_options="default").combine_chunks()
-
-    def frames(self, table: pa.Table) -> Iterator[Any]:
-        """Yield the table as pandas frames of at most 20,000 rows."""
-        for start in range(0, table.num_rows, _SLICE):
-            part = table.slice(start, _SLICE)
-            yield pd.DataFrame({field.name: _series(part.column(field.name), field.type) for field in part.schema})
 
     def fitted(self, table: Any) -> pa.Table | None:
         """Return a table that a bolt returned as the default stream has it, None where a row at a time has to say what is wrong.
@@ -189,6 +186,16 @@ def _fitted(column: Any, declared: pa.DataType) -> Any:
         return column.cast(declared)
     except pa.ArrowInvalid:  # a whole number that is too large, a text that is none
         return None
+
+
+def table_frames(table: pa.Table) -> Iterator[pd.DataFrame]:
+    """Yield a table as pandas frames of at most 20,000 rows."""
+    return (frame_of(table.slice(start, _SLICE)) for start in range(0, table.num_rows, _SLICE))
+
+
+def frame_of(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
+    """Return a table as the pandas frame that Spark takes value for value."""
+    return pd.DataFrame({field.name: _series(table.column(field.name), field.type) for field in table.schema})
 
 
 def metric_column(name: str) -> str:

@@ -1,7 +1,7 @@
 """windowed(): a bolt and a streaming DataFrame in, streams out.
 
     input streams --select, task--> mapInArrow (exchange.py) --+
-    control files, ticks (control.py) ---------------------+--> groupBy(label) --> transformWithState (operator.py)
+    control files, ticks (control.py) ---------------------+--> groupBy(label) --> transformWithState (operator.py, window_turn.py)
                                                                                        |
                                            the streams (output.py) <------------------------+
 
@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -25,16 +26,16 @@ from windowing.execution.compatibility import Definition
 from windowing.execution.compiler import plan_of_bolt
 from windowing.execution.support import Runtime, announce_bolt
 from windowing.schema.checks import DEFAULT_STREAM
-from windowing.spark import definition, exchange, operator
+from windowing.spark import definition, exchange
 from windowing.spark.arguments import Shipped, names_of, require_carried, require_start
 from windowing.spark.assembly import Assembly, labels_of
 from windowing.spark.hadoop import checked_folder
-from windowing.spark.operator import SIDE_STREAM, TaskStage
-from windowing.spark.output import Layout
+from windowing.spark.output import Encoder, Layout
 from windowing.spark.running import BatchWriter, WindowedQuery
 from windowing.spark.session import require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.state import SEQUENCE, TIMESTAMP
+from windowing.spark.window_turn import SIDE_STREAM, TaskStage, window_turn
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of
@@ -185,23 +186,19 @@ class WindowedStream:
                 labels=labels_of(self._spark, plan, tasks),
                 windows=(self.bolt.config,),
                 sources=lambda: list(self._packed(tasks)),
-                step=lambda rows, _, labels: operator.evaluated(
-                    rows,
-                    operator.TaskProcessor(shipped, {label: task for task, label in enumerate(labels)}, self._layout),
-                    self._layout,
-                ),
-                by_label=True,
+                turn=partial(window_turn, shipped, Encoder(self.bolt.name, self._layout)),
+                schema=self._layout.schema,
             )
         return self._assemblies[tasks]
 
     def _packed(self, tasks: int) -> Iterator[DataFrame]:
         """Yield the rows of each input stream, packed for the tasks."""
-        config, labels = self.bolt.config, self._assembly(tasks).labels[1]
+        config = self.bolt.config
         for name, rows in self._inputs.items():
             packer = exchange.Packer(
                 name,
                 tuple(rows.columns),
-                labels,
+                tasks,
                 self.bolt.name,
                 config.timestamp,
                 config.source,

@@ -1,27 +1,23 @@
-"""The order of arrival that `order_by=` gives: a total order of a batch's rows, whatever partitions they came in.
+"""What the rows of a windowed task look like: to the bolt, in the order of arrival, and in the stored chunks.
 
-    order_by ("at")     at  stream  id                 rows with equal `at` go on by input stream, then by all their columns:
-                        5   0       7                  two rows that could still change places are the same row, so the
-                        5   1       3                  order is a function of what the rows are, not of how Spark has
-                        5   1       4                  packed them
-
-Ascending, as Arrow sorts; nulls last. Cost: a sort by the columns of `order_by` and a comparison of neighbours (0.2 us a row);
-where there are ties, a second sort by all columns.
-
-What the rows of a windowed task look like: to the bolt, in the order of arrival, and in the stored chunks.
-
-    parts of a batch --arrived--> a table in order of arrival --payloads--> what windows hold
+    packets of a batch --arrived--> a table in the order of arrival --payloads, in_columns--> what windows hold
                                        |
-                                       +--> columns of the chunks          (turn.py)
+                                       +--> columns of the chunks (state.py)
 
-NamedRows are those of `windowed(...)`: Records of one set of columns. (A topology's are Tuples: tuple_rows.py.)
+RowFormat is what a turn asks for. NamedRows are those of `windowed`: Records of one set of columns. (A topology's are Tuples:
+tuple_rows.py.)
+
+`order_by=` gives a total order of a batch's rows, whatever partitions they came in: rows that are equal in these columns go on by
+input stream, then by all their columns. Two rows that could still change places are the same row, so the order is a function of
+what the rows are, not of how Spark has packed them. Ascending, as Arrow sorts; nulls last. Cost: a sort by the columns of
+`order_by` and a comparison of neighbours (0.2 us a row); where there are ties, a second sort by all columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +27,7 @@ from windowing.codec import NAN
 from windowing.columnar import ColumnRows, Keys
 from windowing.columnar.rows import codable
 from windowing.schema.rows import record_type
+from windowing.spark.exchange import ExchangeRow
 from windowing.spark.state import TIMESTAMP, decode_table
 from windowing.spark.unreadable import (
     any_of,
@@ -44,11 +41,9 @@ from windowing.spark.unreadable import (
 
 __all__ = [
     "NamedRows",
-    "Part",
     "RowFormat",
     "in_order",
     "one_nan",
-    "size_of",
 ]
 
 
@@ -101,32 +96,17 @@ def _comparable(column: pa.Array) -> pa.Array:
     return column
 
 
-# -- What the rows of a windowed task look like ----------------------------------------------------------------------------------
+# -- Formats ---------------------------------------------------------------------------------------------------------------------
 
 
 _STREAM = "\0stream"
 """The number of a row's input stream, beside its columns; no column of a DataFrame is called like that."""
 
 
-class Part(NamedTuple):
-    """Rows of one upstream Arrow batch for this task: an Arrow IPC stream of the input columns, then the timestamps."""
-
-    stream: str
-    partition: int
-    sequence: int
-    now_ms: int
-    data: bytes
-
-
-def size_of(parts: Iterable[Part]) -> int:
-    """Return how many packed bytes the parts are."""
-    return sum(len(part.data) for part in parts)
-
-
 class RowFormat(Protocol):
     """What a turn asks about its rows; `table` has at least the columns that a chunk keeps."""
 
-    def arrived(self, parts: Sequence[Part]) -> pa.Table:
+    def arrived(self, packets: Sequence[ExchangeRow]) -> pa.Table:
         """Return the rows of a batch in order of arrival: the columns of the chunks, and TIMESTAMP."""
 
     def kept(self, table: pa.Table) -> pa.Table:
@@ -156,7 +136,7 @@ class RowFormat(Protocol):
 
 class NamedRows:
     """Records of these columns. `streams`: the input streams, whose order is part of the order of arrival; `order_by`:
-    columns that give it instead (rows.py). `identified`: somebody asks for `identities`.
+    columns that give it instead. `identified`: somebody asks for `identities`.
     """
 
     def __init__(
@@ -173,12 +153,12 @@ class NamedRows:
     def _type(self) -> Any:
         return record_type(self._columns)
 
-    def arrived(self, parts: Sequence[Part]) -> pa.Table:
-        """Return the rows by (stream, partition, sequence, position), or by `order_by`."""
+    def arrived(self, packets: Sequence[ExchangeRow]) -> pa.Table:
+        """Return the rows by (stream, upstream partition, sequence, position), or by `order_by`."""
         position = {stream: index for index, stream in enumerate(self._streams)}
-        ordered = sorted(parts, key=lambda part: (position[part.stream], part.partition, part.sequence))
+        ordered = sorted(packets, key=lambda each: (position[each.stream], each.upstream, each.sequence))
         names = [*self._columns, TIMESTAMP]
-        tables = [decode_table(part.data).rename_columns(names) for part in ordered]
+        tables = [decode_table(each.data).rename_columns(names) for each in ordered]
         table = pa.concat_tables(tables)
         if self._order_by or self._tells_streams:
             streams = pa.array(

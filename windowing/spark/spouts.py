@@ -45,7 +45,6 @@ __all__ = [
     "batch_of",
     "refuse_other",
     "selected",
-    "told",
 ]
 
 
@@ -368,18 +367,3 @@ def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession,
                 "bring it there with select, withColumn or cast"
             )
     return rows.select(*[F.col(f"`{name}`") for name in schema.names])
-
-
-def told(packed: DataFrame) -> DataFrame:
-    """Return control rows (control.py) as rows of the wire: every place is told, whatever its level."""
-    return packed.select(
-        F.col("label").alias("target"),
-        "kind",
-        "stream",
-        F.col("partition").alias("sender"),
-        "sequence",
-        "now",
-        "source",
-        "value",
-        "data",
-    )

@@ -1,14 +1,18 @@
-"""The flow behind one sender: what it emits runs through the fused bolts and is packed for where it goes.
+"""What one upstream sends in one batch: its rows run through the bolts fused behind it, and are packed for where they go.
 
-    send(component, task, stream, columns) --+--> by the tasks that a grouping chooses for all rows at once: columns for a place
-    emit(component, task, row) --------------+--> row by row, where a grouping looks at each: columns for a place
+    send(component, task, stream, columns) --+--> by the tasks that a grouping chooses for all rows at once: packets
+    emit(component, task, row) --------------+--> row by row, where a grouping looks at each: packets
                                              +--> queue of a fused task --run--> emit ...
                                              +--> columns for a sink
-    take() --> rows of the wire     finish() --> the largest timestamps, for every task of each reader
+    take() --> exchange rows        finish() --> the largest timestamps, for every task of each reader
 
-A sender is an upstream partition of level 0, or a place. Laws: fused bolts run in the order of the plan, task by task, each
-queue first in, first out, as LocalCluster runs them; so a sender's rows and their order depend on its input alone. A
-grouping's round robin begins anew with each sender and batch, at the sender's own number.
+The tuples of a packet have the columns of their stream by number, `__task` (which task of the component emitted it), `__phase`
+and `__pos` (their position in what the upstream has emitted in this batch), which give the order of arrival (tuple_rows.py), the
+timestamp by which the reader's windows know them, and their edges and roots where a spout asks for acks (edges.py).
+
+Laws: fused bolts run in the order of the plan, task by task, each queue first in, first out, as LocalCluster runs them; so what
+an upstream sends, and in which order, depends on its input alone. A grouping's round robin begins anew with each upstream and
+batch, at the upstream's own number.
 """
 
 from __future__ import annotations
@@ -26,47 +30,41 @@ from windowing.schema.tuples import Origin, Tuple
 from windowing.spark.context import Arrival, ExecutionContext, Origins
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.exchange import (
+    FIRST_TASK,
     PHASE,
-    PLACES,
     POSITION,
     TASK,
     ExchangeRow,
     Numbers,
+    RowNumbering,
     Spread,
+    WindowTimestamps,
     field_column,
-    known_sources,
-    largest_of,
     parted,
-    raise_largest,
     spread_of,
     stream_name,
-    timestamps_of,
 )
 from windowing.spark.output import arrow_column
-from windowing.spark.state import TIMESTAMP, encode_table
+from windowing.spark.state import TIMESTAMP, TaskValues, encode_table
 from windowing.spark.tasks import BoltBatch
 from windowing.spark.unreadable import Held, Unreadable, any_unreadable, held_rows, plain, python_values
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
-from windowing.topology.user_code import EmittedRow, TimestampFunction
+from windowing.topology.user_code import EmittedRow
 
 __all__ = [
-    "INVALID",
     "Chosen",
     "StageWriter",
 ]
 
 
 _log = logging.getLogger("windowing.spark")
-INVALID = "invalid"
-"""The metric of tuples that a bolt asked for a value which Python cannot hold, and that no stream took."""
-
 _PACKET_ROWS = 50_000
 
 
 class _TaskRoute(NamedTuple):
-    """One reader of a stream of a task: `first` is its first place, None if it is fused; `ids` are those of its tasks.
+    """One reader of a stream of a task: `first` is its first task, None if it is fused; `ids` are those of its tasks.
 
     spread: what chooses the tasks of all rows of columns, None where each row has to be looked at.
     """
@@ -127,9 +125,9 @@ class _Columns(NamedTuple):
 
 
 class _Way:
-    """Where the rows of one stream of a task go: to tasks in this sender (`fused`), to places behind an exchange (`placed`).
+    """Where the rows of one stream of a task go: to fused tasks, to tasks behind an exchange (`placed`).
 
-    width: to how many places each row goes, None where each row has to be looked at. rows: what waits to be sent in columns.
+    width: to how many of those each row goes, None where each row has to be looked at. rows: what waits to be sent in columns.
     is_out: whether a sink keeps the stream.
     """
 
@@ -145,19 +143,19 @@ class _Way:
 
 
 class StageWriter:
-    """All that one sender sends in one batch, of this number. `partials`: what it says of roots, if some spout asks for acks.
+    """All that one upstream sends in one batch, of this number. `partials`: what it says of roots, if some spout asks for acks.
 
     Rows whose tasks a grouping chooses by columns wait, and are sent as columns; what comes in columns (`send`) stays so. All
-    others are sent one by one. Law: both ways give the same rows of the wire, but for how many there are of a stream and a task.
+    others are sent one by one. Law: both ways give the same exchange rows, but for how many there are of a stream and a task.
     """
 
-    def __init__(self, wiring: ExecutionContext, sender: int, now: int, origins: Origins, batch: int = -1) -> None:
-        self._wiring, self._sender, self.now, self._origins = wiring, sender, now, origins
+    def __init__(self, execution: ExecutionContext, upstream: int, now: int, origins: Origins, batch: int = -1) -> None:
+        self._execution, self._sent, self._origins = execution, RowNumbering(upstream, now), origins
         self.partials = Partials()
         self._batch = batch
-        self._seed = sender if sender < PLACES else 0
-        self._stages, self._tasks_of_plan = wiring.plan.stages, wiring.plan.tasks
-        self._fused = [name for name in wiring.topology.order if name not in self._stages]
+        self._seed = upstream if upstream < FIRST_TASK else 0
+        self._stages = execution.plan.stages
+        self._fused = [name for name in execution.topology.order if name not in self._stages]
         self._ways: dict[tuple[str, int, str], _Way] = {}
         self._tasks: dict[tuple[str, int], BoltBatch] = {}
         self._queues: dict[str, dict[int, list[Arrival]]] = defaultdict(lambda: defaultdict(list))
@@ -165,9 +163,9 @@ class StageWriter:
         self._packed: list[tuple[tuple[int, str, str, int], pa.Table]] = []
         self._out: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
         self._out_columns: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
-        self._largest: dict[tuple[str, str], dict[str | None, int]] = defaultdict(dict)
+        self._timestamps: dict[tuple[str, str], WindowTimestamps] = {}
         self._unreadable: Counter[str] = Counter()
-        self._position = self._sequence = 0
+        self._position = 0
         self.phase = 0
 
     def choose(self, component: str, task: int, row: EmittedRow) -> Chosen:
@@ -176,12 +174,21 @@ class StageWriter:
         before = [list(route.state) for route in routes]
         return Chosen(list(self._targets(routes, row)), before)
 
-    def send(self, component: str, task: int, stream: str, batch: pa.RecordBatch, roots: Roots = NO_ROOTS) -> None:
-        """Send all rows of a batch, whose columns are the fields of the stream. Cost: a few passes of numpy and
-        Arrow over the columns; a Python row for each only where each has to be looked at, or goes to a task in this sender.
+    def send(
+        self,
+        component: str,
+        task: int,
+        stream: str,
+        batch: pa.RecordBatch,
+        roots: Roots = NO_ROOTS,
+        tasks: Numbers | None = None,
+    ) -> None:
+        """Send all rows of a batch, whose columns are the fields of the stream; `tasks` are those of its one reader behind an
+        exchange, where they are known. Cost: a few passes of numpy and Arrow over the columns; a Python row for each only where
+        each has to be looked at, or goes to a fused task.
         """
         way, count = self._way(component, task, stream), batch.num_rows
-        schema = self._wiring.schemas[stream_name(component, stream)]
+        schema = self._execution.schemas[stream_name(component, stream)]
         given = dict(zip(schema.names, batch.columns, strict=True))
         if way.width is None:
             for values in _rows_in(given):
@@ -197,7 +204,7 @@ class StageWriter:
             positions = self._position + way.width * np.arange(count)
             self._position += way.width * count
             rows = _Columns(fields, np.full(count, self.phase), positions, [roots] * count)
-            self._spread(component, task, stream, way, rows)
+            self._spread(component, task, stream, way, rows, tasks=tasks)
 
     def emit(
         self, component: str, task: int, row: EmittedRow, roots: Roots = NO_ROOTS, chosen: Chosen | None = None
@@ -236,14 +243,14 @@ class StageWriter:
         self._position += width
 
     def _hand_over(self, way: _Way, values: tuple[Any, ...], roots: Roots) -> None:
-        """Queue a row for tasks in this sender, whose groupings (shuffles) look at no value."""
+        """Queue a row for fused tasks, whose groupings (shuffles) look at no value."""
         assert way.origin is not None
         for route in way.fused:
             assert route.choose is not None
             for target in route.choose(values, route.state):
                 self._queues[route.reader][target].append(Arrival(values, way.origin, self.phase, roots))
 
-    def letter(self, component: str, task: int, letter: DeadLetter, roots: Roots) -> None:
+    def dead_letter(self, component: str, task: int, letter: DeadLetter, roots: Roots) -> None:
         """Send the dead letter of a tuple of these roots, which a task has failed for good."""
         self.partials.give_up(roots, component)
         self.emit(component, task, EmittedRow(DEAD_LETTERS, letter.row()), roots)
@@ -260,7 +267,7 @@ class StageWriter:
             yield arrival
 
     def take(self) -> list[ExchangeRow]:
-        """Return what is packed so far as rows of the wire."""
+        """Return what is packed so far as exchange rows."""
         for (component, task, stream), way in self._ways.items():
             if way.rows.values:
                 self._spread(
@@ -270,51 +277,51 @@ class StageWriter:
         for key, waiting in self._by_row.items():
             place, component, stream, task = key
             columns = self._as_columns(component, stream, waiting)
-            reader = self._tasks_of_plan[place].component
+            reader = self._execution.plan.tasks[place].component
             stamps = self._stamps(reader, component, task, stream, columns.fields, waiting.values)
             self._packed.append((key, self._table(place, task, columns, stamps)))
         rows: list[ExchangeRow] = []
         for (place, component, stream, _), table in sorted(self._packed, key=lambda each: each[0]):
             for part in _parts(table):
-                rows.append(self._row(place, "rows", stream_name(component, stream), data=encode_table(part)))
+                rows.append(
+                    self._sent.row(place, "rows", stream_name(component, stream), part.num_rows, encode_table(part))
+                )
         for (component, stream), values in self._out.items():
             self._out_columns[component, stream].append(pa.table(self._columns(component, stream, values)))
         for (component, stream), tables in sorted(self._out_columns.items()):
             for part in (part for table in tables for part in _parts(table)):
                 name = stream_name(component, stream)
-                rows.append(self._row(-1, "out", name, part.num_rows, encode_table(part)))
+                rows.append(self._sent.row(-1, "out", name, part.num_rows, encode_table(part)))
         for sent in (self._by_row, self._packed, self._out, self._out_columns):
             sent.clear()
         return rows
 
     def finish(self) -> list[ExchangeRow]:
-        """Close the fused tasks; return their last rows, and what every reader has to know of the sender's timestamps."""
+        """Close the fused tasks; return their last rows, and what every reader has to know of the timestamps."""
         for name in self._fused:
             self._run(name)  # what the tasks above have emitted at their end is among it
             for (component, _), running in sorted(self._tasks.items()):
                 if component == name:
                     running.close()
         rows = self.take()
-        for (reader, stream), largest in sorted(self._largest.items()):
+        for (reader, stream), found in sorted(self._timestamps.items()):
             first = self._stages[reader].first
-            for place in range(first, first + self._wiring.component(reader).parallelism):
-                for source in sorted(largest, key=lambda each: (each is not None, each or "")):
-                    rows.append(self._row(place, "max", stream, largest[source], None, source))
-        for (name, _), running in sorted(self._tasks.items()):
-            rows += self.metrics(
-                name, {"failed": running.failed, INVALID: running.invalid, "reported": running.reported}
+            rows += self._sent.largest(
+                range(first, first + self._execution.component(reader).parallelism), stream, found.largest
             )
+        for (name, _), running in sorted(self._tasks.items()):
+            rows += self.metrics(name, running.counts())
         for name, count in sorted(self._unreadable.items()):
-            rows += self.metrics(name, {INVALID: count})
+            rows += self.metrics(name, {"invalid": count})
         partials = self.partials.table()
         if partials is not None:
-            rows.append(self._row(-1, "ack", "", data=partials))
+            rows.append(self._sent.row(-1, "ack", data=partials))
         return rows
 
     def metrics(self, component: str, values: Mapping[str, int | None]) -> list[ExchangeRow]:
-        """Return numbers of a component as rows of the wire."""
-        told = {name: value for name, value in values.items() if value is not None and (value or name in _STATES)}
-        return [self._row(-1, "metric", component, value, None, name) for name, value in told.items()]
+        """Return numbers of a component as exchange rows."""
+        known = {name: value for name, value in values.items() if value is not None and (value or name in _STATES)}
+        return [self._sent.row(-1, "metric", component, value, None, name) for name, value in known.items()]
 
     # -- how a row finds its way ---------------------------------------------------------------------------------------
 
@@ -323,16 +330,16 @@ class StageWriter:
         if way is None:
             routes = self._routes_of(component, task, stream)
             # A bolt that acks by itself is told the tasks of each row when it emits it.
-            by_itself = self._wiring.component(component).kind is ComponentKind.BOLT
+            by_itself = self._execution.component(component).kind is ComponentKind.BOLT
             by_row = by_itself or any(route.first is not None and route.spread is None for route in routes)
             direct = any(route.choose is None for route in routes)
-            is_out = stream_name(component, stream) in self._wiring.sinks
+            is_out = stream_name(component, stream) in self._execution.sinks
             origin = self._origins(component, task, stream) if routes else None
             way = self._ways[component, task, stream] = _Way(routes, by_row or direct, is_out, origin)
         return way
 
     def _routes_of(self, component: str, task: int, stream: str) -> list[_TaskRoute]:
-        topology = self._wiring.topology
+        topology = self._execution.topology
         output = topology.components[component].outputs.get(stream)
         routes = []
         for reader, grouping in topology.readers(component, stream):
@@ -343,7 +350,7 @@ class StageWriter:
             by_code = grouping.kind is GroupingKind.CUSTOM
             spread = spread_of(grouping, reader.parallelism, output.schema)
             routes.append(
-                _TaskRoute(reader.id, first, self._wiring.task_ids[reader.id], choose, state, by_code, spread)
+                _TaskRoute(reader.id, first, self._execution.task_ids[reader.id], choose, state, by_code, spread)
             )
         return routes
 
@@ -372,16 +379,22 @@ class StageWriter:
 
     def _task(self, name: str, task: int) -> BoltBatch:
         if (name, task) not in self._tasks:
-            self._tasks[name, task] = BoltBatch(
-                self._wiring.component(name),
-                self._wiring.context(name, task),
-                self._wiring.retry,
-                lambda row, roots, chosen: self.emit(name, task, row, roots, chosen),
-                lambda row: self.choose(name, task, row),
-                (lambda letter, roots: self.letter(name, task, letter, roots)) if self._wiring.letters(name) else None,
-                order=self.in_phases,
-            )
+            self._tasks[name, task] = self.bolt_batch(name, task)
         return self._tasks[name, task]
+
+    def bolt_batch(self, name: str, task: int, values: TaskValues | None = None) -> BoltBatch:
+        """Return a task of a bolt without windows that sends what it emits here. values: its state, if it is stateful."""
+        execution = self._execution
+        return BoltBatch(
+            execution.component(name),
+            execution.context(name, task),
+            execution.retry,
+            lambda row, roots, chosen: self.emit(name, task, row, roots, chosen),
+            lambda row: self.choose(name, task, row),
+            (lambda letter, roots: self.dead_letter(name, task, letter, roots)) if execution.letters(name) else None,
+            values,
+            self.in_phases,
+        )
 
     # -- packing -------------------------------------------------------------------------------------------------------
 
@@ -397,13 +410,15 @@ class StageWriter:
         way: _Way,
         rows: _Columns,
         values: Sequence[tuple[Any, ...]] | None = None,
+        tasks: Numbers | None = None,
     ) -> None:
-        """Pack rows for all places that they go to, by the tasks that the groupings choose for all of them at once."""
+        """Pack rows for all tasks that they go to, as the groupings choose them for all rows at once, or as `tasks` says."""
         for route in way.placed:
             assert route.first is not None
             assert route.spread is not None
             stamps = self._stamps(route.reader, component, task, stream, rows.fields, values)
-            for chosen in route.spread(rows.fields, len(rows.positions), route.state):
+            count = len(rows.positions)
+            for chosen in route.spread(rows.fields, count, route.state) if tasks is None else [tasks]:
                 for target, at in parted(chosen, len(route.ids)):
                     place = route.first + target
                     of_task = stamps if at is None else stamps.take(pa.array(at))
@@ -413,8 +428,8 @@ class StageWriter:
 
     def _table(self, place: int, task: int, rows: _Columns, stamps: pa.Int64Array) -> pa.Table:
         edges: dict[str, pa.Array] = {}
-        if self._wiring.acks:
-            ids = edge_ids(self._batch, self._sender, place, rows.positions)
+        if self._execution.acks:
+            ids = edge_ids(self._batch, self._sent.upstream, place, rows.positions)
             self.partials.made(ids, rows.roots)
             edges = {EDGE: pa.array(ids), ROOTS: packed_roots(rows.roots)}
         return pa.table(
@@ -429,7 +444,7 @@ class StageWriter:
         )
 
     def _columns(self, component: str, stream: str, values: Sequence[tuple[Any, ...]]) -> dict[str, pa.Array]:
-        schema = self._wiring.schemas[stream_name(component, stream)]
+        schema = self._execution.schemas[stream_name(component, stream)]
         by_field = zip(schema, zip(*values, strict=True), strict=True)
         return {field.name: arrow_column(component, stream, field, column) for field, column in by_field}
 
@@ -445,31 +460,22 @@ class StageWriter:
         """Return the timestamps that the reader's windows give these tuples, and keep the largest for all its tasks. `values`: the
         tuples as they were emitted, if they were not emitted as columns.
         """
-        window = self._wiring.windows.get(reader)
-        if window is None or not window.config.event_time:
-            count = len(next(iter(columns.values())))
-            return pa.repeat(pa.scalar(self.now, pa.int64()), count)
-        timestamp = window.config.timestamp
-        if isinstance(timestamp, str):
-            stamps = timestamps_of(columns[timestamp])
-        else:
-            assert timestamp is not None
-            origin = self._origins(component, task, stream)
-            rows = _rows_in(columns) if values is None else map(_as_asked, values)
-            stamp = TimestampFunction(timestamp, reader, window.config.on_invalid)
-            stamps = pa.array([stamp(Tuple(each, origin)) for each in rows], pa.int64())
-            stamp.warn()
-        source = None if window.config.source is None else columns[window.config.source]
-        stamps = known_sources(stamps, source)
-        found = largest_of(stamps, source, self.now, window.config.max_future_ms)
-        raise_largest(self._largest[reader, stream_name(component, stream)], found)
-        return stamps
+        count = len(next(iter(columns.values())))
+        window = self._execution.windows.get(reader)
+        if window is None:
+            return pa.repeat(pa.scalar(self._sent.now, pa.int64()), count)
+        key = reader, stream_name(component, stream)
+        if key not in self._timestamps:
+            config = window.config
+            self._timestamps[key] = WindowTimestamps(
+                reader, config.timestamp, config.source, config.max_future_ms, config.on_invalid
+            )
 
-    def _row(
-        self, target: int, kind: str, stream: str, value: int = 0, data: bytes | None = None, source: str | None = None
-    ) -> ExchangeRow:
-        self._sequence += 1
-        return ExchangeRow(target, kind, stream, self._sender, self._sequence, self.now, source, value, data)
+        def tuples() -> Iterator[Tuple]:
+            origin = self._origins(component, task, stream)
+            return (Tuple(each, origin) for each in (_rows_in(columns) if values is None else map(_as_asked, values)))
+
+        return self._timestamps[key].of(columns.__getitem__, count, self._sent.now, tuples)
 
 
 def _rows_in(columns: Mapping[str, pa.Array]) -> Iterator[tuple[Any, ...]]:

@@ -57,22 +57,23 @@ SEQUENCE = "\x1fseq"
 of a user's is called so (`windowed` refuses it, a topology has no such names).
 """
 _FAN = 8
+_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
 _KEY = struct.Struct(">Q8s")
 
 Load = Callable[[bytes], bytes | None]
 
 
-def encode_table(table: pa.Table) -> bytes:
+def encode_table(table: pa.Table | pa.RecordBatch) -> bytes:
     """Return a table as an Arrow IPC stream with lz4 buffers."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(table)
+    with pa.ipc.new_stream(sink, table.schema, options=_LZ4) as writer:
+        writer.write(table)
     return bytes(sink.getvalue())
 
 
-def decode_table(data: bytes) -> pa.Table:
+def decode_table(data: bytes | None) -> pa.Table:
     """Return the table of an Arrow IPC stream."""
-    with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
+    with pa.ipc.open_stream(pa.BufferReader(data or b"")) as reader:
         return reader.read_all()
 
 

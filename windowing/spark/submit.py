@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +27,7 @@ from windowing.spark.running import BatchWriter, WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink, SinkStreams, outlet_names, sinks_of, unread_late
 from windowing.spark.spouts import SpoutInput, selected
-from windowing.spark.stages import SpoutStage, StageTaskTurn, emitted, processed
+from windowing.spark.stages import StageTaskTurn, spout_packets, stage_turn
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, required
 from windowing.windows.measures import Duration
@@ -95,8 +96,8 @@ def submit(
         partitions=width,
         labels=labels_of(spark, wiring.plan, width),
         windows=[bolt.config for bolt in wiring.windows.values()],
-        sources=lambda: [emitted(rows, SpoutStage(shipped, *key)) for key, rows in inputs.items()],
-        step=lambda rows, depth, labels: processed(rows, shipped, depth, labels),
+        sources=lambda: [spout_packets(rows, shipped, *key) for key, rows in inputs.items()],
+        turn=partial(stage_turn, shipped),
     )
     return assembly.start(
         str(checkpoint),

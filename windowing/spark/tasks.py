@@ -91,10 +91,12 @@ class BoltBatch:
             self._caller.prepare(context, self._collector)
         self._flush("prepare")
 
-    @property
-    def reported(self) -> int:
-        """How many errors the bolt has reported."""
-        return self._reported + self._collector.reported
+    def counts(self) -> dict[str, int]:
+        """Return how many tuples have failed, how many were left out since the bolt asked for a value which Python cannot hold
+        and no stream took them ("invalid"), and how many errors the bolt has reported.
+        """
+        reported = self._reported + self._collector.reported
+        return {"failed": self.failed, "invalid": self.invalid, "reported": reported}
 
     def take(self, tuples: Iterable[Tuple]) -> None:
         """Hand each tuple to the bolt, once. Raises BoltError."""

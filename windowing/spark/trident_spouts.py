@@ -33,7 +33,7 @@ from windowing.errors import CheckpointError, FailedException, ReportedFailedExc
 from windowing.spark.failures import Seal, marked
 from windowing.spark.spouts import arrow_schema
 from windowing.spark.state import decode_table
-from windowing.spark.trident_stages import packed
+from windowing.spark.trident_stages import packed_rows
 from windowing.topology.components import TaskContext
 from windowing.trident.batch_effects import Fail
 from windowing.trident.coordinator import Readiness
@@ -243,7 +243,7 @@ class TridentSpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             output = TridentOutput(self._schema, self._spout.report)
             emitter.emit_batch(batch, output)
             rows = output.take()
-            made.append(_SpoutRows(packed(self._who, self._schema, rows) if rows else b"", len(rows)))
+            made.append(_SpoutRows(packed_rows(self._who, self._schema, rows) if rows else b"", len(rows)))
         for emitter in self._spout.emitters:
             if isinstance(
                 emitter, CommitterEmitter

@@ -1,32 +1,22 @@
-"""Packets: what one sender of a Trident topology sends in one batch, as rows of the wire.
+"""The stages of a Trident topology on Spark: what runs behind a source, and one batch of a task behind an exchange.
 
-    target   kind     stream      value               data
-    4        rows     id of link  how many            tuples for place 4, as Arrow bytes
-    4        max      id of link  largest timestamp   -          (source: whose; for every task of a window)
-    4        begin    -           -                   -          the batch has begun: what place 4 is told even without tuples
-    -1       out      sink        how many            tuples of a sink
-    -1       input    sink        how many            tuples of a source, kept where a batch may be skipped
-    -1       failed   component   -                   why the attempt fails
-    -1       reported component   how many            what users' code reported, stopping nothing (sequence: in which attempt)
-    -1       done     -           place               the place has worked
-    -1       metric   component   a number            -          (source: its name)
-
-`sender` is an upstream partition, or a place (from `PLACES` on). Law: a place takes its rows in the order of (link, sender,
-sequence), so what it makes of a batch does not depend on how a shuffle brought them.
-
-One place's turn in one batch, without Spark: rows of the wire in, rows of the wire out.
+    a source's DataFrame --TridentSpoutStage--> packets --operator, TridentTaskTurn--> packets    the query, windows stored
+    packets --repartition by task, TridentBatchStage--> packets                                   in foreachBatch
 
     rows, max, begin --> Subtopology of the stage: execute, learn, finish, commit --> rows, out, max, metric
-    stored windows   -->                                                         --> stored windows
+    stored windows   -->                                                          --> stored windows
 
-Law: what comes out is a function of (rows, batch, stored windows, states) alone.
+Streams of exchange rows are called by the number of their exchange. Beside those of exchange.py there are, for the driver:
 
-What Spark runs of a Trident topology: SpoutStage, StreamLevel and BatchLevel, and how rows of the wire get to them.
+    kind      stream      value       data
+    input     sink        how many    tuples of a source, kept where a batch may be skipped
+    failed    component   -           why the attempt fails
+    reported  component   how many    what users' code reported, stopping nothing (sequence: in which attempt)
+    done      -           task        the task has worked
 
-    a source's DataFrame --SpoutStage--> wire --label, StreamLevel--> wire     of the streaming query, windows in the state store
-    wire --repartition by label, BatchLevel--> wire                            of the batch, inside foreachBatch
-
-A row for another level, or for the driver, is given the key of some place of this level and handed on as it came.
+Laws: a task takes its rows in the order of (exchange, upstream, sequence), so what it makes of a batch does not depend on how a
+shuffle brought them: it is a function of (rows, batch, stored windows, states) alone. Every task works once in an attempt, one
+without tuples too.
 """
 
 from __future__ import annotations
@@ -38,10 +28,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.errors import CorruptStateError, FailedException, ReportedFailedException, cause_of
@@ -50,12 +38,21 @@ from windowing.execution.plan import Exchange, Section, StageTask
 from windowing.schema.types import Schema
 from windowing.spark import failpoints
 from windowing.spark.arguments import Shipped
-from windowing.spark.control import label_of_row
-from windowing.spark.exchange import NOW, PLACES, WIRE, ExchangeRow, frames_of, handed_on, record_batch, rows_of
-from windowing.spark.failures import marked
-from windowing.spark.operator import batch_id
+from windowing.spark.control import control_row, label_of_row
+from windowing.spark.exchange import (
+    EXCHANGE,
+    FIRST_TASK,
+    ArrowStage,
+    ExchangeRow,
+    RowNumbering,
+    clock_of,
+    clocked,
+    handed_on,
+    packets_and_controls,
+    record_batch,
+)
+from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import arrow_column
-from windowing.spark.settings import seldom_collected
 from windowing.spark.spouts import arrow_schema
 from windowing.spark.state import decode_table, encode_table
 from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values
@@ -66,17 +63,17 @@ from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutpu
 
 __all__ = [
     "DEAD_LETTERS",
-    "Packets",
+    "PacketWriter",
     "TridentBatchStage",
     "TridentSpoutStage",
-    "TridentStreamStage",
+    "TridentTaskTurn",
     "TridentTurnResult",
-    "batch_level",
+    "batch_stage",
     "opened",
-    "packed",
+    "packed_rows",
     "reports",
-    "stream_level",
-    "told",
+    "to_driver",
+    "trident_turn",
     "turn",
     "unpacked",
 ]
@@ -84,11 +81,11 @@ __all__ = [
 
 PacketValues = tuple[Any, ...]
 _PACKET_ROWS = 50_000
-_TOLD = 20
-"""So many reported errors of a place travel with their text."""
+_REPORTED = 20
+"""So many reported errors of a task travel with their text."""
 
 
-def packed(who: str, schema: Schema, rows: Sequence[PacketValues]) -> bytes:
+def packed_rows(who: str, schema: Schema, rows: Sequence[PacketValues]) -> bytes:
     """Return tuples as Arrow bytes. Raises BoltError for a value that is not of its declared type."""
     if not schema.names:
         return b""
@@ -100,54 +97,59 @@ def packed(who: str, schema: Schema, rows: Sequence[PacketValues]) -> bytes:
 
 
 def unpacked(row: ExchangeRow) -> list[PacketValues]:
-    """Return the tuples of a row of the wire."""
+    """Return the tuples of an exchange row."""
     if not row.data:
         return [()] * row.value
     columns = [column.to_pylist(maps_as_pydicts="strict") for column in decode_table(row.data).columns]
     return list(zip(*columns, strict=True))
 
 
-def told(kind: str, stream: str, value: int = 0, text: str | None = None, source: str | None = None) -> ExchangeRow:
+def to_driver(
+    kind: str, stream: str, value: int = 0, text: str | None = None, source: str | None = None
+) -> ExchangeRow:
     """Return a row that is meant for the driver."""
     return ExchangeRow(-1, kind, stream, 0, 0, 0, source, value, None if text is None else text.encode())
 
 
 def reports(stream: str, errors: Sequence[BaseException], attempt: int = 0) -> list[ExchangeRow]:
     """Return the rows that tell the driver of errors which users' code has reported: how many, and what the first ones say."""
-    rows = [told("reported", stream, 1, text=describe(error)) for error in errors[:_TOLD]]
-    if len(errors) > _TOLD:
-        rows.append(told("reported", stream, len(errors) - _TOLD, text="more of them"))
+    rows = [to_driver("reported", stream, 1, text=describe(error)) for error in errors[:_REPORTED]]
+    if len(errors) > _REPORTED:
+        rows.append(to_driver("reported", stream, len(errors) - _REPORTED, text="more of them"))
     return [row._replace(sequence=attempt) for row in rows]
 
 
-class Packets:
-    """`task`: of the group that sends; `sender`: its number on the wire. Cost: one choice a tuple, and a copy of it into Arrow."""
+class PacketWriter:
+    """What one upstream sends in one batch; `task` is its own in its group. Cost: one choice a tuple, and a copy of it into
+    Arrow.
+    """
 
-    def __init__(self, plan: TridentPlan, task: int, sender: int, batch: ProcessorContext, now: int) -> None:
-        self._plan, self._task, self._sender, self._batch, self._now = plan, task, sender, batch, now
-        self._outlets: dict[int, OutletBatch] = {}
+    def __init__(self, plan: TridentPlan, task: int, upstream: int, batch: ProcessorContext, now: int) -> None:
+        self._plan, self._task, self._batch = plan, task, batch
+        self._sent = RowNumbering(upstream, now)
+        self._writers: dict[int, OutletBatch] = {}
         self._parts: dict[tuple[int, int], list[PacketValues]] = {}
         self._out: dict[tuple[str, str], tuple[Schema, list[PacketValues]]] = {}
-        self._sequence = 0
 
-    def send(self, link: Exchange, rows: list[PacketValues]) -> None:
-        """Send tuples over a link."""
-        outlet = self._outlets.get(link.id)
-        if outlet is None:
-            outlet = self._outlets[link.id] = ExchangeWriter(self._plan, link, self._task).start_batch(self._batch)
-        first = self._plan.stages[link.target].first
-        for task, part in outlet.route(rows).items():
-            self._parts.setdefault((first + task, link.id), []).extend(part)
+    def send(self, exchange: Exchange, rows: list[PacketValues]) -> None:
+        """Send tuples over an exchange."""
+        writer = self._writers.get(exchange.id)
+        if writer is None:
+            writer = ExchangeWriter(self._plan, exchange, self._task).start_batch(self._batch)
+            self._writers[exchange.id] = writer
+        first = self._plan.stages[exchange.target].first
+        for task, part in writer.route(rows).items():
+            self._parts.setdefault((first + task, exchange.id), []).extend(part)
 
     def emit(self, emitted: GroupOutput) -> None:
         """Send what a stage has emitted."""
-        for link, rows in emitted.exchanges.items():
-            self.send(self._plan.exchanges[link], rows)
+        for exchange, rows in emitted.exchanges.items():
+            self.send(self._plan.exchanges[exchange], rows)
         for sink, rows in emitted.sinks.items():
             self.put("out", sink, self._plan.graph.nodes[self._plan.sinks[sink]].schema, rows)
 
     def put(self, kind: str, stream: str, schema: Schema, rows: Iterable[PacketValues]) -> None:
-        """Send tuples past all places."""
+        """Send tuples past all tasks."""
         self._out.setdefault((kind, stream), (schema, []))[1].extend(rows)
 
     def drop(self) -> None:
@@ -157,8 +159,8 @@ class Packets:
 
     def take(self) -> Iterator[ExchangeRow]:
         """Yield what was sent since the last call."""
-        for (place, link), rows in sorted(self._parts.items()):
-            yield from self._cut(place, "rows", str(link), self._plan.exchanges[link].schema, rows)
+        for (task, exchange), rows in sorted(self._parts.items()):
+            yield from self._cut(task, "rows", str(exchange), self._plan.exchanges[exchange].schema, rows)
         for (kind, stream), (schema, rows) in sorted(self._out.items()):
             yield from self._cut(-1, kind, stream, schema, rows)
         self.drop()
@@ -166,31 +168,23 @@ class Packets:
     def finish(self) -> Iterator[ExchangeRow]:
         """Yield the last rows, and what every task of a window has to know of the timestamps."""
         yield from self.take()
-        for link, outlet in sorted(self._outlets.items()):
-            tasks = self._plan.stages[self._plan.exchanges[link].target].tasks
-            for place in tasks if outlet.largest else ():
-                for source in sorted(outlet.largest, key=lambda each: (each is not None, each or "")):
-                    yield self._row(place, "max", str(link), outlet.largest[source], None, source)
+        for exchange, writer in sorted(self._writers.items()):
+            tasks = self._plan.stages[self._plan.exchanges[exchange].target].tasks
+            yield from self._sent.largest(tasks, str(exchange), writer.largest)
 
-    def begin(self, places: Iterable[int]) -> Iterator[ExchangeRow]:
-        """Yield what tells places that the batch has begun."""
-        return (self._row(place, "begin", "") for place in places)
+    def begin(self, tasks: Iterable[int]) -> Iterator[ExchangeRow]:
+        """Yield what tells tasks that the batch has begun."""
+        return (self._sent.row(task, "begin") for task in tasks)
 
     def _cut(
         self, target: int, kind: str, stream: str, schema: Schema, rows: list[PacketValues]
     ) -> Iterator[ExchangeRow]:
         for start in range(0, len(rows), _PACKET_ROWS):
             part = rows[start : start + _PACKET_ROWS]
-            yield self._row(target, kind, stream, len(part), packed(stream, schema, part))
-
-    def _row(
-        self, target: int, kind: str, stream: str, value: int = 0, data: bytes | None = None, source: str | None = None
-    ) -> ExchangeRow:
-        self._sequence += 1
-        return ExchangeRow(target, kind, stream, self._sender, self._sequence, self._now, source, value, data)
+            yield self._sent.row(target, kind, stream, len(part), packed_rows(stream, schema, part))
 
 
-# -- One place's turn in one batch, without Spark --------------------------------------------------------------------------------
+# -- One task's part of one batch, without Spark -----------------------------------------------------------------------------------
 
 
 _MAGIC = b"WNDT"
@@ -206,38 +200,38 @@ class TridentTurnResult(NamedTuple):
 
 def turn(
     plan: TridentPlan,
-    place: StageTask,
+    task: StageTask,
     rows: list[ExchangeRow],
     batch: ProcessorContext,
     states: Mapping[str, Any],
     windows: bytes | None,
     reported: list[BaseException],
 ) -> TridentTurnResult:
-    """Work on the rows of one place. Raises FailedException where the attempt fails, BoltError for other errors of users' code.
+    """Work on the rows of one task. Raises FailedException where the attempt fails, BoltError for other errors of users' code.
 
-    states: the partitions that the place holds; windows: what the turn before has stored. reported: takes what users' code
+    states: the partitions that the task holds; windows: what the turn before has stored. reported: takes what users' code
     reports, in an attempt that fails too.
     """
-    stage = place.stage
-    subtopology = Subtopology(plan, stage.id, place.task, states)
+    stage = task.stage
+    subtopology = Subtopology(plan, stage.id, task.task, states)
     subtopology.prepare()
     try:
-        what = f"windows of {stage.component}, task {place.task}"
-        _restore(subtopology, windows, what)
+        _restore(subtopology, windows, f"windows of {stage.component}, task {task.task}")
         before = _counts(subtopology)
-        packets = Packets(plan, place.task, PLACES + place.number, batch, max(row.now for row in rows))
+        writer = PacketWriter(plan, task.task, FIRST_TASK + task.number, batch, clock_of(rows))
+        packets, controls = packets_and_controls(rows)
         for group in stage.batch_groups:
             found = subtopology.start_batch(group, batch)
-            _feed(plan, found, [row for row in rows if row.kind in ("rows", "max")])
+            _feed(plan, found, packets, [row for row in controls if row.kind == "max"])
             found.finish_batch()
             found.commit_batch()
-            packets.emit(found.take())
-        made = list(packets.finish())
+            writer.emit(found.take())
+        made = list(writer.finish())
         if not stage.keeps_window:
             return TridentTurnResult(made, None)
         after = _counts(subtopology)
         numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
-        made += [told("metric", stage.component, number, source=name) for name, number in numbers.items()]
+        made += [to_driver("metric", stage.component, number, source=name) for name, number in numbers.items()]
         return TridentTurnResult(made, _snapshot(subtopology))
     except ReportedFailedException as problem:
         reported.append(problem)
@@ -248,26 +242,26 @@ def turn(
 
 
 @contextmanager
-def opened(plan: TridentPlan, place: StageTask) -> Iterator[dict[str, Any]]:
-    """Open the partitions of states that a place holds; close them all at the end."""
+def opened(plan: TridentPlan, task: StageTask) -> Iterator[dict[str, Any]]:
+    """Open the partitions of states that a task holds; close them all at the end."""
     with ExitStack() as stack:
         states = {}
-        for id in place.stage.states:
+        for id in task.stage.states:
             found = plan.states[id]
-            state = states[id] = found.spec.factory.make_state(place.task, found.partitions)
+            state = states[id] = found.spec.factory.make_state(task.task, found.partitions)
             stack.callback(state.close)
         yield states
 
 
-def _feed(plan: TridentPlan, batch: GroupBatch, rows: list[ExchangeRow]) -> None:
-    for row in sorted(rows, key=lambda row: (int(row.stream), row.sender, row.sequence)):
-        link = plan.exchanges[int(row.stream)]
-        if link.batch_group != batch.batch_group:
-            continue
-        if row.kind == "rows":
-            batch.execute(link, unpacked(row))
-        else:
-            batch.learn(link, {row.source: row.value})
+def _feed(plan: TridentPlan, batch: GroupBatch, packets: list[ExchangeRow], largest: list[ExchangeRow]) -> None:
+    for row in sorted(packets, key=lambda row: int(row.stream)):
+        exchange = plan.exchanges[int(row.stream)]
+        if exchange.batch_group == batch.batch_group:
+            batch.execute(exchange, unpacked(row))
+    for row in largest:
+        exchange = plan.exchanges[int(row.stream)]
+        if exchange.batch_group == batch.batch_group:
+            batch.learn(exchange, {row.source: row.value})
 
 
 def _restore(subtopology: Subtopology, stored: bytes | None, what: str) -> None:
@@ -305,46 +299,41 @@ DEAD_LETTERS = "dead_letters"
 """What the sink of a stream's skipped batches is called, behind the name of the stream."""
 
 _log = logging.getLogger("windowing.spark")
-_COLUMNS = [part.split()[0] for part in WIRE.split(", ")]
+_COLUMNS = [part.split()[0] for part in EXCHANGE.split(", ")]
 
 
-def _say(who: str, reported: Sequence[BaseException]) -> None:
+def _log_reports(who: str, reported: Sequence[BaseException]) -> None:
     """Log reported errors here: Spark tries this task again, so no row of it comes to the driver."""
     for error in reported:
         _log.warning("%s reports %s", who, describe(error))
 
 
-class TridentSpoutStage:
-    """What runs on each partition of a source: the stages right behind it, then packing. keep: send its tuples to the driver."""
+class TridentSpoutStage(ArrowStage):
+    """What runs on each partition of a source: the stages right behind it, then packing. keep: send tuples to the driver too."""
 
     def __init__(self, plan: Shipped[TridentPlan], spout: int, keep: bool) -> None:
         self._plan, self._spout, self._keep = plan, spout, keep
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield rows of the wire for each batch, then what the partition has to say at its end."""
-        context = TaskContext.get()
-        partition, txid = 0 if context is None else context.partitionId(), batch_id() + 1
-        with marked():
-            for rows in self.pack(batches, partition, txid):
-                yield record_batch(rows)
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield packets for each batch, then what the partition has to say at its end."""
+        return map(record_batch, self._packed(batches, partition, number + 1))
 
-    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, txid: int) -> Iterator[list[ExchangeRow]]:
-        """Do the work of `__call__` for the upstream partition of this number.
-
-        An attempt that fails here says so, where no window has to see all of the batch first: Spark would try the task again. The
-        tuples that are kept for a batch that may be skipped are read to the end.
+    def _packed(self, batches: Iterator[pa.RecordBatch], partition: int, txid: int) -> Iterator[list[ExchangeRow]]:
+        """An attempt that fails here says so, where no window has to see all of the batch first: Spark would try the task again.
+        The tuples that are kept for a batch that may be skipped are read to the end.
         """
+        plan = self._plan.value
+        title = plan.graph.nodes[self._spout].title
         with ExitStack() as closing:
             work: _SpoutWork | None = None
             failed: FailedException | None = None
             for found in batches:
                 if not found.num_rows:
                     continue
+                columns, _, now = clocked(found)
                 if work is None:
-                    work = _SpoutWork(
-                        self._plan.value, self._spout, partition, txid, found.column(NOW)[0].as_py(), closing
-                    )
-                rows = work.readable(found.drop_columns([NOW]), found.num_rows)
+                    work = _SpoutWork(plan, self._spout, partition, txid, now, closing)
+                rows = work.readable(columns, found.num_rows)
                 if work.unread:
                     yield work.left_out(self._keep)
                 if self._keep:
@@ -360,12 +349,12 @@ class TridentSpoutStage:
                 except FailedException as problem:
                     failed = problem
             if failed is not None:
-                if self._plan.value.depths(Section.STREAM):
-                    _say(self._plan.value.graph.nodes[self._spout].title, work.errors(failed) if work else [])
+                if plan.depths(Section.STREAM):
+                    _log_reports(title, work.errors(failed) if work else [])
                     raise failed
-                yield [told("failed", self._plan.value.graph.nodes[self._spout].title, text=cause_of(failed))]
+                yield [to_driver("failed", title, text=cause_of(failed))]
             if work is not None:
-                yield reports(self._plan.value.graph.nodes[self._spout].title, work.errors(failed))
+                yield reports(title, work.errors(failed))
 
 
 class _SpoutWork:
@@ -375,15 +364,15 @@ class _SpoutWork:
         group = plan.stage_of(spout)
         self._schema, self._name = plan.graph.nodes[spout].schema, plan.graph.nodes[spout].title
         source = next(node.source.name for node in plan.spouts if node.number == spout)
-        self._letters = f"{source}.{DEAD_LETTERS}"
+        self._dead_letters = f"{source}.{DEAD_LETTERS}"
         batch = ProcessorContext(TransactionAttempt(txid, 0), now, as_of=txid - 1)
         task = partition % group.parallelism
-        self._packets = Packets(plan, task, partition, batch, now)
+        self._writer = PacketWriter(plan, task, partition, batch, now)
         self._plan = plan
-        self._links = plan.out_of(group.id)
+        self._exchanges = plan.out_of(group.id)
         self._here: dict[str, GroupBatch] = {}
         self._made: list[Subtopology] = []
-        targets = {link.target for link in self._links}
+        targets = {each.target for each in self._exchanges}
         for id, stage in plan.stages.items():
             if not stage.depth and id in targets:
                 made = Subtopology(plan, id, task)
@@ -407,31 +396,31 @@ class _SpoutWork:
         odd = next(value for value in self.unread[0] if type(value) is Unreadable)
         _log.warning("%s: %d tuples are invalid: %s", self._name, len(self.unread), odd.refuse().args[0])
         if not keep:
-            return [told("metric", self._name, len(self.unread), source="invalid")]
+            return [to_driver("metric", self._name, len(self.unread), source="invalid")]
         for kind in ("out", "input"):
-            self._packets.put(kind, self._letters, self._schema, self.unread)
-        return list(self._packets.take())
+            self._writer.put(kind, self._dead_letters, self._schema, self.unread)
+        return list(self._writer.take())
 
     def kept(self, rows: list[tuple[Any, ...]]) -> list[ExchangeRow]:
         """Return tuples as dead letters, should the batch be skipped."""
-        self._packets.put("input", self._letters, self._schema, rows)
-        return list(self._packets.take())
+        self._writer.put("input", self._dead_letters, self._schema, rows)
+        return list(self._writer.take())
 
     def take(self, rows: list[tuple[Any, ...]]) -> list[ExchangeRow]:
         """Return what comes of tuples at once. Nothing of a failed attempt is handed on any more."""
         self._tuples += len(rows)
-        for link in self._links:
-            here = self._here.get(link.target)
+        for exchange in self._exchanges:
+            here = self._here.get(exchange.target)
             if here is None:
-                self._packets.send(link, rows)
+                self._writer.send(exchange, rows)
             else:
                 try:
-                    here.execute(link, rows)
+                    here.execute(exchange, rows)
                 except FailedException:
-                    self._packets.drop()
+                    self._writer.drop()
                     raise
-                self._packets.emit(here.take())
-        return list(self._packets.take())
+                self._writer.emit(here.take())
+        return list(self._writer.take())
 
     def errors(self, failed: FailedException | None) -> list[BaseException]:
         """Return what users' code has reported, and how the attempt failed, if that is to be reported."""
@@ -442,129 +431,94 @@ class _SpoutWork:
         """Return what comes at the end of the partition."""
         for batch in self._here.values():
             batch.finish_batch()
-            self._packets.emit(batch.take())
+            self._writer.emit(batch.take())
         windowed = [task.number for task in self._plan.tasks if task.stage.section is Section.STREAM]
         return [
-            *self._packets.finish(),
-            *self._packets.begin(windowed),
-            told("metric", self._name, self._tuples, source="tuples"),
+            *self._writer.finish(),
+            *self._writer.begin(windowed),
+            to_driver("metric", self._name, self._tuples, source="tuples"),
         ]
 
 
-class TridentStreamStage(StatefulProcessor):
-    """What transformWithState runs for each place of a level of the stream; `labels[i]` is the grouping key of the i-th."""
+class TridentTaskTurn:
+    """The turns of a task of a stage with windows, as the operator runs them; its metadata are the windows."""
 
-    def __init__(self, plan: Shipped[TridentPlan], level: int, labels: Sequence[int]) -> None:
-        self._plan = plan
-        self._places: dict[int, StageTask] = dict(zip(labels, plan.value.tasks_at(level), strict=True))
+    def __init__(self, plan: TridentPlan, task: StageTask) -> None:
+        self._plan, self._task = plan, task
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Name the state variable; called on the driver too, once, so nothing else happens here."""
-        self._windows = handle.getValueState("windows", "data binary")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        """Make the turn of one place, and hand on what is meant for others."""
-        with marked(), seldom_collected():
-            place = self._places[int(key[0])]
-            taken = rows_of(rows)
-            own = [row for row in taken if row.target == place.number]
-            others = [row for row in taken if row.target != place.number]
-            return frames_of([*others, *(self._turn(place, own) if own else ())])
-
-    def close(self) -> None:
-        """Do nothing: nothing is held."""
-
-    def _turn(self, place: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
-        number = batch_id()
+    def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
+        """Take the rows that are meant for this task, in any order. Raises FailedException, BoltError, CorruptStateError."""
+        if not rows:
+            return TaskResult()
         drains = any(row.kind == "drain" for row in rows)
-        now = max(row.now for row in rows)
-        batch = ProcessorContext(TransactionAttempt(number + 1, 0), now, as_of=number, drain=drains)
-        stored = self._windows.get()
-        reported: list[BaseException] = []
+        context = ProcessorContext(TransactionAttempt(batch + 1, 0), clock_of(rows), as_of=batch, drain=drains)
+        group, reported = self._task.stage.component, list[BaseException]()
         try:
-            with opened(self._plan.value, place) as states:
-                kept = None if stored is None else bytes(stored[0])
-                result = turn(self._plan.value, place, rows, batch, states, kept, reported)
+            with opened(self._plan, self._task) as states:
+                result = turn(self._plan, self._task, list(rows), context, states, stored.metadata, reported)
         except FailedException:
-            _say(place.stage.component, reported)
+            _log_reports(group, reported)
             raise
-        failpoints.hit("before_state_write", number)
-        if result.windows is not None:
-            self._windows.update((result.windows,))
-        failpoints.hit("after_state_write", number)
-        failpoints.hit("kill_worker", number)
-        return [*result.rows, *reports(place.stage.component, reported)]
+        return TaskResult([*result.rows, *reports(group, reported)], result.windows)
 
 
-class TridentBatchStage:
-    """What `mapInArrow` runs for the places of a level inside foreachBatch: a place works once its partition has come whole."""
+def trident_turn(plan: Shipped[TridentPlan], number: int) -> TridentTaskTurn:
+    """Return what the operator runs for the task of this number, in a worker."""
+    return TridentTaskTurn(plan.value, plan.value.tasks[number])
 
-    def __init__(self, plan: Shipped[TridentPlan], level: int, attempt: TransactionAttempt) -> None:
+
+class TridentBatchStage(ArrowStage):
+    """What runs for the tasks of a stage inside foreachBatch: a task works once its partition has come whole."""
+
+    def __init__(self, plan: Shipped[TridentPlan], depth: int, attempt: TransactionAttempt) -> None:
         self._plan, self._attempt = plan, attempt
-        self._places = {place.number: place for place in plan.value.tasks_at(level)}
+        self._tasks = {task.number: task for task in plan.value.tasks_at(depth)}
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what is meant for others as it comes, then what each place makes of its rows."""
+    def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield what is meant for others as it comes, then what each task makes of its rows."""
         mine: dict[int, list[ExchangeRow]] = {}
-        numbers = pa.array(list(self._places), pa.int64())
-        with marked():
-            for batch in batches:
-                is_mine = pc.is_in(batch.column(0), value_set=numbers)
-                yield handed_on(batch.filter(pc.invert(is_mine)))
-                columns = [column.to_pylist() for column in batch.filter(is_mine).columns]
-                for row in map(ExchangeRow._make, zip(*columns, strict=True)):
-                    mine.setdefault(row.target, []).append(row)
-            for number in sorted(mine):
-                yield record_batch(self._turn(self._places[number], mine[number]))
+        numbers = pa.array(list(self._tasks), pa.int64())
+        for batch in batches:
+            is_mine = pc.is_in(batch.column(0), value_set=numbers)
+            yield handed_on(batch.filter(pc.invert(is_mine)))
+            columns = [column.to_pylist() for column in batch.filter(is_mine).columns]
+            for row in map(ExchangeRow._make, zip(*columns, strict=True)):
+                mine.setdefault(row.target, []).append(row)
+        for target in sorted(mine):
+            yield record_batch(self._turn(self._tasks[target], mine[target]))
 
-    def _turn(self, place: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
+    def _turn(self, task: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
         txid = self._attempt.txid
-        commits = bool(place.stage.states) and place.stage.section is Section.COMMIT
-        done = told("done", "", place.number)
-        group, reported = place.stage.component, list[BaseException]()
+        commits = bool(task.stage.states) and task.stage.section is Section.COMMIT
+        done = to_driver("done", "", task.number)
+        group, reported = task.stage.component, list[BaseException]()
         try:
             if commits:
                 failpoints.hit("before_state_commit", txid - 1)
-            with opened(self._plan.value, place) as states:
+            with opened(self._plan.value, task) as states:
                 batch = ProcessorContext(self._attempt, as_of=txid - 1)
-                found = turn(self._plan.value, place, rows, batch, states, None, reported).rows
+                found = turn(self._plan.value, task, rows, batch, states, None, reported).rows
             if commits:
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
-            cause = f"{group}, task {place.task}: {cause_of(problem)}"
-            found = [told("failed", group, text=cause)]
+            found = [to_driver("failed", group, text=f"{group}, task {task.task}: {cause_of(problem)}")]
         return [done, *found, *reports(group, reported, self._attempt.attempt)]
 
 
-def stream_level(rows: DataFrame, plan: Shipped[TridentPlan], level: int, labels: Sequence[int]) -> DataFrame:
-    """Return what a level of the stream makes of the rows of the wire; `labels` are the grouping keys of its places."""
-    labelled = rows.withColumn("label", label_of_row(labels, plan.value.tasks_at(level)[0].number))
-    processor = TridentStreamStage(plan, level, labels)
-    return labelled.groupBy("label").transformWithStateInPandas(processor, WIRE, "Append", "None")
-
-
-def batch_level(
+def batch_stage(
     rows: DataFrame,
     plan: Shipped[TridentPlan],
-    level: int,
+    depth: int,
     labels: Sequence[int],
     partitions: int,
     attempt: TransactionAttempt,
 ) -> DataFrame:
-    """Return what a level makes of the rows of the wire in one attempt. Every place is told that the batch has begun: Spark may
-    leave out a stage that has no row."""
-    places = plan.value.tasks_at(level)
-    first = places[0].number
-    begun = rows.sparkSession.range(first, first + len(places), 1, 1).select(
-        F.col("id").alias("target"),
-        F.lit("begin").alias("kind"),
-        F.lit("").alias("stream"),
-        F.lit(PLACES).cast("int").alias("sender"),
-        F.lit(0).cast("int").alias("sequence"),
-        F.lit(0).cast("bigint").alias("now"),
-        F.lit(None).cast("string").alias("source"),
-        F.lit(0).cast("bigint").alias("value"),
-        F.lit(None).cast("binary").alias("data"),
-    )
-    spread = rows.select(*_COLUMNS).unionByName(begun).repartition(partitions, label_of_row(labels, places[0].number))
-    return spread.mapInArrow(TridentBatchStage(plan, level, attempt), WIRE)
+    """Return what the stages of a depth make of exchange rows in one attempt. Every task is told that the batch has begun: Spark
+    may leave out a stage that has no row.
+    """
+    tasks = plan.value.tasks_at(depth)
+    first = tasks[0].number
+    every_task = rows.sparkSession.range(first, first + len(tasks), 1, 1)
+    begun = control_row(every_task, F.col("id"), F.lit("begin"), F.lit(0))
+    spread = rows.select(*_COLUMNS).unionByName(begun).repartition(partitions, label_of_row(labels, first))
+    return spread.mapInArrow(TridentBatchStage(plan, depth, attempt), EXCHANGE)

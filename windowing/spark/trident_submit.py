@@ -27,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -43,6 +44,7 @@ from windowing.spark import definition, failpoints
 from windowing.spark.acks import Acks
 from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
 from windowing.spark.assembly import Assembly, acks_of, labels_of, takes_acks
+from windowing.spark.exchange import packed
 from windowing.spark.failures import unwrapped
 from windowing.spark.hadoop import Folder
 from windowing.spark.running import BatchWriter, WindowedQuery
@@ -50,9 +52,8 @@ from windowing.spark.session import require_session
 from windowing.spark.settings import take
 from windowing.spark.sinks import Sink, SinkStreams, require_sinks
 from windowing.spark.spouts import SpoutInput, selected
-from windowing.spark.stages import emitted
 from windowing.spark.trident_spouts import as_batches, spout_rows
-from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, batch_level, stream_level
+from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, batch_stage, trident_turn
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.graph import SpoutNode
@@ -210,7 +211,7 @@ class TridentWriter(BatchWriter):
 
     def _levels(self, rows: DataFrame, levels: Sequence[int], attempt: TransactionAttempt) -> DataFrame:
         for level in levels:
-            rows = batch_level(rows, self._shipped, level, self._labels[level], self._partitions, attempt)
+            rows = batch_stage(rows, self._shipped, level, self._labels[level], self._partitions, attempt)
         return rows
 
     def _hear(self, reports: Sequence[Any], batch_id: int) -> None:
@@ -330,8 +331,8 @@ def submit_trident(
         partitions=width,
         labels=labels,
         windows=[window.config for window in _windows(plan)],
-        sources=lambda: [emitted(rows, TridentSpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()],
-        step=lambda rows, depth, labels: stream_level(rows, shipped, depth, labels),
+        sources=lambda: [packed(rows, TridentSpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()],
+        turn=partial(trident_turn, shipped),
     )
     writer = TridentWriter(
         shipped,

@@ -6,8 +6,11 @@
 
 (and __edge, __roots where some spout asks for acks: edges.py)
 
-One wide table for the stored chunks; a subscription's columns are null in the rows of the others. Order of arrival: the
-phase, the component in the order of the plan, its task, the sender, the position in what that has emitted (exchange.py).
+One wide table for the stored chunks; a subscription's columns are null in the rows of the others.
+
+Order of arrival: the phase, the component in the order of the plan, its task, the upstream, the position in what that has emitted.
+Phase 0 is what comes of the input without a window; phase n what the n-th windowed task has led to. Law: this is a total order of a
+task's tuples of one batch, the same however the packets come, and the order in which LocalCluster has them.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from windowing.columnar.rows import codable
 from windowing.schema.tuples import Origin, Tuple
 from windowing.spark.context import Arrival, ExecutionContext, Origins
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
-from windowing.spark.exchange import PHASE, POSITION, TASK, field_column, stream_name
-from windowing.spark.rows import Part, one_nan
+from windowing.spark.exchange import PHASE, POSITION, TASK, ExchangeRow, field_column, stream_name
+from windowing.spark.rows import one_nan
 from windowing.spark.state import TIMESTAMP, decode_table
 from windowing.spark.unreadable import Held, any_of, any_unreadable, held_rows, plain, python_values, unreadable_in
 from windowing.topology.plan import Subscription
@@ -39,17 +42,17 @@ __all__ = [
 
 
 _INPUT = "__in"
-_SENDER = "__sender"
+_UPSTREAM = "__upstream"
 _RANK = "__rank"
-_ORDER = (PHASE, _RANK, TASK, _SENDER, POSITION)
+_ORDER = (PHASE, _RANK, TASK, _UPSTREAM, POSITION)
 
 
 class TupleRows:
-    """What a placed bolt's tuples look like. Cost: a Tuple for each row, columns at the speed of Arrow."""
+    """What the tuples of a bolt behind an exchange look like. Cost: a Tuple for each row, columns at the speed of Arrow."""
 
-    def __init__(self, wiring: ExecutionContext, component: str) -> None:
-        self._wiring, self._component = wiring, component
-        self._inputs = wiring.component(component).inputs
+    def __init__(self, execution: ExecutionContext, component: str) -> None:
+        self._execution, self._component = execution, component
+        self._inputs = execution.component(component).inputs
 
     @cached_property
     def _names(self) -> list[str]:
@@ -57,23 +60,23 @@ class TupleRows:
 
     @cached_property
     def _origins(self) -> Origins:
-        return Origins(self._wiring)
+        return Origins(self._execution)
 
     @property
     def _anchors(self) -> tuple[str, ...]:
-        return (EDGE, ROOTS) if self._wiring.acks else ()
+        return (EDGE, ROOTS) if self._execution.acks else ()
 
     @cached_property
     def _columns(self) -> list[list[str]]:
         """The names of the columns of each subscription in the wide table."""
-        schemas = [self._wiring.schemas[name] for name in self._names]
+        schemas = [self._execution.schemas[name] for name in self._names]
         return [[f"{number}.{field.name}" for field in schema] for number, schema in enumerate(schemas)]
 
-    def arrived(self, parts: Sequence[Part]) -> pa.Table:
-        """Return the rows of all parts in order of arrival. Cost: a sort, but where each part lies wholly before or behind every
-        other: what comes of spouts, or of one task.
+    def arrived(self, packets: Sequence[ExchangeRow]) -> pa.Table:
+        """Return the rows of all packets in order of arrival. Cost: a sort, but where each packet lies wholly before or behind
+        every other: what comes of spouts, or of one task.
         """
-        tables = sorted((self._wide(part) for part in parts), key=_first)
+        tables = sorted(map(self._wide, packets), key=_first)
         table = pa.concat_tables(tables, promote_options="default").combine_chunks()
         return table if _in_order(table) else table.sort_by([(name, "ascending") for name in _ORDER]).combine_chunks()
 
@@ -82,7 +85,7 @@ class TupleRows:
         count = table.num_rows
         columns = {name: table.column(name) for name in (_INPUT, TASK, *self._anchors)}
         for names, stream in zip(self._columns, self._names, strict=True):
-            for name, field in zip(names, self._wiring.schemas[stream], strict=True):
+            for name, field in zip(names, self._execution.schemas[stream], strict=True):
                 there = name in table.schema.names
                 columns[name] = table.column(name) if there else pa.nulls(count, field.type)
         return pa.table(columns)
@@ -137,7 +140,7 @@ class TupleRows:
     @cached_property
     def _asked(self) -> frozenset[str | None]:
         """The fields that windows read of columns; None among them for a function that is handed the tuple."""
-        window = self._wiring.windows.get(self._component)
+        window = self._execution.windows.get(self._component)
         if window is None:
             return frozenset()
         config = window.config
@@ -148,7 +151,7 @@ class TupleRows:
     @cached_property
     def _alike(self) -> dict[str, list[str]]:
         """The fields that all inputs have, of one type, and the columns of each in the wide table, by input."""
-        schemas = [self._wiring.schemas[name] for name in self._names]
+        schemas = [self._execution.schemas[name] for name in self._names]
         found = {field.name: [schema.get_field_index(field.name) for schema in schemas] for field in schemas[0]}
         return {
             name: [self._columns[number][at] for number, at in enumerate(positions)]
@@ -195,10 +198,10 @@ class TupleRows:
         asked = [name for name in wide if names is None or name.partition(".")[2] in names]
         return any_of(unreadable_in(table.column(name)) for name in asked)
 
-    def _wide(self, part: Part) -> pa.Table:
-        number = self._names.index(part.stream)
-        table = decode_table(part.data)
-        rank = self._wiring.topology.order.index(self._inputs[number].component)
+    def _wide(self, packet: ExchangeRow) -> pa.Table:
+        number = self._names.index(packet.stream)
+        table = decode_table(packet.data)
+        rank = self._execution.topology.order.index(self._inputs[number].component)
         count = table.num_rows
         columns = {_INPUT: pa.repeat(pa.scalar(number, pa.int32()), count), TASK: table.column(TASK)}
         columns |= {name: table.column(name) for name in self._anchors}
@@ -207,7 +210,7 @@ class TupleRows:
         columns[PHASE] = table.column(PHASE)
         columns[TIMESTAMP] = table.column(TIMESTAMP)
         columns[_RANK] = pa.repeat(pa.scalar(rank, pa.int32()), count)
-        columns[_SENDER] = pa.repeat(pa.scalar(part.partition, pa.int32()), count)
+        columns[_UPSTREAM] = pa.repeat(pa.scalar(packet.upstream, pa.int32()), count)
         columns[POSITION] = table.column(POSITION)
         return pa.table(columns)
 

@@ -1,0 +1,540 @@
+"""One micro-batch of a windowed task: a pure function of (metadata, chunks, rows of the exchange), the same on Spark and in tests.
+
+    metadata + chunks --> executor <-- packets (tuples), controls (largest timestamps, ticks, drain)
+                             |
+              one watermark advance, or the drain
+                             |
+    rows for the streams, new metadata, chunks to write and drop, metrics
+
+`TaskStage.turn` is that function, for windows alone and for those of a topology (stages.py). `window_turn` is the task of a bolt
+that stands alone, as the operator runs it: all that it emits leaves as one table (output.py).
+
+Laws
+- The output is a function of (state, input) alone: same rows, same order, same floats, whichever worker runs it and how often.
+- All rows of a batch in the order of arrival, then one watermark advance.
+- Nothing is written before everything was computed: a failure leaves the state as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.codec import META_MAGIC, dumps, frame, loads, unframe
+from windowing.columnar import (
+    ColumnarPaneManager,
+    ColumnarWindowManager,
+    Timestamps,
+    columnar_executor,
+    over_columns,
+    viewed,
+)
+from windowing.errors import (
+    BoltError,
+    ConfigError,
+    CorruptStateError,
+    FailedException,
+    InvalidTimestampError,
+)
+from windowing.spark.arguments import Shipped
+from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
+from windowing.spark.operator import Stored, TaskResult
+from windowing.spark.output import Encoder
+from windowing.spark.rows import NamedRows, RowFormat
+from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, with_order
+from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window
+from windowing.topology.bolts import WindowedBolt
+from windowing.topology.components import TaskContext
+from windowing.topology.config import TopologyConfig
+from windowing.topology.dead_letters import DEAD_LETTERS
+from windowing.topology.user_code import Emission, Fitted
+from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
+from windowing.windows.aggregate import aggregated_fields
+from windowing.windows.config import OnError, WindowConfig
+from windowing.windows.events import Effect, Late, LateReason, TupleWindow
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.manager import WindowManager
+from windowing.windows.panes import NumberPaneManager, TimePaneManager
+
+__all__ = [
+    "SIDE_STREAM",
+    "TaskStage",
+    "TurnResult",
+    "Watcher",
+    "WindowTurn",
+    "window_turn",
+]
+
+
+SIDE_STREAM = "(late)"
+"""Where side rows go if the bolt names no late stream: nobody can declare a stream of this name, so nobody reads them."""
+_log = logging.getLogger("windowing.spark")
+_NO_ACKS = (
+    "fails tuples back to their spout, and none of its spouts takes acks: "
+    "give submit() a PartitionedSpout with an ack method, or say on_error='skip' or 'dead_letter'"
+)
+
+
+class Watcher(Protocol):
+    """Who is told what becomes of tuples, for their acks; `rows` is the number of output rows so far."""
+
+    def fired(self, window: TupleWindow, rows: int) -> None:
+        """A window was shown to the bolt: the rows since the last call are anchored to its tuples."""
+
+    def failed(self, window: TupleWindow) -> None:
+        """The bolt failed on a window, and its tuples with it."""
+
+    def late(self, payloads: Sequence[Any], rows: int) -> None:
+        """Tuples went to the side stream, one row for each."""
+
+    def expired(self, payloads: Sequence[Any]) -> None:
+        """No later window can hold these tuples."""
+
+
+class TurnResult(NamedTuple):
+    """What a turn did; `rows` are (stream, values) in output order, `puts` and `drops` the changes of chunks by key.
+
+    A table that a bolt returned and `fitted` took is one entry of `rows`, as it is.
+
+    late: the payload of each row on the late stream, in order.
+    """
+
+    metadata: bytes
+    rows: list[Emission]
+    puts: dict[bytes, bytes]
+    drops: list[bytes]
+    metrics: dict[str, int | None]
+    late: list[Any]
+
+
+@dataclass(frozen=True)
+class TaskStage:
+    """A windowed bolt as a stage of N tasks; built once by the driver, sent to the workers.
+
+    `columns`: the input columns in order. `streams`: the declared input streams; their order is part of the order of arrival.
+    `order_by`: columns that give the order of arrival instead. `late_stream`: where side rows go, of `late_fields`.
+    `format`: rows of another form than namedtuples of these columns. `settings`: what the bolt is told of its topology.
+    `acks`: whether somebody waits for acks of its tuples. `task_ids`: of the tasks of a topology, empty where the bolt is alone.
+    """
+
+    bolt: WindowedBolt
+    columns: tuple[str, ...]
+    streams: tuple[str, ...] = ("default",)
+    order_by: tuple[str, ...] = ()
+    tasks: int = 1
+    late_stream: str = field(default=SIDE_STREAM)
+    late_fields: tuple[str, ...] | None = None
+    format: RowFormat | None = None
+    settings: TopologyConfig = field(default_factory=TopologyConfig)
+    acks: bool = False
+    task_ids: Mapping[str, range] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.bolt.config.on_error is OnError.FAIL and not self.acks:
+            raise ConfigError(f"bolt {self.bolt.name!r} says on_error='fail', which {_NO_ACKS}")
+        if self.bolt.config.max_events_in_memory is not None:
+            raise ConfigError(
+                f"bolt {self.bolt.name!r} says max_events_in_memory={self.bolt.config.max_events_in_memory}, but on Spark a turn "
+                "has all live tuples of its task in memory, and Spark's state store keeps them; leave it out and use more tasks"
+            )
+
+    @property
+    def rows(self) -> RowFormat:
+        """What the rows look like."""
+        identified = self.bolt.config.message_id is not None
+        return self.format or NamedRows(self.columns, self.streams, self.order_by, identified)
+
+    def context(self, task: int) -> TaskContext:
+        """Return what the task of this index is told of itself."""
+        return TaskContext(self.bolt.name, task, self.tasks, self.settings, self.task_ids)
+
+    def turn(
+        self,
+        task: int,
+        metadata: bytes | None,
+        load: Callable[[bytes], bytes | None],
+        rows: Sequence[ExchangeRow],
+        nonce: bytes | None = None,
+        state: Any = None,
+        txid: int = 0,
+        watcher: Watcher | None = None,
+        fitted: Fitted | None = None,
+    ) -> TurnResult:
+        """Take the rows of one batch that are meant for `task`, in any order. Raises BoltError, CorruptStateError, and what the
+        user's policies raise.
+
+        state: what a stateful bolt is handed; `txid` is what its hooks are told before that is written. fitted: see BoltRunner.
+        """
+        turn = _Turn(self, task, metadata, load, state, watcher, fitted)
+        return turn.run(rows, nonce or os.urandom(8), txid)
+
+
+def _read_by_windows(config: WindowConfig) -> tuple[str, ...] | None:
+    """Return the fields that windows read before the bolt has its say; None for all of them: code of the user's is handed rows."""
+    if config.trigger is not None or config.eviction is not None:
+        return None
+    aggregated = () if config.aggregate is None else aggregated_fields(config.aggregate)
+    return None if None in aggregated else (*(config.key or ()), *filter(None, aggregated))
+
+
+class _Turn:
+    """The work of one turn, step by step."""
+
+    def __init__(
+        self,
+        stage: TaskStage,
+        task: int,
+        metadata: bytes | None,
+        load: Callable[[bytes], bytes | None],
+        state: Any,
+        watcher: Watcher | None,
+        fitted: Fitted | None,
+    ) -> None:
+        self.stage = stage
+        self.task = task
+        self.load = load
+        self.config = stage.bolt.config
+        self.what = f"state of bolt {stage.bolt.name!r}, task {task}"
+        self.format = stage.rows
+        self.executor = self._executor()
+        self.manager = self.executor.manager
+        # Only the built-in windows number their tuples; other machines' snapshots name the rows they hold.
+        self.numbered = self.manager if isinstance(self.manager, WindowManager) else None
+        self.columns = self.manager if isinstance(self.manager, ColumnarWindowManager) else None
+        self.takes_columns = isinstance(self.manager, ColumnarPaneManager)
+        self.keeps_rows = not isinstance(self.manager, ColumnarWindowManager | TimePaneManager | NumberPaneManager)
+        self.windows = WindowTask(stage.bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
+        run, form = self.windows.runner.run, self.config.columnar
+        as_it_is = self.columns is not None or form is None
+        self.bolt = run if as_it_is else lambda window: run(viewed(window, form))
+        self.rows: list[Emission] = []
+        self.row_of: dict[int, Any] = {}
+        self.number_of: dict[int, int] = {}
+        self.next_number = 0
+        self.unreadable = 0
+        self.late: list[Any] = []
+        self.known = self.windows.known
+        self.state = state
+        self.watcher = watcher
+        self.stored = (
+            StoredTask.empty()
+            if metadata is None
+            else StoredTask.of(unframe(META_MAGIC, metadata, self.what), self.what)
+        )
+
+    def _executor(self) -> WindowedBoltExecutor:
+        stage = self.stage
+        if self.config.columnar is not None and self.config.aggregate is None and stage.format is None:
+            return columnar_executor(self.config, stage.streams, stage.bolt.name, True, self.format.payloads)
+        return over_columns(WindowedBoltExecutor(self.config, stage.streams, stage.bolt.name, True, stage.acks))
+
+    # -- the turn ------------------------------------------------------------------------------------------------------
+
+    def run(self, rows: Sequence[ExchangeRow], nonce: bytes, txid: int) -> TurnResult:
+        packets, controls = packets_and_controls(rows)
+        table = self._new_rows(self.format.arrived(packets)) if packets else None
+        self.arrived = 0 if table is None else table.num_rows
+        chunks = ChunkStore(self.stored.chunks, self.load, self.what)
+        self._restore(chunks.read(None if table is None else self.format.kept(table).schema))
+        before = self.executor.counts()
+        now = clock_of(rows)
+        self.executor.set_clock(now)
+        self.windows.open(self.stage.context(self.task), self.state)
+        try:
+            table = None if table is None else self._readable(table)
+            accepted = self._feed(table)
+            kinds = {control.kind for control in controls}
+            if self.config.event_time:
+                for control in controls:
+                    if control.kind == "max":
+                        self.executor.track(control.stream, control.value, control.source)
+            self._perform(self.executor.drain() if "drain" in kinds else self.executor.turn())
+            self.windows.before_commit(txid)
+        finally:
+            self.windows.close()
+        sizes: dict[str, int | None] = {"bytes": size_of(packets), "now": now}
+        return self._result(chunks, table, accepted, self._metrics(before) | sizes, nonce)
+
+    def _readable(self, table: pa.Table) -> pa.Table:
+        """Return the rows without those that are invalid since what has to be read of them before they come into a window is a
+        value that Python cannot hold.
+        """
+        asked = _read_by_windows(self.config)
+        wrong = self.format.unreadable(table, asked) if asked is None or asked else None
+        if wrong is None:
+            return table
+        positions = np.flatnonzero(wrong)
+        payloads = self.format.payloads(table.take(pa.array(positions)))
+        if self.config.on_invalid == "raise":
+            fields = self.format.fields(payloads[0])
+            odd = next(fields[name] for name in asked or fields if type(fields[name]) is Unreadable)
+            raise InvalidTimestampError(f"bolt {self.stage.bolt.name!r}: {odd.refuse().args[0]}")
+        self._perform((Late(payloads, [None] * len(payloads), LateReason.INVALID),))
+        self.unreadable += len(payloads)
+        return table.take(pa.array(np.flatnonzero(~wrong)))
+
+    def _new_rows(self, table: pa.Table) -> pa.Table:
+        """Return the rows without those that came again by their message_id: they are done with, their tuple is stored."""
+        if self.known is None:
+            return table
+        self.known.restore(self.stored.seen)
+        ids, channels = self.format.identities(table, str(self.config.message_id))
+        fresh = self.known.fresh(ids, channels)
+        if len(fresh) == table.num_rows:
+            return table
+        if self.watcher is not None:
+            again = np.setdiff1d(np.arange(table.num_rows), fresh)
+            self.watcher.expired(self.format.payloads(table.take(pa.array(again))))
+        return table.take(pa.array(fresh, pa.int64()))
+
+    def _restore(self, held: pa.Table | None) -> None:
+        if self.stored.executor is None:
+            return
+        if held is not None:
+            numbers = held.column(SEQUENCE).to_pylist()
+            payloads = self._payloads(held)
+            self.row_of = dict(zip(numbers, payloads, strict=True)) if self.keeps_rows else {}
+            if self.numbered is None:
+                self.number_of = {id(payload): number for number, payload in self.row_of.items()}
+        self.executor.restore(loads(self.stored.executor, self.what, self._row))
+        self.next_number = self.stored.next_number
+        if self.numbered is not None and held is not None:
+            keys = self._keys(held, payloads)
+            self.numbered.load(keys, numbers, held.column(TIMESTAMP).to_pylist(), payloads)
+
+    def _payloads(self, table: pa.Table) -> Sequence[Any]:
+        return self.format.payloads(table) if self.keeps_rows else self.format.in_columns(table)
+
+    def _row(self, number: int) -> Any:
+        try:
+            return self.row_of[number]
+        except KeyError:
+            raise CorruptStateError(
+                f"{self.what} names row {number}, which no chunk holds; nothing was reset"
+            ) from None
+
+    def _feed(self, table: pa.Table | None) -> np.ndarray[Any, Any]:
+        """Offer the batch's rows; return the positions of those that were accepted."""
+        if table is None:
+            return np.empty(0, dtype=np.int64)
+        payloads = self._payloads(table)
+        if self.numbered is None and self.keeps_rows:
+            self.row_of.update(enumerate(payloads, self.next_number))
+            self.number_of.update((id(payload), number) for number, payload in enumerate(payloads, self.next_number))
+        if self.numbered is None:
+            self.next_number += len(payloads)
+        effects = self.executor.add_batch(
+            payloads,
+            self._timestamps(table),
+            keys=self._keys(table, payloads),
+            trusted=True,
+            tracked=False,
+        )
+        refused = np.zeros(len(payloads), dtype=bool)
+
+        def noted() -> Iterator[Effect]:
+            for at, effect in effects:
+                if isinstance(effect, Late):
+                    refused[at : at + len(effect.payloads)] = True
+                yield effect
+
+        self._perform(noted())
+        return np.flatnonzero(~refused)
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        watcher, rows = self.watcher, self.rows
+        for effect in self.windows.perform(effects):
+            if isinstance(effect, WindowEmitted):
+                rows += effect.emissions
+                if watcher is not None:
+                    watcher.fired(effect.window, len(rows))
+            elif isinstance(effect, WindowFailed):
+                self._failed(effect)
+            elif isinstance(effect, Late):
+                rows += self._side_rows(effect.payloads, effect.reason)
+                if watcher is not None:
+                    watcher.late(effect.payloads, len(rows))
+            elif watcher is not None:
+                watcher.expired(effect.get() or ())
+
+    def _side_rows(self, payloads: Sequence[Any], reason: LateReason) -> list[Emission]:
+        """Take late tuples; return their rows on the late stream."""
+        self.late += payloads
+        stream, names, found = self.stage.late_stream, self.stage.late_fields, []
+        for payload in payloads:
+            fields = self.format.fields(payload)
+            values = fields.values() if names is None else map(fields.get, names)
+            found.append((stream, (*values, reason.value)))
+        return found
+
+    def _called(self, window: TupleWindow) -> list[Emission]:
+        """Call the bolt on a window; what it asked for that cannot be read goes to the side first."""
+        if self.state is not None:
+            self.state.begin()
+        try:
+            return self.bolt(window)
+        except BoltError as error:
+            found = self._without_unreadable(window, error)
+            if found is not None:
+                return found
+            asked = isinstance(error.__cause__, FailedException)
+            if asked and self.config.on_error is OnError.RAISE and not self.stage.acks:
+                raise BoltError(f"{error.args[0]}; a FailedException {_NO_ACKS}") from error
+            raise
+
+    def _without_unreadable(self, window: TupleWindow, error: BoltError) -> list[Emission] | None:
+        """Run the bolt again, without the rows of which it may have asked for a value that Python cannot hold; those that no
+        window before has shown go to the side. None where that is not what it failed of.
+        """
+        if self.config.on_invalid == "raise" or isinstance(error.__cause__, FailedException):
+            return None
+        fields: set[str] | None = set()
+        again: BoltError = error
+        while True:
+            field = asked_field(again)
+            # The rows that hold one in the field that was asked for; all of them where it is not known what it was.
+            fields = None if field is None or fields is None or field in fields else {*fields, field}
+            parted = None if self.config.aggregate is not None else readable_window(window, fields)
+            if parted is None or (not len(parted[0]) and not asked_unreadable(again)):
+                return None
+            if self.state is not None:
+                self.state.undo()
+            rest, invalid = parted
+            try:
+                emissions = self.bolt(rest) if len(rest) else []
+                break
+            except BoltError as problem:
+                if fields is None or isinstance(problem.__cause__, FailedException):
+                    return None
+                again = problem
+        if not self.unreadable:
+            _log.warning("task %d: %s; such rows are invalid", self.task, error.args[0])
+        self.unreadable += len(invalid)
+        return self._side_rows(invalid, LateReason.INVALID) + emissions
+
+    def _failed(self, failed: WindowFailed) -> None:
+        if failed.action is OnError.DEAD_LETTER:
+            self.rows.append((DEAD_LETTERS, self.windows.dead_letter(failed.window, failed.error).row()))
+        if self.watcher is None:
+            return
+        if failed.action is OnError.FAIL:
+            if failed.report:
+                _log.warning("task %d: %s; its tuples fail", self.task, failed.error.args[0])
+            self.watcher.failed(failed.window)
+        self.watcher.fired(failed.window, len(self.rows))
+
+    # -- what is kept --------------------------------------------------------------------------------------------------
+
+    def _result(
+        self,
+        chunks: ChunkStore,
+        table: pa.Table | None,
+        accepted: np.ndarray[Any, Any],
+        metrics: dict[str, int | None],
+        nonce: bytes,
+    ) -> TurnResult:
+        if self.numbered is not None:
+            held = self._held(self.numbered)
+            numbers = np.arange(self.numbered.next_sequence - len(accepted), self.numbered.next_sequence)
+            state = self._dumped(self.executor.snapshot(events=False))
+        else:
+            named: set[int] = set()
+            state = self._dumped(self.executor.snapshot(), lambda value: self._named(value, named))
+            held = np.array(sorted(named), dtype=np.int64)
+            numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
+        fresh = self._fresh(table, accepted, numbers) if self.keeps_rows or self.columns is not None else None
+        written = chunks.write(fresh, held, self.stored.next_id, nonce)
+        seen = self.stored.seen if self.known is None or table is None else self.known.plain()
+        stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number, seen)
+        return TurnResult(frame(META_MAGIC, stored.body()), self.rows, chunks.puts, chunks.drops, metrics, self.late)
+
+    def _held(self, manager: WindowManager) -> np.ndarray[Any, Any]:
+        if self.columns is not None:
+            return self.columns.held_sequences()
+        return np.fromiter((number for number, _, _ in manager.held_since(0)), dtype=np.int64)
+
+    def _dumped(self, snapshot: dict[str, Any], reference: Callable[[Any], int | None] | None = None) -> bytes:
+        """Return the executor as bytes; what cannot be stored of it is a policy's state, or an accumulator."""
+        try:
+            return dumps(snapshot, reference)
+        except TypeError as problem:
+            raise BoltError(f"bolt {self.stage.bolt.name!r} cannot be stored: {problem}") from problem
+
+    def _fresh(self, table: pa.Table | None, accepted: np.ndarray[Any, Any], numbers: Any) -> pa.Table | None:
+        """Return the accepted rows as chunks hold them; on processing time their timestamp is the clock."""
+        if table is None:
+            return None
+        chosen = table.take(pa.array(accepted))
+        clock = (
+            None if self.config.event_time else pa.repeat(pa.scalar(self.executor.now_ms, pa.int64()), len(accepted))
+        )
+        return with_order(self.format.kept(chosen), clock or chosen.column(TIMESTAMP), numbers)
+
+    def _named(self, value: Any, named: set[int]) -> int | None:
+        number = self.number_of.get(id(value)) if self.format.is_row(value) else None
+        if number is not None:
+            named.add(number)
+        return number
+
+    def _metrics(self, before: dict[str, int]) -> dict[str, int | None]:
+        after = self.executor.counts()
+        gained = {name: after[name] - before[name] for name in ("fired", "late", "skipped", "expired")}
+        gained["late"] += self.unreadable
+        count = self.arrived
+        states: dict[str, int | None] = {
+            "pending": after["pending"],
+            "failed": self.windows.failures,
+            "watermark": self.executor.watermark,
+        }
+        if self.known is not None:
+            states["duplicates"] = self.known.duplicates
+        return {"tuples": count} | states | gained
+
+    def _keys(self, table: pa.Table, payloads: Sequence[Any]) -> Sequence[Any] | None:
+        if self.config.key is None:
+            return None
+        keys = self.format.keys(table, payloads, self.config.key)
+        return keys if self.takes_columns else list(keys)
+
+    def _timestamps(self, table: pa.Table) -> Sequence[Any] | None:
+        if not self.config.event_time:
+            return None
+        stamps = table.column(TIMESTAMP)
+        return Timestamps(stamps.to_numpy()) if self.takes_columns and not stamps.null_count else stamps.to_pylist()
+
+
+# -- A bolt alone ----------------------------------------------------------------------------------------------------------------
+
+
+class WindowTurn:
+    """A task of a bolt that stands alone, as the operator runs it."""
+
+    def __init__(self, stage: TaskStage, encoder: Encoder, task: int) -> None:
+        self._stage, self._encoder, self._task = stage, encoder, task
+
+    def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
+        """Take the rows of a batch; what comes out is one table."""
+        bolt = self._stage.bolt
+        values = stored.task_values(bolt.name, self._task) if bolt.stateful else None
+        turn = self._stage.turn(
+            self._task,
+            stored.metadata,
+            stored.chunk,
+            rows,
+            state=values,
+            txid=batch + 1,
+            fitted=self._encoder.fitted,
+        )
+        output = self._encoder.table(turn.rows, turn.metrics)
+        return TaskResult.of(output, turn.metadata, turn.puts, turn.drops, values)
+
+
+def window_turn(stage: Shipped[TaskStage], encoder: Encoder, task: int) -> WindowTurn:
+    """Return what the operator runs for a task, in a worker."""
+    return WindowTurn(stage.value, encoder, task)
