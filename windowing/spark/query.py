@@ -31,10 +31,11 @@ from windowing.spark.control import task_labels
 from windowing.spark.hadoop import checked_folder, literal_path
 from windowing.spark.operator import SIDE_STREAM, TaskStage
 from windowing.spark.output import Layout
-from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
+from windowing.spark.running import Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sink
 from windowing.spark.state import SEQUENCE, TIMESTAMP
+from windowing.spark.writer import BatchWriter
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of

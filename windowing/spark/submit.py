@@ -29,11 +29,12 @@ from windowing.spark.context import ExecutionContext, wired
 from windowing.spark.control import task_labels
 from windowing.spark.exchange import stream_name
 from windowing.spark.hadoop import literal_path
-from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
+from windowing.spark.running import Plan, WindowedQuery, trigger_options
 from windowing.spark.session import require_session
-from windowing.spark.sinks import Sink, SinkStreams, outlet_names, sinks_of, unread_late
+from windowing.spark.sinks import Sink, output_streams, sinks_of, unread_late
 from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected, told
 from windowing.spark.stages import SpoutStage, StageTaskTurn, emitted, processed
+from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, required
 from windowing.windows.measures import Duration
@@ -83,7 +84,7 @@ def submit(
     require_mapping("sinks", sinks)
     discarded = names_of("discard", discard, "streams")
     known = sinks_of(topology, sinks, discarded)
-    names = outlet_names(topology)
+    names = output_streams(topology)
     stages = stages_of(topology)
     given = _given(topology, sources)
     acking = {key: number for number, (key, source) in enumerate(given.items()) if _takes_acks(source)}
