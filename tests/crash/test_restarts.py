@@ -35,7 +35,7 @@ from windowing import millis
 from windowing.errors import CheckpointError, DrainedCheckpointError
 from windowing.spark import FileSink, operator
 from windowing.spark.control import DRAIN_FILE
-from windowing.spark.running import DRAINED_FILE
+from windowing.spark.definition import DRAINED_FILE
 
 pytestmark = pytest.mark.crash
 

@@ -18,7 +18,7 @@ from windowing.spark.context import wired
 from windowing.spark.edges import partials_of
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, frames_of, rows_of
 from windowing.spark.operator import Stored
-from windowing.spark.sinks import outlet_names
+from windowing.spark.sinks import output_streams
 from windowing.spark.stages import SpoutStage, StageTaskTurn
 from windowing.spark.state import decode_table
 from windowing.spark.unreadable import python_values
@@ -38,7 +38,7 @@ class Chain:
         self, topology: Topology, partitions: int = 1, seed: int = 0, letters: bool = True, acks: bool = False
     ) -> None:
         self.topology = topology
-        self.names = outlet_names(topology)
+        self.names = output_streams(topology)
         kept = [on_wire for name, (on_wire, _) in self.names.items() if letters or not name.endswith(".dead_letters")]
         roots = {(spout.id, "default"): number for number, spout in enumerate(topology.spouts)} if acks else {}
         self.wiring = wired(topology, frozenset(kept), roots)
@@ -131,7 +131,7 @@ def chained(topology: Topology, batches: Mapping[str, Sequence[Rows]], partition
 
 def clustered(topology: Topology, batches: Mapping[str, Sequence[Rows]], drain: bool = True) -> Outputs:
     """Return what LocalCluster gives for each batch, and for the drain."""
-    names = [name for name in outlet_names(topology) if not name.endswith(".dead_letters")]
+    names = [name for name in output_streams(topology) if not name.endswith(".dead_letters")]
     outputs: Outputs = []
     with LocalCluster(topology, batches=batches, clock=VirtualClock(), outputs=names) as cluster:
         seen = dict.fromkeys(names, 0)

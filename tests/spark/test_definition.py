@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError
-from windowing.spark.definition import describe, keep, pending_batch
+from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, DrainedCheckpointError
+from windowing.spark.definition import DRAINED_FILE, describe, keep, pending_batch, stored
 from windowing.topology.decorators import bolt_of, sliding
 from windowing.windows.measures import count, seconds
 
@@ -47,7 +47,7 @@ def test_the_same_definition_is_read_back(spark: SparkSession, tmp_path: Path, d
     written = (tmp_path / "windowing/definition.json").read_bytes()
     keep(spark, str(tmp_path), define())
     assert (tmp_path / "windowing/definition.json").read_bytes() == written
-    assert json.loads(written)["format"] == 1
+    assert json.loads(written)["format"] == 2
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_may_change_is_taken_over(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"{}", b'{"format": 1}', b"\x80\x05K", b'{"format": 1, "bolt": 3}']
+    "content", [b"", b"{", b"[]", b"{}", b'{"format": 2}', b"\x80\x05K", b'{"format": 2, "bolt": 3}']
 )
 def test_garbage_is_named_and_never_replaced(
     spark: SparkSession, tmp_path: Path, define: Define, content: bytes
@@ -114,11 +114,35 @@ def test_garbage_is_named_and_never_replaced(
 
 
 def test_a_newer_format_is_refused(spark: SparkSession, tmp_path: Path, define: Define) -> None:
-    newer = copy.deepcopy(define()) | {"format": 2, "library": "9.9"}
+    newer = copy.deepcopy(define()) | {"format": 3, "library": "9.9"}
     (tmp_path / "windowing").mkdir()
     (tmp_path / "windowing/definition.json").write_text(json.dumps(newer))
-    with pytest.raises(DefinitionChangedError, match=r"format 2, this version reads 1; use the version '9\.9'"):
+    with pytest.raises(DefinitionChangedError, match=r"format 3, this version reads 2; use the version '9\.9'"):
         keep(spark, str(tmp_path), define())
+
+
+def test_a_checkpoint_of_format_1_is_refused_by_name_before_the_first_batch_and_before_anything_is_written(
+    spark: SparkSession, feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+) -> None:
+    old = json.loads((Path(__file__).parents[1] / "data" / "definitions.json").read_bytes())["bolt"]
+    path = tmp_path / "checkpoint/windowing/definition.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(old))
+    with pytest.raises(
+        DefinitionChangedError,
+        match=rf"{path} has format 1, this version reads 2; drain it with the version '1\.0' that wrote it, or give up .*; then "
+        "start with a new checkpoint and a new output folder$",
+    ):
+        run(bolt(), feed().add([{"k": "a", "ts": 500, "v": 1.0}]).read())
+    assert json.loads(path.read_bytes()) == old
+    assert [
+        str(each.relative_to(tmp_path / "checkpoint")) for each in path.parents[1].rglob("*") if each.is_file()
+    ] == ["windowing/definition.json"]
+    with pytest.raises(DefinitionChangedError, match="has format 1"):
+        stored(spark, str(tmp_path / "checkpoint"))
+    (path.parent / DRAINED_FILE).touch()
+    with pytest.raises(DrainedCheckpointError, match="start with a new checkpoint"):
+        stored(spark, str(tmp_path / "checkpoint"))
 
 
 def log(folder: Path, name: str, *batches: int, content: str = "v1\n{}\n-") -> None:
@@ -171,23 +195,6 @@ def test_a_replay_needs_the_same_columns_where_they_decide_the_order_or_the_task
     keep(spark, str(tmp_path), define(**options))
     log(tmp_path, "commits", 0)
     keep(spark, str(tmp_path), define(schema=SCHEMA + ", w int", **options))
-
-
-def test_a_batch_that_an_older_version_began_by_order_by_is_left_to_it(
-    spark: SparkSession, tmp_path: Path, define: Define
-) -> None:
-    old = define(order_by=("ts",)) | {"library": "0.0"}
-    del old["ties"]
-    path = tmp_path / "windowing/definition.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(old))
-    log(tmp_path, "offsets", 0)
-    with pytest.raises(CheckpointError, match=r"batch 0 .*version '0\.0' of the library began it"):
-        keep(spark, str(tmp_path), define(order_by=("ts",)))
-    assert json.loads(path.read_bytes()) == old
-    log(tmp_path, "commits", 0)
-    keep(spark, str(tmp_path), define(order_by=("ts",)))
-    assert json.loads(path.read_bytes())["ties"] == "columns"
 
 
 @pytest.mark.parametrize(

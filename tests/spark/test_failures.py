@@ -31,9 +31,10 @@ from windowing.errors import (
     WindowingError,
     WorkerLostError,
 )
-from windowing.spark import FunctionSink, MemorySink, ParquetSink, failures, windowed
+from windowing.spark import FunctionSink, MemorySink, ParquetSink, definition, failures, windowed
+from windowing.spark.definition import damaged_file
 from windowing.spark.failpoints import hit
-from windowing.spark.failures import About, WorkerError, damaged_file, is_of_spark, marked, unwrapped
+from windowing.spark.failures import FailedQuery, WorkerError, library_error, marked
 from windowing.spark.hadoop import Folder
 from windowing.topology.decorators import bolt_of, tumbling
 from windowing.topology.user_code import BoltRunner
@@ -55,6 +56,9 @@ def bolt(value: Any = None, output: str = "n long", **options: Any) -> Any:
     return checked
 
 
+SUMS = FailedQuery("sums", "/data/checkpoint", 7)
+
+
 def encoded(error: WindowingError) -> str:
     with pytest.raises(WorkerError) as caught, marked():
         raise error
@@ -65,7 +69,7 @@ def encoded(error: WindowingError) -> str:
 def test_every_error_crosses_the_jvm_as_itself(name: str) -> None:
     original = getattr(errors, name)("what, wanted, the way out: \"'{}\n\\ é")
     spark = RuntimeError(f"Job aborted due to stage failure\n  {encoded(original)}\n\tat org.apache.spark.Foo")
-    found = unwrapped(spark)
+    found = library_error(spark, SUMS)
     assert type(found) is type(original)
     assert found.args == original.args
     assert found.__cause__ is spark
@@ -76,7 +80,7 @@ def test_an_error_of_an_unknown_class_becomes_its_nearest_known_one() -> None:
     class Special(BoltError):
         pass
 
-    assert type(unwrapped(RuntimeError(encoded(Special("x"))))) is BoltError
+    assert type(library_error(RuntimeError(encoded(Special("x"))), SUMS)) is BoltError
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,7 @@ def test_an_error_of_an_unknown_class_becomes_its_nearest_known_one() -> None:
     ["windowing-error:", "windowing-error:{", "windowing-error:[1]", 'windowing-error:{"class": "os"} x', "boom"],
 )
 def test_text_that_only_looks_like_ours_breaks_nothing(text: str) -> None:
-    found = unwrapped(RuntimeError(text))
+    found = library_error(RuntimeError(text), SUMS)
     assert isinstance(found, RuntimeError) or type(found) is WindowingError
 
 
@@ -95,7 +99,6 @@ def test_no_text_of_a_user_s_is_taken_for_an_error_of_ours() -> None:
         trace = "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n  ValueError: "
         return RuntimeError(f"Job aborted: {trace}{text}\n{encoded(problem)}\n\tat org.apache.spark.Foo")
 
-    about = About("sums", "/data/checkpoint", 7)
     for text in (
         '[DRAINED] checkpoint c was drained: windowing-error:{"class": "DrainedCheckpointError", "message": "no", "trace": ""}',
         "[CONCURRENT_QUERY] Multiple streaming jobs detected",
@@ -103,13 +106,14 @@ def test_no_text_of_a_user_s_is_taken_for_an_error_of_ours() -> None:
         "Job 3 cancelled",
         "file:/ck/state/0/1/2.delta does not exist",
     ):
-        found = unwrapped(forged(text), about=about)
+        found = library_error(forged(text), SUMS)
         assert (type(found), found.args) == (BoltError, ("bolt 'b' failed",))
-        raw = RuntimeError(
+        raw = PySparkRuntimeError(
             f"Job aborted: PythonException: Traceback (most recent call last):\nValueError: {text}\n\tat org"
         )
-        assert unwrapped(raw, about=about) is raw
-        assert not is_of_spark(ValueError(text)), "the driver does not look for Spark's words in a sink's"
+        assert library_error(raw, SUMS) is raw
+        own = ValueError(text)
+        assert library_error(own, SUMS) is own, "the driver does not look for Spark's words in a sink's"
 
 
 def test_another_driver_s_mark_is_not_ours_until_its_seal_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +122,8 @@ def test_another_driver_s_mark_is_not_ours_until_its_seal_has_come(monkeypatch: 
     elsewhere = RuntimeError(encoded(BoltError("x")))
     pickle.loads(seal)
     assert failures._mark == ours
-    assert unwrapped(elsewhere) is elsewhere
-    assert type(unwrapped(RuntimeError(encoded(BoltError("x"))))) is BoltError
+    assert library_error(elsewhere, SUMS) is elsewhere
+    assert type(library_error(RuntimeError(encoded(BoltError("x"))), SUMS)) is BoltError
 
 
 class Ends(BaseException):
@@ -141,7 +145,7 @@ def test_whatever_a_bolt_raises_leaves_its_worker_as_an_error_that_spark_can_car
         runner.run(TupleWindow(ListContent([1], [1], []), None, 3, None))
     assert str(caught.value).isascii()
     assert caught.value.__suppress_context__, "Spark would tell of the causes, in words that may be no UTF-8"
-    found = unwrapped(RuntimeError(str(caught.value)))
+    found = library_error(RuntimeError(str(caught.value)), SUMS)
     assert type(found) is BoltError
     assert f"bolt 'raises' failed on TupleWindow(end=3): {type(problem).__name__}: " in str(found)
 
@@ -162,7 +166,7 @@ def test_what_is_not_a_bolt_s_passes_or_is_named_as_far_as_it_can_be() -> None:
 
 def test_an_error_of_ours_is_left_as_it_is() -> None:
     original = ConfigError("x")
-    assert unwrapped(original) is original
+    assert library_error(original, SUMS) is original
 
 
 def test_a_failing_bolt_ends_the_query_with_bolt_window_and_cause_and_nothing_is_lost(
@@ -197,7 +201,6 @@ def test_a_worker_that_dies_ends_the_query_with_bolt_batch_and_way_out_and_nothi
 
 
 def test_what_spark_says_of_a_lost_worker_is_told_with_the_way_out() -> None:
-    about = About("sums", "/data/checkpoint", 7)
     for text, sentence in (
         (
             "Task 0 in stage 2.0 failed 4 times, most recent failure: ...: Python worker exited unexpectedly",
@@ -207,11 +210,10 @@ def test_what_spark_says_of_a_lost_worker_is_told_with_the_way_out() -> None:
         ("SparkException: Python worker failed to connect back.", r"in time .* batch 7: .*authenticate\.socketTimeout"),
         ("Timed out while waiting for the Python worker to connect back", "the machine is too busy"),
     ):
-        spark = RuntimeError(f"An error occurred while calling o12.first.\n: {text}\n\tat org.apache.spark.Foo")
-        found = unwrapped(spark, about=about)
+        spark = PySparkRuntimeError(f"An error occurred while calling o12.first.\n: {text}\n\tat org.apache.spark.Foo")
+        found = library_error(spark, SUMS)
         assert isinstance(found, WorkerLostError)
         assert found.__cause__ is spark
-        assert unwrapped(spark) is spark, "nobody to name"
         with pytest.raises(
             WorkerLostError, match=f"a Python worker of 'sums' .*{sentence}.*start again from the checkpoint"
         ):
@@ -219,8 +221,8 @@ def test_what_spark_says_of_a_lost_worker_is_told_with_the_way_out() -> None:
 
 
 def test_an_error_of_a_worker_goes_before_what_spark_says() -> None:
-    spark = RuntimeError(f"Python worker exited unexpectedly: {encoded(BoltError('x'))}")
-    assert type(unwrapped(spark, about=About("sums", "/data/checkpoint"))) is BoltError
+    spark = PySparkRuntimeError(f"Python worker exited unexpectedly: {encoded(BoltError('x'))}")
+    assert type(library_error(spark, SUMS)) is BoltError
 
 
 def test_a_module_that_the_workers_lack_is_named_and_sent_the_query_goes_on(
@@ -269,17 +271,16 @@ def test_a_module_that_the_workers_lack_is_named_and_sent_the_query_goes_on(
     ],
 )
 def test_what_a_worker_lacks_is_told_with_the_way_out_and_without_spark_s_plan(said: str, sentence: str) -> None:
-    about = About("sums", "/data/checkpoint", 7)
     text = f"[STREAM_FAILED] Query terminated: Traceback\n  File x\n    return cloudpickle.loads(obj)\n{said}\n\n=== Query ===\nx"
     spark = PySparkRuntimeError(text)
-    found = unwrapped(spark, about=about)
+    found = library_error(spark, SUMS)
     assert isinstance(found, SessionError)
     assert found.__cause__ is spark
     with pytest.raises(SessionError, match=f"the Python workers of 'sums' have .*{sentence}"):
         raise found
     assert "\n" not in str(found)
     own = RuntimeError(said)
-    assert unwrapped(own, about=about) is own, "a sink of the user's lacks a module on the driver"
+    assert library_error(own, SUMS) is own, "a sink of the user's lacks a module on the driver"
 
 
 PLACES = {
@@ -463,7 +464,7 @@ def test_a_failure_is_raised_even_where_the_checkpoint_cannot_be_looked_through(
     def refused(_: Folder) -> list[str]:
         raise RuntimeError("permission denied")
 
-    monkeypatch.setattr(failures, "_BETWEEN_LOOKS_S", 0.0)
+    monkeypatch.setattr(definition, "_BETWEEN_LOOKS_S", 0.0)
     monkeypatch.setattr(Folder, "files", refused)
     source = feed().add(OK).read().selectExpr("k", "ts", "raise_error('a broken source') as v")
     with pytest.raises(Exception, match="a broken source"):

@@ -10,7 +10,7 @@ import pytest
 
 from windowing.errors import QueryStoppedError, SourceError
 from windowing.spark import running
-from windowing.spark.failures import About
+from windowing.spark.failures import FailedQuery
 from windowing.spark.running import WindowedQuery
 
 
@@ -49,9 +49,13 @@ class Raising:
 
 
 def watched(query: Query, acks: Any) -> WindowedQuery:
-    writer = SimpleNamespace(acks=acks, failure=None, about=lambda checkpoint: About("sums", checkpoint))
+    writer = SimpleNamespace(acks=acks, failure=None)
     plan: Any = SimpleNamespace(
-        run=lambda: query, writer=writer, spark=SESSION, checkpoint="", trigger={"processingTime": "1 milliseconds"}
+        run=lambda: query,
+        writer=writer,
+        failed_query=FailedQuery("sums", "", None, SESSION),
+        checkpoint="",
+        trigger={"processingTime": "1 milliseconds"},
     )
     found = WindowedQuery(plan, drain=False, finish=False, done=threading.Event())
     found._thread.start()
@@ -92,8 +96,12 @@ class Bounded:
 
     def __init__(self, *runs: Ended, commits: bool = True) -> None:
         self._runs, self.told = list(runs), list[str]()
-        self.writer: Any = SimpleNamespace(acks=None, failure=None, about=lambda checkpoint: About("sums", checkpoint))
+        self.writer: Any = SimpleNamespace(acks=None, failure=None)
         self.commits = commits
+
+    @property
+    def failed_query(self) -> FailedQuery:
+        return FailedQuery("sums", self.checkpoint, None, self.spark)
 
     def run(self) -> Any:
         return self._runs.pop(0)

@@ -11,9 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from windowing.errors import ConfigError, CorruptStateError
 from windowing.spark import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink
-from windowing.spark.definition import OutputOwner, owner_of
 from windowing.spark.hadoop import Folder
-from windowing.spark.sinks import claim
+from windowing.spark.sinks import OutputOwner, claim, owner_of
 
 
 def frame(spark: SparkSession, *values: int, text: str | None = "x") -> DataFrame:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.execution.chains import clustered
 from windowing.errors import FailedException
 from windowing.spark import MemorySink, submit
-from windowing.spark.sinks import outlet_names
+from windowing.spark.sinks import output_streams
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout
 from windowing.topology.decorators import bolt, sliding, tumbling
@@ -59,7 +59,7 @@ def on_spark(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> C
             fed = [[dict(zip(schema.names, row, strict=True)) for row in rows] for rows in batches[spout.id]]
             sources[spout.id] = feed(schema.ddl, name=f"in/{spout.id}").add(*fed).read()
         spouts = [spout.id for spout in topology.spouts]
-        names = [name for name in outlet_names(topology) if not name.endswith(".dead_letters") and name not in spouts]
+        names = [name for name in output_streams(topology) if not name.endswith(".dead_letters") and name not in spouts]
         sinks = {name: MemorySink() for name in (*names, *options.pop("letters", ()))}
         checkpoint = str(tmp_path / "checkpoint")
         query = submit(topology, spark, sources=sources, sinks=sinks, checkpoint=checkpoint, drain=drain, **options)

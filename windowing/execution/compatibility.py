@@ -4,10 +4,9 @@ A definition is a header and one part, by which its kind is known: a windowed bo
 of Spark), the bolts with states of LocalCluster, the windows of TridentCluster (in their records). `KINDS` says for each field of
 each kind what a difference means; a field without a row there is a bug, and a test finds it.
 
-    meaning     a later start with another value
-    REFUSED     is a DefinitionChangedError: keys, tasks and windows of what is stored depend on it
-    REPLAY      is refused while a batch is left half done, which has to be made again exactly; else taken over
-    TAKEN       goes on with the new value
+    compared      another value is a DefinitionChangedError: keys, tasks and windows of what is stored depend on it
+    replay        it is refused while a batch is left half done, which has to be made again exactly; else taken over
+    not compared  a later start goes on with the new value
 
 What is read of an input may grow: a new column or field is taken over, one that is gone or of another type is refused.
 
@@ -20,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, quote
@@ -35,9 +34,7 @@ __all__ = [
     "KINDS",
     "MOST_TASKS",
     "Definition",
-    "Meaning",
     "Place",
-    "as_json",
     "compare",
     "differences",
     "header",
@@ -54,6 +51,7 @@ Definition = dict[str, Any]
 """Plain JSON data."""
 
 FORMAT = 1
+"""Of what the runtimes in one process store; a checkpoint of Spark has a format of its own (spark/definition.py)."""
 MOST_TASKS = 100_000
 """How many tasks or partitions a shuffle may have; their keys are looked for on the driver, some 16 for each. More in a stored
 definition is damage.
@@ -66,9 +64,9 @@ _BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, Recursio
 # -- Definitions -----------------------------------------------------------------------------------------------------------------
 
 
-def header(library: str | None = None) -> Definition:
-    """Return what every stored definition begins with; `library` is the version that writes it, where a driver knows it."""
-    return {"format": FORMAT} | ({} if library is None else {"library": library})
+def header(format: int = FORMAT) -> Definition:
+    """Return what every stored definition begins with."""
+    return {"format": format}
 
 
 def of_bolt(
@@ -84,7 +82,6 @@ def of_bolt(
         "tasks": tasks,
         "grouping": grouping if isinstance(grouping, str) else list(grouping),
         "order_by": list(order_by),
-        "ties": "columns",  # how rows of equal order_by columns arrive: rows.py
         "inputs": dict(sorted(inputs.items())),
     }
 
@@ -181,27 +178,20 @@ def _fields(topology: Topology, found: Subscription) -> list[list[str]]:
 # -- Differences -----------------------------------------------------------------------------------------------------------------
 
 
-class Meaning(Enum):
-    """What a difference means for a later start."""
-
-    REFUSED = "refused"
-    REPLAY = "refused while a batch is left half done"
-    TAKEN = "taken over"
+Compared = Callable[[Any, Any], Iterator[str]]
+"""Yields the differences of a stored and a wanted value, as sentences."""
 
 
 class FieldRule(NamedTuple):
     """One field of a definition; `field` is its path, with dots.
 
-    says: how a difference is told, up to the values. compared: yields the sentences of two definitions. when: of REPLAY, whether
-    the wanted definition depends on it. needed: whether a definition without it is incomplete.
+    compared: None for what is taken over. replay: for what only a batch left half done needs, whether the wanted definition depends
+    on it.
     """
 
     field: str
-    meaning: Meaning
-    says: str = ""
-    compared: Callable[[FieldRule, Definition, Definition], Iterator[str]] | None = None
-    when: Callable[[Definition], bool] = bool
-    needed: bool = True
+    compared: Compared | None = None
+    replay: Callable[[Definition], bool] | None = None
 
 
 class Kind(NamedTuple):
@@ -211,25 +201,23 @@ class Kind(NamedTuple):
     rules: tuple[FieldRule, ...]
 
 
-def differences(stored: Definition, wanted: Definition, meaning: Meaning = Meaning.REFUSED) -> Iterator[str]:
-    """Yield, as sentences, the differences of this meaning, in the order of the table. Cost: O(both)."""
+def differences(stored: Definition, wanted: Definition, replay: bool = False) -> Iterator[str]:
+    """Yield, as sentences and in the order of the table, the differences that are refused; with `replay` those that are refused
+    while a batch is left half done. Cost: O(both).
+    """
     kind = _kind(wanted)
     if _kind(stored) != kind:
         yield f"it was written by {KINDS[_kind(stored)].writer}, not by {KINDS[kind].writer}"
         return
     for rule in KINDS[kind].rules:
-        if rule.meaning is meaning and (meaning is not Meaning.REPLAY or rule.when(wanted)):
-            yield from (rule.compared or _value)(rule, stored, wanted)
+        applies = not replay if rule.replay is None else replay and rule.replay(wanted)
+        if applies and rule.compared is not None:
+            yield from rule.compared(_at(stored, rule.field), _at(wanted, rule.field))
 
 
 def same(stored: Any, wanted: Any) -> bool:
     """Return whether two values are the same once they are JSON."""
     return bool(json.loads(json.dumps(stored)) == json.loads(json.dumps(wanted)))
-
-
-def as_json(value: Any) -> str:
-    """Return plain data as it stands in a sentence."""
-    return json.dumps(value)
 
 
 def _kind(definition: Definition) -> str:
@@ -246,33 +234,28 @@ def _at(definition: Definition, path: str) -> Any:
     return found
 
 
-def _both(rule: FieldRule, stored: Definition, wanted: Definition) -> tuple[Any, Any]:
-    return _at(stored, rule.field), _at(wanted, rule.field)
-
-
-def _was(says: str, old: Any, new: Any) -> Iterator[str]:
+def _differ(says: str, old: Any, new: Any) -> Iterator[str]:
     if not same(old, new):
-        yield f"{says} {as_json(old)}, now {as_json(new)}"
+        yield f"{says} {json.dumps(old)}, now {json.dumps(new)}"
 
 
-def _value(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
-    yield from _was(rule.says, *_both(rule, stored, wanted))
+def _value(says: str) -> Compared:
+    """Return what compares plain values; `says` is how a difference is told, up to them."""
+    return partial(_differ, says)
 
 
 def _parts(of: str, old: Definition, new: Definition) -> Iterator[str]:
     for part in [*old, *(part for part in new if part not in old)]:
-        yield from _was(f"{part} of {of} was", old.get(part), new.get(part))
+        yield from _differ(f"{part} of {of} was", old.get(part), new.get(part))
 
 
-def _bolt(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
-    old, new = _both(rule, stored, wanted)
+def _bolt(old: Any, new: Any) -> Iterator[str]:
     yield from _parts(f"bolt {quote(old.get('name'))}", old, new)
 
 
-def _columns(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
-    old, new = _both(rule, stored, wanted)
+def _columns(old: Any, new: Any) -> Iterator[str]:
     if list(old) != list(new):
-        yield f"{rule.says} {', '.join(old)}, now {', '.join(new)}"
+        yield f"the input streams were {', '.join(old)}, now {', '.join(new)}"
         return
     for stream in old:
         of = f"of input stream {stream!r}"
@@ -291,19 +274,17 @@ def _narrowed(what: str, of: str, old: Mapping[str, str], new: Mapping[str, str]
             yield f"{what} {name!r} {of} was {kind}, now {new[name]}"
 
 
-def _levels(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
-    old, new = _both(rule, stored, wanted)
+def _levels(old: Any, new: Any) -> Iterator[str]:
     names_then, names_now = ([[name for name, _ in level] for level in levels] for levels in (old, new))
     if names_then != names_now:
-        yield f"{rule.says} {as_json(names_then)}, now {as_json(names_now)}"
+        yield f"the bolts behind exchanges were, level by level, {json.dumps(names_then)}, now {json.dumps(names_now)}"
         return
     for before, after in zip(old, new, strict=True):
         for (name, was), (_, is_now) in zip(before, after, strict=True):
             yield from _placed(name, was, is_now)
 
 
-def _bolts(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
-    old, new = _both(rule, stored, wanted)
+def _bolts(old: Any, new: Any) -> Iterator[str]:
     for name, was in old.items():
         if name in new:
             yield from _placed(name, was, new[name])
@@ -314,7 +295,7 @@ def _bolts(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[
 def _placed(name: str, stored: Definition, wanted: Definition) -> Iterator[str]:
     """Yield what keeps the tasks of a bolt from going on with what they stored."""
     for part in ("tasks", "stateful"):
-        yield from _was(f"{part} of bolt {name!r} was", stored[part], wanted[part])
+        yield from _differ(f"{part} of bolt {name!r} was", stored[part], wanted[part])
     yield from _parts(f"bolt {name!r}", stored["window"] or {}, wanted["window"] or {})
     old = {stream: (grouping, fields) for stream, grouping, fields in stored["inputs"]}
     new = {stream: (grouping, fields) for stream, grouping, fields in wanted["inputs"]}
@@ -323,105 +304,82 @@ def _placed(name: str, stored: Definition, wanted: Definition) -> Iterator[str]:
         return
     for stream, (grouping, fields) in old.items():
         what = f"of {stream} into bolt {name!r}"
-        yield from _was(f"the grouping {what} was", grouping, new[stream][0])
+        yield from _differ(f"the grouping {what} was", grouping, new[stream][0])
         yield from _narrowed("field", what, dict(fields), dict(new[stream][1]))
 
 
-def _owner(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
-    if stored["name"] != wanted["name"]:
-        yield f"{rule.says} {stored['name']!r}"
+def _owner(old: Any, new: Any) -> Iterator[str]:
+    if old != new:
+        yield f"they are those of topology {old!r}"
 
 
-def _windows(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
-    old, new = _both(rule, stored, wanted)
+def _windows(old: Any, new: Any) -> Iterator[str]:
     for name in sorted({*old, *new}):
         was, is_now = old.get(name), new.get(name)
         if was is None or is_now is None:
             yield f"{name} was {quote(was)}, is {quote(is_now)}"
             continue
-        yield from _was(f"tasks of {name} was", was["tasks"], is_now["tasks"])
+        yield from _differ(f"tasks of {name} was", was["tasks"], is_now["tasks"])
         yield from _parts(name, was["window"]["fixed"], is_now["window"]["fixed"])
 
 
-def _ties(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
-    if stored.get(rule.field) != wanted[rule.field]:
-        yield (
-            f"version {quote(stored.get('library'))} of the library began it, which left rows of equal order_by columns in the "
-            "order of their partitions"
-        )
-
-
-def _packing(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
-    old, new = _both(rule, stored, wanted)
+def _packing(old: Any, new: Any) -> Iterator[str]:
     for name, now in new.items():
         if now != old.get(name):
             yield f"{name} was {old.get(name)}, now {now}, and without order_by rows would arrive in another order"
 
 
-def _column_order(rule: FieldRule, stored: Definition, wanted: Definition) -> Iterator[str]:
-    old, new = _both(rule, stored, wanted)
+def _column_order(old: Any, new: Any) -> Iterator[str]:
     for stream, columns in new.items():
         was, now = ([name for name, *_ in each] for each in (old[stream], columns))
-        yield from _was(f"the columns of input stream {stream!r} were", was, now)
+        yield from _differ(f"the columns of input stream {stream!r} were", was, now)
 
 
 def _ordered(wanted: Definition) -> bool:
     return bool(wanted["order_by"])
 
 
-_REPLAYED = (
-    FieldRule("order_by", Meaning.REPLAY, "order_by was"),
-    FieldRule("packing", Meaning.REPLAY, compared=_packing, when=lambda wanted: not _ordered(wanted)),
+_ORDER = (
+    FieldRule("order_by", _value("order_by was"), bool),
+    FieldRule("packing", _packing, lambda wanted: not _ordered(wanted)),
 )
 KINDS: Mapping[str, Kind] = {
     "bolt": Kind(
         "a windowed bolt",
         (
-            FieldRule("bolt.fixed", Meaning.REFUSED, compared=_bolt),
-            FieldRule("bolt.free", Meaning.TAKEN, needed=False),
-            FieldRule("tasks", Meaning.REFUSED, "tasks was"),
-            FieldRule("grouping", Meaning.REFUSED, "grouping was"),
-            FieldRule("inputs", Meaning.REFUSED, "the input streams were", _columns),
-            *_REPLAYED,
-            FieldRule("ties", Meaning.REPLAY, compared=_ties, when=_ordered, needed=False),
-            FieldRule(  # they decide ties, and tasks
-                "inputs",
-                Meaning.REPLAY,
-                compared=_column_order,
-                when=lambda wanted: _ordered(wanted) or wanted["grouping"] == "shuffle",
-            ),
+            FieldRule("bolt.fixed", _bolt),
+            FieldRule("bolt.free"),
+            FieldRule("tasks", _value("tasks was")),
+            FieldRule("grouping", _value("grouping was")),
+            FieldRule("inputs", _columns),
+            *_ORDER,  # the order of columns decides ties, and tasks
+            FieldRule("inputs", _column_order, lambda wanted: _ordered(wanted) or wanted["grouping"] == "shuffle"),
         ),
     ),
     "topology": Kind(
         "a topology",
         (
-            FieldRule("topology.name", Meaning.TAKEN, needed=False),
-            FieldRule("topology.spouts", Meaning.REFUSED, "the spouts with their streams were"),  # known by position
-            FieldRule("topology.partitions", Meaning.REFUSED, "partitions were"),
-            FieldRule("topology.levels", Meaning.REFUSED, "the bolts behind exchanges were, level by level,", _levels),
-            FieldRule("topology.free", Meaning.TAKEN),
-            *_REPLAYED,
+            FieldRule("topology.name"),
+            FieldRule("topology.spouts", _value("the spouts with their streams were")),  # known by position
+            FieldRule("topology.partitions", _value("partitions were")),
+            FieldRule("topology.levels", _levels),
+            FieldRule("topology.free"),
+            *_ORDER,
         ),
     ),
     "trident": Kind(
         "a Trident topology",
         (
-            FieldRule("trident.name", Meaning.TAKEN, needed=False),
-            FieldRule("trident.streams", Meaning.REFUSED, "the streams of the Trident topology was"),
-            FieldRule("trident.partitions", Meaning.REFUSED, "the number of partitions of the Trident topology was"),
-            FieldRule("trident.stream", Meaning.REFUSED, "what keeps or feeds windows of the Trident topology was"),
-            FieldRule("trident.states", Meaning.TAKEN, needed=False),  # trident/fence.py compares who writes them
-            *_REPLAYED,
+            FieldRule("trident.name"),
+            FieldRule("trident.streams", _value("the streams of the Trident topology was")),
+            FieldRule("trident.partitions", _value("the number of partitions of the Trident topology was")),
+            FieldRule("trident.stream", _value("what keeps or feeds windows of the Trident topology was")),
+            FieldRule("trident.states"),  # trident/fence.py compares who writes them
+            *_ORDER,
         ),
     ),
-    "bolts": Kind(
-        "LocalCluster",
-        (
-            FieldRule("name", Meaning.REFUSED, "they are those of topology", _owner),
-            FieldRule("bolts", Meaning.REFUSED, compared=_bolts),
-        ),
-    ),
-    "windows": Kind("TridentCluster", (FieldRule("windows", Meaning.REFUSED, compared=_windows),)),
+    "bolts": Kind("LocalCluster", (FieldRule("name", _owner), FieldRule("bolts", _bolts))),
+    "windows": Kind("TridentCluster", (FieldRule("windows", _windows),)),
 }
 """By the part that a kind of definition is known by."""
 
@@ -431,7 +389,8 @@ KINDS: Mapping[str, Kind] = {
 
 class Place(NamedTuple):
     """Where a definition is stored, as its sentences tell it: `what` was stored is another's, or the definition at `path` is
-    damaged. `anew` is the way out of a difference, `copy` that of damage; `record`: what was read is shown instead of the problem.
+    damaged. `anew` is the way out of a difference, `copy` that of damage, `older` what follows on draining a format before `format`;
+    `record`: what was read is shown instead of the problem.
     """
 
     what: str
@@ -439,6 +398,8 @@ class Place(NamedTuple):
     anew: str = "restore the old definition"
     copy: str = "put back a copy"
     record: bool = False
+    format: int = FORMAT
+    older: str = ""
 
     def damaged(self, found: Any, problem: str) -> CorruptStateError:
         """Return the error of what is no definition."""
@@ -462,16 +423,18 @@ def read(found: Any, place: Place) -> Definition:
     Raises DefinitionChangedError for another format, CorruptStateError for everything else.
     """
     try:
-        known = found["format"] == FORMAT
+        known = found["format"] == place.format
         if _depth(found) > _DEEPEST:
             raise ValueError(f"lists in lists, more than {_DEEPEST} deep")
         lacking = next(_lacking(found), None) if known else None
     except _BROKEN as problem:
         raise place.damaged(found, f"is no definition of a windowing query ({quote(str(problem))})") from problem
     if not known and not place.record:
+        wrote = f"the version {quote(found.get('library'))} that wrote it"
+        older = isinstance(found["format"], int) and found["format"] < place.format
         raise DefinitionChangedError(
-            f"{place.path} has format {quote(found['format'])}, this version reads {FORMAT}; use the version "
-            f"{quote(found.get('library'))} that wrote it"
+            f"{place.path} has format {quote(found['format'])}, this version reads {place.format}; "
+            + (f"drain it with {wrote}{place.older}" if older else f"use {wrote}")
         )
     if lacking is not None or not known:
         raise place.damaged(found, "is an incomplete definition of a windowing query")
@@ -492,7 +455,7 @@ def compare(
     try:
         refused = next(differences(stored, wanted), None)
         replayed = half_done is not None and refused is None
-        other = next(differences(stored, wanted, Meaning.REPLAY), None) if replayed else None
+        other = next(differences(stored, wanted, replay=True), None) if replayed else None
     except _BROKEN as problem:
         raise place.damaged(stored, f"is no definition of a windowing query ({quote(str(problem))})") from problem
     if refused is not None:
@@ -509,7 +472,7 @@ def _lacking(found: Definition) -> Iterator[str]:
     """Yield the fields that a definition of its kind has and this one has not."""
     for rule in KINDS[_kind(found)].rules:
         part, _, name = rule.field.rpartition(".")
-        if rule.needed and name not in (_at(found, part) if part else found):
+        if name not in (found[part] if part else found):
             yield rule.field
 
 
@@ -522,12 +485,5 @@ def _numbers(found: Definition) -> Iterator[tuple[str, Any]]:
 
 def _depth(data: Any) -> int:
     """Return how deep lists and objects lie in each other."""
-    depth, level = 0, [data]
-    while level := [
-        inner
-        for each in level
-        if isinstance(each, (list, dict))
-        for inner in (each if isinstance(each, list) else each.values())
-    ]:
-        depth += 1
-    return depth
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return 1 + max(map(_depth, inner), default=-1)

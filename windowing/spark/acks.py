@@ -40,7 +40,6 @@ from windowing.acking.batches import BatchLedger, BatchRecord, News
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.errors import AckError, CorruptStateError, SnapshotError, SourceError, describe_error
 from windowing.spark import definition, failpoints
-from windowing.spark.definition import owner_of
 from windowing.spark.edges import SOURCE_BITS, partials_of, root_of
 from windowing.spark.hadoop import Folder
 from windowing.spark.spouts import PartitionedSpout, Root, batch_of, refuse_other
@@ -159,7 +158,10 @@ class Acks:
             pending = definition.pending_batch(self._spark, self._checkpoint)
             committed = -1 if last is None else last if pending is None else pending - 1
             self._ledger = self._log.ledger(committed)
-            query, read = owner_of(self._spark, self._checkpoint, "").query, {} if last is None else self._offsets(last)
+            query, read = (
+                definition.query_id(self._spark, self._checkpoint),
+                {} if last is None else self._offsets(last),
+            )
             for source, (_, spout) in self._spouts.items():
                 spout.begin(query, read[source][1] if source in read else None)
             self._tell_now(committed)

@@ -28,8 +28,9 @@ from windowing.spark.control import task_labels
 from windowing.spark.exchange import EXCHANGE
 from windowing.spark.hadoop import literal_path
 from windowing.spark.operator import TaskTurn, evaluated
-from windowing.spark.running import BatchWriter, Plan, WindowedQuery, trigger_options
+from windowing.spark.running import Plan, WindowedQuery, trigger_options
 from windowing.spark.spouts import PartitionedSpout
+from windowing.spark.writer import BatchWriter
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Duration
 

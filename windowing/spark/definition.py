@@ -1,63 +1,75 @@
-"""What a checkpoint was written with: `<checkpoint>/windowing/definition.json`, compared at every start, before the
-first batch (execution/compatibility.py says what a difference means). Here is where it lies, and what Spark adds: how rows are
-packed, and Spark's own logs, read first.
+"""What a checkpoint was written with, and whether its files are whole: looked at in every start, before the first batch.
 
-Whose output a folder holds: the folder of a file sink belongs to one stream of one checkpoint, and says so itself.
+    <checkpoint>/windowing/definition.json   what its windows and states depend on; execution/compatibility.py compares it
+    <checkpoint>/windowing/drained.json      there when the last windows have fired: the checkpoint is closed
+    <checkpoint>/windowing/query.json        {"id": "5f0c..."}, made once: whose the output folders are (sinks.py)
+    <checkpoint>/offsets, commits, metadata  Spark's own logs, read first: Spark's errors about a damaged one name no file
 
-    <checkpoint>/windowing/query.json    {"id": "5f0c..."}                           made once, before the first batch
-    <folder>/_owner.json                 {"query": "5f0c...", "stream": "default"}   written before the first data
-
-Laws: batches of two streams, or of two checkpoints, never lie in one folder: batch 3 of the one would replace batch 3
-of the other. What is refused is refused before anything is written. Claiming again changes nothing, so a start that
-died half way can be made again. A folder from before there were owners goes to a checkpoint that has made as many
-batches as it holds, and to no other.
+What Spark adds to a definition is how rows are packed, which the replay of a batch has to repeat.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import logging
+import time
+import zipfile
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from itertools import permutations
-from typing import Any, NamedTuple
+from typing import Any, cast
 from uuid import uuid4
 
 from pyspark.errors import SparkNoSuchElementException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
-from windowing.errors import CheckpointError, ConfigError, CorruptStateError, quote
+from windowing.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptStateError,
+    DefinitionChangedError,
+    DrainedCheckpointError,
+    describe_error,
+    quote,
+)
 from windowing.execution import compatibility
 from windowing.execution.compatibility import Definition, Place
 from windowing.spark.hadoop import Folder
 
 __all__ = [
-    "BATCH",
+    "DRAINED_FILE",
     "FILE",
-    "OWNER_FILE",
-    "OutputOwner",
-    "batch_of",
-    "claim_folder",
+    "FORMAT",
+    "damaged_file",
     "describe",
     "frame",
     "keep",
     "last_batch",
-    "owner_of",
+    "owner_field",
     "pending_batch",
-    "refuse_shared",
+    "query_id",
+    "refuse_drained",
+    "shuffle_partitions",
     "stored",
-    "stored_partitions",
     "stored_tasks",
 ]
 
 
+FORMAT = 2
 FILE = "definition.json"
+DRAINED_FILE = "drained.json"
+_QUERY_FILE = "query.json"
+_LOOKS = 5
+_BETWEEN_LOOKS_S = 0.2
 _ANEW = "start with a new checkpoint and a new output folder, or restore the old definition"
+_OLDER = ", or give up what its windows hold; then start with a new checkpoint and a new output folder"
 _PACKING = (
     "spark.sql.files.maxPartitionBytes",
     "spark.sql.files.openCostInBytes",
     "spark.sql.files.minPartitionNum",
 )
+
+_log = logging.getLogger("windowing.spark")
 
 
 def describe(
@@ -76,7 +88,8 @@ def describe(
 def frame(spark: SparkSession) -> Definition:
     """Return what every definition of a checkpoint has: its header, and how rows are packed, which a replay has to repeat."""
     return {
-        **compatibility.header(_library()),
+        **compatibility.header(FORMAT),
+        "library": _library(),
         "order_by": [],
         "packing": {name: _setting(spark, name) for name in _PACKING}
         | {"parallelism": spark.sparkContext.defaultParallelism},
@@ -94,14 +107,15 @@ def _setting(spark: SparkSession, name: str) -> str | None:
 def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
     """Compare `wanted` with what the checkpoint was written with, then store it there.
 
-    Raises DefinitionChangedError (what differs, and the way out), CheckpointError (offsets without a definition, a
-    replay that would see another order) or CorruptStateError (the file is no definition). Cost: a few file look-ups.
+    Raises DefinitionChangedError (what differs, or another format, and the way out), CheckpointError (offsets without a
+    definition, a replay that would see another order) or CorruptStateError (the file is no definition). Cost: a few file
+    look-ups.
     """
     _check_logs(Folder(spark, checkpoint))
     folder = Folder(spark, checkpoint) / "windowing"
     found = _stored(folder)
     if found is not None:
-        place = Place(f"checkpoint {checkpoint}", folder.of(FILE), _ANEW)
+        place = Place(f"checkpoint {checkpoint}", folder.of(FILE), _ANEW, format=FORMAT)
         compatibility.compare(found, wanted, place, lambda: pending_batch(spark, checkpoint))
     elif _batches(Folder(spark, checkpoint) / "offsets"):
         raise CheckpointError(
@@ -112,13 +126,28 @@ def keep(spark: SparkSession, checkpoint: str, wanted: Definition) -> None:
         folder.write(FILE, json.dumps(wanted, indent=1, sort_keys=True).encode())
 
 
+def refuse_drained(spark: SparkSession, checkpoint: str) -> None:
+    """Raise DrainedCheckpointError for a checkpoint that is closed for good."""
+    if (Folder(spark, checkpoint) / "windowing").exists(DRAINED_FILE):
+        raise DrainedCheckpointError(
+            f"checkpoint {checkpoint} was drained: its last windows have fired and it is closed; "
+            "start with a new checkpoint and a new output folder"
+        )
+
+
 def stored(spark: SparkSession, checkpoint: str) -> Definition | None:
-    """Return what the checkpoint was written with; None for a new one, and for one that `keep` refuses because it is damaged."""
+    """Return what the checkpoint was written with; None for a new one, and for one that `keep` refuses because it is damaged.
+
+    Raises DrainedCheckpointError, and DefinitionChangedError for one of another format.
+    """
+    refuse_drained(spark, checkpoint)
     try:
         _check_logs(Folder(spark, checkpoint))
+        return _stored(Folder(spark, checkpoint) / "windowing")
+    except DefinitionChangedError:
+        raise
     except CheckpointError:
         return None
-    return _readable(spark, checkpoint)
 
 
 def stored_tasks(spark: SparkSession, checkpoint: str) -> int | None:
@@ -143,7 +172,8 @@ def _readable(spark: SparkSession, checkpoint: str) -> Definition | None:
 
 def _stored(folder: Folder) -> Definition | None:
     path = folder.of(FILE)
-    return compatibility.parsed(folder.read(FILE), Place(path, path)) if folder.exists(FILE) else None
+    place = Place(path, path, format=FORMAT, older=_OLDER)
+    return compatibility.parsed(folder.read(FILE), place) if folder.exists(FILE) else None
 
 
 def shuffle_partitions(spark: SparkSession, checkpoint: str, asked: int | None, widest: int) -> int:
@@ -153,6 +183,28 @@ def shuffle_partitions(spark: SparkSession, checkpoint: str, asked: int | None, 
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
         raise ConfigError(f"partitions is a number of at least 1, got {quote(asked)}; leave it out for the default")
     return asked or stored_partitions(spark, checkpoint) or min(widest, int(spark.sparkContext.defaultParallelism))
+
+
+def query_id(spark: SparkSession, checkpoint: str) -> str:
+    """Return the id of the query that a checkpoint is, which owns its output; a new checkpoint is given one."""
+    folder = Folder(spark, checkpoint) / "windowing"
+    if not folder.exists(_QUERY_FILE):
+        folder.write(_QUERY_FILE, json.dumps({"format": 1, "id": uuid4().hex}).encode())
+    return owner_field(folder, _QUERY_FILE, "id")
+
+
+def owner_field(folder: Folder, file: str, name: str) -> str:
+    """Return one field of a file that says whose something is. Raises CorruptStateError."""
+    try:
+        stored: Any = json.loads(folder.read(file))
+        value = stored[name]
+        if stored["format"] != 1 or not isinstance(value, str):
+            raise ValueError(f"format {stored['format']!r}, {name} {value!r}")
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise CorruptStateError(
+            f"{folder.of(file)} does not say whose this is ({quote(str(problem))}); put the file back from a copy"
+        ) from problem
+    return value
 
 
 def pending_batch(spark: SparkSession, checkpoint: str) -> int | None:
@@ -234,87 +286,67 @@ def _library() -> str:
         return "unknown"
 
 
-# -- Whose output a folder holds -------------------------------------------------------------------------------------------------
+# -- damage ----------------------------------------------------------------------------------------------------------------------
 
 
-BATCH = "batch_id"
-"""A batch of a file sink is the directory `batch_id=000000000012`."""
-OWNER_FILE = "_owner.json"
-_QUERY_FILE = "query.json"
-_FORMAT = 1
-_WAY_OUT = "give this one a new output folder, or remove the old output"
+def damaged_file(spark: SparkSession, checkpoint: str) -> str | None:
+    """Return the first file of a checkpoint that is missing, or whose bytes do not fit their checksum (Hadoop's, or the
+    one that Spark put beside it); None where there is none, or where the checkpoint cannot be read.
 
-
-class OutputOwner(NamedTuple):
-    """A stream of a checkpoint: `query` is the checkpoint's id, `last_batch` the last that it has begun, None for none; `schema`
-    that of the stream's rows.
+    Tasks of the failed batch may still be writing: what is damaged stays so, so two looks have to agree on it.
+    Cost: reads the whole checkpoint, twice where something is damaged; asked only after Spark has failed.
     """
-
-    query: str
-    stream: str
-    last_batch: int | None = None
-    schema: StructType | None = None
-
-    @property
-    def name(self) -> str:
-        """Who it is, in a message."""
-        return f"stream {self.stream!r} of query {self.query}"
-
-    def is_same(self, other: OutputOwner) -> bool:
-        """Whether both are one stream of one checkpoint."""
-        return self[:2] == other[:2]
-
-
-def owner_of(spark: SparkSession, checkpoint: str, stream: str, schema: StructType | None = None) -> OutputOwner:
-    """Return a stream of a checkpoint as an owner; the checkpoint is given an id if it has none."""
-    folder = Folder(spark, checkpoint) / "windowing"
-    if not folder.exists(_QUERY_FILE):
-        folder.write(_QUERY_FILE, json.dumps({"format": _FORMAT, "id": uuid4().hex}).encode())
-    query = _field(folder, _QUERY_FILE, "id")
-    return OutputOwner(query, stream, last_batch(spark, checkpoint), schema)
-
-
-def claim_folder(folder: Folder, owner: OutputOwner) -> None:
-    """Write into `folder` that it is the owner's. Raises ConfigError where it is another's, or holds batches that the
-    owner cannot have written. Cost: two or three look-ups.
-    """
-    if folder.exists(OWNER_FILE):
-        found = OutputOwner(_field(folder, OWNER_FILE, "query"), _field(folder, OWNER_FILE, "stream"))
-        if not found.is_same(owner):
-            raise ConfigError(f"{folder.path} holds the output of {found.name}, not of {owner.name}; {_WAY_OUT}")
-        return
-    written = max(map(batch_of, folder.names()), default=-1)
-    if written > (-1 if owner.last_batch is None else owner.last_batch):
-        begun = "has begun none" if owner.last_batch is None else f"has come to batch {owner.last_batch}"
-        raise ConfigError(f"{folder.path} holds batch {written}, and {owner.name} {begun}; {_WAY_OUT}")
-    content = {"format": _FORMAT, "query": owner.query, "stream": owner.stream}
-    folder.write(OWNER_FILE, json.dumps(content).encode())
-
-
-def refuse_shared(paths: Mapping[str, str]) -> None:
-    """Raise ConfigError where the folder of one stream (by name; whole paths) is that of another, or lies inside it."""
-    for (stream, path), (other, outer) in permutations(paths.items(), 2):
-        if f"{path}/".startswith(f"{outer}/"):
-            where = f"the folder {path}" if path == outer else f"{path}, inside the folder {outer}"
-            raise ConfigError(
-                f"the sink of stream {stream!r} writes to {where} of stream {other!r}; give each stream a folder of its own"
+    before: list[str] = []
+    for _ in range(_LOOKS):
+        try:
+            found = _damaged_files(spark, checkpoint)
+        except Exception as problem:  # a file may vanish while it is listed; py4j has no types
+            _log.warning(
+                "checkpoint %s cannot be looked through for damaged files: %s", checkpoint, describe_error(problem)
             )
+        else:
+            agreed = [name for name in found if name in before]
+            if agreed or not found:
+                return agreed[0] if agreed else None
+            before = found
+        time.sleep(_BETWEEN_LOOKS_S)
+    return None
 
 
-def batch_of(name: str) -> int:
-    """Return the batch that a directory of this name holds, -1 for any other."""
-    key, _, number = name.partition("=")
-    return int(number) if key == BATCH and number.isdigit() else -1
+def _damaged_files(spark: SparkSession, checkpoint: str) -> list[str]:
+    home = Folder(spark, checkpoint)
+    files = home.files()
+    crc = cast(Any, spark.sparkContext._jvm).java.util.zip.CRC32C
+    found = [name for name in _listed(home, files) if name not in files]
+    found += [name for name in files if not _intact(home, name, files, crc)]
+    return [home.of(name) for name in found]
 
 
-def _field(folder: Folder, file: str, name: str) -> str:
+def _listed(home: Folder, files: list[str]) -> Iterator[str]:
+    """Yield the files that others name: by a checksum, the tables of RocksDB in its snapshots, the operator's metadata."""
+    for name in files:
+        if name.endswith(".crc"):
+            yield name.removesuffix(".crc")
+        if not name.startswith("state/"):
+            continue
+        yield "/".join([*name.split("/")[:2], "_metadata/v2/0"])
+        if name.endswith(".zip"):
+            try:
+                with zipfile.ZipFile(io.BytesIO(home.read(name))) as snapshot:
+                    tables = json.loads(snapshot.read("metadata").partition(b"\n")[2])["sstFiles"]
+                yield from (f"{name.rpartition('/')[0]}/SSTs/{table['dfsSstFileName']}" for table in tables)
+            except Exception:  # it is damaged itself, and found by its checksum
+                continue
+
+
+def _intact(home: Folder, name: str, files: list[str], crc: Any) -> bool:
     try:
-        stored: Any = json.loads(folder.read(file))
-        value = stored[name]
-        if stored["format"] != _FORMAT or not isinstance(value, str):
-            raise ValueError(f"format {stored['format']!r}, {name} {value!r}")
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise CorruptStateError(
-            f"{folder.of(file)} does not say whose this is ({quote(str(problem))}); put the file back from a copy"
-        ) from problem
-    return value
+        content = home.read(name)
+        if f"{name}.crc" not in files:
+            return True
+        wanted = json.loads(home.read(f"{name}.crc"))
+        found = crc()
+        found.update(bytearray(content))
+        return bool(wanted["algorithm"] != "CRC32C" or (found.getValue() ^ wanted["value"]) & 0xFFFFFFFF == 0)
+    except Exception:  # a file that cannot even be read, and whatever the JVM says about that
+        return False

@@ -1,25 +1,21 @@
-"""Errors find their way back: what went wrong in a Python worker or in the JVM comes out as an error of this library.
+"""Whatever has ended a query becomes an error of this library: `library_error` says which, from where it was raised.
 
-A WindowingError raised in a worker crosses the JVM as text. `marked()` puts it on one line, as JSON behind a mark that only
-this driver and its workers know (Seal); `unwrapped()` finds that line in whatever Spark raised and makes the same class again,
-Spark's error as its `__cause__`. Damaged files of the state store, which Spark blames on the user's function, become
-CorruptStateError and name the file; a second query on the checkpoint, a lost Python worker, one that lacks a module, and a
-checkpoint that Spark cannot write are known by what Spark says of them.
+in a worker    a WindowingError crosses the JVM as text: `marked()` puts it on one line, as JSON behind a mark that only this
+               driver and its workers know (Seal); it is made again of the same class
+by Spark       a second query on the checkpoint, a cancelled job, a lost worker, one that lacks a module, a damaged file of the
+               checkpoint (which Spark blames on the user's function), one that cannot be written: known by Spark's words
+in the driver  the session was stopped; what is no Exception. A user's own (a sink's) stays what it is
 """
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import re
 import secrets
-import time
 import traceback
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -36,19 +32,19 @@ from windowing.errors import (
     printable,
     quote,
 )
-from windowing.spark.hadoop import Folder, refused_by_files, unreachable
+from windowing.spark.definition import damaged_file
+from windowing.spark.hadoop import java_causes, refused_by_files, unreachable
 from windowing.topology.user_code import ended_in
 
 __all__ = [
-    "About",
+    "GO_ON",
+    "FailedQuery",
     "Seal",
     "WorkerError",
-    "damaged_file",
-    "is_of_spark",
     "is_sendable",
+    "library_error",
     "marked",
     "raised_in_worker",
-    "unwrapped",
 ]
 
 
@@ -56,8 +52,6 @@ _mark = f"windowing-error:{secrets.token_hex(16)}:"
 _TRACEBACK = "Traceback (most recent call last)"
 _MAX_TRACE = 8000
 _MAX_DEPTH = 20
-_LOOKS = 5
-_BETWEEN_LOOKS_S = 0.2
 _FILE = re.compile(
     r"[^\s'\"()\[\],]*/(?:state/\d+/(?:\d+|_metadata|_stateSchema)|offsets|commits|sources/\d+)/[^\s'\"()\[\],]+"
 )
@@ -81,19 +75,22 @@ _WAY_OUT = (
     "put the checkpoint back from a copy, or start over with a new one and a new output folder (nothing was reset)"
 )
 
-_log = logging.getLogger("windowing.spark")
+GO_ON = "Start it again from checkpoint {}: it goes on from there"
 
 
 class WorkerError(RuntimeError):
     """Carries an error of this library through the JVM; users never see it."""
 
 
-class About(NamedTuple):
-    """What an error may say of the query that it ended: its bolt or topology, its checkpoint, the batch in hand."""
+class FailedQuery(NamedTuple):
+    """What an error may say of the query that it ended: its bolt or topology, its checkpoint, the batch in hand. With the session
+    the checkpoint's files are looked through too.
+    """
 
     name: str
     checkpoint: str
     batch: int | None = None
+    spark: SparkSession | None = None
 
 
 class Seal:
@@ -142,114 +139,65 @@ def _carried(error: BaseException) -> WindowingError | None:
     return found
 
 
-def unwrapped(
-    error: BaseException, locate: Callable[[], str | None] = lambda: None, about: About | None = None
-) -> BaseException:
-    """Return the error of this library that hides in `error`, with `error` as its cause, or `error` itself.
+def library_error(error: BaseException, query: FailedQuery) -> BaseException:
+    """Return what has ended a query as an error of this library, with `error` as its cause.
 
-    `locate` is asked for a damaged file where Spark has failed for a reason that is not ours. Without `about` only an error
-    that was raised in a worker, or damage, is known.
+    `error` itself is returned where it is one already, and where neither a worker nor Spark has raised it: a sink of the user's.
+    Cost: reads the whole checkpoint where Spark has failed for a reason that it does not say.
 
     >>> try:
     ...     with marked():
     ...         raise errors.BoltError("bolt 'b' failed on window end=3: ZeroDivisionError")
     ... except WorkerError as problem:
-    ...     found = unwrapped(RuntimeError(f"Job aborted: {problem} at org.apache.spark"))
-    >>> found
+    ...     aborted = RuntimeError(f"Job aborted: {problem} at org.apache.spark")
+    >>> library_error(aborted, FailedQuery("b", "/data/checkpoint"))
     BoltError("bolt 'b' failed on window end=3: ZeroDivisionError")
     """
-    if isinstance(error, WindowingError):
-        return error
-    texts = list(_texts(error))
-    found = _decoded(texts)
+    found = raised_in_worker(error)
     if found is None:
-        said = [text.partition(_TRACEBACK)[0] for text in texts]  # what is behind it are words of a user's error
-        found = (
-            (about and _said_by_spark(said, about))
-            or (about and _lacking(error, texts, about))
-            or _damaged(error, said, locate)
-            or (about and _not_written(error, said, about))
-        )
-    if found is None:
-        return error
-    found.__cause__ = error
+        found = _raised_in_driver(error, query)
+        if found is None:
+            return error
+        found.__cause__ = error
     return found
 
 
 def raised_in_worker(error: BaseException) -> WindowingError | None:
-    """Return the error of this library that was raised in a worker and is behind `error`, None where there is none."""
+    """Return the error of this library that `error` is, or that a worker has raised and is behind it; None where there is none."""
+    if isinstance(error, WindowingError):
+        return error
     found = _decoded(list(_texts(error)))
     if found is not None:
         found.__cause__ = error
     return found
 
 
-def is_of_spark(error: BaseException) -> bool:
-    """Return whether Spark has raised it, and no code of a user's in the driver."""
-    return type(error).__module__.startswith(_FROM_SPARK)
+def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingError | None:
+    if query.spark is not None and _session_ended(query.spark):
+        return QueryStoppedError(f"the session ended while the query ran. {GO_ON.format(query.checkpoint)}")
+    if not isinstance(error, Exception):
+        return BoltError(
+            f"code that {query.name!r} runs in the driver ended with {describe_error(error)}; let it raise an Exception"
+        )
+    if not type(error).__module__.startswith(_FROM_SPARK):
+        return None
+    texts = list(_texts(error))
+    said = [text.partition(_TRACEBACK)[0] for text in texts]  # what is behind it are words of a user's error
+    return (
+        _said_by_spark("\n".join(said), query)
+        or _lacking("\n".join(texts), query)
+        or _damaged(said, query)
+        or _not_written(error, said, query)
+    )
 
 
-def damaged_file(spark: SparkSession, checkpoint: str) -> str | None:
-    """Return the first file of a checkpoint that is missing, or whose bytes do not fit their checksum (Hadoop's, or the
-    one that Spark put beside it); None where there is none, or where the checkpoint cannot be read.
-
-    Tasks of the failed batch may still be writing: what is damaged stays so, so two looks have to agree on it.
-    Cost: reads the whole checkpoint, twice where something is damaged; asked only after Spark has failed.
-    """
-    before: list[str] = []
-    for _ in range(_LOOKS):
-        try:
-            found = _damaged_files(spark, checkpoint)
-        except Exception as problem:  # a file may vanish while it is listed; py4j has no types
-            _log.warning(
-                "checkpoint %s cannot be looked through for damaged files: %s", checkpoint, describe_error(problem)
-            )
-        else:
-            agreed = [name for name in found if name in before]
-            if agreed or not found:
-                return agreed[0] if agreed else None
-            before = found
-        time.sleep(_BETWEEN_LOOKS_S)
-    return None
-
-
-def _damaged_files(spark: SparkSession, checkpoint: str) -> list[str]:
-    home = Folder(spark, checkpoint)
-    files = home.files()
-    crc = cast(Any, spark.sparkContext._jvm).java.util.zip.CRC32C
-    found = [name for name in _listed(home, files) if name not in files]
-    found += [name for name in files if not _intact(home, name, files, crc)]
-    return [home.of(name) for name in found]
-
-
-def _listed(home: Folder, files: list[str]) -> Iterator[str]:
-    """Yield the files that others name: by a checksum, the tables of RocksDB in its snapshots, the operator's metadata."""
-    for name in files:
-        if name.endswith(".crc"):
-            yield name.removesuffix(".crc")
-        if not name.startswith("state/"):
-            continue
-        yield "/".join([*name.split("/")[:2], "_metadata/v2/0"])
-        if name.endswith(".zip"):
-            try:
-                with zipfile.ZipFile(io.BytesIO(home.read(name))) as snapshot:
-                    tables = json.loads(snapshot.read("metadata").partition(b"\n")[2])["sstFiles"]
-                yield from (f"{name.rpartition('/')[0]}/SSTs/{table['dfsSstFileName']}" for table in tables)
-            except Exception:  # it is damaged itself, and found by its checksum
-                continue
-
-
-def _intact(home: Folder, name: str, files: list[str], crc: Any) -> bool:
+def _session_ended(spark: SparkSession) -> bool:
+    """Return whether somebody has stopped the session: whatever Spark says then is only what came of that."""
+    context: Any = spark.sparkContext
     try:
-        content = home.read(name)
-        if f"{name}.crc" not in files:
-            return True
-        wanted = json.loads(home.read(f"{name}.crc"))
-        found = crc()
-        found.update(bytearray(content))
-        return bool(wanted["algorithm"] != "CRC32C" or (found.getValue() ^ wanted["value"]) & 0xFFFFFFFF == 0)
-    except Exception:  # a file that cannot even be read, and whatever the JVM says about that
-        return False
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except Exception:  # the JVM is gone; py4j has no types
+        return True
 
 
 def _encoded(error: WindowingError) -> str:
@@ -305,43 +253,39 @@ def _parsed(text: str) -> WindowingError | None:
     return found
 
 
-def _said_by_spark(texts: list[str], about: About) -> WindowingError | None:
+def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
     """Return what Spark says of a second query on the checkpoint, or of a lost Python worker, as an error of ours."""
-    said = "\n".join(texts)
     if _SHARED.search(said) is not None:
         return CheckpointError(
-            f"another query writes to checkpoint {about.checkpoint}; one query at a time can have it: stop the other one and "
+            f"another query writes to checkpoint {query.checkpoint}; one query at a time can have it: stop the other one and "
             "start this one again, or give it a checkpoint of its own"
         )
     if _CANCELLED.search(said) is not None:
         return QueryStoppedError(
-            f"a job of {about.name!r} was cancelled from outside (Ctrl-C, or cancelAllJobs), which ends the query. Start it again "
-            f"from checkpoint {about.checkpoint}: it goes on from there"
+            f"a job of {query.name!r} was cancelled from outside (Ctrl-C, or cancelAllJobs), which ends the query. "
+            + GO_ON.format(query.checkpoint)
         )
-    batch = "a batch" if about.batch is None else f"batch {about.batch}"
+    batch = "a batch" if query.batch is None else f"batch {query.batch}"
     again = f"{batch} is not committed: start again from the checkpoint"
     if _DEAD.search(said) is not None:
         tries = _TRIES.search(said)
         return WorkerLostError(
-            f"a Python worker of {about.name!r} died (crashed, or was killed){f' {tries[1]} times' if tries else ''} while making "
+            f"a Python worker of {query.name!r} died (crashed, or was killed){f' {tries[1]} times' if tries else ''} while making "
             f"{batch}; look at its last words in the log above. If memory ran out, give it fewer rows a batch, more tasks or more "
             f"memory; if a package there is older than here (protobuf), bring it up to date; a bolt must not end its process "
             f"(os._exit). {again}"
         )
     if _UNREACHED.search(said) is not None:
         return WorkerLostError(
-            f"a Python worker of {about.name!r} did not connect in time when it was started for {batch}: the machine is too busy, "
+            f"a Python worker of {query.name!r} did not connect in time when it was started for {batch}: the machine is too busy, "
             f"or the worker cannot start (see the log above); set {_TIMEOUT} to more seconds (Spark's default is 15s) when the "
             f"session starts, or use fewer cores. {again}"
         )
     return None
 
 
-def _lacking(error: BaseException, texts: list[str], about: About) -> WindowingError | None:
+def _lacking(said: str, query: FailedQuery) -> WindowingError | None:
     """Return what a Python worker lacks to load the bolts as an error of ours: the library, a module of the user's, a version."""
-    if not type(error).__module__.startswith(_FROM_SPARK):
-        return None
-    said = "\n".join(texts)
     missing, changed, other = _NO_MODULE.search(said), _OTHER_MODULE.search(said), _OTHER_PYTHON.search(said)
     python = "the Python that spark.pyspark.python names on every worker, or another one named there"
     if missing is not None and missing[1].partition(".")[0] in _OURS:
@@ -361,33 +305,33 @@ def _lacking(error: BaseException, texts: list[str], about: About) -> WindowingE
     else:
         return None
     return SessionError(
-        f"the Python workers of {about.name!r} have {lack}. Nothing of the batch was committed: start again then"
+        f"the Python workers of {query.name!r} have {lack}. Nothing of the batch was committed: start again then"
     )
 
 
-def _not_written(error: BaseException, texts: list[str], about: About) -> WindowingError | None:
+def _not_written(error: BaseException, said: list[str], query: FailedQuery) -> WindowingError | None:
     """Return an error of ours where a file system refuses what Spark itself writes into the checkpoint."""
-    folder = about.checkpoint.rstrip("/").rpartition(":")[2]
-    if not refused_by_files(error) or not (folder in texts[-1] or "No space left" in texts[-1]):
+    folder = query.checkpoint.rstrip("/").rpartition(":")[2]
+    if not refused_by_files(error) or not (folder in said[-1] or "No space left" in said[-1]):
         return None
     return CheckpointError(
-        f"checkpoint {unreachable(about.checkpoint, error)}; nothing of the batch was committed: start again then"
+        f"checkpoint {unreachable(query.checkpoint, error)}; nothing of the batch was committed: start again then"
     )
 
 
-def _damaged(error: BaseException, texts: list[str], locate: Callable[[], str | None]) -> WindowingError | None:
+def _damaged(said: list[str], query: FailedQuery) -> WindowingError | None:
     """Name the damaged or missing file of the checkpoint, if that is what happened: Spark blames others, or names none."""
-    known = locate() if is_of_spark(error) else None
+    known = None if query.spark is None else damaged_file(query.spark, query.checkpoint)
     if known is not None:
         return CorruptStateError(f"a file of the checkpoint is damaged or missing: {known}; {_WAY_OUT}")
-    for text in reversed(texts):  # the deepest message knows best
+    for text in reversed(said):  # the deepest message knows best
         for line in text.splitlines():
             file = _FILE.search(line)
             if file is not None and _DAMAGE.search(line) is not None:
                 return CorruptStateError(
                     f"a file of the checkpoint is damaged or missing: {file[0].rstrip('.:;')} ({quote(line.strip())}); {_WAY_OUT}"
                 )
-    if any(_UNREADABLE.search(text) for text in texts):
+    if any(_UNREADABLE.search(text) for text in said):
         return CorruptStateError(f"the state store cannot be loaded, Spark does not say why; {_WAY_OUT}")
     return None
 
@@ -399,8 +343,7 @@ def _texts(error: BaseException) -> Iterator[str]:
     while current is not None and id(current) not in seen and len(seen) < _MAX_DEPTH:
         seen.add(id(current))
         yield _text(current)
-        for attribute in ("java_exception", "_origin"):
-            yield from _java_texts(getattr(current, attribute, None))
+        yield from java_causes(current)
         current = getattr(current, "_cause", None) or current.__cause__ or current.__context__
 
 
@@ -409,14 +352,3 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:  # a captured Spark error asks the JVM for its text, which may be gone
         return repr(error.args)
-
-
-def _java_texts(throwable: Any) -> Iterator[str]:
-    for _ in range(_MAX_DEPTH):
-        if throwable is None:
-            return
-        try:
-            yield str(throwable.toString())
-            throwable = throwable.getCause()
-        except Exception:  # the JVM is gone: what it said so far is all there is
-            return

@@ -22,6 +22,7 @@ from windowing.errors import CheckpointError, ConfigError, CorruptStateError, Wi
 __all__ = [
     "Folder",
     "checked_folder",
+    "java_causes",
     "literal_path",
     "refused_by_files",
     "unreachable",
@@ -175,7 +176,7 @@ def unreachable(path: str, problem: BaseException) -> str:
     >>> unreachable("s3a://me:key@b/x", OSError('No FileSystem for scheme "s3a"')).partition("; ")[0]
     's3a://me:***@b/x cannot be used: No FileSystem for scheme "s3a"'
     """
-    causes = _java_causes(problem)
+    causes = java_causes(problem)
     said = (causes[-1] if causes else str(problem)).partition("\n")[0] or type(problem).__name__
     way_out = next((way for pattern, way in _WAYS_OUT if pattern.search(said)), _OTHER_WAY_OUT)
     where = path or "an empty path"
@@ -184,7 +185,7 @@ def unreachable(path: str, problem: BaseException) -> str:
 
 def refused_by_files(problem: BaseException) -> bool:
     """Return whether a file system, and not a task or its Python worker, is why Spark could not write."""
-    causes = _java_causes(problem)
+    causes = java_causes(problem)
     return (
         bool(causes)
         and _FROM_FILES.match(causes[-1]) is not None
@@ -192,13 +193,16 @@ def refused_by_files(problem: BaseException) -> bool:
     )
 
 
-def _java_causes(problem: BaseException) -> list[str]:
+def java_causes(problem: BaseException) -> list[str]:
     """Return what the JVM says of each cause of what it raised, the outermost first."""
     raised = getattr(problem, "java_exception", None) or getattr(problem, "_origin", None)
     found: list[str] = []
     while raised is not None and len(found) < _MAX_DEPTH:
-        found.append(str(raised.toString()))
-        raised = raised.getCause()
+        try:
+            found.append(str(raised.toString()))
+            raised = raised.getCause()
+        except Exception:  # the JVM is gone: what it said so far is all there is
+            break
     return found
 
 

@@ -31,11 +31,12 @@ from windowing.spark.arguments import Shipped, names_of, require_carried, requir
 from windowing.spark.assembly import Assembly, labels_of
 from windowing.spark.hadoop import checked_folder
 from windowing.spark.output import Encoder, Layout
-from windowing.spark.running import BatchWriter, WindowedQuery
+from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.state import SEQUENCE, TIMESTAMP
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, window_turn
+from windowing.spark.writer import BatchWriter
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
 from windowing.topology.decorators import bolt_of

@@ -1,8 +1,6 @@
-"""One running query: what foreachBatch does, and the life of the query around it.
+"""One running query and its life: started, watched, drained, and why it has ended.
 
-A batch: persist; ONE aggregate over all streams (the full action that Spark needs before anything may fail); then
-each stream that has rows goes to its sink; unpersist. An exception escapes: swallowed, it would cost the batch. A
-drain is a second run of the same query with one more batch, made of control rows; then the checkpoint is marked, and
+A drain is a second run of the same query with one more batch, made of control rows; then the checkpoint is marked, and
 refused from then on.
 
 Law: the input has ended when Spark, in an availableNow run, has asked every source and found nothing more, and a drain is done when
@@ -14,177 +12,41 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
 
 from windowing.errors import (
-    BoltError,
     CheckpointError,
     ConfigError,
-    DrainedCheckpointError,
     QueryStoppedError,
-    WindowingError,
     describe_error,
     quote,
 )
 from windowing.execution.compatibility import Definition
-from windowing.spark import control, definition, failpoints
-from windowing.spark.acks import Acks
-from windowing.spark.failures import (
-    About,
-    WorkerError,
-    damaged_file,
-    is_of_spark,
-    is_sendable,
-    raised_in_worker,
-    unwrapped,
-)
+from windowing.spark import control, definition
+from windowing.spark.failures import GO_ON, FailedQuery, library_error
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import BatchMetrics, metrics_of
-from windowing.spark.settings import ArrowBatchLimit, settings_of, take
-from windowing.spark.sinks import Sink, claim
+from windowing.spark.settings import settings_of, take
+from windowing.spark.sinks import claim
+from windowing.spark.writer import BatchWriter
 from windowing.windows.measures import Duration
 
 __all__ = [
-    "BatchWriter",
     "Plan",
     "WindowedQuery",
     "trigger_options",
 ]
 
 
-DRAINED_FILE = "drained.json"
-_ONE_FILE_ROWS = 50_000
-_LOG_EVERY_S = 60.0
 _SETTLE_EVERY_S = 0.5
-_GO_ON = "Start it again from checkpoint {}: it goes on from there"
 
 _log = logging.getLogger("windowing.spark")
-
-
-class Streams(Protocol):
-    """How the output of a batch holds the rows of several streams."""
-
-    def schema_of(self, stream: str) -> StructType:
-        """Return the schema of the rows of a stream."""
-
-    def count(self, stream: str) -> Column:
-        """Return the aggregate that counts the rows of a stream."""
-
-    def counted(self, counts: Any, stream: str) -> int:
-        """Return what the aggregate of `count` has found."""
-
-    def late(self) -> Column:
-        """Return the aggregate that counts what is late, of the bolts whose late tuples go nowhere."""
-
-    def largest(self) -> Column:
-        """Return the aggregate that tells how many packed bytes the largest task took, None where none did."""
-
-    def rows(self, output: DataFrame, stream: str) -> DataFrame:
-        """Return the rows of one stream."""
-
-
-class BatchWriter:
-    """What foreachBatch calls. `sinks` are those of the streams of `layout` that have one, in order; `acks` for spouts that take
-    them.
-    """
-
-    def __init__(
-        self, bolt: str, layout: Streams, sinks: Mapping[str, Sink], log_late: bool, acks: Acks | None = None
-    ) -> None:
-        self._bolt, self._layout, self.sinks, self._log_late = bolt, layout, dict(sinks), log_late
-        self.acks = acks
-        self._batch: int | None = None
-        self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
-        self.failure: BaseException | None = None
-        self.reported: dict[int, int] = {}
-        """How many errors users' code has reported, by batch; of the stages that the writer evaluates."""
-        self._handover = ArrowBatchLimit()
-
-    def __call__(self, output: DataFrame, batch_id: int) -> None:
-        """Evaluate the batch once and write its streams."""
-        try:
-            failpoints.hit("before_batch", batch_id)
-            if self.acks is not None:
-                self.acks.begin(batch_id)
-            output.persist()
-            try:
-                self._write(output, batch_id)
-            finally:
-                output.unpersist()
-            failpoints.hit("before_commit", batch_id)
-        except BaseException as error:
-            self.failure, self._batch = error, batch_id
-            if is_sendable(error):
-                raise
-            # Py4J has no way to say anything else, and the JVM would wait for an answer for ever.
-            raise WorkerError(describe_error(error)) from None
-
-    @property
-    def schemas(self) -> dict[str, StructType]:
-        """The schemas of the streams that have a sink."""
-        return {stream: self._layout.schema_of(stream) for stream in self.sinks}
-
-    def about(self, checkpoint: str) -> About:
-        """Return what an error may say of the query."""
-        return About(self._bolt, checkpoint, self._batch)
-
-    def _write(self, output: DataFrame, batch_id: int) -> None:
-        with self._handover.of_batch(output.sparkSession):
-            counts: Any = output.agg(*self._aggregates(), self._layout.largest().alias("largest")).first()
-        self._handover.took(counts["largest"])
-        self._deliver(output, counts, batch_id)
-
-    def _aggregates(self) -> list[Column]:
-        """Return what is asked about a batch, in the one action that evaluates all of it."""
-        aggregates = [self._layout.count(stream) for stream in self.sinks]
-        aggregates.append(self._layout.late().alias("late"))
-        if self.acks is not None:
-            aggregates.append(self.acks.column())
-        return aggregates
-
-    def _deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
-        """Write the streams; `counts` is what `_aggregates` have found."""
-        for stream, sink in self.sinks.items():
-            count = self._layout.counted(counts, stream)
-            try:
-                if count:
-                    rows = self._layout.rows(output, stream)
-                    sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
-                elif hasattr(sink, "skip"):
-                    sink.skip(batch_id)
-            except BaseException as problem:
-                if isinstance(problem, Exception):
-                    raise
-                raise BoltError(
-                    f"the sink of stream {stream!r} of {self._bolt!r} ended with {describe_error(problem)} on batch {batch_id}, "
-                    "which is not committed; let a sink raise an Exception"
-                ) from problem
-            failpoints.hit("in_sink", batch_id)
-        if self.acks is not None:
-            self.acks.record(batch_id, counts["acks"])
-        if self._log_late and counts["late"]:
-            self._warn(counts["late"])
-
-    def _warn(self, late: int) -> None:
-        """Say, at most once a minute, that tuples went to the side and nothing keeps them."""
-        self._unlogged += late
-        if time.monotonic() - self._logged_at < _LOG_EVERY_S:
-            return
-        _log.warning(
-            "bolt %r: %d late or unusable tuples went nowhere; give the late stream (late_stream= names it), or of a bolt without "
-            "windows the dead_letters, a sink to keep them",
-            self._bolt,
-            self._unlogged,
-        )
-        self._unlogged, self._logged_at = 0, time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -212,6 +74,11 @@ class Plan:
         with settings_of(self.spark, self.checkpoint, self.partitions):
             started: StreamingQuery = stream.start()
         return started
+
+    @property
+    def failed_query(self) -> FailedQuery:
+        """What an error may say of the query."""
+        return FailedQuery(self.writer.name, self.checkpoint, self.writer.failed_batch, self.spark)
 
 
 def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[str, Any]:
@@ -262,7 +129,7 @@ class WindowedQuery:
         try:
             query = cls(plan, drain, finish, done)
         except Exception as error:
-            found = unwrapped(error, about=plan.writer.about(plan.checkpoint))
+            found = library_error(error, plan.failed_query)
             if found is error:
                 raise
             raise found from error
@@ -323,7 +190,7 @@ class WindowedQuery:
             failure = (None if isinstance(error, QueryStoppedError) else self._plan.writer.failure) or error
             self._failure = failure  # before it is explained: whatever goes wrong there, the query has not ended well
             self._end()
-            self._failure = self._explained(failure)
+            self._failure = library_error(failure, self._plan.failed_query)
         finally:
             self._done.set()
 
@@ -335,7 +202,7 @@ class WindowedQuery:
         if not _found_no_more(self._query):
             raise QueryStoppedError(
                 "the query was stopped from outside before it had read all its input; nothing was drained. "
-                + _GO_ON.format(self._plan.checkpoint)
+                + GO_ON.format(self._plan.checkpoint)
             )
         return self._drain
 
@@ -358,32 +225,12 @@ class WindowedQuery:
             )
         _mark_drained(plan)
 
-    def _explained(self, failure: BaseException) -> BaseException:
-        plan = self._plan
-        about = plan.writer.about(plan.checkpoint)
-        found = failure if isinstance(failure, WindowingError) else raised_in_worker(failure)
-        if found is not None:
-            return found
-        if _session_ended(plan.spark):
-            found = QueryStoppedError(f"the session ended while the query ran. {_GO_ON.format(plan.checkpoint)}")
-        elif not isinstance(failure, Exception):
-            found = BoltError(
-                f"code that {about.name!r} runs in the driver ended with {describe_error(failure)}; let it raise an Exception"
-            )
-        else:
-            return unwrapped(failure, self._damaged_file, about) if is_of_spark(failure) else failure
-        found.__cause__ = failure
-        return found
-
     def _end(self) -> None:
         """Stop Spark's query: what was raised need not have ended it (a spout's `ack`), and it would go on unwatched."""
         try:
             self._query.stop()
         except Exception as problem:
             _log.warning("query %s could not be stopped: %s", self._query.id, describe_error(problem))
-
-    def _damaged_file(self) -> str | None:
-        return damaged_file(self._plan.spark, self._plan.checkpoint)
 
     def _wait(self) -> None:
         acks = self._plan.writer.acks
@@ -409,12 +256,7 @@ def _open(plan: Plan) -> bool:
     """Refuse what cannot go on; return whether the checkpoint is in the middle of a drain, which this run has to
     finish.
     """
-    home = Folder(plan.spark, plan.checkpoint) / "windowing"
-    if home.exists(DRAINED_FILE):
-        raise DrainedCheckpointError(
-            f"checkpoint {plan.checkpoint} was drained: its last windows have fired and it is closed; "
-            "start with a new checkpoint and a new output folder"
-        )
+    definition.refuse_drained(plan.spark, plan.checkpoint)
     definition.keep(plan.spark, plan.checkpoint, plan.definition)
     folder = control.control_folder(plan.spark, plan.checkpoint)
     folder.make()
@@ -431,15 +273,6 @@ def _open(plan: Plan) -> bool:
     return True
 
 
-def _session_ended(spark: SparkSession) -> bool:
-    """Return whether somebody has stopped the session: whatever Spark says then is only what came of that."""
-    context: Any = spark.sparkContext
-    try:
-        return context._jsc is None or bool(context._jsc.sc().isStopped())
-    except Exception:  # the JVM is gone; py4j has no types
-        return True
-
-
 def _found_no_more(query: StreamingQuery) -> bool:
     """Return whether a bounded run has ended by itself. Spark sets `noNewData` when it has asked each source for more and none had
     any, which ends such a run; a stop, at whatever time, leaves it as it was.
@@ -450,4 +283,4 @@ def _found_no_more(query: StreamingQuery) -> bool:
 
 def _mark_drained(plan: Plan) -> None:
     home = Folder(plan.spark, plan.checkpoint) / "windowing"
-    home.write(DRAINED_FILE, json.dumps({"drained": True}).encode())
+    home.write(definition.DRAINED_FILE, json.dumps({"drained": True}).encode())

@@ -1,34 +1,33 @@
 """Where streams go. Law: a sink is idempotent by batch id: writing a batch again leaves what writing it once leaves.
 
-Spark calls a sink again with the same batch id after a crash, so each one here keys what it writes by that id. So what
-a sink keeps is that of one stream and one checkpoint: others count their batches from 0 too (definition.py).
+Spark calls a sink again with the same batch id after a crash, so each one here keys what it writes by that id. Other queries count
+their batches from 0 too, so the folder of a file sink belongs to one stream of one checkpoint, and says so itself:
 
-Outlets: the streams of a topology that have a sink, on the wire and off it.
+    <folder>/_owner.json    {"query": "5f0c...", "stream": "default"}    written before the first data
 
-    a row "out" of the wire (stream, how many, Arrow bytes) --rows(stream)--> a DataFrame of the stream's own fields
+Laws: batches of two streams, or of two checkpoints, never lie in one folder. What is refused is refused before anything is written.
+Claiming again changes nothing, so a start that died half way can be made again. A folder without an owner goes to a checkpoint that
+has made as many batches as it holds, and to no other.
 
-A sink is named by "component" (its default stream) or "component.stream".
+A stream of a topology is named by "component" (its default stream) or "component.stream".
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from itertools import permutations
+from typing import Any, NamedTuple, Protocol
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StructType
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, quote
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
-from windowing.spark.definition import BATCH, OutputOwner, batch_of, claim_folder, owner_of, refuse_shared
+from windowing.spark.definition import last_batch, owner_field, query_id
 from windowing.spark.exchange import stream_name
-from windowing.spark.failures import Seal, marked
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
-from windowing.spark.state import decode_table
 from windowing.spark.unreadable import python_values
 from windowing.topology.plan import Topology
 
@@ -37,11 +36,12 @@ __all__ = [
     "FunctionSink",
     "MemorySink",
     "NoopSink",
+    "OutputOwner",
     "ParquetSink",
     "Sink",
-    "SinkStreams",
     "claim",
-    "outlet_names",
+    "output_streams",
+    "owner_of",
     "require_sink",
     "require_sinks",
     "sinks_of",
@@ -49,6 +49,10 @@ __all__ = [
 ]
 
 
+BATCH = "batch_id"
+"""A batch of a file sink is the directory `batch_id=000000000012`."""
+OWNER_FILE = "_owner.json"
+_WAY_OUT = "give this one a new output folder, or remove the old output"
 _FORMATS = ("parquet", "json", "csv")
 _SCHEMA_FILE = "_schema.json"
 _WHOLE = "_SUCCESS"
@@ -264,21 +268,6 @@ class NoopSink:
         rows.write.format("noop").mode("overwrite").save()
 
 
-def claim(
-    spark: SparkSession, checkpoint: str, sinks: Mapping[str, Sink], schemas: Mapping[str, StructType] | None = None
-) -> None:
-    """Make the sinks of a query, by stream, those of its checkpoint; `schemas` are those of the streams. Raises ConfigError where
-    two share a folder, or one holds the output of another query; nothing was written into any then. Cost: a few file look-ups
-    for each.
-    """
-    folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
-    refuse_shared({name: folder.path for name, folder in folders.items()})
-    for name, sink in sinks.items():
-        own: Callable[[SparkSession, OutputOwner], None] | None = getattr(sink, "claim", None)
-        if own is not None:
-            own(spark, owner_of(spark, checkpoint, name, (schemas or {}).get(name)))
-
-
 def _collected(rows: DataFrame) -> list[Row]:
     """Return rows with an Unreadable (unreadable.py) in the place of each value that Python cannot hold."""
     found = rows.toArrow()
@@ -296,49 +285,86 @@ def _nullable(schema: StructType) -> StructType:
     return schema
 
 
-# -- Outlets ---------------------------------------------------------------------------------------------------------------------
+# -- whose output a folder holds -------------------------------------------------------------------------------------------------
 
 
-class SinkStreams:
-    """The streams by sink name: what each is called on the wire, and its schema. `unread`: bolts whose late tuples go nowhere."""
+class OutputOwner(NamedTuple):
+    """A stream of a checkpoint: `query` is the checkpoint's id, `last_batch` the last that it has begun, None for none; `schema`
+    that of the stream's rows.
+    """
 
-    def __init__(self, streams: Mapping[str, tuple[str, str]], unread: tuple[str, ...]) -> None:
-        self._streams, self._unread = dict(streams), unread
+    query: str
+    stream: str
+    last_batch: int | None = None
+    schema: StructType | None = None
 
-    def schema_of(self, stream: str) -> StructType:
-        """Return the schema of the rows of a stream."""
-        schema = StructType.fromDDL(self._streams[stream][1])
-        assert isinstance(schema, StructType)
-        return schema
+    @property
+    def name(self) -> str:
+        """Who it is, in a message."""
+        return f"stream {self.stream!r} of query {self.query}"
 
-    def count(self, stream: str) -> Column:
-        """Return the aggregate that counts the rows of a stream."""
-        return F.sum(F.when(self._is_of(stream), F.col("value"))).alias(f"_count{list(self._streams).index(stream)}")
-
-    def counted(self, counts: Any, stream: str) -> int:
-        """Return what the aggregate of `count` has found."""
-        return int(counts[f"_count{list(self._streams).index(stream)}"] or 0)
-
-    def late(self) -> Column:
-        """Return the aggregate that counts the late and unreadable tuples that go nowhere."""
-        late = (F.col("source") == "late") & F.col("stream").isin(*self._unread)
-        nowhere = (F.col("kind") == "metric") & (late | (F.col("source") == "invalid"))
-        return F.sum(F.when(nowhere, F.col("value")))
-
-    def largest(self) -> Column:
-        """Return the aggregate that tells how many packed bytes the largest task took."""
-        return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
-
-    def rows(self, output: DataFrame, stream: str) -> DataFrame:
-        """Return the rows of a stream. Cost: one Python worker that copies Arrow bytes."""
-        packed = output.where(self._is_of(stream)).select("data")
-        return packed.mapInArrow(_Unpacked(), self._streams[stream][1])
-
-    def _is_of(self, stream: str) -> Column:
-        return (F.col("kind") == "out") & (F.col("stream") == self._streams[stream][0])
+    def is_same(self, other: OutputOwner) -> bool:
+        """Whether both are one stream of one checkpoint."""
+        return self[:2] == other[:2]
 
 
-def outlet_names(topology: Topology) -> dict[str, tuple[str, str]]:
+def owner_of(spark: SparkSession, checkpoint: str, stream: str, schema: StructType | None = None) -> OutputOwner:
+    """Return a stream of a checkpoint as an owner; the checkpoint is given an id if it has none."""
+    return OutputOwner(query_id(spark, checkpoint), stream, last_batch(spark, checkpoint), schema)
+
+
+def claim_folder(folder: Folder, owner: OutputOwner) -> None:
+    """Write into `folder` that it is the owner's. Raises ConfigError where it is another's, or holds batches that the
+    owner cannot have written. Cost: two or three look-ups.
+    """
+    if folder.exists(OWNER_FILE):
+        found = OutputOwner(owner_field(folder, OWNER_FILE, "query"), owner_field(folder, OWNER_FILE, "stream"))
+        if not found.is_same(owner):
+            raise ConfigError(f"{folder.path} holds the output of {found.name}, not of {owner.name}; {_WAY_OUT}")
+        return
+    written = max(map(batch_of, folder.names()), default=-1)
+    if written > (-1 if owner.last_batch is None else owner.last_batch):
+        begun = "has begun none" if owner.last_batch is None else f"has come to batch {owner.last_batch}"
+        raise ConfigError(f"{folder.path} holds batch {written}, and {owner.name} {begun}; {_WAY_OUT}")
+    content = {"format": 1, "query": owner.query, "stream": owner.stream}
+    folder.write(OWNER_FILE, json.dumps(content).encode())
+
+
+def refuse_shared(paths: Mapping[str, str]) -> None:
+    """Raise ConfigError where the folder of one stream (by name; whole paths) is that of another, or lies inside it."""
+    for (stream, path), (other, outer) in permutations(paths.items(), 2):
+        if f"{path}/".startswith(f"{outer}/"):
+            where = f"the folder {path}" if path == outer else f"{path}, inside the folder {outer}"
+            raise ConfigError(
+                f"the sink of stream {stream!r} writes to {where} of stream {other!r}; give each stream a folder of its own"
+            )
+
+
+def batch_of(name: str) -> int:
+    """Return the batch that a directory of this name holds, -1 for any other."""
+    key, _, number = name.partition("=")
+    return int(number) if key == BATCH and number.isdigit() else -1
+
+
+def claim(
+    spark: SparkSession, checkpoint: str, sinks: Mapping[str, Sink], schemas: Mapping[str, StructType] | None = None
+) -> None:
+    """Make the sinks of a query, by stream, those of its checkpoint; `schemas` are those of the streams. Raises ConfigError where
+    two share a folder, or one holds the output of another query; nothing was written into any then. Cost: a few file look-ups
+    for each.
+    """
+    folders = {name: Folder(spark, sink.path, SinkError) for name, sink in sinks.items() if isinstance(sink, FileSink)}
+    refuse_shared({name: folder.path for name, folder in folders.items()})
+    for name, sink in sinks.items():
+        own: Callable[[SparkSession, OutputOwner], None] | None = getattr(sink, "claim", None)
+        if own is not None:
+            own(spark, owner_of(spark, checkpoint, name, (schemas or {}).get(name)))
+
+
+# -- streams of a topology -------------------------------------------------------------------------------------------------------
+
+
+def output_streams(topology: Topology) -> dict[str, tuple[str, str]]:
     """Return every stream that can have a sink: sink name -> (name on the wire, fields); dead letters of bolts too."""
     names = {}
     for component in topology.components.values():
@@ -352,7 +378,7 @@ def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, 
     """Return the sinks in the order of the plan. Raises ConfigError for an unknown name, and for a stream that nobody reads
     and that neither has a sink nor stands in `discard`; late streams may go nowhere (they are counted and logged).
     """
-    names = outlet_names(topology)
+    names = output_streams(topology)
     known = require_sinks(
         {name: Schema.parse(fields).names for name, (_, fields) in names.items()},
         sinks,
@@ -390,16 +416,3 @@ def _needed(topology: Topology) -> Iterator[str]:
 
 def _sink_name(component: str, stream: str) -> str:
     return component if stream == DEFAULT_STREAM else f"{component}.{stream}"
-
-
-class _Unpacked:
-    """What turns packed rows into those of a stream, in a worker."""
-
-    def __init__(self) -> None:
-        self._seal = Seal()
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with marked():
-            for batch in batches:
-                for data in batch.column(0).to_pylist():
-                    yield from decode_table(data).to_batches()

@@ -23,11 +23,12 @@ from windowing.spark.arguments import Shipped, names_of, require_mapping, requir
 from windowing.spark.assembly import Assembly, acks_of, labels_of, takes_acks
 from windowing.spark.context import ExecutionContext, wired
 from windowing.spark.exchange import stream_name
-from windowing.spark.running import BatchWriter, WindowedQuery
+from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
-from windowing.spark.sinks import Sink, SinkStreams, outlet_names, sinks_of, unread_late
+from windowing.spark.sinks import Sink, output_streams, sinks_of, unread_late
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.stages import StageTaskTurn, spout_packets, stage_turn
+from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, required
 from windowing.windows.measures import Duration
@@ -77,7 +78,7 @@ def submit(
     require_mapping("sinks", sinks)
     discarded = names_of("discard", discard, "streams")
     known = sinks_of(topology, sinks, discarded)
-    names = outlet_names(topology)
+    names = output_streams(topology)
     given = _given(topology, sources)
     acking = {key: number for number, (key, source) in enumerate(given.items()) if takes_acks(source)}
     at_once = topology.config.acker_executors == 0

@@ -1,275 +1,55 @@
-"""Attempts: the number under which a batch is evaluated, claimed before it begins, so that whoever comes too late is known.
+"""submit_trident(): a Trident topology as ONE Spark query, whose batch n is txid n + 1 (the query itself: assembly.py).
 
-    batch 5 (txid 6)   6:0 fails   6:1 fails   6:2 commits          a crash, another process: 6:3
-
-Each store of states hands out its own numbers. The last state's counts; the others are asked first, so that it is above theirs.
-
-TridentWriter: what foreachBatch does with a Trident batch: claim an attempt, evaluate, commit, write sinks; or try again.
-
-    claim 6:0 --> units that may fail --one action--> units that commit --one action--> sinks
-                        | FailedException                   | FailedException
-    claim 6:1 <---------+-----------------------------------+       after a delay, as often as the topology says; then
-                                                                     stop, or skip: nothing but an empty attempt, dead letters
-
-Laws: a state is written only when all of the attempt before it was evaluated and is good; each place of a level works once in an
-attempt, one without tuples too; whatever is no FailedException ends the query.
-
-submit_trident(): a Trident topology as ONE Spark query, whose batch n is txid n + 1 (the query itself: assembly.py).
-
-    DataFrames of the streams --> mapInArrow: stages behind the sources, packing --> transformWithState, depth by depth: windows
-    --> foreachBatch: TridentWriter
+DataFrames of the streams --> mapInArrow: stages behind the sources, packing --> transformWithState, depth by depth: windows
+--> foreachBatch: BatchWriter with TridentCommits
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import DataFrame, SparkSession
 
-from windowing.acking.pending import RetryPolicy
-from windowing.errors import ConfigError, FailedException, SupersededError, WindowingError, cause_of, quote
+from windowing.errors import ConfigError, quote
 from windowing.execution.plan import Section
 from windowing.execution.support import Runtime, announce
 from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
-from windowing.spark import definition, failpoints
-from windowing.spark.acks import Acks
+from windowing.spark import definition
 from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
 from windowing.spark.assembly import Assembly, acks_of, labels_of, takes_acks
 from windowing.spark.exchange import packed
-from windowing.spark.failures import unwrapped
 from windowing.spark.hadoop import Folder
-from windowing.spark.running import BatchWriter, WindowedQuery
+from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.settings import take
-from windowing.spark.sinks import Sink, SinkStreams, require_sinks
+from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.spouts import SpoutInput, selected
+from windowing.spark.trident_commits import Attempts, TridentCommits
 from windowing.spark.trident_spouts import as_batches, spout_rows
-from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, batch_stage, trident_turn
+from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, trident_turn
+from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.graph import SpoutNode
-from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.kinds import StateType
 from windowing.trident.plan import TridentPlan
-from windowing.trident.state_operations import SnapshottableFactory
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import RecordStore
 from windowing.trident.windows import LateTuples, WindowOperation
 from windowing.windows.measures import Duration
 
 __all__ = [
-    "Attempts",
-    "TridentWriter",
     "submit_trident",
 ]
 
 
-class Attempts:
-    """The attempts of one query. Without a state that keeps a ledger (non-transactional ones need none) they are counted here.
-
-    Raises ConfigError for a transactional or opaque state whose factory keeps none: after a restart numbers would come again.
-    """
-
-    def __init__(self, plan: TridentPlan) -> None:
-        self._ledgers: list[tuple[str, Any, int]] = []
-        for id, factory, partitions in sorted(plan.written):
-            own = factory.factory if isinstance(factory, SnapshottableFactory) else factory
-            if callable(getattr(own, "claim_attempt", None)):
-                self._ledgers.append((id, factory, partitions))
-            elif factory.kind is not StateType.NON_TRANSACTIONAL:
-                raise ConfigError(
-                    f"{id} of topology {plan.name!r} is {quote(factory.kind)}, and its factory {quote(own)} has no "
-                    "claim_attempt(txid, partitions, at_least): attempts could not be told apart after a restart; use map_state, "
-                    "or add it (AttemptLedger)"
-                )
-        self._last = TransactionAttempt(0, 0)
-
-    def claim(self, txid: int) -> TransactionAttempt:
-        """Return the next attempt at a batch. Raises SupersededError if another process has begun a later one.
-
-        Cost: a read and a write of each store that is written to.
-        """
-        attempt = self._last.next() if self._last.txid == txid else TransactionAttempt(txid, 0)
-        for _, factory, partitions in self._ledgers:
-            attempt = factory.claim_attempt(txid, partitions, attempt.attempt)
-        self._last = attempt
-        return attempt
-
-
-# -- TridentWriter ---------------------------------------------------------------------------------------------------------------
-
-
-_MAX_CAUSE = 500
-
 _log = logging.getLogger("windowing.spark")
-
-
-class TridentWriter(BatchWriter):
-    """`labels[level]` are the grouping keys of a level's places, `partitions` how many a shuffle has. commits: Spark's log of
-    committed batches. acks: for sources that take them; a batch of one is done when it is committed."""
-
-    def __init__(
-        self,
-        shipped: Shipped[TridentPlan],
-        outlets: SinkStreams,
-        sinks: Mapping[str, Sink],
-        log_late: bool,
-        *,
-        labels: Mapping[int, Sequence[int]],
-        partitions: int,
-        retry: RetryPolicy,
-        on_failure: OnFailure,
-        attempts: Attempts,
-        commits: Folder,
-        acks: Acks | None,
-    ) -> None:
-        self._shipped, self._plan = shipped, shipped.value
-        super().__init__(self._plan.name, outlets, sinks, log_late, acks)
-        self._labels, self._partitions = labels, partitions
-        self._retry, self._on_failure = retry, on_failure
-        self._attempts, self._commits = attempts, commits
-        self._hearing, self._heard = -1, Counter[tuple[str, int, int, str]]()
-        self._letters = any(name.endswith(f".{DEAD_LETTERS}") for name in sinks)
-
-    def _write(self, output: DataFrame, batch_id: int) -> None:
-        failures = 0
-        while True:
-            try:
-                self._evaluate(output, self._claim(batch_id), skip=False)
-                return
-            except Exception as error:
-                problem = unwrapped(error)
-                if not isinstance(problem, FailedException):
-                    raise
-            failures += 1
-            _log.warning(
-                "topology %r: attempt %d at batch %d failed: %s", self._bolt, failures, batch_id, cause_of(problem)
-            )
-            if self._retry.is_last(failures):
-                self._give_up(output, batch_id, failures, problem)
-                return
-            if not self._plan.depths(Section.STREAM):  # it may hold the failure of a unit behind a source
-                output.unpersist(blocking=True)
-                output.persist()
-            time.sleep(self._retry.delay_ms(failures) / 1000)
-
-    def _claim(self, batch_id: int) -> TransactionAttempt:
-        failpoints.hit("before_claim", batch_id)
-        attempt = self._attempts.claim(batch_id + 1)
-        if self._commits.exists(str(batch_id)):
-            raise SupersededError(
-                f"topology {self._bolt!r}: batch {attempt.txid} is committed already: another process went on with the checkpoint; "
-                "one query at a time can have it"
-            )
-        failpoints.hit("after_claim", batch_id)
-        return attempt
-
-    def _give_up(self, output: DataFrame, batch_id: int, failures: int, problem: FailedException) -> None:
-        """Stop, or skip the batch."""
-        if self._on_failure is OnFailure.STOP:
-            raise FailedException(
-                f"topology {self._bolt!r}: batch {batch_id + 1} failed {failures} times and is not committed; the last cause: "
-                f"{cause_of(problem)}. Repair that and start again from the checkpoint; or give on_failure=OnFailure.SKIP"
-            ) from problem
-        self._evaluate(output, self._claim(batch_id), skip=True)
-        _log.error("topology %r: batch %d was skipped: %s", self._bolt, batch_id + 1, cause_of(problem))
-
-    # -- one attempt ---------------------------------------------------------------------------------------------------
-
-    def _evaluate(self, output: DataFrame, attempt: TransactionAttempt, skip: bool) -> None:
-        """Evaluate and commit one attempt. Skipped, every partition of a state commits it without a tuple."""
-        kept: list[DataFrame] = []
-        try:
-            if skip:
-                rows = output.where(F.col("kind") == "input").withColumn("kind", F.lit("out"))
-            else:
-                rows = output.where(F.col("kind") != "input") if self._letters else output
-                rows = self._levels(rows, self._plan.depths(Section.BATCH), attempt)
-            worked = [] if skip else self._plan.depths(Section.BATCH)
-            for levels in _between_commits(self._plan):
-                # A state takes part in an attempt only when all that the attempt is so far was evaluated and is good.
-                kept += [] if rows is output else [rows.persist()]
-                self._check(rows, worked, attempt)
-                failpoints.hit("before_commits", attempt.txid - 1)
-                rows = self._levels(rows, levels, attempt)
-                worked += levels
-            kept += [] if rows is output else [rows.persist()]
-            counts = self._check(rows, worked, attempt)
-            failpoints.hit("after_commits", attempt.txid - 1)
-            self._deliver(rows, counts, attempt.txid - 1)
-        finally:
-            for each in kept:
-                each.unpersist()
-
-    def _levels(self, rows: DataFrame, levels: Sequence[int], attempt: TransactionAttempt) -> DataFrame:
-        for level in levels:
-            rows = batch_stage(rows, self._shipped, level, self._labels[level], self._partitions, attempt)
-        return rows
-
-    def _hear(self, reports: Sequence[Any], batch_id: int) -> None:
-        """Log and count the errors that were reported; those of the stream, and of levels before, come in each evaluation."""
-        if batch_id != self._hearing:
-            self._hearing, self._heard = batch_id, Counter()
-        found = Counter((row["stream"], row["sequence"], row["value"], row["text"]) for row in reports)
-        for (stream, _, number, text), times in sorted((found - self._heard).items()):
-            self.reported[batch_id] = self.reported.get(batch_id, 0) + number * times
-            _log.warning(
-                "topology %r, batch %d: %s reports (%d times) %s",
-                self._bolt,
-                batch_id + 1,
-                stream,
-                number * times,
-                text,
-            )
-        self._heard |= found
-
-    def _check(self, rows: DataFrame, levels: Sequence[int], attempt: TransactionAttempt) -> Any:
-        """Evaluate the rows and return what the aggregates have found. Raises FailedException if a place says so."""
-        counts = rows.agg(*self._aggregates(), *_verdict()).first()
-        assert counts is not None
-        self._hear(counts["_reported"], attempt.txid - 1)
-        if counts["_failed"] is not None:
-            raise FailedException(str(counts["_failed"]))
-        places = sum(task.stage.depth in levels for task in self._plan.tasks)
-        if counts["_done"] != places:
-            raise WindowingError(
-                f"topology {self._bolt!r}: {quote(counts['_done'])} places have worked on attempt {attempt}, wanted {places}; "
-                "nothing of the batch counts: start again from the checkpoint, and report this"
-            )
-        return counts
-
-
-def _between_commits(plan: TridentPlan) -> list[list[int]]:
-    """Return the levels of the commit section, cut before each that writes a state."""
-    cut: list[list[int]] = []
-    for level in plan.depths(Section.COMMIT):
-        if not cut or any(task.stage.states for task in plan.tasks_at(level)):
-            cut.append([])
-        cut[-1].append(level)
-    return cut
-
-
-def _verdict() -> list[Column]:
-    cause = F.when(F.col("kind") == "failed", F.substring(F.decode(F.col("data"), "UTF-8"), 1, _MAX_CAUSE))
-    done = F.when(F.col("kind") == "done", F.col("value"))
-    text = F.substring(F.decode(F.col("data"), "UTF-8"), 1, _MAX_CAUSE).alias("text")
-    reported = F.when(F.col("kind") == "reported", F.struct("stream", "sequence", "value", text))
-    return [
-        F.min(cause).alias("_failed"),
-        F.count_distinct(done).alias("_done"),
-        F.collect_list(reported).alias("_reported"),
-    ]
-
-
-# -- submit_trident() ------------------------------------------------------------------------------------------------------------
 
 
 def submit_trident(
@@ -334,18 +114,20 @@ def submit_trident(
         sources=lambda: [packed(rows, TridentSpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()],
         turn=partial(trident_turn, shipped),
     )
-    writer = TridentWriter(
+    commits = TridentCommits(
         shipped,
+        labels=labels,
+        partitions=width,
+        on_failure=on_failure,
+        committed=Folder(spark, str(checkpoint)) / "commits",
+    )
+    writer = BatchWriter(
+        plan.name,
         SinkStreams(outlets, tuple(_unread_late(plan))),
         {name: (sinks or {})[name] for name in outlets},
         True,
-        labels=labels,
-        partitions=width,
-        retry=RetryPolicy.of(plan.config),
-        on_failure=on_failure,
-        attempts=Attempts(plan),
-        commits=Folder(spark, str(checkpoint)) / "commits",
         acks=acks_of(spark, str(checkpoint), dict(enumerate(taking))),
+        commits=commits,
     )
     stored = plan.stream(width, life.plain())
     return assembly.start(str(checkpoint), stored, writer, trigger=trigger, drain=drain, query_name=query_name)

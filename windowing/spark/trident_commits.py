@@ -1,0 +1,236 @@
+"""The commit section of a Trident query: a batch is tried, each time as the next attempt, until its states are committed.
+
+    claim 6:0 --> stages that may fail --one action--> stages that commit --one action--> sinks
+                        | FailedException                   | FailedException
+    claim 6:1 <---------+-----------------------------------+       after a delay, as often as the topology says; then
+                                                                    stop, or skip: nothing but an empty attempt, dead letters
+
+An attempt is claimed before it begins, so that whoever comes too late is known. Batch 5 is txid 6: `6:1` is its second attempt,
+and after a crash another process claims the one after the last. Each store of states hands out its own numbers. The last state's
+counts; the others are asked first, so that it is above theirs.
+
+Laws: a state is written only when all of the attempt before it was evaluated and is good; each task of a stage works once in an
+attempt, one without tuples too; whatever is no FailedException ends the query.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from windowing.acking.pending import RetryPolicy
+from windowing.errors import ConfigError, FailedException, SupersededError, WindowingError, cause_of, quote
+from windowing.execution.plan import Section
+from windowing.spark import failpoints
+from windowing.spark.arguments import Shipped
+from windowing.spark.failures import raised_in_worker
+from windowing.spark.hadoop import Folder
+from windowing.spark.trident_stages import DEAD_LETTERS, batch_stage
+from windowing.spark.writer import BatchWriter
+from windowing.trident.coordinator import OnFailure
+from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.plan import TridentPlan
+from windowing.trident.state_operations import SnapshottableFactory
+
+__all__ = [
+    "Attempts",
+    "TridentCommits",
+]
+
+
+_MAX_CAUSE = 500
+
+_log = logging.getLogger("windowing.spark")
+
+
+class Attempts:
+    """The attempts of one query. Without a state that keeps a ledger (non-transactional ones need none) they are counted here.
+
+    Raises ConfigError for a transactional or opaque state whose factory keeps none: after a restart numbers would come again.
+    """
+
+    def __init__(self, plan: TridentPlan) -> None:
+        self._ledgers: list[tuple[str, Any, int]] = []
+        for id, factory, partitions in sorted(plan.written):
+            own = factory.factory if isinstance(factory, SnapshottableFactory) else factory
+            if callable(getattr(own, "claim_attempt", None)):
+                self._ledgers.append((id, factory, partitions))
+            elif factory.kind is not StateType.NON_TRANSACTIONAL:
+                raise ConfigError(
+                    f"{id} of topology {plan.name!r} is {quote(factory.kind)}, and its factory {quote(own)} has no "
+                    "claim_attempt(txid, partitions, at_least): attempts could not be told apart after a restart; use map_state, "
+                    "or add it (AttemptLedger)"
+                )
+        self._last = TransactionAttempt(0, 0)
+
+    def claim(self, txid: int) -> TransactionAttempt:
+        """Return the next attempt at a batch. Raises SupersededError if another process has begun a later one.
+
+        Cost: a read and a write of each store that is written to.
+        """
+        attempt = self._last.next() if self._last.txid == txid else TransactionAttempt(txid, 0)
+        for _, factory, partitions in self._ledgers:
+            attempt = factory.claim_attempt(txid, partitions, attempt.attempt)
+        self._last = attempt
+        return attempt
+
+
+class TridentCommits:
+    """`labels[depth]` are the grouping keys of its tasks, `partitions` how many a shuffle has. committed: Spark's log of
+    committed batches.
+    """
+
+    def __init__(
+        self,
+        shipped: Shipped[TridentPlan],
+        *,
+        labels: Mapping[int, Sequence[int]],
+        partitions: int,
+        on_failure: OnFailure,
+        committed: Folder,
+    ) -> None:
+        plan = shipped.value
+        self._shipped, self._plan, self._name = shipped, plan, plan.name
+        self._labels, self._partitions = labels, partitions
+        self._retry, self._on_failure = RetryPolicy.of(plan.config), on_failure
+        self._attempts, self._committed = Attempts(plan), committed
+        self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
+
+    def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
+        """Try the batch until an attempt is good, or the last has failed."""
+        failures = 0
+        while True:
+            try:
+                self._attempt(output, self._claim(batch_id), writer, skip=False)
+                return
+            except Exception as error:
+                problem = raised_in_worker(error)
+                if not isinstance(problem, FailedException):
+                    raise
+            failures += 1
+            _log.warning(
+                "topology %r: attempt %d at batch %d failed: %s", self._name, failures, batch_id, cause_of(problem)
+            )
+            if self._retry.is_last(failures):
+                self._give_up(output, batch_id, writer, failures, problem)
+                return
+            if not self._plan.depths(Section.STREAM):  # it may hold the failure of a stage behind a source
+                output.unpersist(blocking=True)
+                output.persist()
+            time.sleep(self._retry.delay_ms(failures) / 1000)
+
+    def _claim(self, batch_id: int) -> TransactionAttempt:
+        failpoints.hit("before_claim", batch_id)
+        attempt = self._attempts.claim(batch_id + 1)
+        if self._committed.exists(str(batch_id)):
+            raise SupersededError(
+                f"topology {self._name!r}: batch {attempt.txid} is committed already: another process went on with the checkpoint; "
+                "one query at a time can have it"
+            )
+        failpoints.hit("after_claim", batch_id)
+        return attempt
+
+    def _give_up(
+        self, output: DataFrame, batch_id: int, writer: BatchWriter, failures: int, problem: FailedException
+    ) -> None:
+        """Stop, or skip the batch."""
+        if self._on_failure is OnFailure.STOP:
+            raise FailedException(
+                f"topology {self._name!r}: batch {batch_id + 1} failed {failures} times and is not committed; the last cause: "
+                f"{cause_of(problem)}. Repair that and start again from the checkpoint; or give on_failure=OnFailure.SKIP"
+            ) from problem
+        self._attempt(output, self._claim(batch_id), writer, skip=True)
+        _log.error("topology %r: batch %d was skipped: %s", self._name, batch_id + 1, cause_of(problem))
+
+    # -- one attempt ---------------------------------------------------------------------------------------------------
+
+    def _attempt(self, output: DataFrame, attempt: TransactionAttempt, writer: BatchWriter, skip: bool) -> None:
+        """Evaluate and commit one attempt. Skipped, every partition of a state commits it without a tuple."""
+        kept: list[DataFrame] = []
+        keeps_dead_letters = any(name.endswith(f".{DEAD_LETTERS}") for name in writer.sinks)
+        try:
+            if skip:
+                rows = output.where(F.col("kind") == "input").withColumn("kind", F.lit("out"))
+            else:
+                rows = output.where(F.col("kind") != "input") if keeps_dead_letters else output
+                rows = self._evaluated(rows, self._plan.depths(Section.BATCH), attempt)
+            worked = [] if skip else self._plan.depths(Section.BATCH)
+            for depths in _between_commits(self._plan):
+                # A state takes part in an attempt only when all that the attempt is so far was evaluated and is good.
+                kept += [] if rows is output else [rows.persist()]
+                self._checked(rows, worked, attempt, writer)
+                failpoints.hit("before_commits", attempt.txid - 1)
+                rows = self._evaluated(rows, depths, attempt)
+                worked += depths
+            kept += [] if rows is output else [rows.persist()]
+            counts = self._checked(rows, worked, attempt, writer)
+            failpoints.hit("after_commits", attempt.txid - 1)
+            writer.deliver(rows, counts, attempt.txid - 1)
+        finally:
+            for each in kept:
+                each.unpersist()
+
+    def _evaluated(self, rows: DataFrame, depths: Sequence[int], attempt: TransactionAttempt) -> DataFrame:
+        for depth in depths:
+            rows = batch_stage(rows, self._shipped, depth, self._labels[depth], self._partitions, attempt)
+        return rows
+
+    def _count_reports(self, reports: Sequence[Any], batch_id: int, writer: BatchWriter) -> None:
+        """Log and count the errors that were reported; those of the stream, and of stages before, come in each evaluation."""
+        if batch_id != self._reports_of:
+            self._reports_of, self._reports = batch_id, Counter()
+        found = Counter((row["stream"], row["sequence"], row["value"], row["text"]) for row in reports)
+        for (stream, _, number, text), times in sorted((found - self._reports).items()):
+            writer.reported[batch_id] += number * times
+            _log.warning(
+                "topology %r, batch %d: %s reports (%d times) %s",
+                self._name,
+                batch_id + 1,
+                stream,
+                number * times,
+                text,
+            )
+        self._reports |= found
+
+    def _checked(self, rows: DataFrame, depths: Sequence[int], attempt: TransactionAttempt, writer: BatchWriter) -> Any:
+        """Evaluate the rows and return what the aggregates have found. Raises FailedException if a task says so."""
+        counts = rows.agg(*writer.aggregates(), *_verdict()).first()
+        assert counts is not None
+        self._count_reports(counts["_reported"], attempt.txid - 1, writer)
+        if counts["_failed"] is not None:
+            raise FailedException(str(counts["_failed"]))
+        tasks = sum(task.stage.depth in depths for task in self._plan.tasks)
+        if counts["_done"] != tasks:
+            raise WindowingError(
+                f"topology {self._name!r}: {quote(counts['_done'])} places have worked on attempt {attempt}, wanted {tasks}; "
+                "nothing of the batch counts: start again from the checkpoint, and report this"
+            )
+        return counts
+
+
+def _between_commits(plan: TridentPlan) -> list[list[int]]:
+    """Return the depths of the commit section, cut before each that writes a state."""
+    cut: list[list[int]] = []
+    for depth in plan.depths(Section.COMMIT):
+        if not cut or any(task.stage.states for task in plan.tasks_at(depth)):
+            cut.append([])
+        cut[-1].append(depth)
+    return cut
+
+
+def _verdict() -> list[Column]:
+    cause = F.when(F.col("kind") == "failed", F.substring(F.decode(F.col("data"), "UTF-8"), 1, _MAX_CAUSE))
+    done = F.when(F.col("kind") == "done", F.col("value"))
+    text = F.substring(F.decode(F.col("data"), "UTF-8"), 1, _MAX_CAUSE).alias("text")
+    reported = F.when(F.col("kind") == "reported", F.struct("stream", "sequence", "value", text))
+    return [
+        F.min(cause).alias("_failed"),
+        F.count_distinct(done).alias("_done"),
+        F.collect_list(reported).alias("_reported"),
+    ]

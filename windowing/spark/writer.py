@@ -1,0 +1,224 @@
+"""What foreachBatch does with a batch: evaluate it, commit it, write its streams to their sinks, keep what it says of acks.
+
+    persist --> ONE aggregate over all streams: all of the batch is evaluated --> each stream that has rows to its sink --> acks
+                (of a Trident topology: attempts, each with the commits of its states; trident_commits.py)
+
+Laws: nothing is written before all that may fail was evaluated; an error escapes, since one that is swallowed would cost the batch;
+what `SinkStreams` and the output of `windowed` hold differently is behind `Streams`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from windowing.errors import BoltError, describe_error
+from windowing.spark import failpoints
+from windowing.spark.acks import Acks
+from windowing.spark.failures import Seal, WorkerError, is_sendable, marked
+from windowing.spark.settings import ArrowBatchLimit
+from windowing.spark.sinks import Sink
+from windowing.spark.state import decode_table
+
+__all__ = [
+    "BatchWriter",
+    "CommitSection",
+    "SinkStreams",
+    "Streams",
+]
+
+
+_ONE_FILE_ROWS = 50_000
+_LOG_EVERY_S = 60.0
+
+_log = logging.getLogger("windowing.spark")
+
+
+class Streams(Protocol):
+    """How the output of a batch holds the rows of several streams."""
+
+    def schema_of(self, stream: str) -> StructType:
+        """Return the schema of the rows of a stream."""
+
+    def count(self, stream: str) -> Column:
+        """Return the aggregate that counts the rows of a stream."""
+
+    def counted(self, counts: Any, stream: str) -> int:
+        """Return what the aggregate of `count` has found."""
+
+    def late(self) -> Column:
+        """Return the aggregate that counts what is late, of the bolts whose late tuples go nowhere."""
+
+    def largest(self) -> Column:
+        """Return the aggregate for how many packed bytes the largest task took, None where none did."""
+
+    def rows(self, output: DataFrame, stream: str) -> DataFrame:
+        """Return the rows of one stream."""
+
+
+class SinkStreams:
+    """The streams by sink name: what each is called on the wire, and its schema. `unread`: bolts whose late tuples go nowhere."""
+
+    def __init__(self, streams: Mapping[str, tuple[str, str]], unread: tuple[str, ...]) -> None:
+        self._streams, self._unread = dict(streams), unread
+
+    def schema_of(self, stream: str) -> StructType:
+        """Return the schema of the rows of a stream."""
+        schema = StructType.fromDDL(self._streams[stream][1])
+        assert isinstance(schema, StructType)
+        return schema
+
+    def count(self, stream: str) -> Column:
+        """Return the aggregate that counts the rows of a stream."""
+        return F.sum(F.when(self._is_of(stream), F.col("value"))).alias(f"_count{list(self._streams).index(stream)}")
+
+    def counted(self, counts: Any, stream: str) -> int:
+        """Return what the aggregate of `count` has found."""
+        return int(counts[f"_count{list(self._streams).index(stream)}"] or 0)
+
+    def late(self) -> Column:
+        """Return the aggregate that counts the late and unreadable tuples that go nowhere."""
+        late = (F.col("source") == "late") & F.col("stream").isin(*self._unread)
+        nowhere = (F.col("kind") == "metric") & (late | (F.col("source") == "invalid"))
+        return F.sum(F.when(nowhere, F.col("value")))
+
+    def largest(self) -> Column:
+        """Return the aggregate for how many packed bytes the largest task took."""
+        return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
+
+    def rows(self, output: DataFrame, stream: str) -> DataFrame:
+        """Return the rows of a stream. Cost: one Python worker that copies Arrow bytes."""
+        packed = output.where(self._is_of(stream)).select("data")
+        return packed.mapInArrow(_Unpacked(), self._streams[stream][1])
+
+    def _is_of(self, stream: str) -> Column:
+        return (F.col("kind") == "out") & (F.col("stream") == self._streams[stream][0])
+
+
+class _Unpacked:
+    """What turns packed rows into those of a stream, in a worker."""
+
+    def __init__(self) -> None:
+        self._seal = Seal()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with marked():
+            for batch in batches:
+                for data in batch.column(0).to_pylist():
+                    yield from decode_table(data).to_batches()
+
+
+class CommitSection(Protocol):
+    """The step of a batch that writes states, between its evaluation and its sinks."""
+
+    def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
+        """Evaluate and commit the batch, ask `writer.aggregates()` of what has come of it, and have `writer.deliver` write that."""
+
+
+class BatchWriter:
+    """What foreachBatch calls. `sinks` are those of the streams that have one, in order; `acks` for spouts that take them;
+    `commits` for a query that writes states.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        streams: Streams,
+        sinks: Mapping[str, Sink],
+        log_late: bool,
+        acks: Acks | None = None,
+        commits: CommitSection | None = None,
+    ) -> None:
+        self.name, self._streams, self.sinks, self._log_late = name, streams, dict(sinks), log_late
+        self.acks, self._commits = acks, commits
+        self.failed_batch: int | None = None
+        self._unlogged, self._logged_at = 0, -_LOG_EVERY_S
+        self.failure: BaseException | None = None
+        self.reported = Counter[int]()
+        """How many errors users' code has reported, by batch; of the stages that the commit section evaluates."""
+        self._limit = ArrowBatchLimit()
+
+    def __call__(self, output: DataFrame, batch_id: int) -> None:
+        """Evaluate the batch once and write its streams."""
+        try:
+            failpoints.hit("before_batch", batch_id)
+            if self.acks is not None:
+                self.acks.begin(batch_id)
+            output.persist()
+            try:
+                if self._commits is None:
+                    self.deliver(output, self._evaluated(output), batch_id)
+                else:
+                    self._commits.commit(output, batch_id, self)
+            finally:
+                output.unpersist()
+            failpoints.hit("before_commit", batch_id)
+        except BaseException as error:
+            self.failure, self.failed_batch = error, batch_id
+            if is_sendable(error):
+                raise
+            # Py4J has no way to say anything else, and the JVM would wait for an answer for ever.
+            raise WorkerError(describe_error(error)) from None
+
+    @property
+    def schemas(self) -> dict[str, StructType]:
+        """The schemas of the streams that have a sink."""
+        return {stream: self._streams.schema_of(stream) for stream in self.sinks}
+
+    def aggregates(self) -> list[Column]:
+        """Return what is asked about a batch, in the one action that evaluates all of it."""
+        aggregates = [self._streams.count(stream) for stream in self.sinks]
+        aggregates.append(self._streams.late().alias("late"))
+        if self.acks is not None:
+            aggregates.append(self.acks.column())
+        return aggregates
+
+    def _evaluated(self, output: DataFrame) -> Any:
+        with self._limit.of_batch(output.sparkSession):
+            counts: Any = output.agg(*self.aggregates(), self._streams.largest().alias("largest")).first()
+        self._limit.took(counts["largest"])
+        return counts
+
+    def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
+        """Write the streams; `counts` is what `aggregates` have found."""
+        for stream, sink in self.sinks.items():
+            count = self._streams.counted(counts, stream)
+            try:
+                if count:
+                    rows = self._streams.rows(output, stream)
+                    sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
+                elif hasattr(sink, "skip"):
+                    sink.skip(batch_id)
+            except BaseException as problem:
+                if isinstance(problem, Exception):
+                    raise
+                raise BoltError(
+                    f"the sink of stream {stream!r} of {self.name!r} ended with {describe_error(problem)} on batch {batch_id}, "
+                    "which is not committed; let a sink raise an Exception"
+                ) from problem
+            failpoints.hit("in_sink", batch_id)
+        if self.acks is not None:
+            self.acks.record(batch_id, counts["acks"])
+        if self._log_late and counts["late"]:
+            self._warn(counts["late"])
+
+    def _warn(self, late: int) -> None:
+        """Say, at most once a minute, that tuples went to the side and nothing keeps them."""
+        self._unlogged += late
+        if time.monotonic() - self._logged_at < _LOG_EVERY_S:
+            return
+        _log.warning(
+            "bolt %r: %d late or unusable tuples went nowhere; give the late stream (late_stream= names it), or of a bolt without "
+            "windows the dead_letters, a sink to keep them",
+            self.name,
+            self._unlogged,
+        )
+        self._unlogged, self._logged_at = 0, time.monotonic()
