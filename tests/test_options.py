@@ -36,7 +36,7 @@ from windowing.local.cluster import LocalCluster, run_topology
 from windowing.local.run import LocalRun, run_local
 from windowing.local.trident_cluster import TridentCluster, run_trident
 from windowing.spark import query, trident_submit
-from windowing.spark.context import wired
+from windowing.spark.context import execution_context
 from windowing.spark.submit import _given, _require_runnable, submit
 from windowing.spark.window_turn import TaskStage
 from windowing.stores.factory import map_state
@@ -558,7 +558,7 @@ def configured(runtime: Runtime, setting: str) -> TopologyConfig:
     builder.set_bolt("where", Where, 9).shuffle_grouping("rows")
     built = builder.build()
     if runtime is Runtime.SUBMIT:
-        _require_runnable(wired(built))
+        _require_runnable(execution_context(built))
     assert built.component("where").parallelism == (3 if setting == "max_task_parallelism" else 9)
     return built.config
 

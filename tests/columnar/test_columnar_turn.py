@@ -17,7 +17,7 @@ from windowing.columnar import Keys, Timestamps
 from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.local import run_local
 from windowing.local.cluster import run_topology
-from windowing.spark.context import wired
+from windowing.spark.context import execution_context
 from windowing.spark.output import Encoder, Layout
 from windowing.spark.rows import NamedRows
 from windowing.topology.builder import TopologyBuilder
@@ -384,9 +384,9 @@ def test_where_tuples_are_acked_there_is_no_table_of_aggregates():
         ConfigError, match="'counted' is handed the aggregates of all keys in columns, and keeps no tuples"
     ):
         run_topology(build(acker_executors=1), rows)
-    wired(build())
+    execution_context(build())
     with pytest.raises(ConfigError, match="'counted' is handed the aggregates of all keys in columns"):
-        wired(build(), acks={("source", "default"): 0})
+        execution_context(build(), acks={("source", "default"): 0})
 
 
 def test_what_fails_tuples_one_by_one_does_not_go_with_columns():

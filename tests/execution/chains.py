@@ -14,7 +14,7 @@ from windowing.execution.plan import Section
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.spark.arguments import Shipped
-from windowing.spark.context import wired
+from windowing.spark.context import execution_context
 from windowing.spark.edges import partials_of
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, frames_of, rows_of
 from windowing.spark.operator import Stored
@@ -41,7 +41,7 @@ class Chain:
         self.names = output_streams(topology)
         kept = [on_wire for name, (on_wire, _) in self.names.items() if letters or not name.endswith(".dead_letters")]
         roots = {(spout.id, "default"): number for number, spout in enumerate(topology.spouts)} if acks else {}
-        self.wiring = wired(topology, frozenset(kept), roots)
+        self.wiring = execution_context(topology, frozenset(kept), roots)
         self.partials: tuple[RootPartial, ...] = ()
         self.invalid: dict[str, int] = {}
         self.partitions = partitions

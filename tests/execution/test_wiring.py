@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.spark.context import ExecutionContext, wired
+from windowing.spark.context import ExecutionContext, execution_context
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt
@@ -37,7 +37,7 @@ def test_what_is_below_a_spout_that_takes_acks_is_rooted(data: st.DataObject) ->
         names.append(f"b{number}")
     taking = data.draw(st.sets(st.sampled_from(["s0", "s1"])))
     topology = builder.build()
-    wiring = wired(topology, acks={(name, "default"): number for number, name in enumerate(sorted(taking))})
+    wiring = execution_context(topology, acks={(name, "default"): number for number, name in enumerate(sorted(taking))})
     assert wiring.rooted == {name for name in names[2:] if reaches(topology, name, taking)}
 
 
@@ -50,7 +50,7 @@ def test_a_plan_of_many_diamonds_is_looked_at_once(monkeypatch: Any) -> None:
             builder.set_bolt(f"{side}{number}", same).shuffle_grouping(above)
         builder.set_bolt(f"d{number}", same).shuffle_grouping(f"l{number}").shuffle_grouping(f"r{number}")
         above = f"d{number}"
-    wiring = wired(builder.build(), acks={("other", "default"): 0})
+    wiring = execution_context(builder.build(), acks={("other", "default"): 0})
     asked: list[str] = []
     ask = ExecutionContext.component
     monkeypatch.setattr(ExecutionContext, "component", lambda self, name: asked.append(name) or ask(self, name))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from windowing.errors import ConfigError
+from windowing.execution.compiler import execution_plan
 from windowing.local.drawing import to_png, to_svg
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -75,3 +76,10 @@ def test_a_missing_package_is_said_with_the_way_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"pip install 'windowing\[draw\]'"):
         to_svg(plan())
+
+
+def test_the_stages_of_a_plan_are_drawn_too() -> None:
+    pytest.importorskip("matplotlib")
+    text = "".join(ElementTree.fromstring(to_svg(execution_plan(plan())).encode()).itertext())
+    for word in ("events", "sums ×2", "four", "end", "fields(at, word)", "all"):
+        assert word in text

@@ -309,7 +309,7 @@ def test_the_master_takes_no_answer_to_a_tree_of_another_life() -> None:
 def test_a_task_that_is_made_again_has_the_inbox_of_the_one_before_and_nothing_of_its_batches() -> None:
     plan = counting(fixed()).build()
     with TridentCluster(plan, clock=VirtualClock(), coordination=patient(1)) as cluster:
-        crew, [id] = cluster.crew, [(group.id, 1) for group in plan.stages.values() if group.commits]
+        crew, [id] = cluster.crew, [(group.id, 1) for group in plan.stages.values() if group.states]
         before = crew.tasks[crew.ids.index(id)]
         while not before.executor.held:
             cluster.step()

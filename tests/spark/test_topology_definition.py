@@ -24,7 +24,7 @@ from windowing.execution.compatibility import (
     parsed,
     read,
 )
-from windowing.spark.context import wired
+from windowing.spark.context import execution_context
 from windowing.spark.control import task_labels
 from windowing.spark.definition import FORMAT
 from windowing.topology.bolts import WindowedBolt
@@ -95,7 +95,7 @@ def topology(
 
 def definition(partitions: int = 2, **changed: Any) -> Definition:
     built = topology(**changed)
-    known = wired(built)
+    known = execution_context(built)
     return plain(header(FORMAT) | PACKED | of_topology(built, known.plan, known.windows, partitions))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from windowing.errors import ConfigError
+from windowing.execution.compiler import execution_plan
 from windowing.schema.tuples import Fields
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -547,6 +548,7 @@ def test_the_example_of_the_page_runs_and_draws_what_the_page_shows() -> None:
     topology = names["topology"]
     assert isinstance(topology, Topology)
     assert f"```mermaid\n{topology.to_mermaid()}```" in page
+    assert f"```text\n{execution_plan(topology).explain()}```" in page
 
 
 def test_the_page_has_a_row_for_every_key() -> None:

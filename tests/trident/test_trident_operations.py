@@ -17,7 +17,7 @@ from windowing.stores.memory import MemoryStore
 from windowing.trident import builtins as b
 from windowing.trident.kinds import SpoutKind
 from windowing.trident.operations import JoinType
-from windowing.trident.planner import built, facts_of, plan_of
+from windowing.trident.planner import built, plan_of, resolve
 from windowing.trident.streams import Stream, TridentTopology
 from windowing.trident.subtopology import TridentRun
 from windowing.windows.measures import count
@@ -327,7 +327,7 @@ def run_of(steps: list[Any], hint: Callable[[], int], merge: bool = True, piece:
     if merge:
         return TridentRun(topology.build(), piece)
     built("random", topology._sketch, [])
-    return TridentRun(plan_of("random", facts_of(topology._sketch, []), [], merge=False), piece)
+    return TridentRun(plan_of("random", resolve(topology._sketch, []), [], merge=False), piece)
 
 
 SHUFFLED = [("shuffle",), ("partition_aggregate", "product"), ("broadcast",), ("partition_group", "sum")]

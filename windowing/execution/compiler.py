@@ -67,7 +67,7 @@ def plan_of_bolt(
     >>> @tumbling(count(2), timestamp="n", key="word", output="n long")
     ... def sums(window): ...
     >>> print(execution_plan(sums).explain(), end="")
-    plan sums: 1 stages, 1 exchanges
+    plan sums: 1 stage, 1 exchange
       default == fields(word) ==> sums
     sums ×1, stream, depth 1, task 0, windows
         sums

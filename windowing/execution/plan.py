@@ -137,7 +137,7 @@ class ExecutionPlan:
     >>> _ = builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
     >>> _ = builder.set_bolt("count", count, 4).fields_grouping("split", "word")
     >>> print(execution_plan(builder.build()).explain(), end="")
-    plan words: 2 stages, 1 exchanges
+    plan words: 2 stages, 1 exchange
     sentences ×1, stream
         sentences
         split
@@ -198,7 +198,8 @@ class ExecutionPlan:
 
     def explain(self) -> str:
         """Return stages, operators, exchanges and sinks as text, for a person."""
-        lines = [f"plan {self.name}: {len(self.stages)} stages, {len(self.exchanges)} exchanges"]
+        counts = ((len(self.stages), "stage"), (len(self.exchanges), "exchange"))
+        lines = [f"plan {self.name}: " + ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in counts)]
         outside = [exchange for exchange in self.exchanges if not exchange.stage]
         lines += [f"  {self._arrow(exchange)}" for exchange in outside]
         for stage in self.stages.values():

@@ -1,4 +1,4 @@
-"""Wiring: what every worker knows of a topology; made on the driver, sent with the code.
+"""The execution context: what every worker knows of a topology; made on the driver, sent with the code.
 
 It is all that a StageWriter needs to send a tuple on (stage_writer.py), and a place to take its turn (stages.py).
 """
@@ -30,7 +30,7 @@ __all__ = [
     "Arrival",
     "ExecutionContext",
     "Origins",
-    "wired",
+    "execution_context",
 ]
 
 
@@ -88,7 +88,7 @@ class ExecutionContext:
                 found.add(name)
         return frozenset(found)
 
-    def letters(self, component: str) -> bool:
+    def takes_dead_letters(self, component: str) -> bool:
         """Return whether somebody takes a component's dead letters: a sink, or a bolt."""
         is_read = bool(self.topology.readers(component, DEAD_LETTERS))
         return is_read or stream_name(component, DEAD_LETTERS) in self.sinks
@@ -113,8 +113,8 @@ class Arrival(Tuple):
 class Origins:
     """The Origin of each (component, task, stream), made once."""
 
-    def __init__(self, wiring: ExecutionContext) -> None:
-        self._topology, self._task_ids = wiring.topology, wiring.task_ids
+    def __init__(self, context: ExecutionContext) -> None:
+        self._topology, self._task_ids = context.topology, context.task_ids
         self._known: dict[tuple[str, int, str], Origin] = {}
 
     def __call__(self, component: str, task: int, stream: str) -> Origin:
@@ -125,7 +125,7 @@ class Origins:
         return self._known[key]
 
 
-def wired(
+def execution_context(
     topology: Topology, sinks: frozenset[str] = frozenset(), acks: Mapping[tuple[str, str], int] | None = None
 ) -> ExecutionContext:
     """Return what workers know of a topology whose streams of these names have a sink, and whose streams `acks` have roots.
@@ -144,10 +144,10 @@ def wired(
             bounded = replace(config, max_future_ms=max_future_ms(config)) if config.event_time else config
             windows[name] = replace(component.window, name=name, config=bounded)
             _require_channels(topology, component)
-    wiring = ExecutionContext(topology, plan_of_topology(topology), schemas, sinks, retry, windows, acks or {})
-    for name in sorted(wiring.rooted & windows.keys()):
+    context = ExecutionContext(topology, plan_of_topology(topology), schemas, sinks, retry, windows, acks or {})
+    for name in sorted(context.rooted & windows.keys()):
         refuse_tables(windows[name].config, name)
-    return wiring
+    return context
 
 
 def _require_channels(topology: Topology, component: Component) -> None:

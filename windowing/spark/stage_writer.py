@@ -391,7 +391,9 @@ class StageWriter:
             execution.retry,
             lambda row, roots, chosen: self.emit(name, task, row, roots, chosen),
             lambda row: self.choose(name, task, row),
-            (lambda letter, roots: self.dead_letter(name, task, letter, roots)) if execution.letters(name) else None,
+            (lambda letter, roots: self.dead_letter(name, task, letter, roots))
+            if execution.takes_dead_letters(name)
+            else None,
             values,
             self.in_phases,
         )

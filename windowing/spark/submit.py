@@ -21,7 +21,7 @@ from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.spark import definition
 from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
 from windowing.spark.assembly import Assembly, acks_of, labels_of, takes_acks
-from windowing.spark.context import ExecutionContext, wired
+from windowing.spark.context import ExecutionContext, execution_context
 from windowing.spark.exchange import stream_name
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
@@ -64,8 +64,8 @@ def submit(
     sinks: by "component" or "component.stream". A stream that nobody reads needs a sink or stands in `discard`; one that is
         read may have a sink too. "component.dead_letters" takes the tuples that a bolt has failed as often as the topology's
         `windowing.max.attempts` says: without it they end the query.
-    partitions: how many shuffle partitions the levels have; fixed for the life of a checkpoint. Left out: what the checkpoint
-        has, and for a new one as many as the largest level has tasks, but no more than cores.
+    partitions: how many shuffle partitions there are; fixed for the life of a checkpoint. Left out: what the checkpoint
+        has, and for a new one as many as there are tasks at one depth at most, but no more than cores.
     trigger, drain, query_name: as for `windowed(...).start`.
 
     Raises ConfigError, SessionError, DefinitionChangedError, DrainedCheckpointError or CheckpointError before the first
@@ -82,27 +82,27 @@ def submit(
     given = _given(topology, sources)
     acking = {key: number for number, (key, source) in enumerate(given.items()) if takes_acks(source)}
     at_once = topology.config.acker_executors == 0
-    wiring = wired(topology, frozenset(names[name][0] for name in known), {} if at_once else acking)
-    _require_runnable(wiring)
+    context = execution_context(topology, frozenset(names[name][0] for name in known), {} if at_once else acking)
+    _require_runnable(context)
     announce(Runtime.SUBMIT, _log.warning, topology.name, topology.config, topology.components.values())
     inputs = {key: _selected(topology.components[key[0]], key[1], source, spark) for key, source in given.items()}
-    width = definition.shuffle_partitions(spark, str(checkpoint), partitions, wiring.plan.widest)
+    width = definition.shuffle_partitions(spark, str(checkpoint), partitions, context.plan.widest)
     parts = {f"bolt {bolt.id!r}": bolt.declaration for bolt in topology.bolts}
-    shipped = Shipped(spark, wiring, f"topology {topology.name!r}", parts)
+    shipped = Shipped(spark, context, f"topology {topology.name!r}", parts)
     streams = SinkStreams({name: names[name] for name in known}, unread_late(topology, sinks, discarded))
     acks = acks_of(spark, str(checkpoint), {number: (stream_name(*key), given[key]) for key, number in acking.items()})
     assembly = Assembly(
         spark=spark,
-        plan=wiring.plan,
+        plan=context.plan,
         partitions=width,
-        labels=labels_of(spark, wiring.plan, width),
-        windows=[bolt.config for bolt in wiring.windows.values()],
+        labels=labels_of(spark, context.plan, width),
+        windows=[bolt.config for bolt in context.windows.values()],
         sources=lambda: [spout_packets(rows, shipped, *key) for key, rows in inputs.items()],
         turn=partial(stage_turn, shipped),
     )
     return assembly.start(
         str(checkpoint),
-        of_topology(topology, wiring.plan, wiring.windows, width, tuple(acking), bool(wiring.acks)),
+        of_topology(topology, context.plan, context.windows, width, tuple(acking), bool(context.acks)),
         BatchWriter(topology.name, streams, known, True, acks),
         trigger=trigger,
         drain=drain,
@@ -110,17 +110,17 @@ def submit(
     )
 
 
-def _require_runnable(wiring: ExecutionContext) -> None:
+def _require_runnable(context: ExecutionContext) -> None:
     """Refuse what has no meaning on Spark, by name."""
-    topology = wiring.topology
+    topology = context.topology
     for component in topology.bolts:
         if topology.setting(component.id, "tick_tuple_freq_ms") is not None:
             raise ConfigError(
                 f"bolt {component.id!r} asks for tick tuples, which a Spark query does not send: a bolt is called when it has "
                 "tuples. Use windows over the clock, or run it on LocalCluster"
             )
-    for task in wiring.plan.tasks:
-        StageTaskTurn(wiring, task)  # refuses what its windows cannot do here
+    for task in context.plan.tasks:
+        StageTaskTurn(context, task)  # refuses what its windows cannot do here
 
 
 def _given(topology: Topology, sources: Sources) -> dict[tuple[str, str], Any]:

@@ -78,7 +78,7 @@ def submit_trident(
     on_failure: what to do with a batch that a FailedException has failed `windowing.max.attempts` times: stop the query, or skip
         the batch, where all states are opaque and there is no window.
     partitions: how many shuffle partitions there are; fixed for the life of a checkpoint. Left out: what the checkpoint has, and
-        for a new one as many as the widest level has tasks, but no more than cores.
+        for a new one as many as there are tasks at one depth at most, but no more than cores.
     trigger, drain, query_name: as for `windowed(...).start`.
 
     States live in stores that executors can reach (SqliteStore, PostgresStore, RedisStore): task i commits partition i there.

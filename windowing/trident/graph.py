@@ -1,7 +1,5 @@
 r"""The graph of a Trident topology, and how its nodes become groups.
 
-The graph of a Trident topology: nodes, and edges with an index; what a Stream writes, before and after it is understood.
-
     SpoutNode      a source: batches of a spout, or requests of DRPC
     ProcessorNode  an operation: each, aggregate, persist, ...
     PartitionNode  a repartition: where tuples change their task
@@ -9,11 +7,10 @@ The graph of a Trident topology: nodes, and edges with an index; what a Stream w
     sentences --0--> each --0--> partition_by --0--> aggregate --0--> persist
                        \--0------------------------------------1--> join        the index tells the inputs of a node apart
 
-StepDeclaration is a node as its author wrote it, unchecked; Node is the same with its fields known. Laws: numbers count in the
-order in which nodes were made, a node after its sources, so the order of numbers is an order of the graph; a graph is never
-changed, a plan has a new one. Source: Storm's `Node`, `SpoutNode`, `ProcessorNode`, `PartitionNode`, `IndexedEdge`.
+A Stream writes StepDeclarations into a GraphBuilder, unchecked; a Node is a step with its fields known. Numbers count in the order
+in which nodes were made, a node after its sources, so the order of numbers is an order of the graph.
 
-GraphGrouper: nodes become groups, each to run in one place, until no two of them can be merged.
+GraphGrouper merges nodes into groups, each to run in one task, until no two of them can be merged:
 
     initial      one group for each operation; operations beside one state together
     merge        g with h, if all that leaves g goes to h, or all that enters g comes from h
@@ -22,7 +19,8 @@ GraphGrouper: nodes become groups, each to run in one place, until no two of the
     each --> each --> [partition] --> aggregate --> persist          {each, each}   {aggregate, persist}
 
 Laws: every operation is in one group; a merged group needs no exchange inside; merging makes no cycle of groups where there was
-none; the same graph gives the same groups. Source: Storm's `GraphGrouper.mergeFully`, `Group`.
+none; the same graph gives the same groups. Source: Storm's `Node`, `SpoutNode`, `ProcessorNode`, `PartitionNode`, `IndexedEdge`,
+`GraphGrouper.mergeFully`, `Group`.
 """
 
 from __future__ import annotations
@@ -41,13 +39,13 @@ from windowing.trident.state_operations import StateSpec
 
 __all__ = [
     "Graph",
+    "GraphBuilder",
     "GraphGrouper",
     "Group",
     "IndexedEdge",
     "Node",
     "PartitionNode",
     "ProcessorNode",
-    "Sketch",
     "SpoutNode",
     "StepDeclaration",
     "StreamSource",
@@ -95,11 +93,11 @@ class StepDeclaration:
         return isinstance(self.what, Grouping | IdentityGrouping | BatchGlobalGrouping)
 
 
-class Sketch:
+class GraphBuilder:
     """A topology while it is written: its steps, and what was noted on the way."""
 
     def __init__(self) -> None:
-        self.drafts: list[StepDeclaration] = []
+        self.steps: list[StepDeclaration] = []
         self.problems: list[str] = []
         self.static_states: dict[str, StateSpec] = {}
         self._states = 0
@@ -111,9 +109,9 @@ class Sketch:
         name: str | None = None,
     ) -> StepDeclaration:
         """Add a step behind others."""
-        draft = StepDeclaration(len(self.drafts) + 1, what, sources, name)
-        self.drafts.append(draft)
-        return draft
+        step = StepDeclaration(len(self.steps) + 1, what, sources, name)
+        self.steps.append(step)
+        return step
 
     def note(self, problem: str) -> None:
         """Note a mistake that no step could tell."""

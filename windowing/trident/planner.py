@@ -1,16 +1,10 @@
-"""The planner of Trident: steps resolved, their mistakes found, then groups, exchanges and parallelism.
+"""The planner of Trident: what an author wrote is resolved, its mistakes are found, and what is right becomes a TridentPlan.
 
-ResolvedTrident: what can be resolved of the steps of a topology, right or wrong.
-
-`facts_of` never raises for a mistake of the author: a step that cannot be understood has no node, what follows it is passed over,
-and the rest goes on, so that all mistakes are reported together, each once.
-
-RULES: every mistake of a whole Trident topology, a function each, which yields a sentence for each place where it is made.
-
-What is wrong with one step its operation says (`resolve`). The first line of a rule's docstring is its row in
-docs/trident_streams.md (a test compares them). A rule looks only at what could be resolved.
-
-The planner: from the graph of a Trident topology to groups, exchanges and parallelism.
+    resolve    GraphBuilder -> ResolvedTrident: nodes with their fields. A step that cannot be understood has no node, what follows
+               it is passed over, and the rest goes on, so that all mistakes are reported together, each once
+    RULES      every mistake of a whole topology, a function each, which yields a sentence for each place where it is made; what is
+               wrong with one step its operation says. The first line of a rule's docstring is its row in docs/trident_streams.md
+    plan_of    groups, exchanges and parallelism:
 
     1 groups        operations beside one state together, then GraphGrouper.merge_fully; each spout by itself
     2 exchanges     every edge between groups: by the repartition on it, or identity where there is none
@@ -44,13 +38,13 @@ from windowing.topology.rules import name_problem
 from windowing.trident.fields import IdentityGrouping, chosen
 from windowing.trident.graph import (
     Graph,
+    GraphBuilder,
     GraphGrouper,
     Group,
     IndexedEdge,
     Node,
     PartitionNode,
     ProcessorNode,
-    Sketch,
     SpoutNode,
     StepDeclaration,
     StreamSource,
@@ -66,8 +60,8 @@ __all__ = [
     "TRIDENT_RULES",
     "ResolvedTrident",
     "built",
-    "facts_of",
     "plan_of",
+    "resolve",
 ]
 
 
@@ -88,16 +82,16 @@ class ResolvedTrident:
     one_task: the sources that are not parallel. problems: what could not be read.
     """
 
-    sketch: Sketch
+    declared: GraphBuilder
     config: TopologyConfig
     graph: Graph
     one_task: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
     @property
-    def drafts(self) -> list[StepDeclaration]:
+    def steps(self) -> list[StepDeclaration]:
         """The steps as they were written."""
-        return self.sketch.drafts
+        return self.declared.steps
 
     @property
     def spouts(self) -> list[SpoutNode]:
@@ -116,56 +110,56 @@ class ResolvedTrident:
         return [node for node in self.spouts if node.number in above]
 
 
-def facts_of(sketch: Sketch, settings: Iterable[Setting]) -> ResolvedTrident:
+def resolve(declared: GraphBuilder, settings: Iterable[Setting]) -> ResolvedTrident:
     """Read what the author wrote. Cost: O(steps + fields)."""
     values, problems = read_settings(settings, "topology")
     config = TopologyConfig(**values)
     problems += pointless(config, IN_TRIDENT)
-    facts = ResolvedTrident(sketch, config, Graph.of([], []), problems=[*problems, *sketch.problems])
+    resolved = ResolvedTrident(declared, config, Graph.of([], []), problems=[*problems, *declared.problems])
     nodes: dict[int, Node] = {}
     edges: list[IndexedEdge] = []
-    for draft in sketch.drafts:
-        node = _node(facts, draft, nodes)
+    for step in declared.steps:
+        node = _node(resolved, step, nodes)
         if node is not None:
             nodes[node.number] = node
-            edges += [IndexedEdge(source.number, node.number, index) for index, source in enumerate(draft.sources)]
-    facts.graph = Graph.of(nodes.values(), edges)
-    return facts
+            edges += [IndexedEdge(source.number, node.number, index) for index, source in enumerate(step.sources)]
+    resolved.graph = Graph.of(nodes.values(), edges)
+    return resolved
 
 
-def _node(facts: ResolvedTrident, draft: StepDeclaration, nodes: dict[int, Node]) -> Node | None:
+def _node(resolved: ResolvedTrident, step: StepDeclaration, nodes: dict[int, Node]) -> Node | None:
     """Return the node of a step, or None where it, or a step before it, has a mistake."""
     common: dict[str, Any] = {
-        "number": draft.number,
-        "title": draft.title,
-        "name": draft.name if isinstance(draft.name, str) else None,
-        "hint": draft.hint if type(draft.hint) is int and draft.hint > 0 else None,
+        "number": step.number,
+        "title": step.title,
+        "name": step.name if isinstance(step.name, str) else None,
+        "hint": step.hint if type(step.hint) is int and step.hint > 0 else None,
     }
-    if isinstance(draft.what, StreamSource):
+    if isinstance(step.what, StreamSource):
         try:
-            found = _spout(draft.what)
+            found = _spout(step.what)
         except ConfigError as problem:
-            facts.problems.append(f"{draft.called}: {problem.args[0]}")
+            resolved.problems.append(f"{step.called}: {problem.args[0]}")
             return None
-        facts.one_task |= {draft.number} if found.one_task else set()
-        return SpoutNode(schema=found.schema, source=draft.what, kind=found.kind, **common)
-    inputs = tuple(_carried(source, draft, nodes) for source in draft.sources)
+        resolved.one_task |= {step.number} if found.one_task else set()
+        return SpoutNode(schema=found.schema, source=step.what, kind=found.kind, **common)
+    inputs = tuple(_carried(source, step, nodes) for source in step.sources)
     if not inputs or None in inputs:
         return None
     known = tuple(schema for schema in inputs if schema is not None)
-    check = Check(draft.called, known, facts.problems)
-    if isinstance(draft.what, Operation):
-        schema = draft.what.resolve(check)
-        made = {"operation": draft.what, "inputs": known, **common}
+    check = Check(step.called, known, resolved.problems)
+    if isinstance(step.what, Operation):
+        schema = step.what.resolve(check)
+        made = {"operation": step.what, "inputs": known, **common}
         return None if schema is None else ProcessorNode(schema=schema, **made)
-    good = _good_partition(check, draft.what)
-    return PartitionNode(schema=known[0], grouping=draft.what, **common) if good else None
+    good = _good_partition(check, step.what)
+    return PartitionNode(schema=known[0], grouping=step.what, **common) if good else None
 
 
-def _carried(source: StepDeclaration, draft: StepDeclaration, nodes: dict[int, Node]) -> Schema | None:
+def _carried(source: StepDeclaration, step: StepDeclaration, nodes: dict[int, Node]) -> Schema | None:
     """Return the fields that come in from a source: of late tuples those that the window reads."""
     window = nodes.get(source.number)
-    if isinstance(draft.what, LateTuples) and isinstance(window, ProcessorNode):
+    if isinstance(step.what, LateTuples) and isinstance(window, ProcessorNode):
         return window.inputs[0]
     return None if window is None else window.schema
 
@@ -229,28 +223,28 @@ def _good_partition(check: Check, grouping: Any) -> bool:
 # -- RULES -----------------------------------------------------------------------------------------------------------------------
 
 
-def has_source(facts: ResolvedTrident) -> Iterator[str]:
+def has_source(resolved: ResolvedTrident) -> Iterator[str]:
     """There is a stream."""
-    if not any(isinstance(draft.what, StreamSource) for draft in facts.drafts):
+    if not any(isinstance(step.what, StreamSource) for step in resolved.steps):
         yield "there is no stream, so there is nothing to work on; begin with new_stream(name, spout)"
 
 
-def good_names(facts: ResolvedTrident) -> Iterator[str]:
+def good_names(resolved: ResolvedTrident) -> Iterator[str]:
     """Streams, functions of DRPC and steps have names of letters, digits, `_`, `-`, `.`, a letter or `_` first, at most 63 long."""
-    for draft in facts.drafts:
-        if isinstance(draft.what, StreamSource):
-            what = "the name of a function of DRPC" if draft.what.is_drpc else "the name of a stream"
-            problem = name_problem(draft.what.name, what)
+    for step in resolved.steps:
+        if isinstance(step.what, StreamSource):
+            what = "the name of a function of DRPC" if step.what.is_drpc else "the name of a stream"
+            problem = name_problem(step.what.name, what)
         else:
-            problem = None if draft.name is None else name_problem(draft.name, f"what {draft.called} is called")
+            problem = None if step.name is None else name_problem(step.name, f"what {step.called} is called")
         if problem is not None:
             yield problem
 
 
-def distinct_names(facts: ResolvedTrident) -> Iterator[str]:
+def distinct_names(resolved: ResolvedTrident) -> Iterator[str]:
     """No two streams, functions of DRPC or sinks have one name (a stream's progress is stored under it)."""
-    sources = [draft.what for draft in facts.drafts if isinstance(draft.what, StreamSource)]
-    sinks = [draft.what.name for draft in facts.drafts if isinstance(draft.what, SinkOperation)]
+    sources = [step.what for step in resolved.steps if isinstance(step.what, StreamSource)]
+    sinks = [step.what.name for step in resolved.steps if isinstance(step.what, SinkOperation)]
     for what, names in (
         ("stream", [source.name for source in sources if not source.is_drpc]),
         ("function of DRPC", [source.name for source in sources if source.is_drpc]),
@@ -261,30 +255,30 @@ def distinct_names(facts: ResolvedTrident) -> Iterator[str]:
                 yield f"the name {quote(name)} is given to {times} {what}s; give each its own"
 
 
-def positive_parallelism(facts: ResolvedTrident) -> Iterator[str]:
+def positive_parallelism(resolved: ResolvedTrident) -> Iterator[str]:
     """A parallelism hint is a whole number above 0, and stands behind an operation or a spout, not behind a repartition."""
-    for draft in facts.drafts:
-        hint = draft.hint
+    for step in resolved.steps:
+        hint = step.hint
         if hint is None:
             continue
         if type(hint) is not int or hint <= 0:
-            yield f"{draft.called} has parallelism_hint({quote(hint)}); give a number of tasks, 1 or more"
-        elif draft.is_partition:
-            yield f"{draft.called} has parallelism_hint({hint}), but only moves tuples; put the hint behind what follows"
+            yield f"{step.called} has parallelism_hint({quote(hint)}); give a number of tasks, 1 or more"
+        elif step.is_partition:
+            yield f"{step.called} has parallelism_hint({hint}), but only moves tuples; put the hint behind what follows"
 
 
-def good_states(facts: ResolvedTrident) -> Iterator[str]:
+def good_states(resolved: ResolvedTrident) -> Iterator[str]:
     """A state is given as a StateFactory, or a StateSpec of one, with a whole number of partitions above 0 or none."""
-    static = [(f"new_static_state ({name})", spec) for name, spec in facts.sketch.static_states.items()]
-    written = [(draft.called, draft.what.spec) for draft in facts.drafts if isinstance(draft.what, Persist)]
+    static = [(f"new_static_state ({name})", spec) for name, spec in resolved.declared.static_states.items()]
+    written = [(step.called, step.what.spec) for step in resolved.steps if isinstance(step.what, Persist)]
     for where, spec in [*written, *static]:
         yield from _bad_spec(where, spec)
 
 
-def one_writer(facts: ResolvedTrident) -> Iterator[str]:
+def one_writer(resolved: ResolvedTrident) -> Iterator[str]:
     """No two persists write one state: each has a state of its own name, or store."""
     seen: list[tuple[str, object]] = []
-    for node, persist in facts.doing(Persist):
+    for node, persist in resolved.doing(Persist):
         factory = getattr(persist.spec.factory, "factory", persist.spec.factory)
         written = getattr(factory, "identity", factory)
         for other, known in seen:
@@ -293,11 +287,11 @@ def one_writer(facts: ResolvedTrident) -> Iterator[str]:
         seen.append((node.called, written))
 
 
-def exactly_once(facts: ResolvedTrident) -> Iterator[str]:
+def exactly_once(resolved: ResolvedTrident) -> Iterator[str]:
     """Each spout above a persist, with its state, counts exactly once, or as `accept=` says."""
-    for node, persist in facts.doing(Persist):
+    for node, persist in resolved.doing(Persist):
         kind = persist.spec.kind
-        for spout in facts.spouts_above(node.number):
+        for spout in resolved.spouts_above(node.number):
             if spout.kind is None or kind is None or not isinstance(persist.spec.accept, Guarantee):
                 continue
             try:
@@ -306,11 +300,11 @@ def exactly_once(facts: ResolvedTrident) -> Iterator[str]:
                 yield f"{node.called}: {problem.args[0]} in its StateSpec"
 
 
-def windows_before_states(facts: ResolvedTrident) -> Iterator[str]:
+def windows_before_states(resolved: ResolvedTrident) -> Iterator[str]:
     """No window reads, by way of others, the new values of a state: they come in the commit phase, where no window is open."""
-    for node, _ in facts.doing(WindowOperation):
-        above = facts.graph.upstream(node.number)
-        for persist, _operation in facts.doing(Persist):
+    for node, _ in resolved.doing(WindowOperation):
+        above = resolved.graph.upstream(node.number)
+        for persist, _operation in resolved.doing(Persist):
             if persist.number in above:
                 yield (
                     f"{node.called} stands behind the new values of {persist.called}, where only operators within a batch, "
@@ -318,10 +312,10 @@ def windows_before_states(facts: ResolvedTrident) -> Iterator[str]:
                 )
 
 
-def drpc_alone(facts: ResolvedTrident) -> Iterator[str]:
+def drpc_alone(resolved: ResolvedTrident) -> Iterator[str]:
     """A stream of DRPC requests meets no stream of a spout and no other function's; a state is where they meet."""
-    for component in facts.graph.components():
-        inside = [spout for spout in facts.spouts if spout.number in component]
+    for component in resolved.graph.components():
+        inside = [spout for spout in resolved.spouts if spout.number in component]
         functions = [spout for spout in inside if spout.kind is None]
         if functions and len(inside) > 1:
             others = ", ".join(spout.title for spout in inside if spout is not functions[0])
@@ -331,30 +325,30 @@ def drpc_alone(facts: ResolvedTrident) -> Iterator[str]:
             )
 
 
-def drpc_only_asks(facts: ResolvedTrident) -> Iterator[str]:
+def drpc_only_asks(resolved: ResolvedTrident) -> Iterator[str]:
     """A stream of DRPC requests is not persisted, windowed or led to a sink: a request is no transaction."""
     kinds: tuple[type[Operation], ...] = (Persist, WindowOperation, SinkOperation)
-    for node, operation in facts.doing(Operation):
+    for node, operation in resolved.doing(Operation):
         if isinstance(operation, kinds):
-            for spout in facts.spouts_above(node.number):
+            for spout in resolved.spouts_above(node.number):
                 if spout.kind is None:
                     yield f"{node.called} works on requests of {spout.title}, which are no transactions; let requests only ask"
 
 
-def answers(facts: ResolvedTrident) -> Iterator[str]:
+def answers(resolved: ResolvedTrident) -> Iterator[str]:
     """A function of DRPC has a step that answers."""
-    for spout in facts.spouts:
-        read = [draft for draft in facts.drafts for source in draft.sources if source.number == spout.number]
+    for spout in resolved.spouts:
+        read = [step for step in resolved.steps for source in step.sources if source.number == spout.number]
         if spout.kind is None and not read:
             yield f"{spout.title} has no step that answers; add one behind new_drpc_stream({quote(spout.source.name)})"
 
 
-def queried_states(facts: ResolvedTrident) -> Iterator[str]:
+def queried_states(resolved: ResolvedTrident) -> Iterator[str]:
     """What is queried is not what the query itself feeds, by way of the new values."""
-    persists = {persist.state: node for node, persist in facts.doing(Persist)}
-    for node, query in facts.doing(Query):
+    persists = {persist.state: node for node, persist in resolved.doing(Persist)}
+    for node, query in resolved.doing(Query):
         writer = persists.get(query.state)
-        if writer is not None and writer.number in facts.graph.upstream(node.number):
+        if writer is not None and writer.number in resolved.graph.upstream(node.number):
             yield (
                 f"{node.called} asks the state that {writer.called} has just written, behind its new values; use the new values, "
                 "or ask in another stream"
@@ -396,33 +390,33 @@ def _bad_spec(where: str, spec: StateSpec) -> Iterator[str]:
 _Member = TypeVar("_Member", bound=Hashable)
 
 
-def built(name: str, sketch: Sketch, settings: Iterable[Setting]) -> TridentPlan:
+def built(name: str, declared: GraphBuilder, settings: Iterable[Setting]) -> TridentPlan:
     """Return the plan of what was written, or raise TopologyError with a sentence for every mistake."""
-    facts = facts_of(sketch, settings)
+    resolved = resolve(declared, settings)
     problem = name_problem(name, "the name of a topology")
-    problems = [*([] if problem is None else [problem]), *facts.problems]
+    problems = [*([] if problem is None else [problem]), *resolved.problems]
     for rule in TRIDENT_RULES:
-        problems += rule(facts)
+        problems += rule(resolved)
     if not problems:
-        plan = plan_of(name, facts, problems)
+        plan = plan_of(name, resolved, problems)
     if problems:
         raise TopologyError(name if isinstance(name, str) else quote(name), tuple(problems))
     return plan
 
 
-def plan_of(name: str, facts: ResolvedTrident, problems: list[str], merge: bool = True) -> TridentPlan:
+def plan_of(name: str, resolved: ResolvedTrident, problems: list[str], merge: bool = True) -> TridentPlan:
     """Return the plan of a graph without mistakes; those that only groups show are noted.
 
     `merge=False` leaves every operation in a group of its own, which gives the same results at a higher cost.
     """
-    planner = _Planner(facts, merge)
+    planner = _Planner(resolved, merge)
     order = planner.order(problems)
     sizes = planner.parallelism(problems)
     problems += planner.stray_queries(sizes)
     return planner.plan(name, order, sizes)
 
 
-class _Hop(NamedTuple):
+class _GroupExchange(NamedTuple):
     """What goes from a node, over a repartition if there is one, to inputs of a group."""
 
     source: int
@@ -435,11 +429,11 @@ class _Hop(NamedTuple):
 class _Planner:
     """What is found out step by step; a group is known by the smallest of its nodes."""
 
-    def __init__(self, facts: ResolvedTrident, merge: bool) -> None:
-        self.facts = facts
-        self.graph: Graph = facts.graph
+    def __init__(self, resolved: ResolvedTrident, merge: bool) -> None:
+        self.resolved = resolved
+        self.graph: Graph = resolved.graph
         self.phases = _phases(self.graph)
-        self.states = _states(facts)
+        self.states = _states(resolved)
         beside = list(self.states.values())
         together = {number for numbers in beside for number in numbers}
         single = [node.number for node in self.graph.nodes.values() if isinstance(node, ProcessorNode)]
@@ -447,12 +441,12 @@ class _Planner:
         grouper = GraphGrouper(self.graph, sorted(_united(initial), key=min))
         if merge:
             grouper.merge_fully()
-        spouts = [Group([spout.number]) for spout in facts.spouts]
+        spouts = [Group([spout.number]) for spout in resolved.spouts]
         self.groups = sorted([*spouts, *grouper.groups], key=lambda group: group.nodes)
         self.of = {number: group for group in self.groups for number in group.nodes}
-        self.hops = list(self._hops())
+        self.exchanges = list(self._group_exchanges())
 
-    def _hops(self) -> Iterable[_Hop]:
+    def _group_exchanges(self) -> Iterable[_GroupExchange]:
         """Yield all that goes from one group to another."""
         found: dict[tuple[int, int | None, bool, Group], list[tuple[int, int]]] = {}
         for edge in self.graph.edges:
@@ -464,14 +458,14 @@ class _Planner:
             elif not isinstance(source, PartitionNode) and self.of[edge.source] is not self.of[edge.target]:
                 late = isinstance(target, ProcessorNode) and isinstance(target.operation, LateTuples)
                 found.setdefault((edge.source, None, late, self.of[edge.target]), []).append((edge.target, edge.index))
-        return (_Hop(*key, tuple(targets)) for key, targets in found.items())
+        return (_GroupExchange(*key, tuple(targets)) for key, targets in found.items())
 
     def order(self, problems: list[str]) -> list[Group]:
         """Return the groups, each behind those that it reads; a cycle, which only states can make, is noted."""
         known = {min(group.nodes): group for group in self.groups}
         reads: dict[int, list[int]] = {first: [] for first in known}
-        for hop in self.hops:
-            reads[min(hop.group.nodes)].append(min(self.of[hop.source].nodes))
+        for exchange in self.exchanges:
+            reads[min(exchange.group.nodes)].append(min(self.of[exchange.source].nodes))
         try:
             return [known[first] for first in graphlib.TopologicalSorter(reads).static_order()]
         except graphlib.CycleError as found:
@@ -492,7 +486,9 @@ class _Planner:
     def parallelism(self, problems: list[str]) -> dict[Group, int]:
         """Return the number of tasks of each group; what asks for two numbers is noted."""
         joined = [
-            (self.of[hop.source], hop.group) for hop in self.hops if hop.by is None or _is_identity(self.graph, hop.by)
+            (self.of[exchange.source], exchange.group)
+            for exchange in self.exchanges
+            if exchange.by is None or _is_identity(self.graph, exchange.by)
         ]
         sizes: dict[Group, int] = {}
         for members in _united([*joined, *((group,) for group in self.groups)]):
@@ -503,7 +499,7 @@ class _Planner:
     def _size(self, members: set[Group], problems: list[str]) -> int:
         numbers = sorted(number for group in members for number in group.nodes)
         nodes = [self.graph.nodes[number] for number in numbers]
-        limit = self.facts.config.max_task_parallelism
+        limit = self.resolved.config.max_task_parallelism
         hints = [node for node in nodes if node.hint is not None]
         size = max([node.hint or 1 for node in hints], default=1)
         size = size if limit is None else min(size, limit)
@@ -514,7 +510,7 @@ class _Planner:
                 f"{states}, but nothing between them moves tuples; put a repartition between, or give them one number"
             )
         size = next(iter(fixed), size)
-        single = [number for number in numbers if number in self.facts.one_task]
+        single = [number for number in numbers if number in self.resolved.one_task]
         if single and size > 1:
             why = next((node.called for node in hints if node.hint == size), ", ".join(fixed.values()) or "a hint")
             problems.append(
@@ -525,14 +521,14 @@ class _Planner:
 
     def _wanted(self, numbers: list[int]) -> Iterable[tuple[str, int]]:
         for id, beside in self.states.items():
-            wanted = _spec_of(self.facts, id).partitions
+            wanted = _spec_of(self.resolved, id).partitions
             if wanted is not None and beside & set(numbers):
                 yield id, wanted
 
     def stray_queries(self, sizes: dict[Group, int]) -> Iterable[str]:
         """Yield a sentence for each query whose tuples come to another partition than the one that has their key."""
-        for node, query in self.facts.doing(Query):
-            for writer, persist in self.facts.doing(Persist):
+        for node, query in self.resolved.doing(Query):
+            for writer, persist in self.resolved.doing(Persist):
                 partitions = sizes[self.of[node.number]]
                 if query.state != persist.state or not persist.group or partitions == 1:
                     continue
@@ -564,16 +560,18 @@ class _Planner:
         }
         ids = self._ids(order)
         states = {
-            id: StatePlan(id, _spec_of(self.facts, id), ids[group], sizes[group])
+            id: StatePlan(id, _spec_of(self.resolved, id), ids[group], sizes[group])
             for id, beside in self.states.items()
             for group in [self.of[min(beside)]]
         }
-        for id, spec in self.facts.sketch.static_states.items():
+        for id, spec in self.resolved.declared.static_states.items():
             states.setdefault(id, StatePlan(id, spec, None, spec.partitions or 1))
         exchanges = tuple(self._exchanges(ids, order, batch_groups))
         depth: dict[str, int] = {}
         for group in order:
-            into = [depth[exchange.stage] for exchange in exchanges if exchange.target == ids[group]]
+            into = [
+                depth.get(found.stage, 0) for found in exchanges if found.target == ids[group]
+            ]  # 0: a cycle, refused
             depth[ids[group]] = 1 + max(into, default=-1)
         stages = [
             Stage(
@@ -599,36 +597,42 @@ class _Planner:
             batch_groups=batch_groups,
             states=states,
             drpc={drpc.function: drpc for drpc in self._drpc()},
-            sinks={str(sink.name): node.number for node, sink in self.facts.doing(SinkOperation)},
-            config=self.facts.config,
+            sinks={str(sink.name): node.number for node, sink in self.resolved.doing(SinkOperation)},
+            config=self.resolved.config,
         )
 
     def _exchanges(self, ids: dict[Group, str], order: list[Group], batch_groups: dict[int, str]) -> Iterable[Exchange]:
         place = {group: position for position, group in enumerate(order)}
         ordered = sorted(
-            self.hops, key=lambda hop: (place[self.of[hop.source]], place[hop.group], hop.source, hop.by or 0)
+            self.exchanges,
+            key=lambda found: (
+                place[self.of[found.source]],
+                place[found.group],
+                found.source,
+                found.by or 0,
+            ),
         )
-        for id, hop in enumerate(ordered):
-            first, index = hop.targets[0]
+        for id, found in enumerate(ordered):
+            first, index = found.targets[0]
             reader = self.graph.nodes[first]
             assert isinstance(reader, ProcessorNode)
-            partition = None if hop.by is None else self.graph.nodes[hop.by]
+            partition = None if found.by is None else self.graph.nodes[found.by]
             yield Exchange(
                 id=id,
-                source=hop.source,
-                stage=ids[self.of[hop.source]],
-                target=ids[hop.group],
+                source=found.source,
+                stage=ids[self.of[found.source]],
+                target=ids[found.group],
                 grouping=partition.grouping if isinstance(partition, PartitionNode) else IdentityGrouping(),
-                schema=reader.schema if hop.late else reader.inputs[index],
-                targets=hop.targets,
-                batch_group=batch_groups[hop.source],
-                late=hop.late,
-                to_window=any(_keeps_window(self.graph, target) for target, _ in hop.targets),
+                schema=reader.schema if found.late else reader.inputs[index],
+                targets=found.targets,
+                batch_group=batch_groups[found.source],
+                late=found.late,
+                to_window=any(_keeps_window(self.graph, target) for target, _ in found.targets),
             )
 
     def _drpc(self) -> Iterable[Drpc]:
         for component in self.graph.components():
-            for spout in self.facts.spouts:
+            for spout in self.resolved.spouts:
                 if spout.kind is None and spout.number in component:
                     last = max(number for number in component if isinstance(self.graph.nodes[number], ProcessorNode))
                     yield Drpc(str(spout.source.name), spout.number, last)
@@ -658,19 +662,19 @@ def _phases(graph: Graph) -> dict[int, Phase]:
     return phases
 
 
-def _states(facts: ResolvedTrident) -> dict[str, set[int]]:
+def _states(resolved: ResolvedTrident) -> dict[str, set[int]]:
     """Return the nodes beside each state that some node writes or asks."""
     beside: dict[str, set[int]] = {}
-    for node, persist in facts.doing(Persist):
+    for node, persist in resolved.doing(Persist):
         beside.setdefault(persist.state, set()).add(node.number)
-    for node, query in facts.doing(Query):
+    for node, query in resolved.doing(Query):
         beside.setdefault(query.state, set()).add(node.number)
     return dict(sorted(beside.items(), key=lambda item: int(item[0].removeprefix("state"))))
 
 
-def _spec_of(facts: ResolvedTrident, id: str) -> StateSpec:
-    written = {persist.state: persist.spec for _, persist in facts.doing(Persist)}
-    return written[id] if id in written else facts.sketch.static_states[id]
+def _spec_of(resolved: ResolvedTrident, id: str) -> StateSpec:
+    written = {persist.state: persist.spec for _, persist in resolved.doing(Persist)}
+    return written[id] if id in written else resolved.declared.static_states[id]
 
 
 def _united(sets: Iterable[Iterable[_Member]]) -> list[set[_Member]]:

@@ -61,7 +61,7 @@ from windowing.topology.groupings import (
 )
 from windowing.trident.builtins import MaxBy, MinBy
 from windowing.trident.fields import BatchGlobalGrouping, IdentityGrouping, Names, Partitioning, names_of
-from windowing.trident.graph import Sketch, StepDeclaration, StreamSource
+from windowing.trident.graph import GraphBuilder, StepDeclaration, StreamSource
 from windowing.trident.operations import (
     Aggregate,
     AggregationStage,
@@ -172,7 +172,7 @@ class Stream(StormNames):
 
     __slots__ = ("_draft", "_name", "_sketch")
 
-    def __init__(self, sketch: Sketch, draft: StepDeclaration, name: str | None = None) -> None:
+    def __init__(self, sketch: GraphBuilder, draft: StepDeclaration, name: str | None = None) -> None:
         self._sketch, self._draft, self._name = sketch, draft, name
 
     # -- one tuple at a time -------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ class Stream(StormNames):
     ) -> WindowOutput:
         if not self._draft.is_partition:  # windows begin a group of their own
             return self.identity_partition()._window(length, slide, spec, options, group)
-        number = len(self._sketch.drafts) + 1
+        number = len(self._sketch.steps) + 1
         name = self._name if isinstance(self._name, str) and self._name.isidentifier() else "window"
         operation = WindowOperation(f"{name}_{number}", length, slide, spec, group, dict(options))
         return WindowOutput(self._sketch, self._sketch.add(operation, (self._draft,), self._name), self._name)
@@ -481,7 +481,12 @@ class TridentState(StormNames):
     __slots__ = ("_draft", "_name", "_sketch", "id", "spec")
 
     def __init__(
-        self, sketch: Sketch, id: str, spec: StateSpec, draft: StepDeclaration | None = None, name: str | None = None
+        self,
+        sketch: GraphBuilder,
+        id: str,
+        spec: StateSpec,
+        draft: StepDeclaration | None = None,
+        name: str | None = None,
     ) -> None:
         self.id, self.spec = id, spec
         self._sketch, self._draft, self._name = sketch, draft, name
@@ -514,7 +519,7 @@ class TridentTopology(StormNames):
     def __init__(self, name: str = "trident") -> None:
         self.name = name
         self._settings: list[Setting] = []
-        self._sketch = Sketch()
+        self._sketch = GraphBuilder()
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TridentTopology:
         """Set the whole topology, by Storm's keys or typed names; a later setting wins."""
