@@ -105,7 +105,7 @@ class Exchange:
     """Tuples of an operator on their way from a stage to another. stage: empty where they come from outside of the plan.
 
     targets: the operators that read them, each with the number of its input. schema: empty for what comes from outside. late:
-    they are the late tuples of a window. to_window: their timestamps are told to every task of the target. batch_group: of a
+    they are the late tuples of a window. to_window: every task of the target is sent their largest timestamps. batch_group: of a
     Trident topology, the one whose batches they are of.
     """
 
@@ -205,7 +205,7 @@ class ExecutionPlan:
         for stage in self.stages.values():
             lines.append(", ".join([f"{stage.id} ×{stage.parallelism}", *self._notes(stage)]))
             for operator in stage.operators:
-                lines.append(f"    {self.told(operator)}")
+                lines.append(f"    {self.line_of(operator)}")
                 lines += [f"      out as {name}" for name, source in self.sinks.items() if source == operator]
             lines += [f"  {self._arrow(exchange)}" for exchange in self.out_of(stage.id)]
         return "\n".join(lines) + "\n"
@@ -240,7 +240,7 @@ class ExecutionPlan:
         """Return what a drawing calls an operator."""
         return str(operator)
 
-    def told(self, operator: Operator) -> str:
+    def line_of(self, operator: Operator) -> str:
         """Return the line of `explain` for an operator."""
         return str(operator)
 

@@ -106,7 +106,7 @@ def labels_of(spark: SparkSession, plan: ExecutionPlan, partitions: int) -> dict
 
 
 def takes_acks(source: Any) -> bool:
-    """Return whether a source is told of what is done."""
+    """Return whether a source is notified of what is done."""
     return isinstance(source, PartitionedSpout) and source.takes_acks
 
 

@@ -1,6 +1,6 @@
 """The execution context: what every worker knows of a topology; made on the driver, sent with the code.
 
-It is all that a StageWriter needs to send a tuple on (stage_writer.py), and a place to take its turn (stages.py).
+It is all that a StageWriter needs to send a tuple on (stage_writer.py), and a task to work on a batch (stages.py).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ExecutionContext:
         return self.topology.task_ids
 
     def context(self, component: str, task: int) -> TaskContext:
-        """Return what the task of this index is told of itself."""
+        """Return what the code of the task of this index can ask of itself."""
         config = self.topology.config_of(component)
         return TaskContext(component, task, self.component(component).parallelism, config, self.task_ids)
 
@@ -95,7 +95,7 @@ class ExecutionContext:
 
 
 class Arrival(Tuple):
-    """A Tuple with its phase, if it arrived in this batch (exchange.py), its roots, and its edge at this place (edges.py)."""
+    """A Tuple with its phase, if it arrived in this batch (exchange.py), its roots, and its edge at this task (edges.py)."""
 
     __slots__ = ("edge", "phase", "roots")
 

@@ -96,8 +96,8 @@ def submit_trident(
     for option, each in (("sources", sources), ("sinks", sinks)):
         require_mapping(option, {} if each is None else each)
     given = _given(plan, sources or {}, records)
-    outlets = _outlets(plan, sinks or {}, names_of("discard", discard, "sinks"), on_failure)
-    keep = any(name.endswith(f".{DEAD_LETTERS}") for name in outlets)
+    streams = _sink_streams(plan, sinks or {}, names_of("discard", discard, "sinks"), on_failure)
+    keep = any(name.endswith(f".{DEAD_LETTERS}") for name in streams)
     inputs = _inputs(spark, plan, given, records)
     width = definition.shuffle_partitions(spark, str(checkpoint), partitions, plan.widest)
     labels = labels_of(spark, plan, width)
@@ -123,8 +123,8 @@ def submit_trident(
     )
     writer = BatchWriter(
         plan.name,
-        SinkStreams(outlets, tuple(_unread_late(plan))),
-        {name: (sinks or {})[name] for name in outlets},
+        SinkStreams(streams, tuple(_unread_late(plan))),
+        {name: (sinks or {})[name] for name in streams},
         True,
         acks=acks_of(spark, str(checkpoint), dict(enumerate(taking))),
         commits=commits,
@@ -243,10 +243,10 @@ def _given(plan: TridentPlan, sources: Mapping[str, SpoutInput], records: Record
     return {spout.number: sources[name] for name, spout in spouts.items() if name in sources}
 
 
-def _outlets(
+def _sink_streams(
     plan: TridentPlan, sinks: Mapping[str, Sink], discard: tuple[str, ...], on_failure: OnFailure
 ) -> dict[str, tuple[str, str]]:
-    """Return what has a sink: its name -> (name on the wire, fields)."""
+    """Return what has a sink: its name -> (name among exchange rows, fields)."""
     dead = {f"{spout.source.name}.{DEAD_LETTERS}": spout.schema.ddl for spout in plan.spouts}
     known = {name: plan.graph.nodes[number].schema.ddl for name, number in plan.sinks.items()} | dead
     columns = {name: Schema.parse(fields).names for name, fields in known.items()}

@@ -1,10 +1,4 @@
-"""Topology: a checked plan as frozen data, and its Mermaid text.
-
-Mermaid: boxes and arrows in, one text out, the same for the same plan.
-
-windowing/local/drawing.py makes images of the same boxes and arrows.
-
-Topology: components, their streams, who reads them and how, and the settings, as frozen plain data.
+"""Topology: a checked plan as frozen plain data: components, their streams, who reads them and how, and the settings.
 
     Topology
       components   by id, in the order in which they were given
@@ -14,6 +8,9 @@ Topology: components, their streams, who reads them and how, and the settings, a
       task_ids     component -> the ids of its tasks, counted through from 1 in the order of the components' ids, as in Storm
 
 Law: a Topology is made by `TopologyBuilder.build`, which has found every mistake; whoever runs it need not look again.
+
+It is drawn as boxes and arrows, and so is what a driver makes of it (execution/plan.py): as Mermaid text here, the same for the same
+plan, and as an image in local/drawing.py.
 """
 
 from __future__ import annotations
@@ -139,7 +136,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One spout or bolt in its place; `declaration` is how it is made and called, `parallelism` its number of tasks."""
+    """One spout or bolt; `declaration` is how it is made and called, `parallelism` its number of tasks."""
 
     id: str
     declaration: Declaration
@@ -246,7 +243,7 @@ class Topology:
         return getattr(own if name in own.given else self.config, name)
 
     def config_of(self, component: str) -> TopologyConfig:
-        """Return what a component is told of the settings: the topology's, and over them its own."""
+        """Return the settings of a component: the topology's, and over them its own."""
         own = self.components[component].config
         values = {name: getattr(own, name) for name in own.given}
         return replace(self.config, own={**self.config.own, **own.own}, **values)

@@ -153,7 +153,7 @@ class TridentPlan(ExecutionPlan):
         """Return what a drawing calls a node."""
         return self.graph.nodes[operator].title
 
-    def told(self, operator: Any) -> str:
+    def line_of(self, operator: Any) -> str:
         """Return the line of `explain` for a node."""
         node = self.graph.nodes[operator]
         phase = " [commit]" if self.phases[operator] is Phase.COMMIT else ""

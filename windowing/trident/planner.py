@@ -602,12 +602,12 @@ class _Planner:
         )
 
     def _exchanges(self, ids: dict[Group, str], order: list[Group], batch_groups: dict[int, str]) -> Iterable[Exchange]:
-        place = {group: position for position, group in enumerate(order)}
+        position = {group: number for number, group in enumerate(order)}
         ordered = sorted(
             self.exchanges,
             key=lambda found: (
-                place[self.of[found.source]],
-                place[found.group],
+                position[self.of[found.source]],
+                position[found.group],
                 found.source,
                 found.by or 0,
             ),
