@@ -59,8 +59,8 @@ def submit(
     """Start a topology as ONE query; every bolt is evaluated once per batch, whatever branches and joins.
 
     sources: a streaming DataFrame or a PartitionedSpout for each InputSpout, with the columns that it declares; for one with
-        several streams a mapping of streams to them. A PartitionedSpout with an `ack` method is notified of each batch that all that
-        came of it is done and committed.
+        several streams a mapping of streams to them. A PartitionedSpout with an `ack` method is notified of each batch of which all
+        is done and committed.
     sinks: by "component" or "component.stream". A stream that nobody reads needs a sink or stands in `discard`; one that is
         read may have a sink too. "component.dead_letters" takes the tuples that a bolt has failed as often as the topology's
         `windowing.max.attempts` says: without it they end the query.

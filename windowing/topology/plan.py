@@ -9,8 +9,8 @@
 
 Law: a Topology is made by `TopologyBuilder.build`, which has found every mistake; whoever runs it need not look again.
 
-It is drawn as boxes and arrows, and so is what a driver makes of it (execution/plan.py): as Mermaid text here, the same for the same
-plan, and as an image in local/drawing.py.
+It is drawn as boxes and arrows, and so is what a driver makes of it (execution/plan.py): as Mermaid text here, the same for the
+same plan, and as an image in local/drawing.py.
 """
 
 from __future__ import annotations
