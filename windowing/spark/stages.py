@@ -200,7 +200,7 @@ def stage_turn(execution: Shipped[ExecutionContext], number: int) -> StageTaskTu
 
 
 class _Watch:
-    """What becomes of a windowed task's tuples in a turn, told to the partials; `roots[i]` are those of output row i, if somebody
+    """What becomes of a windowed task's tuples in a turn, for the partials; `roots[i]` are those of output row i, if somebody
     reads it: a row that only goes to a sink is committed with its batch.
     """
 
