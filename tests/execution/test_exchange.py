@@ -20,15 +20,17 @@ from windowing.columnar.hashing import hashed_columns, is_hashed
 from windowing.schema.hashing import key_hash
 from windowing.schema.types import FieldType, Schema
 from windowing.spark import stage_writer
+from windowing.spark.arguments import Shipped
 from windowing.spark.edges import partials_of
-from windowing.spark.exchange import POSITION, ExchangeRow, spread_of
+from windowing.spark.exchange import CLOCK_BITS, POSITION, TASK_AND_CLOCK, ExchangeRow, spread_of
 from windowing.spark.spouts import arrow_type
+from windowing.spark.stages import SpoutStage, hashed_reader
 from windowing.spark.state import decode_table
 from windowing.spark.tuple_rows import TupleRows
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import sliding, tumbling
-from windowing.topology.groupings import FieldsGrouping, GlobalGrouping
+from windowing.topology.groupings import FieldsGrouping, GlobalGrouping, Grouping, ShuffleGrouping
 from windowing.topology.plan import Topology
 from windowing.windows import aggregate as agg
 from windowing.windows.measures import count, millis
@@ -154,6 +156,50 @@ def lives(topology: Topology, batches: dict[str, Any], seed: int = 0, acks: bool
         rows = chain.run({name: batch[number] for name, batch in batches.items()})
         found.append((rows, chain.partials, chain.invalid))
     return [*found, chain.run({}, drain=True)]
+
+
+# -- tasks that the JVM has hashed -----------------------------------------------------------------------------------------------
+
+
+def read_by(*groupings: Grouping) -> Topology:
+    builder = TopologyBuilder("hashed")
+    builder.set_spout("in0", InputSpout("k string, at long, tags array<int>"))
+    for number, grouping in enumerate(groupings):
+        window = tumbling(millis(10), timestamp="at", aggregate=agg.sum("at"), output="n long")(totals())
+        builder.set_bolt(f"sums{number}", window, 3).grouping("in0", grouping)
+    return builder.build()
+
+
+def test_the_jvm_hashes_the_tasks_of_the_only_reader_by_fields() -> None:
+    def found(*groupings: Grouping) -> Any:
+        return hashed_reader(Chain(read_by(*groupings)).wiring, "in0", "default")
+
+    by_key = FieldsGrouping(("k", "at"))
+    assert found(by_key) == (("k", "at"), 3)
+    for others in ([by_key, by_key], [ShuffleGrouping()], [GlobalGrouping()], [FieldsGrouping(("tags",))]):
+        assert found(*others) is None
+
+
+@pytest.mark.parametrize("acks", [False, True])
+def test_a_spout_whose_tasks_the_jvm_has_hashed_sends_what_it_sends_without(acks: bool) -> None:
+    wiring = Chain(read_by(FieldsGrouping(("k",))), acks=acks).wiring
+    keys, stamps = ["storm", None, "spark", "", "storm", "flink"], [5, 3, None, 9, 2**40, 1]
+    fields = [
+        pa.array(keys),
+        pa.array(stamps, pa.int64()),
+        pa.array([[number] for number in range(6)], pa.list_(pa.int32())),
+    ]
+    now = 2**40 - 1
+    hashed = [key_hash(("string",), (key,)) % 3 for key in keys]
+    assert len(set(hashed)) > 1
+
+    def sent(tasks: list[int], is_hashed: bool) -> Any:
+        clocks = pa.array([task << CLOCK_BITS | now for task in tasks], pa.int64())
+        batch = pa.RecordBatch.from_arrays([*fields, clocks], names=["c0", "c1", "c2", TASK_AND_CLOCK])
+        stage = SpoutStage(Shipped.here(wiring), "in0", "default", is_hashed)
+        return [row for found in stage.pack(iter([batch, batch]), 4, 7) for row in found.to_pylist()]
+
+    assert sent(hashed, True) == sent([0] * 6, False)
 
 
 # -- keys of every type, windows over columns ------------------------------------------------------------------------------------

@@ -1,15 +1,15 @@
 """Edges: what an executor knows of roots, where some spout asks for acks.
 
     root    a batch of one source                   root_of(batch 7, source 0) = 7 << 16 | 0
-    edge    one tuple sent to one place             a number of 64 bits, made of (batch, sender, position, place)
+    edge    one tuple sent to one task              a number of 64 bits, made of (batch, upstream, position, task)
     origin  a tuple's roots                         a window's rows have those of all its tuples
 
     StageWriter: made(edges, roots) --+
-                                      +--> sums by root --rows()--> one row "ack" of the wire per sender and batch
-    place: done(tuples) --------------+
+                                      +--> sums by root --rows()--> one exchange row "ack" per upstream and batch
+    task: done(tuples) ---------------+
 
-Laws: edge ids are made, not drawn: a batch that is made again has the same. Every tuple that is sent to a place and has
-roots is counted twice in the whole life of a query, by its sender and by the place, which is done with it when it has
+Laws: edge ids are made, not drawn: a batch that is made again has the same. Every tuple that is sent to a task and has
+roots is counted twice in the whole life of a query, by its upstream and by the task, which is done with it when it has
 expired, when it is late, or, for a bolt without windows, with the batch. Equal tuples of roots are one object in a batch.
 """
 
@@ -68,10 +68,10 @@ def merged(roots: Iterable[Roots]) -> Roots:
     return tuple(sorted({root for each in different for root in each}))
 
 
-def edge_ids(batch: int, sender: int, place: int, positions: Any) -> Any:
-    """Return the edge ids (uint64, none of them 0) of what a sender has sent to a place: one for each position."""
+def edge_ids(batch: int, upstream: int, task: int, positions: Any) -> Any:
+    """Return the edge ids (uint64, none of them 0) of what an upstream has sent to a task: one for each position."""
     seed = 0
-    for part in (batch, sender, place):
+    for part in (batch, upstream, task):
         seed = _mixed((seed + _GOLDEN) ^ part)
     mixed = np.asarray(positions, dtype=np.uint64) + np.uint64(1)
     with np.errstate(over="ignore"):
@@ -91,7 +91,7 @@ def _mixed(number: int) -> int:
 
 
 class Partials:
-    """What one sender says of roots in one batch. Cost: a dict access and an XOR a tuple."""
+    """What one upstream says of roots in one batch. Cost: a dict access and an XOR a tuple."""
 
     def __init__(self) -> None:
         self._sums: dict[Roots, list[int]] = {}
@@ -99,14 +99,14 @@ class Partials:
         self._given_up: dict[int, str] = {}
 
     def made(self, edges: Any, roots: Sequence[Roots]) -> None:
-        """Take note of tuples that are sent to a place. Cost: numpy's where all have the same roots, as a spout's have."""
+        """Take note of tuples that are sent to a task. Cost: numpy's where all have the same roots, as a spout's have."""
         if len(roots) and all(each is roots[0] for each in roots):
             self._add([(int(np.bitwise_xor.reduce(edges)), roots[0])], len(roots))
         else:
             self._add(zip(edges.tolist(), roots, strict=True), 1)
 
     def done(self, tuples: Iterable[Any]) -> None:
-        """Take note of tuples that this place is done with (Arrivals)."""
+        """Take note of tuples that this task is done with (Arrivals)."""
         self._add(((tuple.edge, tuple.roots) for tuple in tuples), -1)
 
     def fail(self, roots: Roots, component: str) -> None:
@@ -147,13 +147,13 @@ class Partials:
 
 
 def partials_of(tables: Iterable[bytes]) -> tuple[RootPartial, ...]:
-    """Return one partial per root out of what all senders of a batch say, by root."""
+    """Return one partial per root out of what all upstreams of a batch say, by root."""
     found: dict[int, RootPartial] = {}
     for data in tables:
         columns = [column.to_pylist() for column in decode_table(data).columns]
         for partial in map(RootPartial._make, zip(*columns, strict=True)):
             before = found.get(partial.root, RootPartial(partial.root, 0, 0))
-            # Which of several components is named does not depend on the order of the senders.
+            # Which of several components is named does not depend on the order of the upstreams.
             failed = min((name for name in (before.failed, partial.failed) if name is not None), default=None)
             given_up = min((name for name in (before.given_up, partial.given_up) if name is not None), default=None)
             sums = before.xor ^ partial.xor, before.edges + partial.edges

@@ -70,7 +70,9 @@ class Layout:
         """The operator's output schema."""
         fields = [StructField(_STREAM, IntegerType())]
         for number, schema in enumerate(self.streams.values()):
-            fields += [StructField(_name(number, place), field.dataType) for place, field in enumerate(schema.fields)]
+            fields += [
+                StructField(_name(number, position), field.dataType) for position, field in enumerate(schema.fields)
+            ]
         return StructType(fields + [StructField(metric_column(name), LongType()) for name in METRICS])
 
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
@@ -125,8 +127,8 @@ class Encoder:
             if stream in by_stream:
                 by_stream[stream].append(row)
         blocks = [block for stream, members in by_stream.items() for block in self._blocks(stream, members)]
-        told = {metric_column(name): pa.array([metrics.get(name)], pa.int64()) for name in METRICS}
-        blocks.append(pa.table({_STREAM: pa.array([_METRICS_ROW], pa.int32()), **told}))
+        numbers = {metric_column(name): pa.array([metrics.get(name)], pa.int64()) for name in METRICS}
+        blocks.append(pa.table({_STREAM: pa.array([_METRICS_ROW], pa.int32()), **numbers}))
         return pa.concat_tables([self._arrow.empty_table(), *blocks], promote_options="default").combine_chunks()
 
     def fitted(self, table: Any) -> pa.Table | None:
@@ -152,7 +154,7 @@ class Encoder:
 
     def _table(self, stream: str, columns: Sequence[Any], count: int) -> pa.Table:
         number = self._numbers[stream]
-        named = {_name(number, place): column for place, column in enumerate(columns)}
+        named = {_name(number, position): column for position, column in enumerate(columns)}
         return pa.table({_STREAM: pa.repeat(pa.scalar(number, pa.int32()), count), **named})
 
     def _block(self, stream: str, rows: list[tuple[Any, ...]]) -> pa.Table:
@@ -203,8 +205,8 @@ def metric_column(name: str) -> str:
     return f"_m_{name}"
 
 
-def _name(number: int, place: int) -> str:
-    return f"_{number}_{place}"
+def _name(number: int, position: int) -> str:
+    return f"_{number}_{position}"
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:

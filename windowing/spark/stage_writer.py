@@ -250,10 +250,10 @@ class StageWriter:
             for target in route.choose(values, route.state):
                 self._queues[route.reader][target].append(Arrival(values, way.origin, self.phase, roots))
 
-    def dead_letter(self, component: str, task: int, letter: DeadLetter, roots: Roots) -> None:
+    def dead_letter(self, component: str, task: int, failed: DeadLetter, roots: Roots) -> None:
         """Send the dead letter of a tuple of these roots, which a task has failed for good."""
         self.partials.give_up(roots, component)
-        self.emit(component, task, EmittedRow(DEAD_LETTERS, letter.row()), roots)
+        self.emit(component, task, EmittedRow(DEAD_LETTERS, failed.row()), roots)
 
     def run(self) -> None:
         """Run what is queued through the fused bolts. Raises BoltError."""
@@ -275,16 +275,16 @@ class StageWriter:
                 )
                 way.rows.clear()
         for key, waiting in self._by_row.items():
-            place, component, stream, task = key
+            target, component, stream, task = key
             columns = self._as_columns(component, stream, waiting)
-            reader = self._execution.plan.tasks[place].component
+            reader = self._execution.plan.tasks[target].component
             stamps = self._stamps(reader, component, task, stream, columns.fields, waiting.values)
-            self._packed.append((key, self._table(place, task, columns, stamps)))
+            self._packed.append((key, self._table(target, task, columns, stamps)))
         rows: list[ExchangeRow] = []
-        for (place, component, stream, _), table in sorted(self._packed, key=lambda each: each[0]):
+        for (target, component, stream, _), table in sorted(self._packed, key=lambda each: each[0]):
             for part in _parts(table):
                 rows.append(
-                    self._sent.row(place, "rows", stream_name(component, stream), part.num_rows, encode_table(part))
+                    self._sent.row(target, "rows", stream_name(component, stream), part.num_rows, encode_table(part))
                 )
         for (component, stream), values in self._out.items():
             self._out_columns[component, stream].append(pa.table(self._columns(component, stream, values)))
@@ -329,7 +329,7 @@ class StageWriter:
         way = self._ways.get((component, task, stream))
         if way is None:
             routes = self._routes_of(component, task, stream)
-            # A bolt that acks by itself is told the tasks of each row when it emits it.
+            # A bolt that acks by itself learns the tasks of each row when it emits it.
             by_itself = self._execution.component(component).kind is ComponentKind.BOLT
             by_row = by_itself or any(route.first is not None and route.spread is None for route in routes)
             direct = any(route.choose is None for route in routes)
@@ -391,7 +391,7 @@ class StageWriter:
             execution.retry,
             lambda row, roots, chosen: self.emit(name, task, row, roots, chosen),
             lambda row: self.choose(name, task, row),
-            (lambda letter, roots: self.dead_letter(name, task, letter, roots))
+            (lambda failed, roots: self.dead_letter(name, task, failed, roots))
             if execution.takes_dead_letters(name)
             else None,
             values,
@@ -421,17 +421,17 @@ class StageWriter:
             stamps = self._stamps(route.reader, component, task, stream, rows.fields, values)
             count = len(rows.positions)
             for chosen in route.spread(rows.fields, count, route.state) if tasks is None else [tasks]:
-                for target, at in parted(chosen, len(route.ids)):
-                    place = route.first + target
+                for index, at in parted(chosen, len(route.ids)):
+                    target = route.first + index
                     of_task = stamps if at is None else stamps.take(pa.array(at))
-                    packed = self._table(place, task, rows.take(at), of_task)
-                    self._packed.append(((place, component, stream, task), packed))
+                    packed = self._table(target, task, rows.take(at), of_task)
+                    self._packed.append(((target, component, stream, task), packed))
                 rows = rows._replace(positions=rows.positions + 1)
 
-    def _table(self, place: int, task: int, rows: _Columns, stamps: pa.Int64Array) -> pa.Table:
+    def _table(self, target: int, task: int, rows: _Columns, stamps: pa.Int64Array) -> pa.Table:
         edges: dict[str, pa.Array] = {}
         if self._execution.acks:
-            ids = edge_ids(self._batch, self._sent.upstream, place, rows.positions)
+            ids = edge_ids(self._batch, self._sent.upstream, target, rows.positions)
             self.partials.made(ids, rows.roots)
             edges = {EDGE: pa.array(ids), ROOTS: packed_roots(rows.roots)}
         return pa.table(

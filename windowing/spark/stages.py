@@ -46,6 +46,7 @@ from windowing.windows.events import TupleWindow
 __all__ = [
     "SpoutStage",
     "StageTaskTurn",
+    "hashed_reader",
     "spout_packets",
     "stage_turn",
 ]
@@ -83,20 +84,27 @@ class SpoutStage(ArrowStage):
             yield record_batch(writer.finish())
 
 
-def spout_packets(rows: DataFrame, execution: Shipped[ExecutionContext], spout: str, stream: str) -> DataFrame:
-    """Return what the first stage makes of the rows of a stream of a spout, whose columns are its fields, in order.
-
-    Where one reader is behind an exchange, by fields, the JVM hashes its tasks; else they are chosen here, in numpy.
+def hashed_reader(execution: ExecutionContext, spout: str, stream: str) -> tuple[tuple[str, ...], int] | None:
+    """Return the fields by which the only reader of a stream behind an exchange groups it, and how many tasks that has; None where
+    there are several, or the JVM does not know the hash.
     """
-    topology, stages = execution.value.topology, execution.value.plan.stages
-    output = topology.components[spout].outputs[stream]
-    readers = [found for found in topology.readers(spout, stream) if found[0].id in stages]
-    if len(readers) == 1 and not output.direct:
-        ((reader, grouping),) = readers
-        if isinstance(grouping, FieldsGrouping) and spread_of(grouping, reader.parallelism, output.schema) is not None:
-            tasks = task_column(rows, tuple(grouping.fields), reader.parallelism)
-            return packed(rows, SpoutStage(execution, spout, stream, True), tasks)
-    return packed(rows, SpoutStage(execution, spout, stream))
+    leading = [each for each in execution.plan.out_of(spout) if (each.source, each.stream) == (spout, stream)]
+    if len(leading) != 1:
+        return None
+    (exchange,) = leading
+    grouping, tasks = exchange.grouping, execution.plan.stages[exchange.target].parallelism
+    if not isinstance(grouping, FieldsGrouping) or spread_of(grouping, tasks, exchange.schema) is None:
+        return None
+    return tuple(grouping.fields), tasks
+
+
+def spout_packets(rows: DataFrame, execution: Shipped[ExecutionContext], spout: str, stream: str) -> DataFrame:
+    """Return what the first stage makes of the rows of a stream of a spout, whose columns are its fields, in order. The JVM hashes
+    their tasks where there is a `hashed_reader`; else they are chosen in the worker, in numpy.
+    """
+    reader = hashed_reader(execution.value, spout, stream)
+    stage = SpoutStage(execution, spout, stream, reader is not None)
+    return packed(rows, stage, None if reader is None else task_column(rows, *reader))
 
 
 # -- Behind an exchange ----------------------------------------------------------------------------------------------------------
@@ -191,7 +199,7 @@ def stage_turn(execution: Shipped[ExecutionContext], number: int) -> StageTaskTu
 
 
 class _Watch:
-    """What becomes of a windowed task's tuples in a turn, told to the partials; `roots[i]` are those of output row i, if somebody
+    """What becomes of a windowed task's tuples in a turn, for the partials; `roots[i]` are those of output row i, if somebody
     reads it: a row that only goes to a sink is committed with its batch.
     """
 

@@ -1,26 +1,20 @@
-"""The tuples of a windowed task between two batches: chunks of Arrow IPC, written once, dropped when nothing in them is needed.
+"""What a task keeps in Spark's state store between two batches: its windows' metadata, their tuples in chunks, a bolt's own values.
 
-    metadata   chunks: [id, nonce, sequences, live]      one entry a chunk; `live` are runs of rows still needed
-    chunk      frame( Arrow IPC, lz4: the columns of the rows, their timestamps, their numbers )     in (timestamp, arrival) order
+    metadata   size of the head | head: format, chunks, next_id, next_number, seen | executor, as it dumped itself      StoredTask
+    chunks     id, nonce -> frame( Arrow IPC, lz4: columns, timestamps, numbers ), by (timestamp, arrival)               ChunkStore
+    values     key -> frame( value ), both plain data in typed JSON                                                      TaskValues
+
+The executor stays bytes until the rows that it names were read. The head lists the chunks: id, nonce, how many rows, and which
+runs of them are still needed.
 
 Laws
 - A batch writes what arrived in it *and* outlives it, never a tuple again but when small chunks are merged (each tuple then at most
   once for each power of `_FAN` of its chunk's size).
 - A chunk's key is (id, nonce of the write): two attempts of a batch never mistake each other's chunks.
 - A chunk that the metadata names and the store lacks, or that is damaged, is an error; nothing is reset.
-
-StoredTask: the metadata of a windowed task, between two turns: its executor without its tuples, and the chunks that hold them.
-
-    8 bytes: size of the head | head: format, chunks, next_id, next_number, seen | executor, as it dumped itself
-
-The executor stays bytes until the rows that it names were read.
-
-The key-value state of one task of a stateful bolt: read from Spark's store when asked, written once, with the batch.
-
-    get(key), items() --> this batch's writes, over the store      put, delete --> kept here --> written at the end of the turn
-
-Laws: nothing reaches the store before the whole turn was computed. `begin` and `undo` take back what one failed tuple has
-written. Keys and values are plain data in typed JSON; a key is compared by type and value, so 1 and "1" and 1.0 are three.
+- Nothing reaches the store before the whole turn was computed. `begin` and `undo` of TaskValues take back what one failed tuple
+  has put.
+- A key of a state is compared by type and value: 1 and "1" and 1.0 are three.
 """
 
 from __future__ import annotations

@@ -58,12 +58,12 @@ _UNSETTLED = "it was neither acked nor failed when its task had no more tuples"
 
 class BoltBatch:
     """A task of a BASIC_BOLT or a BOLT; `emit` takes its rows, each with the roots of what it is anchored to and the tasks that
-    `choose` has chosen for it (None: not yet), `letter` the dead letters of tuples that failed for good, each with the roots of
-    its tuple.
+    `choose` has chosen for it (None: not yet), `dead_letter` the dead letters of tuples that failed for good, each with the roots
+    of its tuple.
 
-    letter None: such a tuple is an error. values: the task's state, if the bolt is stateful. order: what tuples pass through on
-    their way to the bolt, each time (`StageWriter.in_phases`). Cost: a call of the user's code for each attempt, and one wait of
-    `retry`, the longest that is due, for each round.
+    dead_letter None: such a tuple is an error. values: the task's state, if the bolt is stateful. order: what tuples pass through
+    on their way to the bolt, each time (`StageWriter.in_phases`). Cost: a call of the user's code for each attempt, and one wait
+    of `retry`, the longest that is due, for each round.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class BoltBatch:
         retry: RetryPolicy,
         emit: Callable[[EmittedRow, Roots, Any], None],
         choose: Callable[[EmittedRow], Targets],
-        letter: Callable[[DeadLetter, Roots], None] | None,
+        dead_letter: Callable[[DeadLetter, Roots], None] | None,
         values: TaskValues | None = None,
         order: Order = iter,
     ) -> None:
         self._component, self._context, self._retry = component, context, retry
-        self._emit, self._letter, self._values, self._order = emit, letter, values, order
+        self._emit, self._dead_letter, self._values, self._order = emit, dead_letter, values, order
         self._caller = BoltCaller(component)
         self._by_itself = component.kind is ComponentKind.BOLT
         self._collector = _BoltCollector(self._caller, component.id, choose)
@@ -206,7 +206,7 @@ class BoltBatch:
 
     def _leave_out(self, tuple: Tuple, reason: str) -> None:
         """Do without a tuple of which the bolt asked for a value that Python cannot hold: another attempt would end the same."""
-        if self._letter is not None:
+        if self._dead_letter is not None:
             self.failed += 1
             self._give_up(tuple, 1, reason)
             return
@@ -215,15 +215,15 @@ class BoltBatch:
         self.invalid += 1
 
     def _give_up(self, tuple: Tuple, attempts: int, reason: str) -> None:
-        if self._letter is None:
+        if self._dead_letter is None:
             raise BoltError(
                 f"bolt {self._component.id!r} failed {quote(tuple)} in each of {attempts} attempts: {reason}; the batch is "
                 f"not committed. To go on without such tuples give them a sink: "
                 f"sinks={{'{self._component.id}.dead_letters': ...}}, or a bolt that reads that stream"
             )
         who, task = self._component.id, self._context.task_index
-        letter = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
-        self._letter(letter, _roots_of(tuple))
+        failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
+        self._dead_letter(failed, _roots_of(tuple))
 
 
 def _roots_of(tuple: Tuple) -> Roots:

@@ -96,10 +96,10 @@ class TupleRows:
         known: dict[bytes, Roots] = {}
         inputs = table.column(_INPUT)
         for number, found in enumerate(self._inputs):
-            places = np.flatnonzero(pc.equal(inputs, number).to_numpy(zero_copy_only=False))
-            if not len(places):
+            positions = np.flatnonzero(pc.equal(inputs, number).to_numpy(zero_copy_only=False))
+            if not len(positions):
                 continue
-            mine = table if len(places) == table.num_rows else table.take(pa.array(places))
+            mine = table if len(positions) == table.num_rows else table.take(pa.array(positions))
             columns = [
                 python_values(mine.column(name), name.partition(".")[2], "strict") for name in self._columns[number]
             ]
@@ -110,8 +110,8 @@ class TupleRows:
             arrivals = map(Arrival, of_rows, self._origins_of(found, mine.column(TASK)), phases, roots, edges)
             if mine is table:
                 return list(arrivals)
-            for place, arrival in zip(places.tolist(), arrivals, strict=True):
-                made[place] = arrival
+            for position, arrival in zip(positions.tolist(), arrivals, strict=True):
+                made[position] = arrival
         return made
 
     def in_columns(self, table: pa.Table) -> Sequence[Any]:
@@ -221,7 +221,7 @@ def _plain(kinds: set[pa.DataType]) -> bool:
 
 
 def _first(table: pa.Table) -> tuple[int, ...]:
-    """Return the place of a part's first row in the order of arrival."""
+    """Return the position of a packet's first row in the order of arrival."""
     return tuple(table.column(name)[0].as_py() for name in _ORDER)
 
 
