@@ -17,7 +17,6 @@ from windowing.execution.compatibility import (
     Place,
     compare,
     differences,
-    header,
     of_bolt,
     of_states,
     of_topology,
@@ -73,7 +72,7 @@ def counting(length: int = 10, lag: int = 0, late: str | None = None, timestamp:
     return count
 
 
-PACKED: Definition = {"library": "1.0", "order_by": [], "packing": {"parallelism": 2}}
+PACKED: Definition = {"format": FORMAT, "library": "1.0", "order_by": [], "packing": {"parallelism": 2}}
 
 
 def topology(
@@ -99,7 +98,7 @@ def topology(
 
 def definition(partitions: int = 2, **changed: Any) -> Definition:
     stages = stages_of(topology(**changed))
-    return plain(header(FORMAT) | PACKED | of_topology(stages, wired(stages).windows, partitions))
+    return plain(PACKED | of_topology(stages, wired(stages).windows, partitions))
 
 
 def plain(data: Definition) -> Definition:
@@ -109,7 +108,7 @@ def plain(data: Definition) -> Definition:
 def stored_bolt(declared: Any = None, order_by: tuple[str, ...] = (), **changed: Any) -> Definition:
     found: WindowedBolt = bolt_of(declared or counting())
     options: dict[str, Any] = {"tasks": 2, "grouping": ("word",), "inputs": {"a": [["word", "string", True]]}} | changed
-    return plain(header(FORMAT) | PACKED | of_bolt(found.definition(), order_by=order_by, **options))
+    return plain(PACKED | of_bolt(found.definition(), order_by=order_by, **options))
 
 
 def windowed(length: int = 4, lag: int = 0, tasks: int = 1, late: bool = False, by: str | None = "n") -> Any:
@@ -127,7 +126,7 @@ def windowed(length: int = 4, lag: int = 0, tasks: int = 1, late: bool = False, 
 def stored_trident(partitions: int = 2, **changed: Any) -> Definition:
     stages = TridentStages(windowed(**changed))
     keep = [unit for unit in stages.units if unit.section is Section.STREAM]
-    return plain(header(FORMAT) | PACKED | of_trident(stages.plan, keep, partitions, {"id": "x"}))
+    return plain(PACKED | of_trident(stages.plan, keep, partitions, {"id": "x"}))
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ _BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, Recursio
 # -- Definitions -----------------------------------------------------------------------------------------------------------------
 
 
-def header(format: int = FORMAT) -> Definition:
-    """Return what every stored definition begins with."""
-    return {"format": format}
+def header() -> Definition:
+    """Return what a definition begins with that a runtime in one process stores."""
+    return {"format": FORMAT}
 
 
 def of_bolt(
@@ -425,9 +425,10 @@ KINDS: Mapping[str, Kind] = {
 
 
 class Place(NamedTuple):
-    """Where a definition is stored, as its sentences tell it: `what` was stored is another's, or the definition at `path` is
-    damaged. `anew` is the way out of a difference, `copy` that of damage, `older` what follows on draining a format before `format`;
-    `record`: what was read is shown instead of the problem.
+    """Where a definition is stored, as its sentences name it: `what` was stored is another's, the definition at `path` is damaged.
+
+    The ways out: `anew` of a difference, `copy` of damage, `older` of a format before `format`, once it is drained. record: what
+    was read is shown instead of the problem.
     """
 
     what: str
