@@ -206,20 +206,20 @@ class TridentCommits:
         self._count_reports(counts["_reported"], attempt.txid - 1, writer)
         if counts["_failed"] is not None:
             raise FailedException(str(counts["_failed"]))
-        places = sum(place.unit.level in levels for place in self._stages.places)
-        if counts["_done"] != places:
+        tasks = sum(task.unit.level in levels for task in self._stages.places)
+        if counts["_done"] != tasks:
             raise WindowingError(
-                f"topology {self._name!r}: {quote(counts['_done'])} places have worked on attempt {attempt}, wanted {places}; "
+                f"topology {self._name!r}: {quote(counts['_done'])} places have worked on attempt {attempt}, wanted {tasks}; "
                 "nothing of the batch counts: start again from the checkpoint, and report this"
             )
         return counts
 
 
-def _between_commits(units: TridentStages) -> list[list[int]]:
+def _between_commits(stages: TridentStages) -> list[list[int]]:
     """Return the levels of the commit section, cut before each that writes a state."""
     cut: list[list[int]] = []
-    for level in units.levels(Section.COMMIT):
-        if not cut or any(place.unit.states for place in units.on_level(level)):
+    for level in stages.levels(Section.COMMIT):
+        if not cut or any(task.unit.states for task in stages.on_level(level)):
             cut.append([])
         cut[-1].append(level)
     return cut
