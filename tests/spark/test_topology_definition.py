@@ -69,7 +69,7 @@ def counting(length: int = 10, lag: int = 0, late: str | None = None, timestamp:
     return count
 
 
-PACKED: Definition = {"library": "1.0", "order_by": [], "packing": {"parallelism": 2}}
+PACKED: Definition = {"format": FORMAT, "library": "1.0", "order_by": [], "packing": {"parallelism": 2}}
 
 
 def topology(
@@ -96,7 +96,7 @@ def topology(
 def definition(partitions: int = 2, **changed: Any) -> Definition:
     built = topology(**changed)
     known = execution_context(built)
-    return plain(header(FORMAT) | PACKED | of_topology(built, known.plan, known.windows, partitions))
+    return plain(PACKED | of_topology(built, known.plan, known.windows, partitions))
 
 
 def plain(data: Definition) -> Definition:
@@ -106,7 +106,7 @@ def plain(data: Definition) -> Definition:
 def stored_bolt(declared: Any = None, order_by: tuple[str, ...] = (), **changed: Any) -> Definition:
     found: WindowedBolt = bolt_of(declared or counting())
     options: dict[str, Any] = {"tasks": 2, "grouping": ("word",), "inputs": {"a": [["word", "string", True]]}} | changed
-    return plain(header(FORMAT) | PACKED | of_bolt(found.definition(), order_by=order_by, **options))
+    return plain(PACKED | of_bolt(found.definition(), order_by=order_by, **options))
 
 
 def windowed(length: int = 4, lag: int = 0, tasks: int = 1, late: bool = False, by: str | None = "n") -> Any:
@@ -122,7 +122,7 @@ def windowed(length: int = 4, lag: int = 0, tasks: int = 1, late: bool = False, 
 
 
 def stored_trident(partitions: int = 2, **changed: Any) -> Definition:
-    return plain(header(FORMAT) | PACKED | windowed(**changed).by_section().stream(partitions, {"id": "x"}))
+    return plain(PACKED | windowed(**changed).by_section().stream(partitions, {"id": "x"}))
 
 
 @pytest.mark.parametrize(

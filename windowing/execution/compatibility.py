@@ -64,9 +64,9 @@ _BROKEN = (AttributeError, IndexError, KeyError, TypeError, ValueError, Recursio
 # -- Definitions -----------------------------------------------------------------------------------------------------------------
 
 
-def header(format: int = FORMAT) -> Definition:
-    """Return what every stored definition begins with."""
-    return {"format": format}
+def header() -> Definition:
+    """Return what a definition begins with that a runtime in one process stores."""
+    return {"format": FORMAT}
 
 
 def of_bolt(
@@ -240,7 +240,7 @@ def _differ(says: str, old: Any, new: Any) -> Iterator[str]:
 
 
 def _value(says: str) -> Compared:
-    """Return what compares plain values; `says` is how a difference is told, up to them."""
+    """Return what compares plain values; `says` is how a difference is worded, up to them."""
     return partial(_differ, says)
 
 
@@ -281,18 +281,18 @@ def _levels(old: Any, new: Any) -> Iterator[str]:
         return
     for before, after in zip(old, new, strict=True):
         for (name, was), (_, is_now) in zip(before, after, strict=True):
-            yield from _placed(name, was, is_now)
+            yield from _stored_tasks(name, was, is_now)
 
 
 def _bolts(old: Any, new: Any) -> Iterator[str]:
     for name, was in old.items():
         if name in new:
-            yield from _placed(name, was, new[name])
+            yield from _stored_tasks(name, was, new[name])
         else:
             yield f"bolt {name!r} has stored states, and now there is none of that name that keeps any"
 
 
-def _placed(name: str, stored: Definition, wanted: Definition) -> Iterator[str]:
+def _stored_tasks(name: str, stored: Definition, wanted: Definition) -> Iterator[str]:
     """Yield what keeps the tasks of a bolt from going on with what they stored."""
     for part in ("tasks", "stateful"):
         yield from _differ(f"{part} of bolt {name!r} was", stored[part], wanted[part])
@@ -388,9 +388,10 @@ KINDS: Mapping[str, Kind] = {
 
 
 class Place(NamedTuple):
-    """Where a definition is stored, as its sentences tell it: `what` was stored is another's, or the definition at `path` is
-    damaged. `anew` is the way out of a difference, `copy` that of damage, `older` what follows on draining a format before `format`;
-    `record`: what was read is shown instead of the problem.
+    """Where a definition is stored, as its sentences name it: `what` was stored is another's, the definition at `path` is damaged.
+
+    The ways out: `anew` of a difference, `copy` of damage, `older` of a format before `format`, once it is drained. record: what
+    was read is shown instead of the problem.
     """
 
     what: str

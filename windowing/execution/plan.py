@@ -227,7 +227,8 @@ class ExecutionPlan:
                 "spout" if stage.is_spout else "state" if stage.states else "window" if stage.keeps_window else "bolt"
             )
             head = stage.id if stage.parallelism == 1 else f"{stage.id} ×{stage.parallelism}"
-            yield Box(stage.id, (head, *map(self.title, filter(stage.id.__ne__, stage.operators))), shape)
+            titles = [self.title(operator) for operator in stage.operators if operator != stage.id]
+            yield Box(stage.id, (head, *titles), shape)
 
     def arrows(self) -> Iterator[Arrow]:
         """Yield what a drawing shows of each exchange."""

@@ -1,28 +1,26 @@
-"""AckLog: what the batches of a query have said of roots, in files of the checkpoint, one a batch.
+"""The driver's side of acks: what executors say of roots (edges.py) goes into a ledger, which decides, and spouts are notified.
+
+    batch 7     evaluated, sinks written --> record 7 into the log --> Spark commits 7
+                                                                         |
+    spouts <-- ack(root), fail(root) <-- news of batches up to 7 <-------+   seen: at the next batch, at the end of the run,
+                                                                             at the next start, or while the query waits
 
     <checkpoint>/windowing/acks/000000000041.snapshot     the ledger after batch 41
                                 000000000042.batch        what batch 42 has said (a BatchRecord)
                                 000000000043.batch        ... written before Spark commits batch 43
-                                told                      up to which batch all was told when a run ended
+                                told                      up to which batch all news was given when a run ended
 
 Laws
+- A root is acked or failed only after the batch that settled it is committed: before that the batch may be made again, and would
+  ask the source for its rows. A kill anywhere acks nothing early.
 - The ledger is what the snapshot and the records of *committed* batches fold to. The record of a batch that was not committed is
   not looked at: the batch is made again, and its record replaced by one that says the same.
+- How far news was given is written with the next batch, or at once where none follows. So after a kill the news of the last batches
+  may come once more.
 - A snapshot is of a committed batch, and is there before what it replaces goes. So a kill at any point leaves a whole log.
 - A record that is missing or damaged is an error that names the file; nothing is reset.
 
-Acks: the driver's side of roots. Executors say what they did (edges.py), the ledger decides, the spouts are told.
-
-    batch 7     evaluated, sinks written --> record 7 into the log --> Spark commits 7
-                                             (acks.py)                   |
-    spouts <-- ack(root), fail(root) <-- news of batches up to 7 <----------+   seen: at the next batch, at the end of the run,
-                                                                                at the next start, or while the query waits
-Laws
-- A root is told of only after the batch that settled it is committed: before that the batch may be made again, and would ask
-  the source for its rows. A kill anywhere acks nothing early.
-- What was told is written with the next batch, or at once where none follows. So after a kill the news of the last batches may be
-  told once more.
-- The work on the driver is per root and batch; the partials come with the aggregate that evaluates the batch.
+Cost: the work on the driver is per root and batch; the partials come with the aggregate that evaluates the batch.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ class AckLog:
         self._folder.write(_name(record.batch, "batch"), frame(_MAGIC, dumps(record.plain())))
 
     def told(self, upto: int) -> None:
-        """Take note that all news of batches up to this one was told, where no record of a batch follows that says so."""
+        """Take note that all news of batches up to this one was given, where no record of a batch follows that says so."""
         self._folder.write(_TOLD, frame(_MAGIC, dumps(upto)))
 
     def compact(self, ledger: BatchLedger) -> None:
@@ -150,7 +148,7 @@ class Acks:
         self._lock = threading.RLock()
 
     def open(self) -> None:
-        """Read the ledger of the checkpoint, and tell what a run before this one has left untold. Raises CheckpointError where a
+        """Read the ledger of the checkpoint, and give the news that a run before this one has left. Raises CheckpointError where a
         spout has forgotten what the checkpoint has not read.
         """
         with self._lock:
@@ -164,7 +162,7 @@ class Acks:
             )
             for source, (_, spout) in self._spouts.items():
                 spout.begin(query, read[source][1] if source in read else None)
-            self._tell_now(committed)
+            self._notify_now(committed)
 
     def column(self) -> Column:
         """Return the aggregate that gathers what all senders of a batch say."""
@@ -173,7 +171,7 @@ class Acks:
     def begin(self, batch: int) -> None:
         """Take note that Spark begins a batch: those before it are committed."""
         with self._lock:
-            self._tell(batch - 1)
+            self._notify(batch - 1)
 
     def record(self, batch: int, tables: Iterable[Any]) -> None:
         """Take what all senders of an evaluated batch say, and make it durable; called before Spark commits the batch."""
@@ -188,11 +186,11 @@ class Acks:
             failpoints.hit("after_ledger", batch)
 
     def settle(self) -> None:
-        """Tell what is committed by now. Cost: nothing if there is no news, else a look-up in Spark's log of commits."""
+        """Notify the spouts of what is committed by now. Cost: nothing without news, else a look-up in Spark's log of commits."""
         with self._lock:
             waiting = self._ledger.next_news
             if waiting is not None and (self._home / "commits").exists(str(waiting)):
-                self._tell_now(waiting)
+                self._notify_now(waiting)
 
     # -- what Spark's log says of a batch --------------------------------------------------------------------------------
 
@@ -220,26 +218,26 @@ class Acks:
                     found[source] = bounds
         return found
 
-    # -- telling ---------------------------------------------------------------------------------------------------------
+    # -- news ------------------------------------------------------------------------------------------------------------
 
-    def _tell_now(self, upto: int) -> None:
-        """Tell, and write that down: it may be long until the next batch does."""
+    def _notify_now(self, upto: int) -> None:
+        """Notify the spouts, and write that down: it may be long until the next batch does."""
         if self._ledger.news(upto):
-            self._tell(upto)
+            self._notify(upto)
             self._log.told(upto)
 
-    def _tell(self, upto: int) -> None:
-        """Tell the spouts all news of batches up to a committed one, oldest first."""
+    def _notify(self, upto: int) -> None:
+        """Notify the spouts of all news of batches up to a committed one, oldest first."""
         news = self._ledger.news(upto)
         for batch in sorted({each.batch for each in news}):
             failpoints.hit("before_ack", batch)
             for each in news:
                 if each.batch == batch:
-                    self._tell_one(each)
+                    self._notify_one(each)
             failpoints.hit("after_ack", batch)
         self._ledger.told(upto)
 
-    def _tell_one(self, news: News) -> None:
+    def _notify_one(self, news: News) -> None:
         name, spout = self._spouts[news.root & ((1 << SOURCE_BITS) - 1)]
         root = Root(news.root >> SOURCE_BITS, *news.payload)
         try:

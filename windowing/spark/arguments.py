@@ -1,8 +1,6 @@
-"""What a query is given, looked at before anything runs: names, texts, mappings, columns that can travel.
+"""What a query is given, before anything runs: options looked at, and user code, with all that it closes over, packed for workers.
 
-Shipping: users' code, with all that it closes over, on its way to the workers.
-
-    driver    Shipped(spark, wiring, ...) --pickled once a query--> small: the bytes, inside each function that Spark sends
+    driver    Shipped(spark, stages, ...) --pickled once a query--> small: the bytes, inside each function that Spark sends
                                                                     large: a broadcast, and its number in each function
     worker    shipped.value               --when it is first asked for--> loaded; what is large once a worker, and kept there
 
@@ -94,7 +92,7 @@ def _travels(kind: DataType) -> bool:
     return True
 
 
-# -- Shipping --------------------------------------------------------------------------------------------------------------------
+# -- user code on its way to the workers ----------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")

@@ -88,7 +88,7 @@ def describe(
 def frame(spark: SparkSession) -> Definition:
     """Return what every definition of a checkpoint has: its header, and how rows are packed, which a replay has to repeat."""
     return {
-        **compatibility.header(FORMAT),
+        "format": FORMAT,
         "library": _library(),
         "order_by": [],
         "packing": {name: _setting(spark, name) for name in _PACKING}
@@ -151,23 +151,9 @@ def stored(spark: SparkSession, checkpoint: str) -> Definition | None:
 
 
 def stored_tasks(spark: SparkSession, checkpoint: str) -> int | None:
-    """Return the number of tasks that the checkpoint was written with; None for a new one, and for one that `keep` refuses."""
-    tasks = (_readable(spark, checkpoint) or {}).get("tasks")
-    return tasks if isinstance(tasks, int) else None
-
-
-def stored_partitions(spark: SparkSession, checkpoint: str) -> int | None:
-    """Return the number of partitions that a topology's checkpoint was written with; None as for `stored_tasks`."""
-    found = _readable(spark, checkpoint) or {}
-    partitions = (found.get("topology") or found.get("trident") or {}).get("partitions")
-    return partitions if isinstance(partitions, int) else None
-
-
-def _readable(spark: SparkSession, checkpoint: str) -> Definition | None:
-    try:
-        return _stored(Folder(spark, checkpoint) / "windowing")
-    except CheckpointError:
-        return None
+    """Return how many tasks of a bolt, or shuffle partitions of a topology, the checkpoint was written with; raises as `stored`."""
+    found = stored(spark, checkpoint) or {}
+    return found.get("tasks") or (found.get("topology") or found.get("trident") or {}).get("partitions")
 
 
 def _stored(folder: Folder) -> Definition | None:
@@ -178,11 +164,11 @@ def _stored(folder: Folder) -> Definition | None:
 
 def shuffle_partitions(spark: SparkSession, checkpoint: str, asked: int | None, widest: int) -> int:
     """Return how many partitions the levels of a topology have: as asked for, else the checkpoint's, and for a new one as many
-    as the widest level has tasks, but no more than cores. Raises ConfigError for a number below 1.
+    as the widest level has tasks, but no more than cores. Raises ConfigError for a number below 1, and as `stored`.
     """
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
         raise ConfigError(f"partitions is a number of at least 1, got {quote(asked)}; leave it out for the default")
-    return asked or stored_partitions(spark, checkpoint) or min(widest, int(spark.sparkContext.defaultParallelism))
+    return asked or stored_tasks(spark, checkpoint) or min(widest, int(spark.sparkContext.defaultParallelism))
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str:

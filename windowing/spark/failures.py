@@ -112,7 +112,7 @@ def _adopted(mark: str) -> Seal:
 
 @contextmanager
 def marked() -> Iterator[None]:
-    """Raise an error of this library from the body as a WorkerError whose message `unwrapped` understands.
+    """Raise an error of this library from the body as a WorkerError whose message `raised_in_worker` understands.
 
     So is what Spark cannot carry: whatever is no Exception (a query would wait for the worker for ever), and text that is no UTF-8.
     """

@@ -81,31 +81,26 @@ class BatchMetrics:
         )
 
 
-def metric_columns() -> list[Column]:
-    """Return the aggregates over the operator's output that make a BatchMetrics."""
+def metric_columns(value: Callable[[str], Column | str] = metric_column) -> list[Column]:
+    """Return the aggregates that make a BatchMetrics; `value` is a metric's column: that of the operator's output of `windowed`."""
     return [
-        *[F.sum(metric_column(name)).alias(name) for name in _SUMS],
-        F.min(metric_column("watermark")).alias("watermark"),
-        F.count(metric_column("watermark")).alias("watermarks"),
-        F.max(metric_column("now")).alias("now"),
-        F.count(metric_column("now")).alias("turns"),
+        *[F.sum(value(name)).alias(name) for name in _SUMS],
+        F.min(value("watermark")).alias("watermark"),
+        F.count(value("watermark")).alias("watermarks"),
+        F.max(value("now")).alias("now"),
+        F.count(value("now")).alias("turns"),
     ]
 
 
 def wire_metric_columns() -> list[Column]:
-    """Return the aggregates over the wire of a topology that make a BatchMetrics, summed over its bolts."""
+    """Return the aggregates over the exchange rows of a topology that make a BatchMetrics, summed over its bolts."""
 
-    def told(*names: str) -> Column:
+    def value(name: str) -> Column:
+        # A bolt without windows has no late tuples; what it left out as unreadable counts as what windows left out does.
+        names = (name, "invalid") if name == "late" else (name,)
         return F.when((F.col("kind") == "metric") & F.col("source").isin(*names), F.col("value"))
 
-    # A bolt without windows has no late tuples; what it left out as unreadable counts as what windows left out does.
-    return [
-        *[F.sum(told(name, "invalid") if name == "late" else told(name)).alias(name) for name in (*_SUMS, "reported")],
-        F.min(told("watermark")).alias("watermark"),
-        F.count(told("watermark")).alias("watermarks"),
-        F.max(told("now")).alias("now"),
-        F.count(told("now")).alias("turns"),
-    ]
+    return [*metric_columns(value), F.sum(value("reported")).alias("reported")]
 
 
 def observed(output: DataFrame, columns: list[Column] | None = None) -> DataFrame:

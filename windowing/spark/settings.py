@@ -1,34 +1,12 @@
-"""Python's cycle collector during a turn: it looks at what is alive over and over while a turn makes what will live.
+"""What is set while a query starts or a batch is evaluated, and is put back after: of the session, of the process.
 
-A turn makes an object or more for each key and window, hardly any of them in a cycle; looking every 700 objects, as CPython does,
-took a fifth of the time of a turn of 500,000 rows. Every 50,000 costs next to nothing and still bounds what cycles of a bolt's
-own can hold.
-
-How many bytes Spark hands to Python at once: a limit whose price is paid for each row.
-
-Spark asks after every row how large the Arrow batch is by now, field by field; of a million rows of five columns that is more than
-a third of the time that it takes to hand them over. Without the limit it does not ask, and only the number of rows
-(`spark.sql.execution.arrow.maxRecordsPerBatch`) bounds a batch.
-
-    batch 0 of a run            with the limit: nobody knows yet how much a task takes
-    batch n, n-1 was small      without
-    batch n, n-1 was large      with: all that a task takes may be one Arrow batch, which ends at 2 GiB
-
-Law: the limit decides how rows are cut into Arrow batches, never what comes out. A batch that is many times the one before, and
-breaks for want of the limit, ends the query; the next start makes it again with the limit.
-
-The settings of a query: Spark copies the session's when a query starts, so they are set for that moment and put back.
-
-Shuffle partitions: as many as tasks. The time zone: by the name UTC, whatever else the session calls it (`Etc/UTC`, `Z`): Arrow's
-timestamps carry the name. The manager of checkpoint files, where the checkpoint lies on a local disk: Spark's default
-renames a file through Hadoop's FileContext, which starts a process (`readlink`) for every look at a file, 30 and more a batch, a
-third of a second; the manager that Spark takes for all file systems without a FileContext renames by a system call. On a local disk
-both replace a file in one step. Elsewhere, and where the user has chosen one, the choice stays.
-
-One query at a time has a checkpoint: a second start in this process is refused before it writes anything.
-
-Spark would stop the first query instead, whatever it is doing. A query of another process is found out by Spark alone, when
-both write one entry of its logs (failures.py).
+a start    `take`: one query at a time of this process has a checkpoint; one of another process is found out by Spark, when both
+           write one entry of its logs (failures.py). `settings_of`: shuffle partitions as many as tasks; the time zone by the
+           name UTC, since Arrow's timestamps carry the name; on a local disk the manager of checkpoint files that renames by a
+           system call: Spark's default starts a process for every look at a file, a third of a second a batch
+a batch    `ArrowBatchLimit`: no limit of bytes on what Spark hands to Python at once, whose price it pays for each row and field
+a turn     `seldom_collected`: Python's cycle collector looks every 50,000 objects, since a turn makes one or more for each key
+           and window, hardly any of them in a cycle; looking every 700 took a fifth of the time of a turn of 500,000 rows
 """
 
 from __future__ import annotations
@@ -59,6 +37,10 @@ __all__ = [
 
 
 _OBJECTS = 50_000
+"""Costs next to nothing, and still bounds what cycles of a bolt's own can hold."""
+
+
+# -- a turn ----------------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -77,7 +59,7 @@ def seldom_collected() -> Iterator[None]:
         gc.set_threshold(young, *older)
 
 
-# -- How many bytes Spark hands to Python at once --------------------------------------------------------------------------------
+# -- a batch --------------------------------------------------------------------------------------------------------------------
 
 
 LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -87,7 +69,12 @@ _NO_LIMIT = str(2**31 - 1)
 
 
 class ArrowBatchLimit:
-    """What is known of the sizes of a query's batches; one for each run."""
+    """Lifts the limit where the batch before was small; one for each run. Of the first batch nobody knows how much a task takes.
+
+    Law: the limit decides how rows are cut into Arrow batches, never what comes out. All that a task takes may be one Arrow batch
+    without it, which ends at 2 GiB: a batch that is many times the one before, and breaks so, ends the query; the next start makes
+    it again with the limit.
+    """
 
     def __init__(self) -> None:
         self._largest: int | None = None
@@ -115,7 +102,7 @@ class ArrowBatchLimit:
         return self._users
 
 
-# -- The settings of a query -----------------------------------------------------------------------------------------------------
+# -- a start --------------------------------------------------------------------------------------------------------------------
 
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -158,9 +145,6 @@ def _file_manager(spark: SparkSession, checkpoint: str) -> dict[str, str]:
     except Exception:  # another Spark may call it otherwise; py4j has no types
         return {}
     return {FILE_MANAGER: BY_RENAME}
-
-
-# -- One query at a time has a checkpoint ----------------------------------------------------------------------------------------
 
 
 _ENDING_S = 5.0

@@ -365,7 +365,7 @@ def claim(
 
 
 def output_streams(topology: Topology) -> dict[str, tuple[str, str]]:
-    """Return every stream that can have a sink: sink name -> (name on the wire, fields); dead letters of bolts too."""
+    """Return every stream that can have a sink: sink name -> (name in exchange rows, fields); dead letters of bolts too."""
     names = {}
     for component in topology.components.values():
         for stream, output in component.outputs.items():

@@ -65,7 +65,10 @@ class Streams(Protocol):
 
 
 class SinkStreams:
-    """The streams by sink name: what each is called on the wire, and its schema. `unread`: bolts whose late tuples go nowhere."""
+    """The streams by sink name: what each is called in exchange rows, and its schema.
+
+    unread: bolts whose late tuples go nowhere.
+    """
 
     def __init__(self, streams: Mapping[str, tuple[str, str]], unread: tuple[str, ...]) -> None:
         self._streams, self._unread = dict(streams), unread
