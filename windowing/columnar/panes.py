@@ -42,7 +42,6 @@ from windowing.errors import quote
 from windowing.windows.aggregate import AggregateFunction, Averaged, Counted, Largest, Smallest, Summed, field_of
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect
-from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.guard import no_effects, one_for_each
 from windowing.windows.panes import PaneWindow, TimePaneManager, Windows
 from windowing.windows.partials import Aggregation, Partial
@@ -51,7 +50,6 @@ __all__ = [
     "ColumnarPaneManager",
     "TablePaneManager",
     "TableWindow",
-    "over_columns",
     "partials_of",
 ]
 
@@ -278,6 +276,8 @@ class ColumnarPaneManager(TimePaneManager):
     [5]
     """
 
+    takes_columns = True
+
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
@@ -390,13 +390,7 @@ class TablePaneManager(ColumnarPaneManager):
     [{'k': ['a', 'b'], 'n': [2, 1]}]
     """
 
+    shows_columns = True
+
     def _activations(self, windows: Windows, start: int, end: int) -> Iterator[Activation]:
         yield Activation(TableWindow(windows, self._aggregation, self.config, start, end))
-
-
-def over_columns(executor: WindowedBoltExecutor) -> WindowedBoltExecutor:
-    """Let an executor of time windows with `aggregate=` take columns, and hand them out where its bolt says `columnar=`."""
-    if type(executor.manager) is TimePaneManager:
-        kind = ColumnarPaneManager if executor.config.columnar is None else TablePaneManager
-        executor.manager = kind(executor.config, executor.component)
-    return executor

@@ -39,6 +39,7 @@ __all__ = [
     "codable",
     "coded",
     "column",
+    "dicts_of",
     "odd_among",
 ]
 
@@ -173,7 +174,8 @@ MakeRows = Callable[[pa.Table], Sequence[Any]]
 """What makes row objects of a table, in order."""
 
 
-def _dicts(table: pa.Table) -> Sequence[Any]:
+def dicts_of(table: pa.Table) -> Sequence[Any]:
+    """Return the rows of a table as dicts."""
     rows: list[Any] = table.to_pylist()
     return rows
 
@@ -215,7 +217,7 @@ class ColumnRows(Sequence[Any]):
     __slots__ = ("_count", "_low", "_shared", "make")
 
     def __init__(
-        self, table: pa.Table | Shared, make: MakeRows = _dicts, low: int = 0, count: int | None = None
+        self, table: pa.Table | Shared, make: MakeRows = dicts_of, low: int = 0, count: int | None = None
     ) -> None:
         self._shared = table if isinstance(table, Shared) else Shared(table)
         self._low, self.make = low, make
@@ -238,7 +240,7 @@ class ColumnRows(Sequence[Any]):
         return self._shared.array(name)[self._low : self._low + self._count]
 
     @classmethod
-    def of(cls, payloads: Sequence[Any], make: MakeRows = _dicts) -> ColumnRows:
+    def of(cls, payloads: Sequence[Any], make: MakeRows = dicts_of) -> ColumnRows:
         """Return tuples as columns: an Arrow table or batch as it is, mappings and records by their fields.
 
         Raises ConfigError for tuples without named fields, or with different ones, and for values that make no column. Cost: none

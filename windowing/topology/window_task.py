@@ -42,7 +42,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from windowing.codec import NAN
 from windowing.errors import (
@@ -61,13 +61,11 @@ from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
-from windowing.windows.config import OnError, Semantics
+from windowing.windows.config import OnError
 from windowing.windows.deduplicator import Deduplicator
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.measures import Duration
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
-from windowing.windows.storm import StormMachine
 
 __all__ = [
     "FailTarget",
@@ -484,13 +482,6 @@ def _one_nan(value: Any) -> Any:
 # -- WindowTimer -------------------------------------------------------------------------------------------------------------------
 
 
-@runtime_checkable
-class _Waking(Protocol):
-    """A machine that knows when it has something to do."""
-
-    def next_deadline_ms(self) -> int | None: ...
-
-
 class WindowTimer:
     """Says when to call `turn` of an executor; whoever turns says so by `turned`."""
 
@@ -500,13 +491,7 @@ class WindowTimer:
         config = executor.config
         self._executor = executor
         self._turned_ms: int | None = None
-        self._every_ms: int | None = None
-        if config.event_time:
-            self._every_ms = config.watermark_interval_ms
-        elif config.semantics is Semantics.STORM and isinstance(config.slide, Duration):
-            self._every_ms = config.slide.ms
-        elif isinstance(executor.manager, StormMachine):
-            self._every_ms = executor.manager.tick_interval_ms
+        self._every_ms = config.watermark_interval_ms if config.event_time else executor.manager.tick_interval_ms
 
     def start(self, now_ms: int) -> None:
         """Begin: the first interval is counted from now."""
@@ -518,8 +503,7 @@ class WindowTimer:
         """Return the clock's time from which on a turn is due, None while there is nothing to wait for."""
         if self._every_ms is not None:
             return None if self._turned_ms is None else self._turned_ms + self._every_ms
-        manager = self._executor.manager
-        due = manager.next_deadline_ms() if isinstance(manager, _Waking) else None
+        due = self._executor.manager.next_deadline_ms()
         if due is None or self._turned_ms is None:
             return None if due is None else due + 1
         return max(due, self._turned_ms) + 1  # a trigger that always wants a tick gets one a millisecond

@@ -92,6 +92,11 @@ class WindowMachine(ABC):
 
     not_done: ClassVar[tuple[str, ...]] = tuple(_MACHINES)
     """Options that are those of other machines."""
+    # What a driver asks: see Machine (executor.py).
+    takes_columns = False
+    keeps_tuples = True
+    shows_columns = False
+    tick_interval_ms: int | None = None
 
     def __init__(self, config: WindowConfig) -> None:
         self.config = config
@@ -99,6 +104,7 @@ class WindowMachine(ABC):
         self.watermark: int | None = None
         self.closed = False
         self.guard = Guard()
+        self.inbox: list[tuple[Any, int]] | None = None
         self._mix: WindowAssigner = mix_of(config)
         refuse_options(config, type(self).__name__, self.not_done)
 
@@ -112,7 +118,12 @@ class WindowMachine(ABC):
 
     @abstractmethod
     def _take_in(self) -> None:
-        """Take in what lies in the machine's inbox, where it has one (WindowManager.inbox)."""
+        """Take in what lies in the machine's inbox, where it has one."""
+
+    @property
+    def numbered(self) -> WindowManager | None:
+        """The machine itself if it numbers its tuples, so that a driver may store them apart from its snapshot."""
+        return None
 
     @property
     def tally(self) -> Tally:
@@ -180,9 +191,6 @@ class KeyedMachine(WindowMachine, Generic[T]):
             self._mix if not config.event_time and isinstance(self._mix, CountCount | DurationCount) else None
         )
         self._sequence = 0
-        self.inbox: list[tuple[Any, int]] | None = None
-        """Where tuples (payload, timestamp) that are not late may be put in place of an `add`, while the machine is free; they are
-        taken in by the next entry, all at once. None where a tuple has a key, effects of its own, or can be refused."""
         self._ordinal = 0
         self._tracks: dict[Any, T] = {}
         self._touched: dict[Any, T] = {}
@@ -543,6 +551,11 @@ class WindowManager(KeyedMachine[KeyState]):
         self._take_in()
         return self._sequence
 
+    @property
+    def numbered(self) -> WindowManager:
+        """The machine itself: each tuple has an arrival number."""
+        return self
+
     def held_since(self, sequence: int) -> Iterator[tuple[int, int, Any]]:
         """Yield (sequence, timestamp, tuple) of every tuple that is held and arrived at `sequence` or later.
 
@@ -552,6 +565,10 @@ class WindowManager(KeyedMachine[KeyState]):
         for track in self._tracks.values():
             track.settle(self._by_window)
             yield from _listed(track.buffer).since(track.held_from, sequence)
+
+    def held_sequences(self) -> Any:
+        """Return the arrival numbers of the tuples that `held_since(0)` yields."""
+        return [number for number, _, _ in self.held_since(0)]
 
     def held(self) -> Iterator[tuple[Any, int, int, Any, bool]]:
         """Yield (key, sequence, timestamp, tuple, whether it has expired) of all that is held, key by key in queue order.

@@ -294,6 +294,8 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
     """
 
     kind = "NumberPaneManager"
+    takes_columns = True
+    keeps_tuples = False
 
     def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
         super().__init__(config)
@@ -332,11 +334,12 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
     ) -> list[tuple[PaneTrack, Sequence[int] | None]]:
         # Runs of a key's tuples, so that each aggregator is asked once for a run and not once for a tuple.
+        times = list(timestamps)
         positions: dict[Any, list[int]] = {}
         for position, key in enumerate(keys):
             positions.setdefault(key, []).append(position)
         return [
-            (self._stage(key, [payloads[p] for p in at], [timestamps[p] for p in at], 0), at)
+            (self._stage(key, [payloads[p] for p in at], [times[p] for p in at], 0), at)
             for key, at in positions.items()
         ]
 
@@ -397,6 +400,7 @@ class TimePaneManager(WindowMachine):
     """
 
     kind = "TimePaneManager"
+    keeps_tuples = False
 
     def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
         super().__init__(config)

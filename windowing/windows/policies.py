@@ -419,6 +419,13 @@ class PolicyWindowManager:
     """
 
     kind = "PolicyWindowManager"
+    # What a driver asks: see Machine (executor.py).
+    takes_columns = False
+    keeps_tuples = True
+    shows_columns = False
+    numbered = None
+    tick_interval_ms = None
+    inbox = None
 
     def __init__(self, config: WindowConfig, *, fold: ContentFold | None = None, component: str = "bolt") -> None:
         refuse_options(config, "PolicyWindowManager", ("semantics", "max_events_in_memory"))

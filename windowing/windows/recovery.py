@@ -45,7 +45,6 @@ from windowing.windows.events import Effect
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.guard import no_effects
 from windowing.windows.key_state import key_of
-from windowing.windows.manager import WindowManager
 from windowing.windows.watermark import WaterMarkEventGenerator
 
 __all__ = [
@@ -194,8 +193,8 @@ class WindowRecovery:
         encode: Callable[[Any], Any] = _same,
         decode: Callable[[Any], Any] = _same,
     ) -> None:
-        manager = executor.manager
-        if executor.config.message_id is None or not isinstance(manager, WindowManager):
+        manager = executor.manager.numbered
+        if executor.config.message_id is None or manager is None:
             raise ConfigError(
                 f"bolt {executor.component!r} has a state beside its windows, and to fill them again after a restart their tuples "
                 "need ids; name the field of a growing whole number by message_id=, or put the window on disk by "

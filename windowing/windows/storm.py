@@ -462,7 +462,8 @@ def _trigger(config: WindowConfig) -> TriggerPolicy:
 class StormMachine:
     """A StormWindowManager behind the Machine protocol, with a tally.
 
-    `manager` is for the other manager, StormStatefulWindowManager, whose windows do not tell what they showed.
+    `manager` is for the other manager, StormStatefulWindowManager, whose windows do not tell what they showed. Over the clock it is
+    ticked every `tick_interval_ms`: the slide, whether a window is due or not, or what a trigger of the user's own wants.
 
     >>> from windowing.windows.measures import count
     >>> machine = StormMachine(WindowConfig.of(length=count(2), slide=count(2), semantics="storm"))
@@ -472,6 +473,13 @@ class StormMachine:
     >>> machine.tally.pending
     1
     """
+
+    # What a driver asks: see Machine (executor.py).
+    takes_columns = False
+    keeps_tuples = True
+    shows_columns = False
+    numbered = None
+    inbox = None
 
     def __init__(
         self,
@@ -491,8 +499,8 @@ class StormMachine:
             eviction, trigger = storm_policies(config)
             self._manager = manager(eviction, trigger)
         self._own_trigger = None if config.trigger is None else trigger
-        self.tick_interval_ms = None if config.trigger is None else tick_interval_ms(trigger)
-        """How often a driver has to make it tick, None where its trigger says when, or where the slide does."""
+        slide_ms = config.slide.ms if isinstance(config.slide, Duration) else None
+        self.tick_interval_ms = slide_ms if config.trigger is None else tick_interval_ms(trigger)
         self.guard = Guard()
         # Storm shows the last N tuples again at every end of a gap, however long it is.
         repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
