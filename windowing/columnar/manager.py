@@ -1,27 +1,18 @@
 """Windows over columns: the queue, what a bolt is handed of a window, and the manager of both.
 
-ColumnBuffer: the queue behind a window as columns, an Arrow table in (timestamp, arrival) order.
+    add_batch(table, timestamps) --> ColumnBuffer --> window.get(): a slice of the table, no row in between
 
     timestamps   numpy int64         3   5   5   9         8 bytes an event
     sequences    numpy int64         0   1   3   2         8 bytes, only where a driver asks for them
     table        chunk | chunk       rows of batch 1 | rows of batch 2, each as it came
 
-Laws: those of every Buffer (windows/queue.py): positions are absolute, what is staged is merged by `settle`. A batch that comes in
-order is taken over without a copy, and a slice shares its memory; only a tail that tuples come into out of order is written anew.
-
-Views: what a bolt with `columnar=` is handed in place of lists of rows.
-
     columnar="arrow"     window.get()  pyarrow.Table               window.column("v")  pyarrow.ChunkedArray
     columnar="numpy"     window.get()  {"v": numpy array, ...}     window.column("v")  numpy array
 
-An array of numbers without nulls that lies in one chunk is the memory of the queue itself: read-only, no copy. What lies in several
-chunks is put together for numpy, once for all windows over it; never for Arrow.
-
-ColumnarWindowManager: WindowManager over columns, for bolts with `columnar=`.
-
-    add_batch(table, timestamps) --> ColumnBuffer --> window.get(): a slice of the table, no row in between
-
-Laws: those of WindowManager, by the same property tests. Only the queue is another one, and what a window hands out.
+Laws: those of WindowManager and of every Buffer (windows/queue.py), by the same property tests. A batch that comes in order is
+taken over without a copy, and a slice shares its memory; only a tail that tuples come into out of order is written anew. An array
+of numbers without nulls that lies in one chunk is the memory of the queue itself: read-only, no copy. What lies in several chunks
+is put together for numpy, once for all windows over it; never for Arrow.
 """
 
 from __future__ import annotations

@@ -1,19 +1,10 @@
 """Rows, timestamps and keys that lie in columns: sequences whose items are made only when they are asked for.
 
-Timestamps and keys of tuples that lie in columns: sequences, whose values are made when somebody asks for them.
-
+    ColumnRows    rows[1] -> {"k": 2, "v": 0.5}    rows[1:] -> ColumnRows, the same memory    field_values("v") -> a list, no row
     Timestamps    bounds()    smallest and largest        outside(low, high)    which are not between
     Keys          coded()     a number for each tuple, by first arrival, and the keys in that order
 
-Law: each equals the list of its values. Cost: Arrow's and numpy's, a few ns a tuple.
-
-ColumnRows: rows that lie in columns, as a sequence. A row is made only when somebody asks for one.
-
-    table    k    v        rows[1]             -> {"k": 2, "v": 0.5}
-             1    0.25     rows[1:]            -> ColumnRows, the same memory
-             2    0.5      rows.field_values("v")  -> [0.25, 0.5], no row
-
-Law: `rows` equals the list of its rows, and a slice shares the table's memory.
+Law: each equals the list of its items. Cost: Arrow's and numpy's, a few ns a tuple.
 """
 
 from __future__ import annotations

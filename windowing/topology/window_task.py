@@ -12,30 +12,18 @@ takes the next, so a window is valid while its rows are sent and its tuples anch
 | a FailedException   | as FailTarget says             | FAIL      | SKIP      | DEAD_LETTER   |
 | anything else       | the BoltError leaves the task  | FAIL      | SKIP      | DEAD_LETTER   |
 
-Laws: a late tuple is acked at once, another when it expires from its last window, unless it failed before. A tuple that came
-again by its id is in no window again; ids are remembered with their tuples, or not at all.
-
-WindowTimer: when the windows of one executor want a turn, by the clock that drives them.
-
-| windows over                         | a turn is due                                                              |
+| windows over                         | WindowTimer: a turn is due                                                 |
 |--------------------------------------|----------------------------------------------------------------------------|
 | event time                           | every `watermark_interval`                                                 |
 | the clock                            | when the next window is, plus 1 ms: this millisecond may bring more tuples |
 | the clock, Storm's, a Duration slide | every slide, whether a window is due or not                                |
 | the clock, a trigger of one's own    | when it says so (`next_deadline_ms`), else every 100 ms                    |
 
-FailedTuples: which tuples have failed, where a driver has no acks to tell them by: each once, and none of them is acked.
+Laws: a late tuple is acked at once, another when it expires from its last window, unless it failed before. A tuple that came
+again by its id is in no window again; ids are remembered with their tuples, or not at all. A key, source or id that a row lacks is
+a mistake of whoever feeds it (ConfigError); a timestamp that is missing, or cannot be used, makes that one tuple invalid.
 
-    window   a  x  x        x is one object that was fed twice: two tuples that only their places tell apart
-             .  f  f        the bolt fails on it: both have failed, and a
-    window      x  x  b     the same two, so only b fails anew
-
-Law: of tuples that are one object those leave a window first that came first. Which of them expires first cannot be told and does
-not matter: as many are not acked as have failed.
-
-What is read out of a row, a record or another mapping, a namedtuple, or any object with attributes: its timestamp, key, source
-and id. A key, source or id that a row lacks is a mistake of whoever feeds it (ConfigError); a timestamp that is missing, or cannot
-be used, makes that one tuple invalid. Source: Storm's `WindowedBoltExecutor`, its half with emits and acks.
+Source: Storm's `WindowedBoltExecutor`, its half with emits and acks.
 """
 
 from __future__ import annotations
@@ -333,7 +321,16 @@ class WindowTask:
 
 
 class FailedTuples:
-    """The windows of a run, each shown before it may fail. Cost: O(its tuples) a window, O(1) for each one that expires."""
+    """Which tuples have failed, where a driver has no acks to tell them by: each once, and none of them is acked.
+
+        window   a  x  x        x is one object that was fed twice: two tuples that only their places tell apart
+                 .  f  f        the bolt fails on it: both have failed, and a
+        window      x  x  b     the same two, so only b fails anew
+
+    Law: of tuples that are one object those leave a window first that came first. Which of them expires first cannot be told and
+    does not matter: as many are not acked as have failed. Each window is shown before it may fail. Cost: O(its tuples) a window,
+    O(1) for each one that expires.
+    """
 
     def __init__(self) -> None:
         self._shown: dict[Any, dict[int, list[bool]]] = {}

@@ -1,16 +1,13 @@
-"""WindowedBoltExecutor: timestamps, late tuples, the watermark and the manager of one task, without user code.
+"""WindowedBoltExecutor: the windows of one task of a bolt, without user code; and which machine a definition gets (`machine_for`).
 
-The machine: what an executor needs of a window manager, and which manager a definition gets (`machine_for`).
-
-WindowedBoltExecutor: watermarks, lateness and the side stream around a window manager.
-
-    tuple -> valid?  -> open?    -> not future? -> on time? -> WindowManager
+    tuple -> valid?  -> open?    -> not future? -> on time? -> the machine (WindowManager, say)
              invalid    closed      future         late        (side stream, with the reason)
 
 A tuple is judged by the watermark of the last turn. The driver says what time it is (`set_clock`), makes the turns (`turn`) and
 performs the effects; nothing here reads a clock or calls the bolt.
 
-Law: in == shown + skipped + pending + on the side stream, at any time (`counts`).
+Laws: in == shown + skipped + pending + on the side stream, at any time (`counts`). What a driver has to know of a machine the
+machine says (`Machine`); no driver asks for its class. Machines over columns need Arrow, so a driver hands them in (`columns`).
 
 Source: Storm's `WindowedBoltExecutor`, without its emits, acks and threads.
 """

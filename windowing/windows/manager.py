@@ -1,30 +1,15 @@
-"""WindowManager: the machine of windows, by key, over the tuples of one task.
-
-WindowMachine: how a machine of built-in windows is entered, whatever it keeps of its tuples.
-
-    add, add_batch        accept tuples                          (each machine's own)
-    advance(W), tick      a turn: W rises, what is due fires     _turn(since, until)
-    drain()               the end: all that is left fires        _end()
-
-Laws: those of WindowManager (manager.py). An entry changes the machine at once and returns its effects; one that raises half way,
-or is entered before its effects are taken, is what the guard is for (guard.py).
-
-KeyedMachine: what every machine with a built-in length and slide has in common, whatever it keeps of its tuples.
-
-    touched    keys with new tuples       --+
-                                            +-->  turn(W):  fire what is due, expire, note the key's next deadline
-    wake-ups   (deadline, key), sorted    --+     only keys that were touched, or whose deadline W has reached
-
-Laws: those of WindowManager (manager.py); and the cost of a turn follows the keys that have something to do, not all keys.
-What is kept of a key is a KeyState; a subclass makes them, and the windows of their firings.
-
-WindowManager: tuples in, windows out, without losing one.
+"""WindowManager: tuples in, windows out, without losing one; the machine of all keys of a task.
 
 A micro-batch is: all its tuples in arrival order, then one watermark turn.
 
     add 3, add 9, add 4      tumbling 5                 W = -inf: nothing fires, the queue is 3 4 9
     advance(7)               W = 7, the end 5 passed    Activation (0, 5] holds 3 4, then Expired 3 4
     drain()                  W = infinity               Activation (5, 10] holds 9, then Expired 9
+
+    TaskMachine      how a machine is entered: advance, tick and drain, under a guard (guard.py)
+    WindowMachine    with a built-in length and slide (assigners.py)
+    KeyedMachine     a turn looks at keys with new tuples, and at those whose deadline W has reached; at no other
+    WindowManager    which keeps the tuples of each key in a queue (key_state.py)
 
 Laws
 - The machine decides, the driver acts: every entry returns an iterator of effects, in the order in which they are to be done.
@@ -60,9 +45,9 @@ from windowing.windows.queue import ListBuffer, TupleBuffer
 __all__ = [
     "KeyedMachine",
     "StatefulWindowManager",
+    "TaskMachine",
     "WindowMachine",
     "WindowManager",
-    "refuse_options",
 ]
 
 
@@ -87,8 +72,8 @@ def refuse_options(config: WindowConfig, machine: str, options: Iterable[str]) -
             )
 
 
-class WindowMachine(ABC):
-    """What all machines of built-in lengths and slides have in common. Raises ConfigError for what another machine does."""
+class TaskMachine(ABC):
+    """How the machines of one task are entered. Raises ConfigError for a definition with what another machine does."""
 
     not_done: ClassVar[tuple[str, ...]] = tuple(_MACHINES)
     """Options that are those of other machines."""
@@ -105,7 +90,6 @@ class WindowMachine(ABC):
         self.closed = False
         self.guard = Guard()
         self.inbox: list[tuple[Any, int]] | None = None
-        self._mix: WindowAssigner = mix_of(config)
         refuse_options(config, type(self).__name__, self.not_done)
 
     @abstractmethod
@@ -116,8 +100,7 @@ class WindowMachine(ABC):
     def _end(self) -> Iterator[Effect]:
         """Yield what the end of the input does."""
 
-    @abstractmethod
-    def _take_in(self) -> None:
+    def _take_in(self) -> None:  # noqa: B027 - optional
         """Take in what lies in the machine's inbox, where it has one."""
 
     @property
@@ -160,14 +143,27 @@ class WindowMachine(ABC):
         self.guard.enter()
         self._take_in()
 
-    def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late, None while nothing is."""
-        return self._mix.late_below(self.watermark)
-
     def _open(self) -> None:
         self.enter()
         if self.closed:
             raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
+
+    def _outlived(self, newest: int | None, watermark: int) -> bool:
+        """Whether a key is forgotten whose largest timestamp this is."""
+        ttl = self.config.key_ttl_ms
+        return ttl is not None and newest is not None and newest + ttl <= watermark
+
+
+class WindowMachine(TaskMachine):
+    """A machine of a built-in length and slide."""
+
+    def __init__(self, config: WindowConfig) -> None:
+        self._mix: WindowAssigner = mix_of(config)
+        super().__init__(config)
+
+    def late_below(self) -> int | None:
+        """Return the bound below which a timestamp is late, None while nothing is."""
+        return self._mix.late_below(self.watermark)
 
 
 # -- KeyedMachine ----------------------------------------------------------------------------------------------------------------
@@ -287,7 +283,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
 
     def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
         tracks = self._due_tracks(until)
-        over = {track.ordinal for track in tracks if self._outlived(track, until)}
+        over = {track.ordinal for track in tracks if self._outlived(track.newest, until)}
         firings = [
             chain(self._mix.due(track, since, until), self._mix.rest(track, until))
             if track.ordinal in over
@@ -413,10 +409,6 @@ class KeyedMachine(WindowMachine, Generic[T]):
         if track.deadline is not None:
             self._wakeups.remove((track.deadline, track.ordinal))
         del self._tracks[track.key], self._by_ordinal[track.ordinal]
-
-    def _outlived(self, track: T, watermark: int) -> bool:
-        ttl = self.config.key_ttl_ms
-        return ttl is not None and track.newest is not None and track.newest + ttl <= watermark
 
     # -- for drivers -----------------------------------------------------------------------------------------------------
 

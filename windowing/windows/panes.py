@@ -1,41 +1,26 @@
-"""`aggregate=`: panes of partial results by number and by time, and their managers.
+"""Panes: windows of a bolt with `aggregate=`, which keep no tuples but partial results.
 
-What the two machines of panes have in common: their windows, and which snapshots they refuse.
+Every window begins and ends where a pane does: panes are as wide as the greatest common divisor of length and slide.
 
-NumberPanes: the queue of NumberPaneManager, a buffer that holds partials in place of the tuples.
+NumberPaneManager: length and slide are Counts, a pane is a run of numbers of one key.
 
-    numbers     1  2  |  3  4  |  5  ?  |        pane = 2 tuples
-                 [9]      [4]     5 waits as (timestamp, value) for its number
-
-Laws: positions are those of the tuples, as in every Buffer, so an assigner asks a queue of panes as it asks one of tuples; all that
-happens at the border of a window happens at the border of a pane.
-
-NumberPaneManager: count windows that keep no tuples, only what the bolt's `aggregate=` makes of them.
-
-    length 6, slide 4            pane = 2 = gcd(6, 4)
-    numbers    | 1  2 | 3  4 | 5  6 | 7  8 |             a partial each
+    length 6, slide 4            pane = 2
+    numbers    | 1  2 | 3  4 | 5  6 | 7  ?  |            a partial each; 7 waits as (timestamp, value) until it has its number
     windows    [- up to 4 ---]
                       [------ up to 8 -----]
 
-Every window begins and ends where a pane does. A pane is a run of numbers; a tuple waits as (timestamp, value) until it has its
-number. (Windows of time: panes.py.)
+TimePaneManager: length and slide are Durations, a pane has a cell for each key. A turn goes from end to end and looks at no key
+that has no tuple in the window.
 
-Laws: firings, expiries and tally are those of WindowManager on the same tuples; what no window can hold is counted and never
-added; resumed from a snapshot, results are the same to the last bit.
-
-TimePaneManager: time windows that keep no tuples, only what the bolt's `aggregate=` makes of them, all keys side by side.
-
-    length 6, slide 4                pane = 2 = gcd(6, 4)
+    length 6, slide 4                pane = 2
     pane ends     2     4     6     8    10
     key "a"     | 3 |     |  4  |     |  5  |        a cell each: a partial, whose first item is the number of tuples
     key "b"     | 1 | 1   |     |     |     |
     windows     [------ 6 ------]                    ends at 6: "a" 7, then "b" 2
                             [------ 10 -----]        ends at 10: "a" 9
 
-Every window begins and ends where a pane does, whatever the key, so a turn goes from end to end and looks at no key that has no
-tuple in the window. A tuple is added to the cell of its key in the pane of its timestamp as it comes, out of order or not; inside
-a pane values are added in order of arrival. A tuple that no window can hold (a slide longer than the length) is only counted,
-under its own millisecond.
+Inside a pane values are added in order of arrival. A tuple that no window can hold (a slide longer than the length) is counted,
+under its own millisecond, and never added.
 
 Laws: firings, expiries and tally are those of WindowManager on the same tuples; resumed from a snapshot, results are the same to
 the last bit. Cost: O(1) a tuple, O(1) a key and window whatever the length (partials.py); other keys cost nothing.
@@ -465,9 +450,6 @@ class TimePaneManager(WindowMachine):
             raise
         self._tally.accepted += len(timestamps)
         return no_effects()
-
-    def _take_in(self) -> None:
-        """There is no inbox: what an aggregator cannot take, it says of the tuple with which it came."""
 
     def _pane_of(self, timestamp: int) -> _Pane:
         """Return the pane that a tuple belongs to, which counts as touched: of its own millisecond if no window holds it."""

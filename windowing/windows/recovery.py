@@ -1,12 +1,4 @@
-"""Recovery: what a window on disk is after a crash, and which tuples have to come again.
-
-The rows in which the windows of a stateful bolt are stored, and how a machine goes on without tuples that were lost.
-
-("machine",)             the executor without its queues         ("waits", channel, id)  [sequence, timestamp, key]
-("track", ordinal)       one queue's numbers, without tuples     ("shown", sequence)     [timestamp, key, tuple]
-("gone", channel)        the ids that are gone (deduplicator.py)
-
-WindowRecovery: the windows of a stateful bolt go on where the last checkpoint left them, with tuples that come again.
+"""WindowRecovery: the windows of a stateful bolt go on where the last checkpoint left them, with tuples that come again.
 
     checkpoint --> rows     the machine without its tuples; the ids of the tuples that are not acked; the tuples that are acked but
                             that the next window may still report as expired
@@ -15,6 +7,10 @@ WindowRecovery: the windows of a stateful bolt go on where the last checkpoint l
                               awaited  put back in its place; fires nothing
                               new      set aside, and the turns too, in order
     all are back            RUNNING: what was set aside is done; windows fire where the undisturbed run fires them
+
+    rows      ("machine",)       the executor without its queues    ("waits", channel, id)  [sequence, timestamp, key]
+              ("track", ordinal) one queue's numbers, no tuples     ("shown", sequence)     [timestamp, key, tuple]
+              ("gone", channel)  the ids that are gone (deduplicator.py)
 
 Laws
 - What is acked is in the rows, or no window will ever need it; what is not acked comes again from its source. So nothing is lost,
