@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from windowing.errors import ConfigError, StaleWindowError
 from windowing.windows.assigners import Firing
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import TupleWindow, WindowContent
-from windowing.windows.key_state import KeyState
+from windowing.windows.key_state import KeyState, positions_by_key
 from windowing.windows.manager import WindowManager
 
 __all__ = [
@@ -379,7 +380,7 @@ class ColumnarWindowManager(WindowManager):
         return ColumnBuffer(self._sequenced, self._make)
 
     def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
-        return track.fire(firing, self._mix.length_ms, self._sequence, self._tally, make=self._viewed)
+        return track.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=self._viewed)
 
     def _viewed(self, content: WindowContent, start: int | None, end: int, key: Any) -> TupleWindow:
         return TupleWindow(ColumnContent(content, self._form), start, end, key)
@@ -388,11 +389,8 @@ class ColumnarWindowManager(WindowManager):
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
     ) -> list[tuple[KeyState, Sequence[int] | None]]:
         rows, times = ColumnRows.of(payloads, self._make), list(timestamps)
-        positions: dict[Any, list[int]] = {}
-        for position, key in enumerate(keys):
-            positions.setdefault(key, []).append(position)
         staged: list[tuple[KeyState, Sequence[int] | None]] = []
-        for key, at in positions.items():
+        for key, at in positions_by_key(keys).items():
             track = self._tracks.get(key) or self._new_track(key)
             self._touched[key] = track
             numbers = [self._sequence + position for position in at]
@@ -416,12 +414,7 @@ class ColumnarWindowManager(WindowManager):
         """Give a machine restored from a snapshot without events its tuples back."""
         rows = ColumnRows.of(payloads, self._make)
         numbers, times = np.asarray(sequences, dtype=np.int64), np.asarray(timestamps, dtype=np.int64)
-        positions: dict[Any, list[int]] = {}
-        if keys is None and len(rows):
-            positions[None] = list(range(len(rows)))
-        for position, key in enumerate(keys or ()):
-            positions.setdefault(key, []).append(position)
-        for key, places in positions.items():
+        for key, places in positions_by_key(repeat(None, len(rows)) if keys is None else keys).items():
             at = np.asarray(places)
             at = at[np.lexsort((numbers[at], times[at]))]
             buffer = _columns(self._tracks[key])

@@ -57,10 +57,10 @@ from windowing.topology.components import TaskContext
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.user_code import Emission, Fitted
-from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
+from windowing.topology.window_task import FailTarget, TupleColumns, WindowEmitted, WindowFailed, WindowTask
 from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import OnError, WindowConfig
-from windowing.windows.events import Effect, Late, LateReason, TupleWindow
+from windowing.windows.events import Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 
 __all__ = [
@@ -263,7 +263,7 @@ class _Turn:
             accepted = self._feed(table)
             self._learn(controls)
             draining = any(control.kind == "drain" for control in controls)
-            self._perform(self.executor.drain() if draining else self.executor.turn())
+            self._perform(self.windows.drain(None) if draining else self.windows.turn(None))
             self.windows.before_commit(txid)
         finally:
             self.windows.close()
@@ -337,32 +337,22 @@ class _Turn:
             self.number_of.update((id(payload), number) for number, payload in enumerate(payloads, self.next_number))
         if self.numbered is None:
             self.next_number += len(payloads)
-        effects = self.executor.add_batch(
-            payloads,
-            self._timestamps(table),
-            keys=self._keys(table, payloads),
-            trusted=True,
-            tracked=False,
-        )
-        refused = np.zeros(len(payloads), dtype=bool)
-
-        def noted() -> Iterator[Effect]:
-            for at, effect in effects:
-                if isinstance(effect, Late):
-                    refused[at : at + len(effect.payloads)] = True
-                yield effect
-
-        self._perform(noted())
-        return np.flatnonzero(~refused)
+        columns = TupleColumns(self._timestamps(table), keys=self._keys(table, payloads))
+        late: list[range] = []
+        self._perform(self.windows.add_columns(payloads, columns, late))
+        accepted = np.ones(len(payloads), dtype=bool)
+        for run in late:
+            accepted[run.start : run.stop] = False
+        return np.flatnonzero(accepted)
 
     def _learn(self, controls: Sequence[Control]) -> None:
         for control in controls:
             if control.kind == "max" and control.value is not None and self.config.event_time:
                 self.executor.track(control.stream, control.value, control.source)
 
-    def _perform(self, effects: Iterable[Effect]) -> None:
+    def _perform(self, effects: Iterable[Any]) -> None:
         watcher, rows = self.watcher, self.rows
-        for effect in self.windows.perform(effects):
+        for effect in effects:
             if isinstance(effect, WindowEmitted):
                 rows += effect.emissions
                 if watcher is not None:

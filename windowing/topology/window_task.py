@@ -51,7 +51,7 @@ from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
 from windowing.windows.config import OnError
 from windowing.windows.deduplicator import Deduplicator
-from windowing.windows.events import Activation, Effect, Expired, TupleWindow
+from windowing.windows.events import Activation, Effect, Expired, Late, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
 
@@ -212,6 +212,12 @@ class WindowTask:
         """Offer tuples to the windows, in order. channels: on which their ids are unique, for windows that know ids themselves."""
         return self.perform(self._offered(rows, columns, now_ms, channels))
 
+    def add_columns(self, rows: Sequence[Any], columns: TupleColumns, late: list[range]) -> Iterator[TaskEffect]:
+        """Offer tuples of a batch that lie in columns, or were read from some; the watermark is told of them apart, by
+        `executor.track`. Whichever go to the side, their positions are added to `late`.
+        """
+        return self.perform(self._offered_in_columns(rows, columns, late))
+
     def turn(self, now_ms: int | None) -> Iterator[TaskEffect]:
         """Make a watermark turn (over the clock: a tick of it)."""
         if now_ms is not None:
@@ -272,6 +278,13 @@ class WindowTask:
         except Exception:
             _require_hash(self.bolt.name, self.config.key or (), keys or ())
             raise
+
+    def _offered_in_columns(self, rows: Sequence[Any], columns: TupleColumns, late: list[range]) -> Iterator[Effect]:
+        effects = self.executor.add_batch(rows, columns.timestamps, keys=columns.keys, trusted=True, tracked=False)
+        for at, effect in effects:
+            if type(effect) is Late:
+                late.append(range(at, at + len(effect.payloads)))
+            yield effect
 
     def _recovered(
         self,

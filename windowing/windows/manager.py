@@ -35,7 +35,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sortedcontainers import SortedList
 
 from windowing.errors import ConfigError, WindowingError, quote
-from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, mix_of
+from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, assigner_of
 from windowing.windows.config import Lateness, Semantics, WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.guard import Guard, no_effects, one_for_each, refuse_foreign, snapshot_header
@@ -158,12 +158,12 @@ class WindowMachine(TaskMachine):
     """A machine of a built-in length and slide."""
 
     def __init__(self, config: WindowConfig) -> None:
-        self._mix: WindowAssigner = mix_of(config)
+        self._assigner: WindowAssigner = assigner_of(config)
         super().__init__(config)
 
     def late_below(self) -> int | None:
         """Return the bound below which a timestamp is late, None while nothing is."""
-        return self._mix.late_below(self.watermark)
+        return self._assigner.late_below(self.watermark)
 
 
 # -- KeyedMachine ----------------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         self._keyed = config.key is not None
         # A Count slide on processing time fires as tuples arrive; everything else waits for a turn.
         self._stepping = (
-            self._mix if not config.event_time and isinstance(self._mix, CountCount | DurationCount) else None
+            self._assigner if not config.event_time and isinstance(self._assigner, CountCount | DurationCount) else None
         )
         self._sequence = 0
         self._ordinal = 0
@@ -285,17 +285,17 @@ class KeyedMachine(WindowMachine, Generic[T]):
         tracks = self._due_tracks(until)
         over = {track.ordinal for track in tracks if self._outlived(track.newest, until)}
         firings = [
-            chain(self._mix.due(track, since, until), self._mix.rest(track, until))
+            chain(self._assigner.due(track, since, until), self._assigner.rest(track, until))
             if track.ordinal in over
-            else self._mix.due(track, since, until)
+            else self._assigner.due(track, since, until)
             for track in tracks
         ]
         yield from self._activations(tracks, firings)
         for track in tracks:
-            end = track.buffer.end if track.ordinal in over else self._mix.horizon(track, until)
+            end = track.buffer.end if track.ordinal in over else self._assigner.horizon(track, until)
             yield from self._expire(track, end)
             track.trim()
-            if track.ordinal in over or (self._keyed and track.empty and not self._mix.keeps_keys):
+            if track.ordinal in over or (self._keyed and track.empty and not self._assigner.keeps_keys):
                 self._forget(track)
             else:
                 self._wake_later(track)
@@ -304,7 +304,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         tracks = list(self._tracks.values())
         for track in tracks:
             track.settle(self._by_window)
-        yield from self._activations(tracks, [self._mix.rest(track, self.watermark) for track in tracks])
+        yield from self._activations(tracks, [self._assigner.rest(track, self.watermark) for track in tracks])
         for track in tracks:
             yield from self._expire(track, track.buffer.end)
         self._tracks.clear()
@@ -393,7 +393,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         return tracks
 
     def _wake_later(self, track: T) -> None:
-        deadline = self._mix.deadline(track, self.watermark)
+        deadline = self._assigner.deadline(track, self.watermark)
         if self.config.key_ttl_ms is not None and track.newest is not None:
             gone = track.newest + self.config.key_ttl_ms
             deadline = gone if deadline is None else min(deadline, gone)
@@ -530,7 +530,7 @@ class WindowManager(KeyedMachine[KeyState]):
         return ListBuffer(self._sequenced)
 
     def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
-        return track.fire(firing, self._mix.length_ms, self._sequence, self._tally, self._fold)
+        return track.fire(firing, self._assigner.length_ms, self._sequence, self._tally, self._fold)
 
     def _tuples(self, track: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
         return partial(track.buffer.slice, low, high)

@@ -481,7 +481,7 @@ class PagedWindowManager(WindowManager):
 
     def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
         make = partial(_PagedWindow, lease=_paged(track).lend())
-        return track.fire(firing, self._mix.length_ms, self._sequence, self._tally, make=make)
+        return track.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=make)
 
     def _tuples(self, track: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
         buffer = _paged(track)

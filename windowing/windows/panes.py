@@ -40,7 +40,7 @@ from windowing.windows.assigners import Firing, align_up, end_after
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.guard import FREE, no_effects, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import Tally, key_of
+from windowing.windows.key_state import Tally, key_of, positions_by_key
 from windowing.windows.manager import KeyedMachine, WindowMachine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
@@ -110,17 +110,17 @@ class NumberPanes(ListBuffer):
         "_panes",
         "_slide",
         "_width",
-        "covered",
         "folded",
         "last_ms",
         "newest",
+        "shown_upto",
     )
 
     def __init__(self, aggregation: Aggregation, length: int, slide: int) -> None:
         super().__init__()
         self.newest: int | None = None
         self.folded = 0
-        self.covered = 0
+        self.shown_upto = 0
         self.last_ms = 0  # timestamp of the tuple before the position `folded`
         self._aggregation = aggregation
         self._length, self._slide = length, slide
@@ -163,14 +163,14 @@ class NumberPanes(ListBuffer):
     def show(self, low: int, high: int, tally: Tally) -> None:
         self.fold(high)
         self._skip(low, tally)
-        if high > self.covered:
-            tally.shown += high - self.covered
-            self.covered = high
+        if high > self.shown_upto:
+            tally.shown += high - self.shown_upto
+            self.shown_upto = high
 
     def _skip(self, position: int, tally: Tally) -> None:
-        if position > self.covered:
-            tally.skipped += position - self.covered
-            self.covered = position
+        if position > self.shown_upto:
+            tally.skipped += position - self.shown_upto
+            self.shown_upto = position
 
     def drop(self, horizon: int, tally: Tally) -> None:
         self._skip(horizon, tally)
@@ -197,7 +197,7 @@ class NumberPanes(ListBuffer):
         return {
             "base": self.folded,
             "newest": self.newest,
-            "covered": self.covered,
+            "covered": self.shown_upto,
             "last_ms": self.last_ms,
             "panes": [[end, plain(self._panes[end][None])] for end in self._ends],
             "timestamps": self.timestamps[waiting:],
@@ -206,7 +206,7 @@ class NumberPanes(ListBuffer):
 
     def restore(self, data: dict[str, Any]) -> None:
         self.base = self.folded = data["base"]
-        self.newest, self.covered, self.last_ms = data["newest"], data["covered"], data["last_ms"]
+        self.newest, self.shown_upto, self.last_ms = data["newest"], data["covered"], data["last_ms"]
         self._panes = {end: {None: plain(values)} for end, values in data["panes"]}
         self._ends = list(self._panes)
         self.timestamps, self.payloads = list(data["timestamps"]), list(data["values"])
@@ -224,13 +224,13 @@ class NumberPanes(ListBuffer):
 class PaneTrack:
     """The panes of one key, and how far it got."""
 
-    __slots__ = ("buffer", "deadline", "horizon", "key", "mark", "newest", "ordinal")
+    __slots__ = ("buffer", "deadline", "horizon", "key", "newest", "numbered_upto", "ordinal")
 
     def __init__(self, key: Any, ordinal: int, panes: NumberPanes) -> None:
         self.key = key
         self.ordinal = ordinal
         self.buffer = panes
-        self.mark = 0
+        self.numbered_upto = 0
         self.horizon = 0
         self.newest: int | None = None
         self.deadline: int | None = None
@@ -250,16 +250,22 @@ class PaneTrack:
         return first
 
     def trim(self) -> None:
-        self.buffer.fold(self.mark)
+        self.buffer.fold(self.numbered_upto)
 
     def snapshot(self, events: bool) -> dict[str, Any]:
         panes = self.buffer.snapshot()
-        return {"key": self.key, "ordinal": self.ordinal, "mark": self.mark, "horizon": self.horizon, "panes": panes}
+        return {
+            "key": self.key,
+            "ordinal": self.ordinal,
+            "mark": self.numbered_upto,
+            "horizon": self.horizon,
+            "panes": panes,
+        }
 
     def check(self) -> None:
         self.buffer.check()
         assert self.horizon <= self.buffer.end
-        assert 0 <= self.mark <= self.buffer.end
+        assert 0 <= self.numbered_upto <= self.buffer.end
 
 
 class NumberPaneManager(KeyedMachine[PaneTrack]):
@@ -311,7 +317,7 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
 
     def _restored(self, data: dict[str, Any]) -> PaneTrack:
         track = PaneTrack(key_of(data["key"]), data["ordinal"], self._empty())
-        track.mark, track.horizon = data["mark"], data["horizon"]
+        track.numbered_upto, track.horizon = data["mark"], data["horizon"]
         track.buffer.restore(data["panes"])
         return track
 
@@ -320,12 +326,9 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
     ) -> list[tuple[PaneTrack, Sequence[int] | None]]:
         # Runs of a key's tuples, so that each aggregator is asked once for a run and not once for a tuple.
         times = list(timestamps)
-        positions: dict[Any, list[int]] = {}
-        for position, key in enumerate(keys):
-            positions.setdefault(key, []).append(position)
         return [
             (self._stage(key, [payloads[p] for p in at], [times[p] for p in at], 0), at)
-            for key, at in positions.items()
+            for key, at in positions_by_key(keys).items()
         ]
 
     def _window(self, track: PaneTrack, firing: Firing) -> TupleWindow:

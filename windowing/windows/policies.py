@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from sortedcontainers import SortedKeyList
 
 from windowing.errors import BoltError, RepeatLimitError, WindowingError, quote
-from windowing.windows.assigners import mix_of
+from windowing.windows.assigners import assigner_of
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Event, Expired, ListContent, TupleWindow, WaterMarkEvent
 from windowing.windows.eviction import Action, EvictionContext, scan
@@ -408,7 +408,7 @@ class PolicyWindowManager(TaskMachine):
         in_time = isinstance(config.length, Duration) and isinstance(config.slide, Duration)
         # A key cannot have a time to live if both are Durations: it goes with its last tuple.
         self._forgets = in_time and config.key is not None
-        self._declared = mix_of(config) if in_time and config.trigger is None else None
+        self._declared = assigner_of(config) if in_time and config.trigger is None else None
         self._length_ms = config.length.ms if isinstance(config.length, Duration) else None
 
     # -- entries -------------------------------------------------------------------------------------------------------

@@ -92,8 +92,8 @@ def without(manager: dict[str, Any], held: Iterable[TuplePosition], lost: Iterab
         }
         positions = sorted(out)
         # With lateness="window" one may have come, after the last firing, to a place that windows have passed.
-        strangers = sum(at < track["covered"] and number >= track["fired_at"] for at, number in out.items())
-        tally["skipped"] += sum(at >= track["covered"] for at in positions) + strangers
+        late_insertions = sum(at < track["covered"] and number >= track["fired_at"] for at, number in out.items())
+        tally["skipped"] += sum(at >= track["covered"] for at in positions) + late_insertions
         tally["expired"] += len(positions)
         tracks.append(_closed_up(track, positions))
     return {**manager, "tracks": tracks, "tally": tally}
