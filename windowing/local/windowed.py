@@ -27,10 +27,10 @@ from windowing.topology.user_code import warn_of
 from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
 from windowing.windows.config import OnError, WindowConfig
 from windowing.windows.events import Expired, Late, TupleWindow
-from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.executor import ColumnMachines, WindowedBoltExecutor
 from windowing.windows.recovery import WindowRecovery
 
-__all__ = ["MessageChannel", "WindowedBoltTask", "streams_of", "view_of", "with_tables"]
+__all__ = ["MessageChannel", "WindowedBoltTask", "machines_of", "streams_of", "view_of"]
 
 
 MessageChannel = tuple[str, str, int]
@@ -49,14 +49,13 @@ def view_of(config: WindowConfig) -> Callable[[TupleWindow], TupleWindow] | None
     return lambda window: viewed(window, config.columnar)
 
 
-def with_tables(executor: WindowedBoltExecutor) -> WindowedBoltExecutor:
-    """Give an executor whose bolt has both `aggregate=` and `columnar=` the machine that hands out one table for all keys."""
-    config = executor.config
-    if config.columnar is not None and config.aggregate is not None:
-        from windowing.columnar import over_columns
+def machines_of(config: WindowConfig) -> ColumnMachines | None:
+    """Return the machines over columns for a bolt with `columnar=`; what they queue are rows."""
+    if config.columnar is None:
+        return None
+    from windowing.columnar import ColumnarMachines
 
-        return over_columns(executor)
-    return executor
+    return ColumnarMachines(None)
 
 
 def streams_of(component: Component) -> dict[tuple[str, str], str]:
@@ -91,8 +90,12 @@ class WindowedBoltTask(Task):
         self.config = bolt.config
         self.by_hand = by_hand and self.config.event_time
         self._streams = streams_of(component)
-        self.executor = executor or with_tables(
-            WindowedBoltExecutor(self.config, tuple(self._streams.values()), component.id, keep_tuples=bool(hub.ackers))
+        self.executor = executor or WindowedBoltExecutor(
+            self.config,
+            tuple(self._streams.values()),
+            component.id,
+            keep_tuples=bool(hub.ackers),
+            columns=machines_of(self.config),
         )
         self.windows = WindowTask(bolt, self.executor, self.fail_target, recovery=recovery, view=view_of(self.config))
         late = component.outputs.get(self.config.late_stream or "")
