@@ -4,7 +4,7 @@
     make demo ARGS="--month 1"               a short run
     make demo ARGS="--month 1 --crash"       kill it in the middle, restart it, compare with a run that nothing disturbed
 
-    flights, in the order of landing          one Parquet file of three days = one micro-batch
+    flights, in the order of landing          one Parquet file of a week (of one month: of 3 days) = one micro-batch
         |--> departures    sliding window, 1 hour every 15 minutes, for each airport      --> windows, late flights
         '--> punctuality   count window, the last 100 flights of a carrier every 20       --> windows, late flights
 
@@ -65,7 +65,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DAYS = 3
+DAYS_OF_YEAR, DAYS_OF_SHORT_RUN = 7, 3
 TASKS = 2
 CRASH_AT = "in_sink"
 
@@ -160,7 +160,7 @@ def run(options: argparse.Namespace) -> None:
     if options.resume:
         files = folder.staged()
     else:
-        files = stage(flights, folder.input, batch_of(flights["landing"], options.every or DAYS))
+        files = stage(flights, folder.input, batch_of(flights["landing"], options.every))
     first, last = wall_time(flights["departure"].min()), wall_time(flights["departure"].max())
     say(
         f"{len(flights):,} flights out of New York that departed and landed, {first} to {last}, in {len(files)} batches."
@@ -272,8 +272,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "flights.py",
         "A year of real flights out of New York through two windowed bolts on Spark, checked against Spark SQL.",
         points=("before_batch", "before_state_write", "after_state_write", "in_sink", "before_commit"),
-        usual=CRASH_AT,
-        every=str(DAYS),
+        point=CRASH_AT,
+        every=(DAYS_OF_YEAR, DAYS_OF_SHORT_RUN),
     )
     return parsed(made, given)
 
@@ -281,8 +281,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> int:
     """Return the exit code."""
     options = arguments(given)
-    work = crash if options.crash else run
-    return ended(lambda: work(options), options.out / "spark.log")
+    return ended(crash if options.crash else run, options, options.out / "spark.log")
 
 
 if __name__ == "__main__":

@@ -123,8 +123,13 @@ def wall_time(ms: int) -> str:
 # ---------------------------------------------------------------- the command line
 
 
-def parser(prog: str, description: str, points: Sequence[str], usual: str, every: str) -> argparse.ArgumentParser:
-    """Return a parser of the options that both jobs have. `points`: where to kill, `usual` if nobody says where."""
+def parser(
+    prog: str, description: str, points: Sequence[str], point: str, every: tuple[int, int]
+) -> argparse.ArgumentParser:
+    """Return a parser of the options that both jobs have.
+
+    points: where to kill, `point` if nobody says where. every: how many days make a batch, of the year and of a short run.
+    """
     made = argparse.ArgumentParser(
         prog=prog,
         description=description,
@@ -132,8 +137,9 @@ def parser(prog: str, description: str, points: Sequence[str], usual: str, every
     )
     made.add_argument("--month", type=_number(1, 12), metavar="M", help="only the flights of this month (1 to 12)")
     made.add_argument("--days", type=_number(1, 366), metavar="N", help="only the first N days (of the month)")
+    usual = f"{every[0]}, of a short run {every[1]}"
     made.add_argument(
-        "--every", type=_number(1, 366), metavar="N", help=f"how many days make a batch (default: {every})"
+        "--every", type=_number(1, 366), metavar="N", help=f"how many days make a batch (default: {usual})"
     )
     made.add_argument(
         "--out", type=Path, default=Path("demo-out"), metavar="DIR", help="where to work (default: demo-out)"
@@ -147,10 +153,11 @@ def parser(prog: str, description: str, points: Sequence[str], usual: str, every
         "--crash-at",
         type=_crash_point(points),
         metavar="POINT[:N]",
-        help=f"where to kill it: {', '.join(points[:-1])} or {points[-1]}, of batch N (default: {usual} of the middle batch); "
+        help=f"where to kill it: {', '.join(points[:-1])} or {points[-1]}, of batch N (default: {point} of the middle batch); "
         "implies --crash",
     )
     made.add_argument("--brief", action="store_true", help="run and check, but show no tables and draw no picture")
+    made.set_defaults(usual_days=every)
     return made
 
 
@@ -158,18 +165,21 @@ def parsed(made: argparse.ArgumentParser, given: Sequence[str] | None) -> argpar
     """Return the options; exits with 2 if they do not go together."""
     options = made.parse_args(given)
     options.crash = options.crash or options.crash_at is not None
+    short = options.month is not None or options.days is not None
+    options.every = options.every or options.usual_days[short]
     if options.crash and options.resume:
         made.error("--resume goes on with one run and --crash makes its own; give one of them")
     return options
 
 
-def ended(work: Callable[[], None], log: Path) -> int:
+def ended(work: Callable[[argparse.Namespace], None], options: argparse.Namespace, log: Path) -> int:
     """Do the work; return the exit code, and say what went wrong."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        work()
+        work(options)
     except KeyboardInterrupt:
-        return _failed("Stopped. The next run begins anew; --resume goes on with this one.", 130)
+        more = "" if options.crash else " The next run begins anew; --resume goes on with this one."
+        return _failed(f"Stopped.{more}", 130)
     except (FolderError, DataError) as problem:
         return _failed(str(problem), 2)
     except (Difference, WindowingError) as problem:

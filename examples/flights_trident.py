@@ -5,7 +5,7 @@
     python examples/flights_trident.py --crash       killed between the states' commit and Spark's, restarted: nothing counts twice
     python examples/flights_trident.py --store postgresql://user:password@host/db
 
-    flights, in the order of landing, a month a batch (of one month: three days)
+    flights, in the order of landing, a month a batch (of one month: 5 days)
        |--> by carrier: Count, Sum(delay)  --> states flights, minutes --new values--> sink running
        |--> over 15 minutes late, by carrier: Count --> state delayed
        '--> Count --> sink batches: which attempt at the batch it is that counts
@@ -59,7 +59,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DAYS_OF_YEAR, DAYS_OF_MONTH = 30, 3
+DAYS_OF_YEAR, DAYS_OF_SHORT_RUN = 30, 5
 PARTITIONS = 2
 CRASH_AT = "after_commits"
 
@@ -147,7 +147,9 @@ def run(options: argparse.Namespace) -> None:
     folder.go_on() if options.resume else folder.begin()
     say("Reading the flights ...")
     flights = read_flights(options.month, options.days)
-    files = folder.staged() if options.resume else stage(flights, folder.input, batches_of(flights, options))
+    files = (
+        folder.staged() if options.resume else stage(flights, folder.input, batch_of(flights["landing"], options.every))
+    )
     states = states_of(options, folder)
     say(f"{len(flights):,} flights in {len(files)} batches; the states are in {states}.")
     with quiet_session(folder.log) as spark:
@@ -187,19 +189,13 @@ def states_of(options: argparse.Namespace, folder: Folder) -> States:
     return States(store_of(options.store), run.read_text())
 
 
-def batches_of(flights: Any, options: argparse.Namespace) -> Any:
-    """Return the number of each flight's batch."""
-    short = options.month is not None or options.days is not None
-    return batch_of(flights["landing"], options.every or (DAYS_OF_MONTH if short else DAYS_OF_YEAR))
-
-
 # ---------------------------------------------------------------- --crash
 
 
 def crash(options: argparse.Namespace) -> None:
     """Run, kill, restart; the restarted run checks itself. Raises Difference unless all went as planned."""
     folder = folder_of(options)
-    batches = batches_of(read_flights(options.month, options.days), options).nunique()
+    batches = batch_of(read_flights(options.month, options.days)["landing"], options.every).nunique()
     point = failpoint(options.crash_at, CRASH_AT, batches)
     txid = int(point.partition(":")[2]) + 1
 
@@ -254,8 +250,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
             *("before_batch", "before_claim", "after_claim", "before_commits", "before_state_commit"),
             *("after_state_commit", "after_commits", "in_sink", "before_commit"),
         ),
-        usual=CRASH_AT,
-        every=f"{DAYS_OF_YEAR}, of a month {DAYS_OF_MONTH}",
+        point=CRASH_AT,
+        every=(DAYS_OF_YEAR, DAYS_OF_SHORT_RUN),
     )
     made.add_argument(
         "--store",
@@ -269,8 +265,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> int:
     """Return the exit code."""
     options = arguments(given)
-    work = crash if options.crash else run
-    return ended(lambda: work(options), folder_of(options).log)
+    return ended(crash if options.crash else run, options, folder_of(options).log)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = flights_trident.folder_of(chosen)
     folder.begin()
     flights = read_flights(month=1, days=1)
-    files = stage(flights, folder.input, flights_trident.batches_of(flights, chosen))
+    files = stage(flights, folder.input, batch_of(flights["landing"], chosen.every))
     cloudpickle.register_pickle_by_value(
         flights_trident
     )  # the workers cannot import it, as they could not import a script
@@ -147,8 +147,8 @@ def test_a_batch_is_some_days_of_landings() -> None:
     landing = pd.Series([DAY_MS - 1, DAY_MS, 3 * DAY_MS - 1, 3 * DAY_MS, 9 * DAY_MS]) + 19 * HOUR_MS
     assert list(batch_of(landing, 1)) == [0, 1, 2, 3, 9]
     assert list(batch_of(landing + DAY_MS, 3)) == [0, 0, 0, 1, 3]
-    year = read_flights()
-    assert flights_trident.batches_of(year, flights_trident.arguments([])).nunique() == 13
+    year, days = read_flights()["landing"], flights_trident.arguments([]).every
+    assert batch_of(year, days).nunique() == 13
 
 
 def test_a_store_of_others_gets_states_of_each_runs_own(tmp_path: Path) -> None:
