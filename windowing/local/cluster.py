@@ -48,19 +48,15 @@ from typing import Any
 from windowing.acking.acker import Acker
 from windowing.acking.pending import RetryPolicy, SpoutPending
 from windowing.errors import CheckpointError, ConfigError, quote
-from windowing.execution.checkpoints import CheckPointState
 from windowing.execution.compatibility import Place, compare, of_states, read, same
 from windowing.execution.support import Runtime, announce
 from windowing.local.checkpoints import (
-    COORDINATOR,
     RECORD,
+    CheckPointState,
     CheckpointTask,
-    Gate,
-    Links,
     PagedWindowTask,
     RecoveredWindowTask,
     StatefulBoltTask,
-    links_of,
 )
 from windowing.local.clock import Clock, VirtualClock
 from windowing.local.loop import LoopedCluster
@@ -100,7 +96,7 @@ def compare_definition(topology: Topology, states: StateProvider) -> None:
     """Raise DefinitionChangedError if the stored states are not those of this topology (what differs, and the way out),
     CorruptStateError or CheckpointError if their definition is damaged or missing. Nothing is written.
     """
-    if CheckPointState.of(states.record(RECORD)).txid == NEVER:
+    if CheckPointState.of(states.record(RECORD)).committed == NEVER:
         return
     stored, what = states.record(DEFINITION), f"the stored states of topology {topology.name!r}"
     if stored is None:
@@ -185,7 +181,7 @@ def _refuse_contradictions(topology: Topology, given: StateProvider | None, path
 
 _Place = tuple[Router, TaskContext, int, deque[Any], Outbox, Component]
 _YEARS_MS = 1 << 50
-_ACKER = "__acker"
+_ACKER, _CHECKPOINTS = "__acker", "__checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,30 +201,31 @@ def crew_of(topology: Topology, hub: Router, by_hand: bool, states: StateProvide
     states: where the states are, for a topology with checkpoints. Raises ConfigError for a bolt that cannot be kept there, and for
     a setting of a spout that its batches leave without effect.
     """
-    hall = _Inboxes(topology, hub, by_hand, states)
+    inboxes = _Inboxes(topology, hub, by_hand, states)
     tasks = [
-        hall.task(topology.component(name), index)
+        inboxes.task(topology.component(name), index)
         for name in topology.order
         for index in range(topology.component(name).parallelism)
     ]
-    hall.letters()
+    inboxes.letters()
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
     ackers = _ackers(topology.config, hub, len(tasks), spouts)
     windowed = [task for task in tasks if isinstance(task, WindowedBoltTask)]
-    coordinator = None if states is None else hall.coordinator(states)
-    last: list[Task] = [*ackers] if coordinator is None else [coordinator, *ackers]
-    return ClusterTasks([*tasks, *last], spouts, windowed, ackers, coordinator)
+    if states is None:
+        return ClusterTasks([*tasks, *ackers], spouts, windowed, ackers, None)
+    bolts = [task for task in tasks if not isinstance(task, SpoutTask)]
+    coordinator = CheckpointTask(hub, TaskContext(_CHECKPOINTS, 0, 1, topology.config), states, bolts)
+    return ClusterTasks([*tasks, coordinator, *ackers], spouts, windowed, ackers, coordinator)
 
 
 class _Inboxes:
-    """What is there before the tasks are: their inboxes, and the one for reports of checkpoints."""
+    """What is there before the tasks are: their inboxes."""
 
     def __init__(self, topology: Topology, hub: Router, by_hand: bool, states: StateProvider | None) -> None:
         self._topology, self._hub, self._by_hand, self._states = topology, hub, by_hand, states
         self._inboxes: dict[str, list[deque[Any]]] = {
             component.id: [deque() for _ in range(component.parallelism)] for component in topology.components.values()
         }
-        self._reports: deque[Any] = deque()
 
     def task(self, component: Component, index: int) -> Task:
         """Return one task of a component."""
@@ -250,15 +247,9 @@ class _Inboxes:
         tick_ms = topology.setting(component.id, "tick_tuple_freq_ms") if component.window is None else None
         if self._states is not None and component.checkpointed:
             return self._kept(component, index, place, tick_ms, self._states)
-        task: Task
         if component.window is not None:
-            task = WindowedBoltTask(*place, self._by_hand)
-        else:
-            kind = RichBoltTask if component.kind is ComponentKind.BOLT else BoltTask
-            task = kind(*place, tick_ms)
-        if self._states is not None:
-            task.gate = Gate(task, self._links(component))
-        return task
+            return WindowedBoltTask(*place, self._by_hand)
+        return (RichBoltTask if component.kind is ComponentKind.BOLT else BoltTask)(*place, tick_ms)
 
     def letters(self) -> None:
         """Let spouts send dead letters of other components: of each, where somebody reads them."""
@@ -271,33 +262,20 @@ class _Inboxes:
         self, component: Component, index: int, place: _Place, tick_ms: int | None, states: StateProvider
     ) -> Task:
         """Return a task that outlives its process."""
-        links, window = self._links(component), component.window
+        window = component.window
         state = states.state(component.id, index) if component.stateful else None
         if window is None:
             assert state is not None
-            return StatefulBoltTask(*place, tick_ms, links, state)
+            return StatefulBoltTask(*place, tick_ms, state)
         streams = tuple(streams_of(component).values())
         if window.config.max_events_in_memory is not None:
             pages = states.pages(component.id, index)
             pages.task_ids = self._topology.task_ids
             kept = PersistentWindow(window.config, None, streams, component.id, pages=pages)
-            return PagedWindowTask(*place, self._by_hand, window=kept, links=links, state=state)
+            return PagedWindowTask(*place, self._by_hand, window=kept, state=state)
         rows = states.state(component.id, index, "windows")
         executor = WindowedBoltExecutor(window.config, streams, component.id, sequenced=True, keep_tuples=True)
-        return RecoveredWindowTask(*place, self._by_hand, executor=executor, links=links, state=state, rows=rows)
-
-    def _links(self, component: Component) -> Links:
-        return links_of(self._topology, component.id, self._inboxes, self._reports)
-
-    def coordinator(self, states: StateProvider) -> CheckpointTask:
-        """Return the task that begins checkpoints."""
-        topology = self._topology
-        spouts = {spout.id for spout in topology.spouts}
-        first = [bolt.id for bolt in topology.bolts if any(found.component in spouts for found in bolt.inputs)]
-        roots = [inbox for id in first for inbox in self._inboxes[id]]
-        tasks = [id for bolt in topology.bolts for id in topology.task_ids[bolt.id]]
-        context = TaskContext(COORDINATOR[0], 0, 1, topology.config)
-        return CheckpointTask(self._hub, context, 0, self._reports, states, roots, tasks)
+        return RecoveredWindowTask(*place, self._by_hand, executor=executor, state=state, rows=rows)
 
 
 def _ackers(config: TopologyConfig, hub: Router, tasks: int, spouts: list[SpoutTask]) -> list[AckerTask]:
@@ -417,7 +395,7 @@ class LocalCluster(LoopedCluster):
             return True
         self._recovered()
         before = self.result.checkpoints
-        self._guarded(coordinator.request)
+        self._guarded(coordinator.take)
         self._recovered()
         return self.result.checkpoints > before
 
@@ -519,18 +497,16 @@ class LocalCluster(LoopedCluster):
             self._recovered()
 
     def _recovered(self) -> None:
-        """Make rounds until nothing moves and the states are those of a checkpoint."""
+        """Make rounds until nothing moves and no checkpoint waits to be tried again."""
         coordinator = self.crew.coordinator
         self._busy()
-        while coordinator is not None and coordinator.spout.recovering and self._pass_time():
+        while coordinator is not None and coordinator.recovering and self._pass_time():
             self._busy()
 
     def _drain(self) -> None:
         self._recovered()
         self._settle()
         for task in self.crew.tasks:
-            if self.crew.coordinator is not None:
-                self._recovered()  # a task without its states has no windows to drain
             if isinstance(task, WindowedBoltTask):
                 self._guarded(task.drain)
                 self._settle()

@@ -42,17 +42,13 @@ _TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
 
 
 class Task:
-    """One task of one component. `id` is unique in the topology, `context.task_index` counts within the component.
-
-    `gate` stands before the bolts of a topology with state (checkpoints.py), None in others.
-    """
+    """One task of one component. `id` is unique in the topology, `context.task_index` counts within the component."""
 
     def __init__(self, hub: Router, context: TaskContext, id: int, inbox: deque[Any]) -> None:
         self.hub = hub
         self.context = context
         self.id = id
         self.inbox = inbox
-        self.gate: Any = None
 
     def open(self) -> None:
         """Begin, before the first step."""
@@ -60,19 +56,14 @@ class Task:
     def step(self, limit: int | None) -> bool:
         """Handle at most `limit` messages of the inbox (None: all that are there now); return whether there were any."""
         inbox = self.inbox
-        take = self.handle if self.gate is None else self.gate.take
         count = len(inbox) if limit is None else min(limit, len(inbox))
         for _ in range(count):
-            take(inbox.popleft())
+            self.handle(inbox.popleft())
         return count > 0
 
     def handle(self, message: Any) -> None:
         """Handle one message."""
         raise NotImplementedError
-
-    def checkpoint(self, checkpoint: Any) -> None:
-        """Do what a checkpoint says; a task without state only sends it on. Called by its gate."""
-        self.gate.pass_on(checkpoint)
 
     def tick(self) -> None:
         """Do what is due by the router's time."""

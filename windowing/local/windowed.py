@@ -98,7 +98,6 @@ class WindowedBoltTask(Task):
         late = component.outputs.get(self.config.late_stream or "")
         self._late_fields = () if late is None else late.schema.names[:-1]  # the last is the reason
         self._outbox = outbox
-        self._passed: list[Delivery] = []
         self._warned = False
         self._peers: list[WindowedBoltTask] = hub.windowed.setdefault(component.id, [])
         self._peers.append(self)
@@ -120,27 +119,8 @@ class WindowedBoltTask(Task):
             inbox.clear()
         else:
             arrived = [inbox.popleft() for _ in range(limit)]
-        if self.gate is None:
-            self.arrive(arrived)
-            return True
-        for message in arrived:
-            self.gate.take(message)
-        self.let_in()
+        self.arrive(arrived)
         return True
-
-    def handle(self, message: Delivery) -> None:
-        """Take a tuple that the gate let through."""
-        self._passed.append(message)
-
-    def let_in(self) -> None:
-        """Let what the gate let through arrive, all at once."""
-        if self._passed:
-            passed, self._passed = self._passed, []
-            self.arrive(passed)
-
-    def checkpoint(self, checkpoint: Any) -> None:
-        self.let_in()
-        super().checkpoint(checkpoint)
 
     def tick(self) -> None:
         """Make a turn if one is due, after what arrived before it."""

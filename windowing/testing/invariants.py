@@ -136,13 +136,11 @@ class Watch:
         for task in self._cluster.crew.tasks:
             held: list[Any] = [list(task.inbox)]
             if isinstance(task, CheckpointedWindowTask | StatefulBoltTask):
-                held.append(task.keeper.held())
+                held.append(task.stateful.held())
             elif isinstance(task, WindowedBoltTask):
                 held.append(task.executor.snapshot())
             elif isinstance(task, BoltTask):
                 held.append(getattr(task.caller.instance, "held", []))
-            if task.gate is not None:
-                held.append(task.gate.waiting())
             for one in _deliveries(held):
                 if one._anchors is not None and not one._anchors.settled:
                     yield one
@@ -151,10 +149,10 @@ class Watch:
 def _check_kept(task: Task) -> None:
     """Let the machines of a task that outlives its process check themselves."""
     if isinstance(task, CheckpointedWindowTask | StatefulBoltTask):
-        task.keeper.executor.check()
+        task.stateful.check()
     if isinstance(task, RecoveredWindowTask):
         task.recovery.check()
-    elif isinstance(task, CheckpointedWindowTask) and task.keeper.initialised:
+    elif isinstance(task, CheckpointedWindowTask):
         task.executor.check()
 
 
