@@ -35,7 +35,7 @@ class Logged:
 
     def __init__(self, *messages: Message) -> None:
         self.log: list[Any] = []
-        self.hub: Any = self
+        self.router: Any = self
         self.refused = ""
         self.executor = StatefulBoltExecutor(self)
         self.executor.states.append(self)
@@ -219,7 +219,7 @@ def topology(tasks: int = 2, kind: Any = None, **settings: Any) -> Any:
 
 
 def coordinator_of(cluster: LocalCluster) -> CheckpointTask:
-    found = cluster.crew.coordinator
+    found = cluster.task_set.coordinator
     assert found is not None
     return found
 
@@ -244,7 +244,7 @@ def test_nothing_is_on_its_way_between_bolts_when_states_are_prepared() -> None:
     with LocalCluster(topology(), clock=VirtualClock(), batches={"source": []}, states=states) as cluster:
         cluster.step()
         cluster._feed("source", [(7,)])
-        cluster.crew.spouts[0].step(None)
+        cluster.task_set.spouts[0].step(None)
         coordinator_of(cluster).take()
         counted = [states.state(name, task).store.items() for name, task in (("first", 0), ("first", 1), ("second", 0))]
         assert [len(list(items)) for items in counted] in ([1, 0, 1], [0, 1, 1])
@@ -338,7 +338,7 @@ def test_a_start_after_a_kill_at_any_write_of_a_checkpoint_finds_all_states_of_o
         cluster.run(drain=False)
         before = cluster.result.checkpoints
         cluster._feed("source", [(1,), (2,)])
-        cluster.crew.spouts[0].step(None)
+        cluster.task_set.spouts[0].step(None)
         states.left = write
         with pytest.raises(Killed):
             coordinator_of(cluster).take()

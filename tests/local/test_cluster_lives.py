@@ -255,7 +255,7 @@ class LivesMachine(RuleBasedStateMachine):
     def refuse_a_checkpoint(self, hook: str, which: int, rounds: int) -> None:
         """What is under way is rolled back, or committed once more, in the tasks as they are; that may be refused too."""
         self.cluster.step()
-        coordinator = self.cluster.crew.coordinator
+        coordinator = self.cluster.task_set.coordinator
         assert coordinator is not None
         Refusing.refused = hook, which
         self.crashes += 1

@@ -153,7 +153,7 @@ def test_checkpoints_are_counted_when_they_are_done() -> None:
     refusals: dict[str, int] = {}
     with LocalCluster(topology_of(counting(refusals)), batches={"source": []}, clock=VirtualClock()) as cluster:
         cluster.step()
-        coordinator = cluster.crew.coordinator
+        coordinator = cluster.task_set.coordinator
         assert coordinator is not None
         refusals["pre_commit"] = 1
         coordinator.take()
@@ -244,7 +244,7 @@ def test_a_drain_waits_for_a_recovery_whose_retry_is_pending(pages: bool) -> Non
     with LocalCluster(builder.build(), batches={"source": []}, clock=VirtualClock()) as cluster:
         cluster.run_batch({"source": [(id,) for id in range(6)]})
         left.update(pre_prepare=1, pre_rollback=2)
-        coordinator: Any = cluster.crew.coordinator
+        coordinator: Any = cluster.task_set.coordinator
         coordinator.take()
         while cluster.step():
             pass
@@ -252,7 +252,7 @@ def test_a_drain_waits_for_a_recovery_whose_retry_is_pending(pages: bool) -> Non
         cluster.drain()
         assert (left["pre_rollback"], coordinator.recovering) == (0, False)
         assert sorted(id for (ids,) in cluster.result["recent"][-2:] for id in ids) == list(range(6))
-        assert [task.executor.closed for task in cluster.crew.windowed] == [True, True]
+        assert [task.executor.closed for task in cluster.task_set.windowed] == [True, True]
 
 
 def test_without_a_limit_of_attempts_a_hook_that_always_refuses_ends_the_cluster_too() -> None:

@@ -65,7 +65,7 @@ class Task:
 
     def __init__(self, path: Path | None = None, **declared: Any) -> None:
         self.window = PersistentWindow(config(**declared), path)
-        self.hub: Any = self
+        self.router: Any = self
         self.executor = StatefulBoltExecutor(self)
         self.executor.states.append(self.window)
         self.windows: list[Any] = []

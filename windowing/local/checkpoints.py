@@ -138,7 +138,7 @@ class _Checkpointed(Protocol):
 class _StatefulTask(Protocol):
     """What a task does by itself."""
 
-    hub: Router
+    router: Router
     context: TaskContext
 
     def hook(self, method: str, *arguments: int) -> None:
@@ -177,7 +177,7 @@ class StatefulBoltExecutor:
     def fail(self, message: Delivery) -> None:
         """Let a fail go out now. Raises AckError for a tuple that is not open."""
         self._settle(message)
-        self._task.hub.fail(message._anchors, self._task.context.component)
+        self._task.router.fail(message._anchors, self._task.context.component)
 
     def is_open(self, message: Delivery) -> bool:
         """Whether the tuple was executed and neither acked nor failed, nor taken back by a rollback."""
@@ -225,7 +225,7 @@ class StatefulBoltExecutor:
             state.commit(txid)
         prepared, self._prepared, self.txid = self._prepared, None, txid
         for message in prepared:
-            self._task.hub.ack(message._anchors, self._task.context.component)
+            self._task.router.ack(message._anchors, self._task.context.component)
         return True
 
     def roll_back(self) -> bool:
@@ -237,7 +237,7 @@ class StatefulBoltExecutor:
         lost = [*(self._prepared or ()), *self._acked, *self._open]
         self._prepared, self._acked, self._open = None, {}, {}
         for message in lost:
-            self._task.hub.fail(message._anchors, self._task.context.component)
+            self._task.router.fail(message._anchors, self._task.context.component)
         self._task.init(self.txid)
         return True
 
@@ -248,7 +248,7 @@ class StatefulBoltExecutor:
         except BoltError as problem:
             if not isinstance(problem.__cause__, FailedException):
                 raise
-            self._task.hub.report(self._task.context.component, self._task.context.task_index, problem)
+            self._task.router.report(self._task.context.component, self._task.context.task_index, problem)
             return False
         return True
 
@@ -269,8 +269,8 @@ class CheckpointTask(Task):
     attempts does not ask for a run that never ends.
     """
 
-    def __init__(self, hub: Router, context: TaskContext, provider: StateProvider, bolts: Sequence[Task]) -> None:
-        super().__init__(hub, context, 0, deque())
+    def __init__(self, router: Router, context: TaskContext, provider: StateProvider, bolts: Sequence[Task]) -> None:
+        super().__init__(router, context, 0, deque())
         self._interval_ms = context.config.state_checkpoint_interval_ms
         self.record = CheckPointState.of(provider.record(RECORD))
         self.rollbacks = 0
@@ -292,7 +292,7 @@ class CheckpointTask(Task):
             executor.recover(self.record)
         if self.record.state is not TxState.COMMITTED:
             self._save(self.record.committed, TxState.COMMITTED)
-        self._next_ms = self._due_ms = self.hub.now_ms + self._interval_ms
+        self._next_ms = self._due_ms = self.router.now_ms + self._interval_ms
 
     def tick(self) -> None:
         self.take()
@@ -307,7 +307,7 @@ class CheckpointTask(Task):
         (self._refused or self._prepare)()
 
     def _prepare(self) -> None:
-        self._next_ms = self.hub.now_ms + self._interval_ms
+        self._next_ms = self.router.now_ms + self._interval_ms
         txid = self.record.txid + 1
         if all(executor.prepare(txid) for executor in self._executors):
             self._save(txid, TxState.COMMITTING)
@@ -323,7 +323,7 @@ class CheckpointTask(Task):
             self._again(self._commit, at_once=self._refused is None)
             return
         self._save(txid, TxState.COMMITTED)
-        self.hub.result.checkpoints += 1
+        self.router.result.checkpoints += 1
         self._refusals = 0
         self._done()
 
@@ -338,7 +338,7 @@ class CheckpointTask(Task):
     def _again(self, step: Callable[[], None], at_once: bool = False) -> None:
         """Do a step that was refused once more, but not in a hot loop."""
         self._refused = step
-        self._due_ms = self.hub.now_ms + (0 if at_once else self._interval_ms)
+        self._due_ms = self.router.now_ms + (0 if at_once else self._interval_ms)
 
     def _done(self) -> None:
         self._refused, self._due_ms = None, self._next_ms
@@ -368,7 +368,7 @@ class StatefulBoltTask(BoltTask):
 
     def __init__(
         self,
-        hub: Router,
+        router: Router,
         context: TaskContext,
         id: int,
         inbox: deque[Any],
@@ -377,7 +377,7 @@ class StatefulBoltTask(BoltTask):
         tick_ms: int | None,
         state: KeyValueState,
     ) -> None:
-        super().__init__(hub, context, id, inbox, outbox, component, tick_ms)
+        super().__init__(router, context, id, inbox, outbox, component, tick_ms)
         self.stateful = StatefulBoltExecutor(self)
         self.stateful.states.append(state)
         self.state = state
@@ -427,12 +427,12 @@ class CheckpointedWindowTask(WindowedBoltTask):
 
     def __init__(
         self,
-        *place: Any,
+        *arguments: Any,
         executor: WindowedBoltExecutor,
         state: KeyValueState | None,
         recovery: WindowRecovery | None = None,
     ) -> None:
-        super().__init__(*place, executor=executor, recovery=recovery)
+        super().__init__(*arguments, executor=executor, recovery=recovery)
         self.stateful = StatefulBoltExecutor(self)
         self.state = state
         if state is not None:
@@ -441,7 +441,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
     def open(self) -> None:
         self._begin(self.stateful.txid)
         self.windows.open(self.context, self.state)
-        self.windows.timer.start(self.hub.now_ms)
+        self.windows.timer.start(self.router.now_ms)
 
     def init(self, txid: int) -> None:
         """Go back to the windows and the state of checkpoint `txid`."""
@@ -490,10 +490,10 @@ class RecoveredWindowTask(CheckpointedWindowTask):
     Raises ConfigError for a bolt without message_id. What does not come again in time is reported as an error of the bolt.
     """
 
-    def __init__(self, *place: Any, executor: WindowedBoltExecutor, state: Any, rows: Any) -> None:
-        context: TaskContext = place[1]
+    def __init__(self, *arguments: Any, executor: WindowedBoltExecutor, state: Any, rows: Any) -> None:
+        context: TaskContext = arguments[1]
         self.recovery = WindowRecovery(executor, _plain, partial(_tuple, task_ids=context.task_ids))
-        super().__init__(*place, executor=executor, state=state, recovery=self.recovery)
+        super().__init__(*arguments, executor=executor, state=state, recovery=self.recovery)
         self.rows: KeyValueState = rows
         self.stateful.states.append(self)
 
@@ -519,16 +519,16 @@ class RecoveredWindowTask(CheckpointedWindowTask):
 
     def resume(self, txid: int) -> bool:
         self.rows.require(txid)
-        self.recovery.begin(self.rows.items(), self.hub.now_ms)
+        self.recovery.begin(self.rows.items(), self.router.now_ms)
         return self.recovery.drained
 
     # -- tuples and turns ----------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         deadline_ms = self.recovery.next_deadline_ms()
-        if deadline_ms is not None and deadline_ms <= self.hub.now_ms:
+        if deadline_ms is not None and deadline_ms <= self.router.now_ms:
             self.step(None)
-            self.perform(self.windows.perform(self.recovery.tick(self.hub.now_ms)))
+            self.perform(self.windows.perform(self.recovery.tick(self.router.now_ms)))
         super().tick()
 
     def next_deadline_ms(self) -> int | None:
@@ -564,8 +564,8 @@ class PagedWindowTask(CheckpointedWindowTask):
 
     fail_target = FailTarget.RUN
 
-    def __init__(self, *place: Any, window: PersistentWindow, state: KeyValueState | None) -> None:
-        super().__init__(*place, executor=window.executor, state=state)
+    def __init__(self, *arguments: Any, window: PersistentWindow, state: KeyValueState | None) -> None:
+        super().__init__(*arguments, executor=window.executor, state=state)
         self.window = window
         self.stateful.states.append(window)
         self._brought: dict[Tuple, Delivery] = {}
