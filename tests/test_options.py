@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.trident.test_trident_units import UnitRun
 
 from tests.execution.chains import chained, clustered
 from tests.execution.test_turn import Task
 from tests.trident.test_trident_operations import Given
-from tests.trident.test_trident_units import UnitRun
 from windowing import Count, bolt_of, millis, seconds, windowed_bolt
 from windowing.errors import ConfigError
 from windowing.execution.support import (
