@@ -81,9 +81,8 @@ def _columns(number: int) -> Measured:
     load = events(number)
     pieces = [slice(start, start + load.batch) for start in range(0, number, load.batch)]
     arrow, before = pa.total_allocated_bytes(), _traced()
-    executor = columnar.columnar_executor(
-        WindowConfig.of(length=hours(1), slide=seconds(1), timestamp="at", columnar="arrow")
-    )
+    config = WindowConfig.of(length=hours(1), slide=seconds(1), timestamp="at", columnar="arrow")
+    executor = WindowedBoltExecutor(config, columns=columnar.ColumnarMachines())
     for piece in pieces:
         table = pa.table({"k": load.keys[piece], "at": load.stamps[piece], "v": load.values[piece]})
         for _late in executor.add_batch(columnar.ColumnRows(table), load.stamps[piece]):

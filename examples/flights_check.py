@@ -1,12 +1,13 @@
 """The demo's own check: the same figures once more, computed by Spark SQL from the same files, without the library.
 
 What the reference knows about the run is only which file each batch took (from the source's log in the checkpoint). From
-that it computes the watermark before each batch, which flights were late, and every window:
+that it computes the watermark before each batch, which flights were late, every window, and every total of a carrier:
 
     watermark of batch b    = newest departure in the batches before b, minus 6 hours
     late                    = departure < watermark of its batch
     an airport's hour       = (until - 1 hour, until], until = every quarter of an hour with a flight
     a carrier's last 100    = numbers (n - 100, n] in the order (departure, arrival), n = every 20th and the end
+    a carrier's totals      = flights, minutes of delay, and flights over 15 minutes late
 """
 
 from __future__ import annotations
@@ -14,12 +15,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from flights_data import DDL
-from flights_folder import Folder
+from flights_data import DDL, Folder
 from pyspark.sql import DataFrame, SparkSession
 
 SHOWN = 5
@@ -65,107 +64,101 @@ SHORT = """
 
 WINDOWS = {"departures": DEPARTURES, "punctuality": PUNCTUALITY}
 
+STATES = {
+    "flights": "SELECT carrier, count(*) AS n FROM arrived GROUP BY carrier",
+    "minutes": "SELECT carrier, sum(delay) AS n FROM arrived GROUP BY carrier",
+    "delayed": "SELECT carrier, count(*) AS n FROM arrived WHERE delay > 15 GROUP BY carrier",
+}
+
+RUNNING = """
+    SELECT batch, carrier, sum(count(*)) OVER (PARTITION BY carrier ORDER BY batch) AS flights
+    FROM arrived GROUP BY batch, carrier"""
+
+BATCHES = "SELECT batch, batch + 1 AS txid, count(*) AS flights FROM arrived GROUP BY batch"
+
 
 class Difference(Exception):
-    """The job's output is not what Spark SQL computes."""
+    """A job's output is not what Spark SQL computes."""
 
 
-@dataclass
-class Report:
-    """What was compared; every line of `facts` is true."""
+def check_windows(spark: SparkSession, folder: Folder, bolts: Iterable[str] = tuple(WINDOWS)) -> list[str]:
+    """Compare the outputs of flights.py with the reference; return what was found equal, a line each.
 
-    facts: list[str] = field(default_factory=list)
-    late: int = 0
-
-    def add(self, fact: str) -> None:
-        self.facts.append(fact)
-
-
-def check(
-    spark: SparkSession, folder: Folder, bolts: Iterable[str], skipped: Mapping[str, int] | None = None
-) -> Report:
-    """Compare all outputs with the reference. Raises Difference, with the first rows that differ.
-
-    `skipped`: how many tuples each bolt has counted as skipped; by their definition these two skip none.
+    Raises Difference, with the first rows that differ.
     """
-    report = Report()
     with contextlib.ExitStack() as kept:
-        rows = read_staged(spark, folder, kept)
+        found = [_arrived(spark, folder, "flights", kept)]
+        cached(spark.sql(JUDGED), kept).createOrReplaceTempView("judged")
         for bolt in bolts:
-            _check_bolt(spark, folder, bolt, rows, (skipped or {}).get(bolt, 0), report)
-    return report
+            found += _check_bolt(spark, folder, bolt, kept)
+        return found
 
 
-def read_staged(spark: SparkSession, folder: Folder, kept: contextlib.ExitStack) -> int:
-    """Make the view `staged`: every flight with the file that it lies in. Return how many there are."""
-    staged = spark.read.schema(DDL).parquet(str(folder.input)).selectExpr("*", "_metadata.file_name AS file")
-    cached(staged, kept).createOrReplaceTempView("staged")
-    return staged.count()
-
-
-def _check_bolt(spark: SparkSession, folder: Folder, bolt: str, rows: int, skipped: int, report: Report) -> None:
+def check_totals(spark: SparkSession, folder: Folder, states: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Compare the states (values by carrier) and both sinks of flights_trident.py with the reference, in the same way."""
     with contextlib.ExitStack() as kept:
-        _judge(spark, folder, bolt, report, kept)
-        late = spark.sql(LATE)
-        written = (
-            output_of(spark, folder, bolt, "late", late).withColumnRenamed("batch_id", "batch").select(late.columns)
-        )
-        same(f"{bolt}: late flights", written, late, ("batch", "row"))
-        report.late = late.count()
-        report.add(
-            f"{bolt}: {report.late:,} late flights, each of them older than the watermark of its batch, and no other one"
-        )
+        found = [_arrived(spark, folder, "carriers", kept)]
+        for name, values in states.items():
+            held = spark.createDataFrame([*values.items()], "carrier string, n long")
+            same(f"state {name}: values", held, spark.sql(STATES[name]), ("carrier",))
+            found.append(f"state {name} equals Spark SQL: {len(values)} carriers, {sum(values.values()):,} in all")
+        for name, query, key in (("running", RUNNING, "carrier"), ("batches", BATCHES, "txid")):
+            reference = spark.sql(query)
+            written = output_of(spark, folder, f"carriers/{name}", reference).withColumnRenamed("batch_id", "batch")
+            same(f"sink {name}: rows", written.select(reference.columns), reference, ("batch", key))
+            found.append(f"sink {name} equals Spark SQL: {reference.count():,} rows, each in its batch")
+        found.append(f"{_staged(spark):,} flights went in, and {sum(states['flights'].values()):,} were counted")
+        return found
 
-        reference = cached(spark.sql(WINDOWS[bolt]), kept)
-        output = output_of(spark, folder, bolt, "windows", reference).select(reference.columns)
-        same(f"{bolt}: windows", output, reference, ("until", reference.columns[0]))
-        short = _number(spark.sql(SHORT)) if bolt == "punctuality" else 0
-        shorter = f", {short} of them the short last window of a carrier" if short else ""
-        report.add(f"{bolt}: {reference.count():,} windows with the same figures{shorter}")
 
-    shown = _number(output.selectExpr("coalesce(sum(new), 0)"))
-    sums = f"{shown:,} in at least one window + {report.late:,} late + {skipped:,} skipped"
-    if shown + report.late + skipped != rows:
+def _check_bolt(spark: SparkSession, folder: Folder, bolt: str, kept: contextlib.ExitStack) -> list[str]:
+    late = spark.sql(LATE)
+    written = output_of(spark, folder, f"{bolt}/late", late).withColumnRenamed("batch_id", "batch")
+    same(f"{bolt}: late flights", written.select(late.columns), late, ("batch", "row"))
+
+    reference = cached(spark.sql(WINDOWS[bolt]), kept)
+    output = output_of(spark, folder, f"{bolt}/windows", reference).select(reference.columns)
+    same(f"{bolt}: windows", output, reference, ("until", reference.columns[0]))
+    short = _number(spark.sql(SHORT)) if bolt == "punctuality" else 0
+    shorter = f", {short} of them the short last window of a carrier" if short else ""
+
+    rows, shown, lost = _staged(spark), _number(output.selectExpr("coalesce(sum(new), 0)")), late.count()
+    sums = f"{shown:,} in at least one window + {lost:,} late"
+    if shown + lost != rows:
         raise Difference(f"{bolt}: {rows:,} flights went in, but what came of them is {sums}")
-    report.add(f"{bolt}: {rows:,} flights = {sums}")
+    return [
+        f"{bolt}: {lost:,} late flights, each of them older than the watermark of its batch, and no other one",
+        f"{bolt}: {reference.count():,} windows with the same figures{shorter}",
+        f"{bolt}: {rows:,} flights = {sums}",
+    ]
 
 
-def _judge(spark: SparkSession, folder: Folder, bolt: str, report: Report, kept: contextlib.ExitStack) -> None:
-    """Make the view `judged`: every flight with its batch, the watermark before that batch, and whether it was late."""
-    read_arrived(spark, folder, bolt, report)
-    cached(spark.sql(JUDGED), kept).createOrReplaceTempView("judged")
-
-
-def read_arrived(spark: SparkSession, folder: Folder, query: str, report: Report) -> None:
-    """Make the view `arrived`: every flight with its batch of a query. Raises Difference if the order of files was another."""
+def _arrived(spark: SparkSession, folder: Folder, query: str, kept: contextlib.ExitStack) -> str:
+    """Make the views `staged`: every flight with its file; and `arrived`: with its batch. Each file was taken once, in order."""
+    rows = spark.read.schema(DDL).parquet(str(folder.input)).selectExpr("*", "_metadata.file_name AS file")
+    cached(rows, kept).createOrReplaceTempView("staged")
     taken = dict(files_of_batches(folder, query))
-    _check_order(query, folder, taken, report)
-    spark.createDataFrame([*taken.items()], "file string, batch long").createOrReplaceTempView("taken")
-    spark.sql(ARRIVED).createOrReplaceTempView("arrived")
-
-
-def _check_order(bolt: str, folder: Folder, taken: dict[str, int], report: Report) -> None:
-    """Every staged file was taken once, in the order in which it was staged."""
-    staged = sorted(path.name for path in folder.input.glob("*.parquet"))
+    staged = [path.name for path in folder.staged()]
     by_batch = sorted(taken, key=lambda file: (taken[file], file))
     if by_batch != staged:
         wrong = next((a, b) for a, b in zip([*by_batch, "nothing"], [*staged, "nothing"], strict=False) if a != b)
-        raise Difference(f"{bolt}: the batches took the files in another order: {wrong[0]} where {wrong[1]} was next")
-    report.add(f"{bolt}: {len(staged):,} files in {len(set(taken.values())):,} batches, in the order of landing")
+        raise Difference(f"{query}: the batches took the files in another order: {wrong[0]} where {wrong[1]} was next")
+    spark.createDataFrame([*taken.items()], "file string, batch long").createOrReplaceTempView("taken")
+    spark.sql(ARRIVED).createOrReplaceTempView("arrived")
+    return f"{query}: {len(staged):,} files in {len(set(taken.values())):,} batches, in the order of landing"
 
 
-def files_of_batches(folder: Folder, bolt: str) -> Iterator[tuple[str, int]]:
+def files_of_batches(folder: Folder, query: str) -> Iterator[tuple[str, int]]:
     """Yield (file name, batch): Spark's offset log N says how far batch N read, its source's log which files that was."""
-    source, entries = _source_log(folder.checkpoints / bolt, folder.input)
+    checkpoint = folder.checkpoints / query
+    source, entries = _source_log(checkpoint, folder.input)
     upto = {}
-    for log in (folder.logs / bolt).glob("[0-9]*"):
+    for log in (checkpoint / "offsets").glob("[0-9]*"):
         offset = log.read_text().splitlines()[2 + source]
         upto[int(log.name)] = -1 if offset == "-" else int(json.loads(offset)["logOffset"])
     missing = set(range(max(upto))) - upto.keys()
     if missing:
-        raise Difference(
-            f"{bolt}: nothing says what batch {min(missing)} read; {folder.logs / bolt} lacks its offset log"
-        )
+        raise Difference(f"{query}: nothing says what batch {min(missing)} read; {checkpoint} lacks its offset log")
     for file, position in sorted(entries.items()):
         yield file, min(batch for batch, offset in upto.items() if position <= offset)
 
@@ -186,9 +179,9 @@ def _source_log(checkpoint: Path, folder: Path) -> tuple[int, dict[str, int]]:
     raise Difference(f"{checkpoint} has no log of files from {folder}: nothing was read")
 
 
-def output_of(spark: SparkSession, folder: Folder, bolt: str, stream: str, like: DataFrame) -> DataFrame:
+def output_of(spark: SparkSession, folder: Folder, stream: str, like: DataFrame) -> DataFrame:
     """Return what a sink wrote, with its batch_id; no row where it wrote nothing."""
-    path = folder.output / bolt / stream
+    path = folder.output / stream
     if not any(path.glob("batch_id=*/*.parquet")):
         return spark.createDataFrame([], like.schema)
     return spark.read.parquet(str(path))
@@ -216,6 +209,10 @@ def cached(rows: DataFrame, kept: contextlib.ExitStack) -> DataFrame:
     """Keep rows in memory until the check is over, however it ends: a later check must not see them."""
     kept.callback(rows.cache().unpersist)
     return rows
+
+
+def _staged(spark: SparkSession) -> int:
+    return spark.table("staged").count()
 
 
 def _number(rows: DataFrame) -> int:

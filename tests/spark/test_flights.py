@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -13,17 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
-from rich.console import Console
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 import flights  # noqa: E402
-import flights_crash  # noqa: E402
-from flights_check import Difference, check  # noqa: E402
-from flights_data import batch_of, late_flights, read_flights, stage  # noqa: E402
-from flights_folder import Folder, FolderError  # noqa: E402
-from flights_screen import Screen  # noqa: E402
+from flights_check import Difference, check_windows  # noqa: E402
+from flights_data import DAY_MS, HOUR_MS, Folder, FolderError, batch_of, read_flights, stage  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,11 +30,10 @@ def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Folde
     folder = Folder(tmp_path_factory.mktemp("flights") / "out")
     folder.begin()
     table = read_flights(month=1, days=1)
-    files = stage(table, folder.input, batch_of(table["landing"]))
-    screen = Screen(Console(file=io.StringIO()))
+    files = stage(table, folder.input, batch_of(table["landing"], 1))
     cloudpickle.register_pickle_by_value(flights)  # the workers cannot import it, as they could not import a script
     try:
-        flights.stream_all(spark, folder, screen, len(files))
+        flights.stream_all(spark, folder, len(files))
     finally:
         cloudpickle.unregister_pickle_by_value(flights)
         folder.close()
@@ -79,10 +73,11 @@ def _set(column: str, value: Any) -> Callable[[pa.Table], pa.Table]:
 
 
 def test_the_job_agrees_with_spark_sql_on_one_day(spark: SparkSession, done: Folder) -> None:
-    report = check(spark, done, flights.BOLTS)
-    assert report.late > 0
-    assert len(report.facts) == 8
-    assert any("the short last window of a carrier" in fact for fact in report.facts)
+    found = check_windows(spark, done)
+    assert found[0] == "flights: 2 files in 2 batches, in the order of landing"
+    assert len(found) == 7
+    assert not any(": 0 late" in line for line in found)
+    assert any("the short last window of a carrier" in line for line in found)
 
 
 @pytest.mark.parametrize(
@@ -98,23 +93,23 @@ def test_the_check_fails_when_one_figure_is_wrong(
 ) -> None:
     changed(_part(done, bolt, stream), change)
     with pytest.raises(Difference, match=f"{bolt}: .* differ from Spark SQL: 1 only in the job's output, 1 only"):
-        check(spark, done, [bolt])
+        check_windows(spark, done, [bolt])
 
 
 def test_the_check_fails_when_a_window_is_written_twice(spark: SparkSession, done: Folder, changed: Any) -> None:
     changed(_part(done, "departures", "windows"), lambda table: pa.concat_tables([table, table.slice(0, 1)]))
     with pytest.raises(Difference, match="1 only in the job's output, 0 only"):
-        check(spark, done, ["departures"])
+        check_windows(spark, done, ["departures"])
 
 
 def test_the_check_fails_when_a_batch_took_another_file(spark: SparkSession, done: Folder) -> None:
-    log = done.checkpoints / "departures" / "sources" / "0" / "1"
+    log = done.checkpoints / "flights" / "sources" / "0" / "1"
     kept = log.read_text()
     entry = json.loads(kept.splitlines()[1])
     log.write_text(kept.replace(entry["path"], entry["path"].replace("0001", "0002")))
     try:
         with pytest.raises(Difference, match="took the files in another order"):
-            check(spark, done, ["departures"])
+            check_windows(spark, done, ["departures"])
     finally:
         log.write_text(kept)
 
@@ -123,7 +118,7 @@ def test_two_outputs_are_compared_row_by_row(done: Folder, changed: Any, tmp_pat
     copy = Folder(tmp_path / "copy")
     copy.path.mkdir()
     copy.output.symlink_to(done.output)
-    rows, batches = flights_crash.compare(done, copy)
+    rows, batches = flights.compare(done, copy)
     assert rows > 0
     assert batches > 0
     copy.output.unlink()
@@ -134,13 +129,17 @@ def test_two_outputs_are_compared_row_by_row(done: Folder, changed: Any, tmp_pat
     changed_part = _part(copy, "punctuality", "windows")
     pq.write_table(pq.read_table(changed_part)[::-1], changed_part)
     with pytest.raises(Difference, match="the outputs differ after the crash"):
-        flights_crash.compare(done, copy)
+        flights.compare(done, copy)
 
 
-def test_the_year_is_whole_and_about_700_flights_are_late() -> None:
-    year = read_flights()
-    assert len(year) == 327_346
-    assert late_flights(year, batch_of(year["landing"])).sum() == 694
+def test_the_year_is_whole_and_a_batch_ends_after_a_week_at_seven_in_the_evening() -> None:
+    landing = read_flights()["landing"]
+    assert len(landing) == 327_346
+    batches = batch_of(landing, flights.arguments([]).every)
+    assert list(batches.unique()) == list(range(53))
+    ends = landing.groupby(batches).max()
+    assert (landing.groupby(batches).min() % DAY_MS)[1:].min() >= 19 * HOUR_MS
+    assert (ends % DAY_MS)[:-1].max() < 19 * HOUR_MS
 
 
 def test_a_folder_that_is_not_the_demos_own_is_left_alone(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import re
 import signal
 import subprocess
@@ -18,18 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
-from rich.console import Console
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 import flights_trident  # noqa: E402
-from flights_check import Difference  # noqa: E402
-from flights_crash import CrashError  # noqa: E402
-from flights_data import DAY_MS, period_of, read_flights, stage  # noqa: E402
-from flights_folder import Folder  # noqa: E402
-from flights_screen import Screen  # noqa: E402
-from flights_states import PARTITIONS, QUERY, States, check  # noqa: E402
+from flights_check import STATES, Difference, check_totals  # noqa: E402
+from flights_data import DAY_MS, HOUR_MS, Folder, batch_of, read_flights, stage  # noqa: E402
+from flights_run import CrashError  # noqa: E402
+from flights_trident import PARTITIONS, States  # noqa: E402
 
 from windowing.spark import ParquetSink  # noqa: E402
 from windowing.trident.fence import Owner  # noqa: E402
@@ -38,10 +34,6 @@ from windowing.trident.states import ReplaceUpdater  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-def screen_of(text: io.StringIO) -> Screen:
-    return Screen(Console(file=text, width=500), columns=("flights",))
 
 
 def options(out: Path, *more: str) -> argparse.Namespace:
@@ -64,7 +56,7 @@ def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = flights_trident.folder_of(chosen)
     folder.begin()
     flights = read_flights(month=1, days=1)
-    files = stage(flights, folder.input, flights_trident.batches_of(flights, chosen))
+    files = stage(flights, folder.input, batch_of(flights["landing"], chosen.every))
     cloudpickle.register_pickle_by_value(
         flights_trident
     )  # the workers cannot import it, as they could not import a script
@@ -73,9 +65,9 @@ def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(flights_trident, "ParquetSink", FullSink)
             with pytest.raises(OSError, match="the disk is full"):
-                flights_trident.stream_all(spark, folder, screen_of(io.StringIO()), states, len(files))
+                flights_trident.stream_all(spark, folder, states, len(files))
         assert states.attempts() == {"2:0": 3 * PARTITIONS}
-        flights_trident.stream_all(spark, folder, screen_of(io.StringIO()), states, len(files))
+        flights_trident.stream_all(spark, folder, states, len(files))
     finally:
         cloudpickle.unregister_pickle_by_value(flights_trident)
     yield folder
@@ -84,6 +76,11 @@ def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def states_in(folder: Folder) -> States:
     return flights_trident.states_of(options(folder.path.parent), folder)
+
+
+def check(spark: SparkSession, folder: Folder) -> list[str]:
+    states = states_in(folder)
+    return check_totals(spark, folder, {name: states.values(name) for name in STATES})
 
 
 def set_in(states: States, name: str, carrier: str, value: int) -> None:
@@ -100,20 +97,19 @@ def set_in(states: States, name: str, carrier: str, value: int) -> None:
 
 
 def test_the_states_agree_with_spark_sql_though_a_batch_came_again(spark: SparkSession, done: Folder) -> None:
-    report = check(spark, done, states_in(done))
-    assert len(report.facts) == 7
-    assert report.facts[-1] == f"{len(read_flights(1, 1))} flights went in, and {len(read_flights(1, 1))} were counted"
+    found = check(spark, done)
+    assert len(found) == 7
+    assert found[-1] == f"{len(read_flights(1, 1))} flights went in, and {len(read_flights(1, 1))} were counted"
     assert states_in(done).attempts() == {"2:1": 3 * PARTITIONS}
     assert flights_trident.attempts_of(done) == {1: 0, 2: 1}
 
 
-def test_the_table_shows_what_the_states_hold(done: Folder) -> None:
-    text = io.StringIO()
-    flights_trident.show(screen_of(text), states_in(done))
+def test_the_table_shows_what_the_states_hold(done: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    flights_trident.show(states_in(done))
     flights = read_flights(1, 1).query("carrier == 'UA'")["delay"]
     late = f"{(flights > 15).mean():.0%}"
     assert re.search(
-        rf"^UA +{len(flights)} +{flights.sum():,} +{flights.mean():.1f} +{late}", text.getvalue(), re.MULTILINE
+        rf"^UA +{len(flights)} +{flights.sum():,} +{flights.mean():.1f} +{late}", capsys.readouterr().out, re.MULTILINE
     )
 
 
@@ -126,7 +122,7 @@ def test_the_check_fails_when_one_flight_is_counted_twice(spark: SparkSession, d
         with pytest.raises(
             Difference, match=f"state {name}: values differ from Spark SQL: 1 only in the job's output, 1 only"
         ):
-            check(spark, done, states)
+            check(spark, done)
     finally:
         set_in(states, name, "UA", right)
 
@@ -135,11 +131,11 @@ def test_the_check_fails_when_one_flight_is_counted_twice(spark: SparkSession, d
 def test_the_check_fails_when_a_sink_lacks_a_batch(
     spark: SparkSession, done: Folder, tmp_path: Path, name: str
 ) -> None:
-    last = sorted((done.output / QUERY / name).glob("batch_id=*"))[-1]
+    last = sorted((done.output / "carriers" / name).glob("batch_id=*"))[-1]
     last.rename(tmp_path / last.name)
     try:
         with pytest.raises(Difference, match=f"sink {name}: rows differ from Spark SQL: 0 only"):
-            check(spark, done, states_in(done))
+            check(spark, done)
     finally:
         (tmp_path / last.name).rename(last)
 
@@ -148,11 +144,11 @@ def test_the_check_fails_when_a_sink_lacks_a_batch(
 
 
 def test_a_batch_is_some_days_of_landings() -> None:
-    landing = pd.Series([DAY_MS - 1, DAY_MS, 3 * DAY_MS - 1, 3 * DAY_MS, 9 * DAY_MS])
-    assert list(period_of(landing, 1)) == [0, 1, 2, 3, 9]
-    assert list(period_of(landing + DAY_MS, 3)) == [0, 0, 0, 1, 3]
-    year = read_flights()
-    assert flights_trident.batches_of(year, flights_trident.arguments([])).nunique() == 37
+    landing = pd.Series([DAY_MS - 1, DAY_MS, 3 * DAY_MS - 1, 3 * DAY_MS, 9 * DAY_MS]) + 19 * HOUR_MS
+    assert list(batch_of(landing, 1)) == [0, 1, 2, 3, 9]
+    assert list(batch_of(landing + DAY_MS, 3)) == [0, 0, 0, 1, 3]
+    year, days = read_flights()["landing"], flights_trident.arguments([]).every
+    assert batch_of(year, days).nunique() == 13
 
 
 def test_a_store_of_others_gets_states_of_each_runs_own(tmp_path: Path) -> None:
@@ -178,13 +174,13 @@ class Killed:
         folder = flights_trident.folder_of(chosen)
         if failpoint is None:
             assert "--resume" in more
-            batch = folder.output / QUERY / "batches" / "batch_id=000000000001"
+            batch = folder.output / "carriers" / "batches" / "batch_id=000000000001"
             batch.mkdir(parents=True)
             pq.write_table(pa.table({"txid": [2], "attempt": [self.counts]}), batch / "part-0.parquet")
             return 0
         assert failpoint == "after_commits:1", "the middle one of two batches"
-        (folder.checkpoints / QUERY / "commits").mkdir(parents=True)
-        (folder.checkpoints / QUERY / "commits" / "0").touch()
+        (folder.checkpoints / "carriers" / "commits").mkdir(parents=True)
+        (folder.checkpoints / "carriers" / "commits" / "0").touch()
         states = flights_trident.states_of(chosen, folder)
         for name in ("flights", "minutes", "delayed"):
             for partition in range(PARTITIONS):
@@ -194,14 +190,14 @@ class Killed:
         return self.code
 
 
-def test_a_kill_is_told_with_both_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_is_told_with_both_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(flights_trident, "run_job", Killed(counts=1))
-    text = io.StringIO()
-    flights_trident.crash(options(tmp_path, "--crash"), screen_of(text))
-    assert (
-        "Spark has committed 1 of 2 batches; the states hold 0 flights, last written by attempt 2:0." in text.getvalue()
-    )
-    assert "batch 2 was written by attempt 2:0 before the kill and counts as attempt 2:1" in text.getvalue()
+    flights_trident.crash(options(tmp_path, "--crash"))
+    text = capsys.readouterr().out
+    assert "Spark has committed 1 of 2 batches; the states hold 0 flights, last written by attempt 2:0." in text
+    assert "batch 2 was written by attempt 2:0 before the kill and counts as attempt 2:1" in text
 
 
 @pytest.mark.parametrize(
@@ -212,7 +208,7 @@ def test_a_kill_that_proves_nothing_is_an_error(
 ) -> None:
     monkeypatch.setattr(flights_trident, "run_job", killed)
     with pytest.raises(CrashError, match=f"{why}.*nothing was proven"):
-        flights_trident.crash(options(tmp_path, "--crash"), screen_of(io.StringIO()))
+        flights_trident.crash(options(tmp_path, "--crash"))
 
 
 # -- real kills -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Late, LateReason
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import count, millis
-from windowing.windows.storm import StormMachine, StormStatefulWindowManager, StormWindowManager
+from windowing.windows.storm import StormMachine, StormStatefulWindowManager
 
 
 def executor_of(**options: Any) -> WindowedBoltExecutor:
@@ -282,11 +282,15 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
+class StatefulStormMachine(StormStatefulWindowManager, StormMachine):
+    """The machine of Storm's windows that are iterators."""
+
+
 class StormRun(LosslessReplay):
     """A recorded case of Storm through the executor."""
 
     def __init__(self, case: dict[str, Any]) -> None:
-        self.manager = StormStatefulWindowManager if case["stateful"] else StormWindowManager
+        self.machine = StatefulStormMachine if case["stateful"] else StormMachine
         super().__init__(
             case,
             config_of(case, semantics="storm"),
@@ -296,7 +300,7 @@ class StormRun(LosslessReplay):
     def build(self) -> WindowedBoltExecutor:
         executor = super().build()
         assert isinstance(executor.manager, StormMachine)
-        executor.manager = StormMachine(self.config, self.manager)
+        executor.manager = self.machine(self.config)
         return executor
 
 

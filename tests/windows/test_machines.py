@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from windowing.columnar import ColumnarPaneManager, ColumnarWindowManager
+from windowing.columnar import ColumnarMachines, ColumnarPaneManager, ColumnarWindowManager, TablePaneManager
 from windowing.errors import ConfigError
 from windowing.stores.pages import MemoryPages
 from windowing.windows import aggregate as agg
@@ -80,3 +80,41 @@ def test_a_window_manager_does_not_do_what_another_machine_does(options: dict[st
 )
 def test_machine_for_gives_the_machine_that_does_what_the_definition_says(config: WindowConfig, kind: Any) -> None:
     assert type(machine_for(config, pages=MemoryPages())) is kind
+
+
+TOTAL = {"total": agg.sum("v")}
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "kind"),
+    [
+        ({**TIMES, "columnar": "arrow"}, ColumnarMachines(), ColumnarWindowManager),
+        ({**TIMES, "columnar": "arrow"}, ColumnarMachines(None), WindowManager),
+        ({**TIMES, "columnar": "arrow"}, None, WindowManager),
+        (TIMES, ColumnarMachines(), WindowManager),
+        ({**TIMES, "aggregate": TOTAL}, ColumnarMachines(), ColumnarPaneManager),
+        ({**TIMES, "aggregate": TOTAL}, ColumnarMachines(None), ColumnarPaneManager),
+        ({**TIMES, "aggregate": TOTAL, "columnar": "numpy"}, ColumnarMachines(None), TablePaneManager),
+        ({**COUNTS, "aggregate": TOTAL}, ColumnarMachines(), NumberPaneManager),
+        ({**TIMES, "semantics": "storm"}, ColumnarMachines(), StormMachine),
+    ],
+)
+def test_machine_for_chooses_among_the_machines_over_columns_too(
+    options: dict[str, Any], columns: ColumnarMachines | None, kind: Any
+) -> None:
+    machine = machine_for(WindowConfig.of(**options), columns=columns)
+    assert type(machine) is kind
+    assert machine.shows_columns == (kind in (ColumnarWindowManager, TablePaneManager))
+    assert machine.takes_columns == (kind not in (WindowManager, StormMachine))
+    assert (machine.numbered is machine) == (kind in (WindowManager, ColumnarWindowManager))
+    assert machine.keeps_tuples == ("aggregate" not in options)
+
+
+def test_tables_of_aggregates_are_refused_where_nothing_makes_them() -> None:
+    config = WindowConfig.of(**TIMES, aggregate=TOTAL, columnar="arrow")
+    with pytest.raises(ConfigError, match=r"bolt 'totals' is handed .*; give columns=ColumnarMachines\(\)"):
+        machine_for(config, component="totals")
+    # Where tuples are kept there is no table, with columns or without.
+    for columns in (None, ColumnarMachines(None)):
+        with pytest.raises(ConfigError, match="keeps no tuples, neither for acks nor for a restart"):
+            machine_for(config, keep_tuples=True, columns=columns)

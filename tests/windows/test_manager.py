@@ -415,7 +415,7 @@ def test_a_key_is_outlived_when_its_last_tuple_is_key_ttl_behind_the_watermark()
 def touched_tracks(manager: WindowManager, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the mix is asked for, from now on: the keys of the tracks, once for each question."""
     asked: list[Any] = []
-    mix = manager._mix
+    mix = manager._assigner
 
     class Asked:
         def __getattr__(self, name: str) -> Any:
@@ -429,7 +429,7 @@ def touched_tracks(manager: WindowManager, monkeypatch: pytest.MonkeyPatch) -> l
 
             return ask
 
-    monkeypatch.setattr(manager, "_mix", Asked())
+    monkeypatch.setattr(manager, "_assigner", Asked())
     return asked
 
 

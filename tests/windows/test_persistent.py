@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, SnapshotError
-from windowing.execution.checkpoints import (
-    Checkpoint,
-    CheckpointAction,
-    CommitState,
-    ExecuteTuple,
-    FailTuples,
-    Init,
-    Prepare,
-    ReleaseAcks,
-    Rollback,
-    StatefulBoltExecutor,
-)
+from windowing.local.checkpoints import CheckPointState, StatefulBoltExecutor
 from windowing.local.run import LocalRun
 from windowing.stores.pages import MemoryPages, PersistentWindow, SqlitePages
 from windowing.testing.models import LosslessModel
 from windowing.testing.replay import LosslessReplay, by_op, config_of
 from windowing.testing.strategies import cases
+from windowing.topology.components import TaskContext
 from windowing.topology.decorators import sliding
 from windowing.topology.state import NEVER
 from windowing.windows.config import WindowConfig
@@ -55,53 +46,69 @@ def windows(effects: Any) -> list[list[Any]]:
     return [list(effect.window.get()) for effect in effects if isinstance(effect, Activation)]
 
 
+@dataclass(eq=False)
+class Message:
+    """A tuple on its way to the task; its anchors are its payload."""
+
+    payload: Any
+    timestamp: int
+
+    @property
+    def _anchors(self) -> Any:
+        return self.payload
+
+
 class Task:
-    """A task in a topology with checkpoints: it performs what StatefulBoltExecutor says, on a PersistentWindow."""
+    """A task in a topology with checkpoints: a StatefulBoltExecutor over a PersistentWindow. It is the router, too."""
+
+    context = TaskContext("count")
 
     def __init__(self, path: Path | None = None, **declared: Any) -> None:
         self.window = PersistentWindow(config(**declared), path)
-        self.machine = StatefulBoltExecutor()
-        self.txid = self.window.committed_txid
+        self.router: Any = self
+        self.executor = StatefulBoltExecutor(self)
+        self.executor.states.append(self.window)
         self.windows: list[Any] = []
         self.late: list[Any] = []
         self.acked: list[Any] = []
         self.failed: list[Any] = []
 
+    def open(self) -> None:
+        self.executor.recover(CheckPointState(self.window.committed_txid))
+        self.init(self.executor.txid)
+
+    def init(self, txid: int) -> None:
+        self.window.init(txid)
+
+    def hook(self, method: str, *arguments: int) -> None:
+        assert method in ("pre_prepare", "pre_commit", "pre_rollback")
+
+    def ack(self, payload: Any, component: str) -> None:
+        self.acked.append(payload)
+
+    def fail(self, payload: Any, component: str) -> None:
+        self.failed.append(payload)
+
     def execute(self, payload: Any, timestamp: int) -> None:
-        self.do(self.machine.execute((payload, timestamp)))
+        message: Any = Message(payload, timestamp)
+        self.executor.executed([message])
+        self.show(self.window.executor.add(payload, timestamp))
+        self.executor.ack(message)
 
     def turn(self) -> None:
         self.show(self.window.executor.turn())
 
-    def checkpoint(self, action: CheckpointAction) -> list[str]:
-        self.txid += action is CheckpointAction.PREPARE
-        done = self.do(self.machine.checkpoint(Checkpoint(1, self.txid, action)))
-        self.txid -= action is CheckpointAction.ROLLBACK
-        return done
+    def prepare(self) -> None:
+        assert self.executor.prepare(self.executor.txid + 1)
+        self.executor.check()
 
-    def do(self, effects: Any) -> list[str]:
-        """Perform effects; return their names."""
-        names = []
-        for effect in effects:
-            names.append(type(effect).__name__)
-            match effect:
-                case ExecuteTuple(row):
-                    self.show(self.window.executor.add(*row))
-                    self.machine.acked(row)
-                case Init(txid):
-                    self.window.init(txid)
-                case Prepare(txid):
-                    self.window.prepare_commit(txid)
-                case CommitState(txid):
-                    self.window.commit(txid)
-                case Rollback():
-                    self.window.rollback()
-                case ReleaseAcks(rows):
-                    self.acked += [payload for payload, _ in rows]
-                case FailTuples(rows):
-                    self.failed += [payload for payload, _ in rows]
-        self.machine.check()
-        return names
+    def commit(self) -> None:
+        assert self.executor.commit(self.executor.txid + 1)
+        self.executor.check()
+
+    def roll_back(self) -> None:
+        assert self.executor.roll_back()
+        self.executor.check()
 
     def show(self, effects: Any) -> None:
         for effect in effects:
@@ -116,30 +123,30 @@ class Task:
 
 def test_a_tuple_is_acked_once_when_its_checkpoint_is_committed():  # testExecuteTuple
     task = Task()
-    task.checkpoint(CheckpointAction.INITSTATE)
+    task.open()
     task.execute("a", 1)
     task.turn()
     assert task.acked == []
-    task.checkpoint(CheckpointAction.PREPARE)
+    task.prepare()
     task.execute("b", 2)
     assert task.acked == []
-    task.checkpoint(CheckpointAction.COMMIT)
-    task.checkpoint(CheckpointAction.COMMIT)
+    task.commit()
+    task.commit()
     assert task.acked == ["a"]
-    task.checkpoint(CheckpointAction.PREPARE)
-    task.checkpoint(CheckpointAction.COMMIT)
-    assert (task.acked, task.machine.held) == (["a", "b"], 0)
+    task.prepare()
+    task.commit()
+    assert (task.acked, task.executor.held()) == (["a", "b"], [])
 
 
 def test_a_late_tuple_goes_to_the_late_stream_and_is_acked_once():  # testExecuteLatetuple
     task = Task(length=millis(10), slide=millis(10))
-    task.checkpoint(CheckpointAction.INITSTATE)
+    task.open()
     task.execute("a", 20)
     task.turn()
     task.execute("late", 5)
     assert task.late == ["late"]
-    task.checkpoint(CheckpointAction.PREPARE)
-    task.checkpoint(CheckpointAction.COMMIT)
+    task.prepare()
+    task.commit()
     assert task.acked == ["a", "late"]
 
 
@@ -189,32 +196,30 @@ def test_a_rollback_before_the_first_state_leaves_a_new_window():  # testRollbac
         task.turn()
     with pytest.raises(CheckpointError, match="before its state"):
         task.window.prepare_commit(0)
+    task.open()
     task.execute("a", 1)
-    assert task.checkpoint(CheckpointAction.PREPARE) == ["Refuse"]
-    assert task.checkpoint(CheckpointAction.ROLLBACK) == ["Rollback", "PassOn"]
-    assert task.checkpoint(CheckpointAction.INITSTATE) == ["Init", "ExecuteTuple", "PassOn"]
     assert task.window.executor.counts()["in"] == 1
 
 
 def test_a_rollback_takes_back_what_came_since_the_commit_and_fails_it():  # testRollbackAfterInit
     task = Task(length=count(4), slide=count(2))
-    task.checkpoint(CheckpointAction.INITSTATE)
+    task.open()
     for n in (1, 2, 3):
         task.execute(n, n)
     task.turn()
-    task.checkpoint(CheckpointAction.PREPARE)
-    task.checkpoint(CheckpointAction.COMMIT)
+    task.prepare()
+    task.commit()
     task.execute(4, 4)
-    task.checkpoint(CheckpointAction.PREPARE)
-    task.checkpoint(CheckpointAction.COMMIT)
+    task.prepare()
+    task.commit()
     named = task.window.pages.ids()
     assert len(named) == 1
     for n in (5, 6):
         task.execute(n, n)
     task.turn()
-    task.checkpoint(CheckpointAction.PREPARE)
+    task.prepare()
     task.execute(7, 7)
-    task.checkpoint(CheckpointAction.ROLLBACK)
+    task.roll_back()
     assert task.window.pages.ids() == named
     assert (task.acked, task.failed) == ([1, 2, 3, 4], [5, 6, 7])
     task.windows.clear()

@@ -1,54 +1,44 @@
 """Windows over columns: the queue, what a bolt is handed of a window, and the manager of both.
 
-ColumnBuffer: the queue behind a window as columns, an Arrow table in (timestamp, arrival) order.
+    add_batch(table, timestamps) --> ColumnBuffer --> window.get(): a slice of the table, no row in between
 
     timestamps   numpy int64         3   5   5   9         8 bytes an event
     sequences    numpy int64         0   1   3   2         8 bytes, only where a driver asks for them
     table        chunk | chunk       rows of batch 1 | rows of batch 2, each as it came
 
-Laws: those of every Buffer (windows/queue.py): positions are absolute, what is staged is merged by `settle`. A batch that comes in
-order is taken over without a copy, and a slice shares its memory; only a tail that tuples come into out of order is written anew.
-
-Views: what a bolt with `columnar=` is handed in place of lists of rows.
-
     columnar="arrow"     window.get()  pyarrow.Table               window.column("v")  pyarrow.ChunkedArray
     columnar="numpy"     window.get()  {"v": numpy array, ...}     window.column("v")  numpy array
 
-An array of numbers without nulls that lies in one chunk is the memory of the queue itself: read-only, no copy. What lies in several
-chunks is put together for numpy, once for all windows over it; never for Arrow.
-
-ColumnarWindowManager: WindowManager over columns, for bolts with `columnar=`.
-
-    add_batch(table, timestamps) --> ColumnBuffer --> window.get(): a slice of the table, no row in between
-
-Laws: those of WindowManager, by the same property tests. Only the queue is another one, and what a window hands out.
+Laws: those of WindowManager and of every Buffer (windows/queue.py), by the same property tests. A batch that comes in order is
+taken over without a copy, and a slice shares its memory; only a tail that tuples come into out of order is written anew. An array
+of numbers without nulls that lies in one chunk is the memory of the queue itself: read-only, no copy. What lies in several chunks
+is put together for numpy, once for all windows over it; never for Arrow.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from windowing.columnar.panes import over_columns
-from windowing.columnar.rows import ColumnRows, MakeRows, Shared, column
+from windowing.columnar.panes import ColumnarPaneManager, TablePaneManager
+from windowing.columnar.rows import ColumnRows, MakeRows, Shared, column, dicts_of
 from windowing.errors import ConfigError, StaleWindowError
-from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.assigners import Firing
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import TupleWindow, WindowContent
-from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.key_state import KeyState
+from windowing.windows.key_state import KeyState, positions_by_key
 from windowing.windows.manager import WindowManager
 
 __all__ = [
     "ColumnBuffer",
     "ColumnContent",
+    "ColumnarMachines",
     "ColumnarWindowManager",
-    "columnar_executor",
     "viewed",
 ]
 
@@ -68,7 +58,7 @@ class ColumnBuffer:
     ['d', 'i']
     """
 
-    def __init__(self, sequenced: bool = False, make: MakeRows | None = None) -> None:
+    def __init__(self, sequenced: bool = False, make: MakeRows = dicts_of) -> None:
         self.base = 0
         self.sequenced = sequenced
         self._make = make
@@ -120,7 +110,7 @@ class ColumnBuffer:
         self._columns = None if table is None else Shared(table)
 
     def _rows(self, payloads: Sequence[Any]) -> ColumnRows:
-        return ColumnRows.of(payloads) if self._make is None else ColumnRows.of(payloads, self._make)
+        return ColumnRows.of(payloads, self._make)
 
     def _gather(self) -> None:
         if self._single:
@@ -177,8 +167,6 @@ class ColumnBuffer:
         if self._columns is None:
             return self._rows(pa.table({}))
         low, count = low - self.base, max(high - low, 0)
-        if self._make is None:
-            return ColumnRows(self._columns, low=low, count=count)
         return ColumnRows(self._columns, self._make, low, count)
 
     def _held(self) -> pa.Table:
@@ -376,8 +364,10 @@ class ColumnarWindowManager(WindowManager):
     """
 
     kind = "ColumnarWindowManager"
+    takes_columns = True
+    shows_columns = True
 
-    def __init__(self, config: WindowConfig, *, sequenced: bool = False, make: MakeRows | None = None) -> None:
+    def __init__(self, config: WindowConfig, *, sequenced: bool = False, make: MakeRows = dicts_of) -> None:
         super().__init__(config, sequenced=sequenced)
         if config.columnar is None:
             raise ConfigError(
@@ -390,7 +380,7 @@ class ColumnarWindowManager(WindowManager):
         return ColumnBuffer(self._sequenced, self._make)
 
     def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
-        return track.fire(firing, self._mix.length_ms, self._sequence, self._tally, make=self._viewed)
+        return track.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=self._viewed)
 
     def _viewed(self, content: WindowContent, start: int | None, end: int, key: Any) -> TupleWindow:
         return TupleWindow(ColumnContent(content, self._form), start, end, key)
@@ -398,23 +388,19 @@ class ColumnarWindowManager(WindowManager):
     def _stage_by_key(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
     ) -> list[tuple[KeyState, Sequence[int] | None]]:
-        rows = ColumnRows.of(payloads) if self._make is None else ColumnRows.of(payloads, self._make)
-        positions: dict[Any, list[int]] = {}
-        for position, key in enumerate(keys):
-            positions.setdefault(key, []).append(position)
+        rows, times = ColumnRows.of(payloads, self._make), list(timestamps)
         staged: list[tuple[KeyState, Sequence[int] | None]] = []
-        for key, at in positions.items():
+        for key, at in positions_by_key(keys).items():
             track = self._tracks.get(key) or self._new_track(key)
             self._touched[key] = track
             numbers = [self._sequence + position for position in at]
-            _columns(track).stage_at([timestamps[position] for position in at], rows.take(at), numbers)
+            _columns(track).stage_at([times[position] for position in at], rows.take(at), numbers)
             staged.append((track, at))
         return staged
 
     # -- for drivers that store the tuples themselves ------------------------------------------------------------------
 
     def held_sequences(self) -> np.ndarray[Any, Any]:
-        """Return the arrival numbers of the tuples that `held_since(0)` would yield, without making one."""
         self.enter()
         held = []
         for track in self._tracks.values():
@@ -426,14 +412,9 @@ class ColumnarWindowManager(WindowManager):
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
     ) -> None:
         """Give a machine restored from a snapshot without events its tuples back."""
-        rows = ColumnRows.of(payloads) if self._make is None else ColumnRows.of(payloads, self._make)
+        rows = ColumnRows.of(payloads, self._make)
         numbers, times = np.asarray(sequences, dtype=np.int64), np.asarray(timestamps, dtype=np.int64)
-        positions: dict[Any, list[int]] = {}
-        if keys is None and len(rows):
-            positions[None] = list(range(len(rows)))
-        for position, key in enumerate(keys or ()):
-            positions.setdefault(key, []).append(position)
-        for key, places in positions.items():
+        for key, places in positions_by_key(repeat(None, len(rows)) if keys is None else keys).items():
             at = np.asarray(places)
             at = at[np.lexsort((numbers[at], times[at]))]
             buffer = _columns(self._tracks[key])
@@ -447,20 +428,23 @@ def _columns(track: KeyState) -> ColumnBuffer:
     return buffer
 
 
-def columnar_executor(
-    config: WindowConfig,
-    streams: Sequence[str] = (DEFAULT_STREAM,),
-    component: str = "bolt",
-    sequenced: bool = False,
-    make: MakeRows | None = None,
-) -> WindowedBoltExecutor:
-    """Return a WindowedBoltExecutor over columns, for a definition with `columnar=`; arguments as there, and `make` as above.
+class ColumnarMachines:
+    """What `machine_for` makes machines over columns of (its `columns`). Such an executor takes ColumnRows in place of lists.
 
-    `add_batch` then takes ColumnRows (or an Arrow table's rows) in place of a list of tuples. With `aggregate=` no tuples are
-    kept, so `sequenced` and `make` mean nothing.
+    make: what makes row objects of a table where somebody asks for them (late tuples), dicts if left out; None where a tuple is
+    more than its fields, so that queues hold rows. With `aggregate=` no tuples are kept, and it means nothing.
     """
-    executor = WindowedBoltExecutor(config, streams, component)
-    if config.aggregate is not None:
-        return over_columns(executor)
-    executor.manager = ColumnarWindowManager(config, sequenced=sequenced, make=make)
-    return executor
+
+    def __init__(self, make: MakeRows | None = dicts_of) -> None:
+        self._make = make
+
+    @property
+    def holds_columns(self) -> bool:
+        return self._make is not None
+
+    def windows(self, config: WindowConfig, sequenced: bool) -> ColumnarWindowManager:
+        assert self._make is not None
+        return ColumnarWindowManager(config, sequenced=sequenced, make=self._make)
+
+    def panes(self, config: WindowConfig, component: str) -> ColumnarPaneManager:
+        return (ColumnarPaneManager if config.columnar is None else TablePaneManager)(config, component)

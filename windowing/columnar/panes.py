@@ -1,31 +1,21 @@
-"""`aggregate=` over columns: partials of many groups at once, the table of all keys, and the managers of their panes.
-
-What `aggregate=` makes of many groups of tuples at once: partials, as windows/partials.py makes them one value at a time.
-
-    groups    0  1  0  0          value   3.0  5.0  None  4.0
-    partials  [3, 7.0]  [1, 5.0]           how many tuples, then what is summed (count, mean, min and max likewise)
-
-Law: to the last bit what `Aggregation.add_many` gives for the values of each group in order: a sum of floats begins with what the
-cell holds and goes on from left to right (numpy's bincount does). Where numpy would give something else there is no answer:
-None, for values that are not numbers, sums that may not fit 64 bits, -0.0, and NaN in min and max.
-
-TableWindow: the windows of all keys that end together, their aggregates side by side in columns.
-
-window.aggregate     k    n    total          one row for each key that has a tuple in the window, by first arrival
-                     a    2      7.0          (without key=: one row)
-                     b    1      5.0
-
-ColumnarPaneManager: TimePaneManager that takes a batch of columns without making a row, a key or a value of it; and
-TablePaneManager, which hands out columns too.
+"""`aggregate=` over columns: TimePaneManager for batches of columns, without making a row, a key or a value of them.
 
     batch    ts   k    v         pane ends, keys --coded--> groups, by first arrival     (rows.py)
              1    a    3                                        |
-             2    b    5         values of each group ----------+--> its partial         (panes.py)
+             2    b    5         values of each group ----------+--> its partial         (partials_of)
              1    a    4                                                |
                                  cells of the panes <-------------------+   one step for each pane and key, none for a tuple
 
-Laws: those of TimePaneManager; after a batch it holds what that one would hold, to the last bit and in the same order. What
-columns cannot say exactly (panes.py), and windows with gaps between them, go the other's way.
+With `columnar=` the windows of all keys that end together are one (TablePaneManager, TableWindow):
+
+    window.aggregate     k    n    total          one row for each key that has a tuple in the window, by first arrival
+                         a    2      7.0          (without key=: one row)
+                         b    1      5.0
+
+Laws: those of TimePaneManager; after a batch it holds what that one would hold, to the last bit and in the same order: a sum of
+floats begins with what the cell holds and goes on from left to right (numpy's bincount does). What numpy would give otherwise goes
+that one's way: values that are not numbers, sums that may not fit 64 bits, -0.0, NaN in min and max, windows with gaps between
+them.
 """
 
 from __future__ import annotations
@@ -42,7 +32,6 @@ from windowing.errors import quote
 from windowing.windows.aggregate import AggregateFunction, Averaged, Counted, Largest, Smallest, Summed, field_of
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect
-from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.guard import no_effects, one_for_each
 from windowing.windows.panes import PaneWindow, TimePaneManager, Windows
 from windowing.windows.partials import Aggregation, Partial
@@ -51,7 +40,6 @@ __all__ = [
     "ColumnarPaneManager",
     "TablePaneManager",
     "TableWindow",
-    "over_columns",
     "partials_of",
 ]
 
@@ -278,6 +266,8 @@ class ColumnarPaneManager(TimePaneManager):
     [5]
     """
 
+    takes_columns = True
+
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Effect]]:
@@ -390,13 +380,7 @@ class TablePaneManager(ColumnarPaneManager):
     [{'k': ['a', 'b'], 'n': [2, 1]}]
     """
 
+    shows_columns = True
+
     def _activations(self, windows: Windows, start: int, end: int) -> Iterator[Activation]:
         yield Activation(TableWindow(windows, self._aggregation, self.config, start, end))
-
-
-def over_columns(executor: WindowedBoltExecutor) -> WindowedBoltExecutor:
-    """Let an executor of time windows with `aggregate=` take columns, and hand them out where its bolt says `columnar=`."""
-    if type(executor.manager) is TimePaneManager:
-        kind = ColumnarPaneManager if executor.config.columnar is None else TablePaneManager
-        executor.manager = kind(executor.config, executor.component)
-    return executor

@@ -1,19 +1,10 @@
 """Rows, timestamps and keys that lie in columns: sequences whose items are made only when they are asked for.
 
-Timestamps and keys of tuples that lie in columns: sequences, whose values are made when somebody asks for them.
-
+    ColumnRows    rows[1] -> {"k": 2, "v": 0.5}    rows[1:] -> ColumnRows, the same memory    field_values("v") -> a list, no row
     Timestamps    bounds()    smallest and largest        outside(low, high)    which are not between
     Keys          coded()     a number for each tuple, by first arrival, and the keys in that order
 
-Law: each equals the list of its values. Cost: Arrow's and numpy's, a few ns a tuple.
-
-ColumnRows: rows that lie in columns, as a sequence. A row is made only when somebody asks for one.
-
-    table    k    v        rows[1]             -> {"k": 2, "v": 0.5}
-             1    0.25     rows[1:]            -> ColumnRows, the same memory
-             2    0.5      rows.field_values("v")  -> [0.25, 0.5], no row
-
-Law: `rows` equals the list of its rows, and a slice shares the table's memory.
+Law: each equals the list of its items. Cost: Arrow's and numpy's, a few ns a tuple.
 """
 
 from __future__ import annotations
@@ -39,6 +30,7 @@ __all__ = [
     "codable",
     "coded",
     "column",
+    "dicts_of",
     "odd_among",
 ]
 
@@ -173,7 +165,8 @@ MakeRows = Callable[[pa.Table], Sequence[Any]]
 """What makes row objects of a table, in order."""
 
 
-def _dicts(table: pa.Table) -> Sequence[Any]:
+def dicts_of(table: pa.Table) -> Sequence[Any]:
+    """Return the rows of a table as dicts."""
     rows: list[Any] = table.to_pylist()
     return rows
 
@@ -215,7 +208,7 @@ class ColumnRows(Sequence[Any]):
     __slots__ = ("_count", "_low", "_shared", "make")
 
     def __init__(
-        self, table: pa.Table | Shared, make: MakeRows = _dicts, low: int = 0, count: int | None = None
+        self, table: pa.Table | Shared, make: MakeRows = dicts_of, low: int = 0, count: int | None = None
     ) -> None:
         self._shared = table if isinstance(table, Shared) else Shared(table)
         self._low, self.make = low, make
@@ -238,7 +231,7 @@ class ColumnRows(Sequence[Any]):
         return self._shared.array(name)[self._low : self._low + self._count]
 
     @classmethod
-    def of(cls, payloads: Sequence[Any], make: MakeRows = _dicts) -> ColumnRows:
+    def of(cls, payloads: Sequence[Any], make: MakeRows = dicts_of) -> ColumnRows:
         """Return tuples as columns: an Arrow table or batch as it is, mappings and records by their fields.
 
         Raises ConfigError for tuples without named fields, or with different ones, and for values that make no column. Cost: none

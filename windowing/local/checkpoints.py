@@ -1,70 +1,51 @@
-"""Checkpoints in LocalCluster: the task that begins them, and the tasks that keep states and windows by them.
+"""Checkpoints of LocalCluster: snapshots of all states and windows, and the tasks of bolts that outlive their process.
 
-Checkpoints in a cluster: who begins them, how they travel, and where each task cuts its input.
+One process, one loop: when no bolt has anything in its inbox, the states of all tasks are one cut through the topology. So a
+checkpoint is one call, and what it holds is the same for every task.
 
-    CheckpointTask --Barrier--> bolts that read spouts --Barrier--> bolts that read those --> ...
-          ^                            |                                  |
-          +--------- CheckpointReport -+---------- CheckpointReport ------+      all bolt tasks have reported: acked
+    due          bolts take what lies in their inboxes, in topological order; nothing is on its way between two of them then
+    prepare n    each task: pre_prepare, its states prepared           refused --> roll back
+    record       COMMITTING n: a start goes on from n from here on
+    commit n     each task: pre_commit, its states committed, acks     refused --> once more, where it is not done
+    record       COMMITTED n
+    roll back    each task: pre_rollback, its states as of the last commit, fails, init_state; refused --> all once more, later
+    start        COMMITTING n: what is prepared is committed; COMMITTED n: it is gone; then bolts get their states
 
-A bolt of a topology with state has a Gate: it holds tuples back from a barrier on, until each upstream task has shown it. So what
-a checkpoint holds is one cut through the whole topology, the same for every task.
+Laws
+- An ack goes out when the state that the tuple has changed is committed: whatever is acked is in the committed states.
+- The record is durable before the first state is committed. A state's txid is that of the record, or nothing runs.
+- After a rollback a bolt gets its state anew (in Storm it goes on with what it had in memory), and the tuples since the last commit
+  fail. A tuple is settled once; one that the bolt itself fails is failed at once, and what it changed by then stays.
 
-Laws: every bolt task reports each checkpoint once, as done or as refused; one refusal fails it, and the coordinator rolls back, or
-commits again; a state's txid is that of the record, or nothing runs.
-Source: Storm's `CheckpointSpout` and `CheckpointTupleForwarder`.
+Tasks with states
+    StatefulBoltTask       init_state               a tuple is acked with the checkpoint that holds what it changed
+    RecoveredWindowTask    init_state, message_id=  a checkpoint has the windows without their tuples; a tuple is acked with the
+                                                    checkpoint that knows that it expired; emits are anchored
+    PagedWindowTask        max_events_in_memory=    a checkpoint has the tuples too, in pages; a tuple is acked with the checkpoint
+                                                    that holds it, so that an ack does not depend on the window: emits are not
+                                                    anchored
 
-CheckpointDriver: does for one task what a StatefulBoltExecutor says: states are prepared and committed, acks wait for the commit.
-
-    gate --tuple--> execute --> task.take(tuple) ... task calls ack(tuple) or fail(tuple), at once or much later
-         --checkpoint---------> hooks, states, acks and fails, in the machine's order; then the checkpoint is passed on
-
-Law: whatever is acked is in the committed states of the task, or came after them and is failed by a rollback.
-
-StatefulBoltTask: a bolt with a state that outlives it. Its tuples are acked when the checkpoint that holds them commits.
-
-Windowed bolts whose windows outlive the process: by ids of tuples that come again, or with the tuples on disk.
-
-    RecoveredWindowTask    init_state, message_id=         a checkpoint has the windows without their tuples; a tuple is acked with
-                                                           the checkpoint that knows that it expired; emits are anchored
-    PagedWindowTask        max_events_in_memory=           a checkpoint has the tuples too, in pages; a tuple is acked with the
-                           (with init_state or without)    checkpoint that holds it, as an ack no longer depends on the window;
-                                                           so emits are not anchored
-
-Laws: nothing is taken, fired or drained before the task has its states; states and windows are those of one checkpoint.
-Source: Storm's `StatefulWindowedBoltExecutor` and `PersistentWindowedBoltExecutor`.
+Source: Storm's `CheckpointSpout`, `StatefulBoltExecutor`, `StatefulWindowedBoltExecutor` and `PersistentWindowedBoltExecutor`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from windowing.errors import BoltError, CheckpointError, DrainedCheckpointError, FailedException, quote
-from windowing.execution.checkpoints import (
-    Aligned,
-    AlignedBarrier,
-    Checkpoint,
-    CheckpointAction,
-    CheckpointSpout,
-    CheckPointState,
-    CommitState,
-    Delivered,
-    EmitCheckpoint,
-    ExecuteTuple,
-    FailTuples,
-    Hook,
-    Init,
-    PassOn,
-    Prepare,
-    Refuse,
-    ReleaseAcks,
-    Rollback,
-    StatefulBoltExecutor,
-    StatefulEffect,
+from windowing.errors import (
+    AckError,
+    BoltError,
+    CheckpointError,
+    CorruptStateError,
+    DrainedCheckpointError,
+    FailedException,
+    quote,
 )
-from windowing.execution.checkpoints import CheckpointEffect as SpoutEffect
 from windowing.local.router import Delivery, Outbox, Router
 from windowing.local.tasks import BoltCollector, BoltTask, Task
 from windowing.local.windowed import MessageChannel, WindowedBoltTask
@@ -72,311 +53,314 @@ from windowing.schema.tuples import SYSTEM, Fields, Origin, Tuple
 from windowing.stores.pages import PersistentWindow
 from windowing.topology.components import TaskContext
 from windowing.topology.decorators import ComponentKind
-from windowing.topology.plan import Component, Topology
-from windowing.topology.state import KeyValueState, StateProvider
+from windowing.topology.plan import Component
+from windowing.topology.state import NEVER, KeyValueState, StateProvider
 from windowing.topology.window_task import FailTarget, WindowFailed
 from windowing.windows.events import Expired, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
 
 __all__ = [
-    "COORDINATOR",
     "RECORD",
-    "Barrier",
-    "CheckpointDriver",
-    "CheckpointReport",
+    "CheckPointState",
     "CheckpointTask",
-    "CheckpointedTask",
     "CheckpointedWindowTask",
-    "Gate",
-    "Keeping",
-    "Links",
     "PagedWindowTask",
     "RecoveredWindowTask",
+    "StatefulBoltExecutor",
     "StatefulBoltTask",
-    "links_of",
+    "TxState",
 ]
 
-
-COORDINATOR = ("__checkpoint", 0)
-"""The channel of the barriers that the coordinator sends, and of what spouts emit: their tuples are cut by those."""
-
-_MOST_REFUSALS = 1_000
 
 RECORD = "checkpoint"
 """The name of the durable record."""
 
-
-class Barrier(NamedTuple):
-    """A checkpoint as it travels; `channel` is the upstream task that sent it."""
-
-    channel: tuple[str, int]
-    checkpoint: Checkpoint
+_FORMAT = 1
+_MOST_REFUSALS = 1_000
 
 
-class CheckpointReport(NamedTuple):
-    """What a bolt task tells the coordinator."""
+class TxState(Enum):
+    """How far the last checkpoint is, as the durable record has it; PREPARING is in records of earlier versions."""
 
-    task: int
-    checkpoint: Checkpoint
-    done: bool
-
-
-class Links(NamedTuple):
-    """A bolt task's place among the checkpoints: who sends them to it, to whom it sends them, and where it reports."""
-
-    channels: frozenset[tuple[str, int]]
-    downstream: list[deque[Any]]
-    reports: deque[Any]
+    COMMITTED = "committed"
+    PREPARING = "preparing"
+    COMMITTING = "committing"
 
 
-def links_of(topology: Topology, component: str, inboxes: dict[str, list[deque[Any]]], reports: deque[Any]) -> Links:
-    """Return the links of a bolt's tasks."""
-    channels: set[tuple[str, int]] = set()
-    for found in topology.component(component).inputs:
-        upstream = topology.component(found.component)
-        channels |= {COORDINATOR} if upstream.is_spout else {(upstream.id, at) for at in range(upstream.parallelism)}
-    readers = [bolt.id for bolt in topology.bolts if any(found.component == component for found in bolt.inputs)]
-    return Links(frozenset(channels), [inbox for id in readers for inbox in inboxes[id]], reports)
+@dataclass(frozen=True, slots=True)
+class CheckPointState:
+    """The durable record: how far the checkpoint `txid` is. -1 is before the first."""
 
+    txid: int = NEVER
+    state: TxState = TxState.COMMITTED
 
-class Gate:
-    """In front of one bolt task: tuples and barriers go in as they come, out of it as the checkpoint wants them."""
+    def plain(self) -> dict[str, Any]:
+        """Return the record as plain data."""
+        return {"format": _FORMAT, "txid": self.txid, "state": self.state.value}
 
-    def __init__(self, task: Task, links: Links) -> None:
-        self._task = task
-        self._links = links
-        self._barrier = AlignedBarrier(links.channels)
-        self._channels = links.channels
-
-    def take(self, message: Any) -> None:
-        """Take one message of the inbox."""
-        if type(message) is Barrier:
-            effects = self._barrier.arrived(message.channel, message.checkpoint, message)
-        elif message._origin.component == SYSTEM:
-            self._task.handle(message)  # a tick comes from no task
-            return
-        else:
-            effects = self._barrier.offer(self._channel(message), message)
-        for effect in effects:
-            if isinstance(effect, Delivered):
-                self._task.handle(effect.message)
-            elif isinstance(effect, Aligned):
-                self._task.checkpoint(effect.checkpoint)
-            # What is superseded is nobody's any more: the coordinator waits for the newer attempt.
-
-    def waiting(self) -> list[Delivery]:
-        """Return the tuples that are held back."""
-        return [message for message in self._barrier.waiting() if type(message) is not Barrier]
-
-    def pass_on(self, checkpoint: Checkpoint) -> None:
-        """Send the checkpoint on, and report it as done."""
-        context = self._task.context
-        for inbox in self._links.downstream:
-            inbox.append(Barrier((context.component, context.task_index), checkpoint))
-        self._links.reports.append(CheckpointReport(self._task.id, checkpoint, True))
-
-    def refuse(self, checkpoint: Checkpoint) -> None:
-        """Report that the checkpoint cannot be done."""
-        self._links.reports.append(CheckpointReport(self._task.id, checkpoint, False))
-
-    def _channel(self, message: Delivery) -> tuple[str, int]:
-        channel = (message._origin.component, message._origin.task)
-        return channel if channel in self._channels else COORDINATOR
-
-
-class CheckpointTask(Task):
-    """The coordinator. `roots` are the inboxes of the bolt tasks that read a spout, `tasks` the ids of all bolt tasks.
-
-    `rollbacks` counts those that are done. There may be as many refusals without a commit as a message has attempts, and no more
-    than 1,000: who asks for no limit of attempts does not ask for a run that never ends.
-    """
-
-    def __init__(
-        self,
-        hub: Router,
-        context: TaskContext,
-        id: int,
-        inbox: deque[Any],
-        provider: StateProvider,
-        roots: list[deque[Any]],
-        tasks: Iterable[int],
-    ) -> None:
-        super().__init__(hub, context, id, inbox)
-        self.provider = provider
-        self.spout = CheckpointSpout(
-            context.config.state_checkpoint_interval_ms, CheckPointState.of(provider.record(RECORD))
-        )
-        self._roots = roots
-        self._tasks = frozenset(tasks)
-        self._missing: set[int] = set()
-        self._refusals = 0
-        self.rollbacks = 0
+    @classmethod
+    def of(cls, data: Any) -> CheckPointState:
+        """Return the record of plain data, the first one for None. Raises CorruptStateError: nothing starts from -1 again."""
+        if data is None:
+            return cls()
+        states = [state.value for state in TxState]
+        if not isinstance(data, Mapping) or data.get("format") != _FORMAT or data.get("state") not in states:
+            raise CorruptStateError(
+                f"the checkpoint record is {quote(data)}, wanted format {_FORMAT} with txid and state; restore "
+                "the state from a copy, or read it with the version that wrote it; nothing was reset"
+            )
+        txid = data.get("txid")
+        if type(txid) is not int or txid < NEVER:
+            raise CorruptStateError(
+                f"the checkpoint record has txid {quote(txid)}, wanted a whole number from -1; restore the state from a copy; "
+                "nothing was reset"
+            )
+        return cls(txid, TxState(data["state"]))
 
     @property
-    def busy(self) -> bool:
-        """Whether a checkpoint, or a recovery, is under way."""
-        return self.spout.waits_for is not None
-
-    def open(self) -> None:
-        self._perform(self.spout.start(self.hub.now_ms))
-
-    def request(self) -> None:
-        """Begin a checkpoint now, or as soon as what is under way is done."""
-        self._perform(self.spout.request(self.hub.now_ms))
-
-    def handle(self, message: CheckpointReport) -> None:
-        if message.checkpoint != self.spout.waits_for:
-            return
-        if not message.done:
-            self._refused(message.checkpoint)
-            self._perform(self.spout.fail(message.checkpoint, self.hub.now_ms))
-            return
-        self._missing.discard(message.task)
-        if self._missing:
-            return
-        self._perform(self.spout.ack(message.checkpoint, self.hub.now_ms))
-        if message.checkpoint.action is CheckpointAction.COMMIT:
-            self.hub.result.checkpoints += 1
-            self._refusals = 0
-        self.rollbacks += message.checkpoint.action is CheckpointAction.ROLLBACK
-
-    def tick(self) -> None:
-        self._perform(self.spout.tick(self.hub.now_ms))
-
-    def next_deadline_ms(self) -> int | None:
-        return self.spout.next_deadline_ms()
-
-    def _refused(self, checkpoint: Checkpoint) -> None:
-        """Take note of a refusal. Raises CheckpointError when there were as many in a row as a message has attempts, or 1,000."""
-        self._refusals += 1
-        limit = self.context.config.max_attempts
-        if self._refusals >= (limit or _MOST_REFUSALS):
-            allowed = "there may be without a limit of attempts" if limit is None else "windowing.max.attempts allows"
-            raise CheckpointError(
-                f"checkpoint {checkpoint.txid} was refused at {checkpoint.action.name}, which makes {self._refusals} refusals "
-                f"without a commit, as many as {allowed}; result.errors has what the hooks raised: repair that, and start again; "
-                "the states are those of the last commit"
-            )
-
-    def _perform(self, effects: Iterable[SpoutEffect]) -> None:
-        for effect in effects:
-            if isinstance(effect, EmitCheckpoint):
-                self._missing = set(self._tasks)
-                for inbox in self._roots:
-                    inbox.append(Barrier(COORDINATOR, effect.checkpoint))
-            else:
-                self.provider.save_record(RECORD, effect.record.plain())
+    def committed(self) -> int:
+        """The txid that a start goes on from."""
+        return self.txid - 1 if self.state is TxState.PREPARING else self.txid
 
 
-# -- CheckpointDriver ------------------------------------------------------------------------------------------------------------
+# -- StatefulBoltExecutor --------------------------------------------------------------------------------------------------------
 
 
-class CheckpointedTask(Protocol):
-    """What a checkpoint prepares, commits, rolls back: a key-value state, a window on disk."""
+class _Checkpointed(Protocol):
+    """What is prepared, committed and rolled back: a key-value state, the windows of a task."""
 
     def prepare_commit(self, txid: int) -> None: ...
     def commit(self, txid: int) -> None: ...
     def rollback(self) -> None: ...
 
 
-class Keeping(Protocol):
-    """What a checkpointed task does by itself."""
+class _StatefulTask(Protocol):
+    """What a task does by itself."""
 
-    def take(self, message: Delivery) -> None:
-        """Hand a tuple to the bolt, or to its windows."""
+    router: Router
+    context: TaskContext
 
     def hook(self, method: str, *arguments: int) -> None:
         """Call a method that the bolt may have."""
 
     def init(self, txid: int) -> None:
-        """Begin, at the start and after a rollback, with the states of checkpoint `txid`."""
+        """Begin once more with the states of checkpoint `txid`."""
 
 
-class CheckpointDriver:
-    """The states of one task, in the order in which they are prepared and committed, and the tuples that wait for that."""
+class StatefulBoltExecutor:
+    """One task's states, in the order in which they are prepared and committed, and its tuples whose acks wait for that.
 
-    def __init__(self, task: Task, keeping: Keeping, links: Links) -> None:
-        self.gate = Gate(task, links)
-        self.executor = StatefulBoltExecutor()
-        self.states: list[CheckpointedTask] = []
+    `txid` is that of the committed states. What a hook refuses by a FailedException is not done: the entry returns False.
+    Cost: O(1) a tuple; between two commits all executed tuples are kept.
+    """
+
+    def __init__(self, task: _StatefulTask) -> None:
+        self.states: list[_Checkpointed] = []
+        self.txid = NEVER
         self._task = task
-        self._keeping = keeping
+        self._open: dict[Delivery, None] = {}
+        self._acked: dict[Delivery, None] = {}
+        self._prepared: tuple[Delivery, ...] | None = None
 
-    @property
-    def initialised(self) -> bool:
-        """Whether the task has its states."""
-        return self.executor.initialised
+    # -- tuples --------------------------------------------------------------------------------------------------------
 
-    def execute(self, message: Delivery) -> None:
-        """Take a tuple; the task gets it now, or as soon as it has its states."""
-        self._perform(self.executor.execute(message))
-
-    def checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Do what an aligned checkpoint says."""
-        self._perform(self.executor.checkpoint(checkpoint))
+    def executed(self, tuples: Iterable[Delivery]) -> None:
+        """Take note that tuples are handed to the bolt, or to its windows."""
+        self._open.update(dict.fromkeys(tuples))
 
     def ack(self, message: Delivery) -> None:
-        """Take note of an ack; it goes out when the checkpoint that is prepared next commits."""
-        self.executor.acked(message)
+        """Take note of an ack; it goes out when the next checkpoint commits. Raises AckError for a tuple that is not open."""
+        self._settle(message)
+        self._acked[message] = None
 
     def fail(self, message: Delivery) -> None:
-        """Let a fail go out now."""
-        self._perform((self.executor.failed(message),))
+        """Let a fail go out now. Raises AckError for a tuple that is not open."""
+        self._settle(message)
+        self._task.router.fail(message._anchors, self._task.context.component)
 
     def is_open(self, message: Delivery) -> bool:
-        """Whether the tuple was taken and neither acked nor failed, nor taken back by a rollback."""
-        return self.executor.is_open(message)
+        """Whether the tuple was executed and neither acked nor failed, nor taken back by a rollback."""
+        return message in self._open
 
-    def _perform(self, effects: Iterable[StatefulEffect]) -> None:
-        for effect in effects:
-            self._perform_one(effect)
+    def held(self) -> list[Delivery]:
+        """Return the tuples that wait: for the bolt's ack, or for a commit."""
+        return [*self._open, *self._acked, *(self._prepared or ())]
 
-    def _perform_one(self, effect: StatefulEffect) -> None:
-        if isinstance(effect, ExecuteTuple):
-            self._keeping.take(effect.tuple)
-        elif isinstance(effect, Hook):
-            self._call(effect)
-        elif isinstance(effect, Init):
-            self._keeping.init(effect.txid)
-        elif isinstance(effect, Prepare):
-            for state in self.states:
-                state.prepare_commit(effect.txid)
-        elif isinstance(effect, CommitState):
-            for state in self.states:
-                state.commit(effect.txid)
-        elif isinstance(effect, Rollback):
-            for state in self.states:
+    def _settle(self, message: Delivery) -> None:
+        if message not in self._open:
+            raise AckError(
+                f"{quote(message)} was acked or failed twice, or after a rollback had failed it; settle each tuple once, and "
+                "forget the tuples at hand in pre_rollback"
+            )
+        del self._open[message]
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def recover(self, record: CheckPointState) -> None:
+        """Make the stored states those that the record says, before the task opens."""
+        for state in self.states:
+            if record.state is TxState.COMMITTING:
+                state.commit(record.txid)
+            else:
                 state.rollback()
-        elif isinstance(effect, PassOn):
-            self.gate.pass_on(effect.checkpoint)
-        elif isinstance(effect, Refuse):
-            self.gate.refuse(effect.checkpoint)
-        else:
-            self._settle(effect)
+        self.txid = record.committed
 
-    def _call(self, hook: Hook) -> None:
-        """Call a hook; a FailedException refuses the checkpoint, and is told whoever looks at the result."""
+    def prepare(self, txid: int) -> bool:
+        """Make the states as they are durable under `txid`."""
+        if not self._agrees("pre_prepare", txid):
+            return False
+        for state in self.states:
+            state.prepare_commit(txid)
+        self._prepared, self._acked = tuple(self._acked), {}
+        return True
+
+    def commit(self, txid: int) -> bool:
+        """Make what is prepared current, and let the acks out; nothing happens where that is done."""
+        if self._prepared is None:
+            return True
+        if not self._agrees("pre_commit", txid):
+            return False
+        for state in self.states:
+            state.commit(txid)
+        prepared, self._prepared, self.txid = self._prepared, None, txid
+        for message in prepared:
+            self._task.router.ack(message._anchors, self._task.context.component)
+        return True
+
+    def roll_back(self) -> bool:
+        """Become what was committed last, and fail the tuples since."""
+        if not self._agrees("pre_rollback"):
+            return False
+        for state in self.states:
+            state.rollback()
+        lost = [*(self._prepared or ()), *self._acked, *self._open]
+        self._prepared, self._acked, self._open = None, {}, {}
+        for message in lost:
+            self._task.router.fail(message._anchors, self._task.context.component)
+        self._task.init(self.txid)
+        return True
+
+    def _agrees(self, method: str, *arguments: int) -> bool:
+        """Call a hook; a FailedException refuses, and is in the result for whoever looks there."""
         try:
-            self._keeping.hook(hook.method, *hook.arguments)
+            self._task.hook(method, *arguments)
         except BoltError as problem:
             if not isinstance(problem.__cause__, FailedException):
                 raise
-            context = self._task.context
-            self._task.hub.report(context.component, context.task_index, problem)
-            self.executor.refused()
+            self._task.router.report(self._task.context.component, self._task.context.task_index, problem)
+            return False
+        return True
 
-    def _settle(self, effect: ReleaseAcks | FailTuples) -> None:
-        settle = self._task.hub.ack if isinstance(effect, ReleaseAcks) else self._task.hub.fail
-        for message in effect.tuples:
-            settle(message._anchors, self._task.context.component)
-
-    def held(self) -> list[Any]:
-        """Return the tuples that wait: for the first state, for the bolt, for a commit."""
-        return self.executor.tuples()
+    def check(self) -> None:
+        """Assert what "correct" means: no tuple is both open and acked, and none waits twice."""
+        held = self.held()
+        assert len(set(held)) == len(held)
 
 
-# -- StatefulBoltTask ------------------------------------------------------------------------------------------------------------
+# -- CheckpointTask --------------------------------------------------------------------------------------------------------------
+
+
+class CheckpointTask(Task):
+    """Takes the checkpoints of a cluster, one interval apart. `bolts` are the tasks of all bolts, in topological order.
+
+    `recovering` says whether a commit or a rollback was refused and is to be tried again; `rollbacks` counts those that are done.
+    There may be as many refusals without a commit as a message has attempts, and no more than 1,000: who asks for no limit of
+    attempts does not ask for a run that never ends.
+    """
+
+    def __init__(self, router: Router, context: TaskContext, provider: StateProvider, bolts: Sequence[Task]) -> None:
+        super().__init__(router, context, 0, deque())
+        self._interval_ms = context.config.state_checkpoint_interval_ms
+        self.record = CheckPointState.of(provider.record(RECORD))
+        self.rollbacks = 0
+        self._provider = provider
+        self._bolts = bolts
+        self._executors = [
+            bolt.stateful for bolt in bolts if isinstance(bolt, StatefulBoltTask | CheckpointedWindowTask)
+        ]
+        self._refused: Callable[[], None] | None = None
+        self._refusals = 0
+        self._next_ms = self._due_ms = 0
+
+    @property
+    def recovering(self) -> bool:
+        return self._refused is not None
+
+    def open(self) -> None:
+        for executor in self._executors:
+            executor.recover(self.record)
+        if self.record.state is not TxState.COMMITTED:
+            self._save(self.record.committed, TxState.COMMITTED)
+        self._next_ms = self._due_ms = self.router.now_ms + self._interval_ms
+
+    def tick(self) -> None:
+        self.take()
+
+    def next_deadline_ms(self) -> int | None:
+        return self._due_ms
+
+    def take(self) -> None:
+        """Take a checkpoint now, or do once more what was refused."""
+        for bolt in self._bolts:
+            bolt.step(None)
+        (self._refused or self._prepare)()
+
+    def _prepare(self) -> None:
+        self._next_ms = self.router.now_ms + self._interval_ms
+        txid = self.record.txid + 1
+        if all(executor.prepare(txid) for executor in self._executors):
+            self._save(txid, TxState.COMMITTING)
+            self._commit()
+        else:
+            self._count_refusal(txid, "PREPARE")
+            self._roll_back()
+
+    def _commit(self) -> None:
+        txid = self.record.txid
+        if [executor for executor in self._executors if not executor.commit(txid)]:
+            self._count_refusal(txid, "COMMIT")
+            self._again(self._commit, at_once=self._refused is None)
+            return
+        self._save(txid, TxState.COMMITTED)
+        self.router.result.checkpoints += 1
+        self._refusals = 0
+        self._done()
+
+    def _roll_back(self) -> None:
+        if [executor for executor in self._executors if not executor.roll_back()]:
+            self._count_refusal(self.record.txid + 1, "ROLLBACK")
+            self._again(self._roll_back)
+            return
+        self.rollbacks += 1
+        self._done()
+
+    def _again(self, step: Callable[[], None], at_once: bool = False) -> None:
+        """Do a step that was refused once more, but not in a hot loop."""
+        self._refused = step
+        self._due_ms = self.router.now_ms + (0 if at_once else self._interval_ms)
+
+    def _done(self) -> None:
+        self._refused, self._due_ms = None, self._next_ms
+
+    def _save(self, txid: int, state: TxState) -> None:
+        self.record = CheckPointState(txid, state)
+        self._provider.save_record(RECORD, self.record.plain())
+
+    def _count_refusal(self, txid: int, action: str) -> None:
+        """Raises CheckpointError when there were as many in a row as a message has attempts, or 1,000."""
+        self._refusals += 1
+        limit = self.context.config.max_attempts
+        if self._refusals >= (limit or _MOST_REFUSALS):
+            allowed = "there may be without a limit of attempts" if limit is None else "windowing.max.attempts allows"
+            raise CheckpointError(
+                f"checkpoint {txid} was refused at {action}, which makes {self._refusals} refusals without a commit, as many as "
+                f"{allowed}; result.errors has what the hooks raised: repair that, and start again; the states are those of the "
+                "last commit"
+            )
+
+
+# -- tasks with states -----------------------------------------------------------------------------------------------------------
 
 
 class StatefulBoltTask(BoltTask):
@@ -384,166 +368,120 @@ class StatefulBoltTask(BoltTask):
 
     def __init__(
         self,
-        hub: Router,
+        router: Router,
         context: TaskContext,
         id: int,
         inbox: deque[Any],
         outbox: Outbox,
         component: Component,
         tick_ms: int | None,
-        links: Links,
         state: KeyValueState,
     ) -> None:
-        super().__init__(hub, context, id, inbox, outbox, component, tick_ms)
-        self.keeper = CheckpointDriver(self, self, links)
-        self.keeper.states.append(state)
-        self.gate = self.keeper.gate
+        super().__init__(router, context, id, inbox, outbox, component, tick_ms)
+        self.stateful = StatefulBoltExecutor(self)
+        self.stateful.states.append(state)
         self.state = state
         self._by_itself = component.kind is ComponentKind.BOLT
-        self._prepared = False
+
+    def open(self) -> None:
+        super().open()
+        self.init(self.stateful.txid)
+        self.caller.prepare(self.context, self.collector())
 
     def collector(self) -> BoltCollector | None:
         return BoltCollector(self) if self._by_itself else None
 
-    # -- what comes ----------------------------------------------------------------------------------------------------
+    def init(self, txid: int) -> None:
+        """Hand the bolt its state as of `txid`."""
+        self.state.require(txid)
+        self.hook("init_state", self.state)
+
+    def hook(self, method: str, *arguments: Any) -> None:
+        """Call a method that the bolt may have."""
+        self.caller.hook(method, *arguments)
 
     def handle(self, message: Delivery) -> None:
         if message._origin.component != SYSTEM:
-            self.keeper.execute(message)
-        elif self.keeper.initialised:
-            self.take(message)
-
-    def checkpoint(self, checkpoint: Checkpoint) -> None:
-        self.keeper.checkpoint(checkpoint)
-
-    def ack(self, message: Delivery) -> None:
-        """Take note of the bolt's ack; it goes out when the checkpoint commits."""
-        if message._origin.component != SYSTEM:
-            self.keeper.ack(message)
-
-    def fail(self, message: Delivery) -> None:
-        """Let the bolt's fail go out now."""
-        if message._origin.component != SYSTEM:
-            self.keeper.fail(message)
-
-    def is_settled(self, message: Delivery) -> bool:
-        return not self.keeper.is_open(message)
-
-    # -- what the task asks for ---------------------------------------------------------------------------------------
-
-    def take(self, message: Delivery) -> None:
-        """Call the bolt."""
+            self.stateful.executed((message,))
         if self._by_itself:
             self.attempt(message)
         else:
             super().handle(message)
 
-    def hook(self, method: str, *arguments: int) -> None:
-        """Call a method that the bolt may have."""
-        self.caller.hook(method, *arguments)
+    def ack(self, message: Delivery) -> None:
+        """Take note of the bolt's ack; it goes out when the checkpoint commits."""
+        if message._origin.component != SYSTEM:
+            self.stateful.ack(message)
 
-    def init(self, txid: int) -> None:
-        """Hand the bolt its state as of `txid`, and prepare it the first time."""
-        self.state.require(txid)
-        self.caller.hook("init_state", self.state)
-        if not self._prepared:
-            self._prepared = True
-            self.caller.prepare(self.context, self.collector())
+    def fail(self, message: Delivery) -> None:
+        """Let the bolt's fail go out now."""
+        if message._origin.component != SYSTEM:
+            self.stateful.fail(message)
 
-
-# -- windows on disk -------------------------------------------------------------------------------------------------------------
+    def is_settled(self, message: Delivery) -> bool:
+        return not self.stateful.is_open(message)
 
 
 class CheckpointedWindowTask(WindowedBoltTask):
-    """What both share: a CheckpointDriver, and the state of a bolt that has one."""
+    """What both kinds of windows that outlive the process share; `state` is that of a bolt that has one."""
 
     def __init__(
         self,
-        *place: Any,
+        *arguments: Any,
         executor: WindowedBoltExecutor,
-        links: Links,
         state: KeyValueState | None,
         recovery: WindowRecovery | None = None,
     ) -> None:
-        super().__init__(*place, executor=executor, recovery=recovery)
-        self.keeper = CheckpointDriver(self, self, links)
-        self.gate = self.keeper.gate
+        super().__init__(*arguments, executor=executor, recovery=recovery)
+        self.stateful = StatefulBoltExecutor(self)
         self.state = state
-        self._opened = False
         if state is not None:
-            self.keeper.states.append(state)
-
-    # -- life ----------------------------------------------------------------------------------------------------------
+            self.stateful.states.append(state)
 
     def open(self) -> None:
-        self.windows.timer.start(self.hub.now_ms)
+        self._begin(self.stateful.txid)
+        self.windows.open(self.context, self.state)
+        self.windows.timer.start(self.router.now_ms)
 
-    def handle(self, message: Delivery) -> None:
-        self.keeper.execute(message)
+    def init(self, txid: int) -> None:
+        """Go back to the windows and the state of checkpoint `txid`."""
+        self._begin(txid)
+        if self.state is not None:
+            self.hook("init_state", self.state)
 
-    def take(self, message: Delivery) -> None:
-        """Take a tuple that the CheckpointDriver has noted."""
-        super().handle(message)
-
-    def hook(self, method: str, *arguments: int) -> None:
+    def hook(self, method: str, *arguments: Any) -> None:
         """Call a method that the bolt may have."""
         self.windows.runner.hook(method, *arguments)
 
-    def checkpoint(self, checkpoint: Checkpoint) -> None:
-        self.let_in()
-        self.keeper.checkpoint(checkpoint)
-        self.let_in()  # what had waited for the first state
-
-    def init(self, txid: int) -> None:
-        """Begin with the windows and the state of checkpoint `txid`."""
+    def _begin(self, txid: int) -> None:
         if self.state is not None:
             self.state.require(txid)
         if self.resume(txid):
-            self.report(DrainedCheckpointError(self._drained_before()))
-        if not self._opened:
-            self._opened = True
-            self.windows.open(self.context, self.state)
-        elif self.state is not None:
-            self.windows.runner.hook("init_state", self.state)
+            self.report(
+                DrainedCheckpointError(
+                    f"the windows of bolt {self.context.component!r} were drained in the run that wrote the checkpoint, so "
+                    "whatever is new is late, with the reason closed; begin with new states, or end a run that is to go on with "
+                    "run(drain=False)"
+                )
+            )
 
     def resume(self, txid: int) -> bool:
         """Make the windows those of checkpoint `txid`; return whether they had been drained."""
         raise NotImplementedError
 
-    def tick(self) -> None:
-        if self.keeper.initialised:
-            super().tick()
-
-    def turn(self) -> None:
-        if self.keeper.initialised:
-            super().turn()
-
-    def drain(self) -> None:
-        if self.keeper.initialised:
-            super().drain()
-
-    def next_deadline_ms(self) -> int | None:
-        return super().next_deadline_ms() if self.keeper.initialised else None
-
-    def _drained_before(self) -> str:
-        return (
-            f"the windows of bolt {self.context.component!r} were drained in the run that wrote the checkpoint, so whatever is "
-            "new is late, with the reason closed; begin with new states, or end a run that is to go on with run(drain=False)"
-        )
-
-    # -- acks ----------------------------------------------------------------------------------------------------------
+    def arrive(self, arrived: list[Delivery]) -> None:
+        self.stateful.executed(arrived)
+        super().arrive(arrived)
 
     def ack(self, rows: Iterable[Any]) -> None:
-        for row in rows:
-            message = self.delivery(row)
-            if self.keeper.is_open(message):
-                self.keeper.ack(message)
+        for message in map(self.delivery, rows):
+            if self.stateful.is_open(message):
+                self.stateful.ack(message)
 
     def fail(self, rows: Iterable[Any]) -> None:
-        for row in rows:
-            message = self.delivery(row)
-            if self.keeper.is_open(message):
-                self.keeper.fail(message)
+        for message in map(self.delivery, rows):
+            if self.stateful.is_open(message):
+                self.stateful.fail(message)
 
 
 class RecoveredWindowTask(CheckpointedWindowTask):
@@ -552,12 +490,12 @@ class RecoveredWindowTask(CheckpointedWindowTask):
     Raises ConfigError for a bolt without message_id. What does not come again in time is reported as an error of the bolt.
     """
 
-    def __init__(self, *place: Any, executor: WindowedBoltExecutor, links: Links, state: Any, rows: Any) -> None:
-        context: TaskContext = place[1]
+    def __init__(self, *arguments: Any, executor: WindowedBoltExecutor, state: Any, rows: Any) -> None:
+        context: TaskContext = arguments[1]
         self.recovery = WindowRecovery(executor, _plain, partial(_tuple, task_ids=context.task_ids))
-        super().__init__(*place, executor=executor, links=links, state=state, recovery=self.recovery)
+        super().__init__(*arguments, executor=executor, state=state, recovery=self.recovery)
         self.rows: KeyValueState = rows
-        self.keeper.states.append(self)
+        self.stateful.states.append(self)
 
     # -- the windows as a state of the task ----------------------------------------------------------------------------
 
@@ -581,23 +519,21 @@ class RecoveredWindowTask(CheckpointedWindowTask):
 
     def resume(self, txid: int) -> bool:
         self.rows.require(txid)
-        self.recovery.begin(self.rows.items(), self.hub.now_ms)
+        self.recovery.begin(self.rows.items(), self.router.now_ms)
         return self.recovery.drained
 
     # -- tuples and turns ----------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         deadline_ms = self.recovery.next_deadline_ms()
-        if self.keeper.initialised and deadline_ms is not None and deadline_ms <= self.hub.now_ms:
+        if deadline_ms is not None and deadline_ms <= self.router.now_ms:
             self.step(None)
-            self.perform(self.windows.perform(self.recovery.tick(self.hub.now_ms)))
+            self.perform(self.windows.perform(self.recovery.tick(self.router.now_ms)))
         super().tick()
 
     def next_deadline_ms(self) -> int | None:
-        awaited_ms, turn_ms = self.recovery.next_deadline_ms(), super().next_deadline_ms()
-        if awaited_ms is None:
-            return turn_ms
-        return awaited_ms if turn_ms is None else min(awaited_ms, turn_ms)
+        deadlines = (self.recovery.next_deadline_ms(), super().next_deadline_ms())
+        return min((ms for ms in deadlines if ms is not None), default=None)
 
     def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[MessageChannel] | None]:
         return arrived, list(map(_channel, arrived))
@@ -628,10 +564,10 @@ class PagedWindowTask(CheckpointedWindowTask):
 
     fail_target = FailTarget.RUN
 
-    def __init__(self, *place: Any, window: PersistentWindow, links: Links, state: KeyValueState | None) -> None:
-        super().__init__(*place, executor=window.executor, links=links, state=state)
+    def __init__(self, *arguments: Any, window: PersistentWindow, state: KeyValueState | None) -> None:
+        super().__init__(*arguments, executor=window.executor, state=state)
         self.window = window
-        self.keeper.states.append(window)
+        self.stateful.states.append(window)
         self._brought: dict[Tuple, Delivery] = {}
 
     def resume(self, txid: int) -> bool:

@@ -1,36 +1,20 @@
-"""LocalCluster: a topology's tasks, its states, and the loop that runs them in one process.
+"""LocalCluster: runs a topology in one process, in one loop, the same way every time. Its tasks, and the states that it uses.
 
-The definition of what a store of states holds: a record beside the states, compared before a cluster opens any of them.
-
-    start    record "definition"    record "checkpoint"     then
-             none                   none                    the store is new
-             ...                    nothing was committed   the store is as good as new
-             there                  something was           compared (compatibility.py); a readable difference is taken over
-             none                   something was           refused: what the states are of cannot be known
-
-Law: what is refused is refused before anything is written; a definition is durable before the first state is prepared.
-
-StatesInUse: the states of a topology while one cluster uses them.
-
-    made    StatesInUse(...)   given, or made as path and settings say; compared with the topology (compatibility.py)
-    begun   begin()            what a cluster before left half changed is forgotten; the definition is durable
-    over    release()          closed if made here; what was given stays open, for whoever gave it
-
-Law: a store that cannot be used is let go of at once, so that the next start finds it free.
-
-ClusterTasks: the tasks of a topology, made and connected: each has its inbox, its outbox and its index.
-
-LocalCluster: runs a topology in one process, in one loop, the same way every time.
-
-    round   hear the clock; each task once, in topological order: spouts emit, bolts take what lies in their inboxes, ackers last
+    round   read the clock; each task once, in topological order: spouts emit, bolts take what lies in their inboxes, ackers last
     batch   the rows of the inputs; rounds until nothing moves; then each windowed bolt makes its turn, in topological order
     run     the batches, or rounds until nothing moves; then the windows are drained, in topological order; then whatever was
             emitted is acked, or has failed for the last time
+
+Before a cluster opens stored states it compares the record of their definition, which lies beside them, with its topology
+(execution/compatibility.py). Before the first checkpoint everything may differ; from then on states without a definition are
+refused, since nobody can say what they are of.
 
 Laws
 - The same topology, input, seed and clock give the same run, whatever the machine does.
 - With a VirtualClock nothing waits: when nothing moves, the clock is set to the next deadline.
 - An error of a component ends the cluster; nothing goes on with half of it.
+- States are refused before anything is written; a definition is durable before the first state is prepared. A store that cannot be
+  used is let go of at once, so that the next start finds it free.
 
 Source: Storm's `LocalCluster`; the loop is ours.
 """
@@ -48,19 +32,15 @@ from typing import Any
 from windowing.acking.acker import Acker
 from windowing.acking.pending import RetryPolicy, SpoutPending
 from windowing.errors import CheckpointError, ConfigError, quote
-from windowing.execution.checkpoints import CheckPointState
 from windowing.execution.compatibility import Place, compare, of_states, read, same
 from windowing.execution.support import Runtime, announce
 from windowing.local.checkpoints import (
-    COORDINATOR,
     RECORD,
+    CheckPointState,
     CheckpointTask,
-    Gate,
-    Links,
     PagedWindowTask,
     RecoveredWindowTask,
     StatefulBoltTask,
-    links_of,
 )
 from windowing.local.clock import Clock, VirtualClock
 from windowing.local.loop import LoopedCluster
@@ -85,10 +65,8 @@ __all__ = [
     "ClusterTasks",
     "LocalCluster",
     "StatesInUse",
-    "compare_definition",
-    "crew_of",
-    "keep_definition",
     "run_topology",
+    "tasks_of",
 ]
 
 
@@ -96,43 +74,12 @@ DEFINITION = "definition"
 """The name of the durable record."""
 
 
-def compare_definition(topology: Topology, states: StateProvider) -> None:
-    """Raise DefinitionChangedError if the stored states are not those of this topology (what differs, and the way out),
-    CorruptStateError or CheckpointError if their definition is damaged or missing. Nothing is written.
-    """
-    if CheckPointState.of(states.record(RECORD)).txid == NEVER:
-        return
-    stored, what = states.record(DEFINITION), f"the stored states of topology {topology.name!r}"
-    if stored is None:
-        raise CheckpointError(
-            f"{what} have checkpoints but no definition of what they are of; restore all of the store from one copy, or begin with "
-            "new states; nothing was reset"
-        )
-    place = Place(
-        what,
-        f"the definition of {what}",
-        "restore the old definition, or begin with new states (another state_path=, say); nothing was reset",
-        "restore the store from a copy, or use the version that wrote it; nothing was reset",
-        record=True,
-    )
-    compare(read(stored, place), of_states(topology), place)
-
-
-def keep_definition(topology: Topology, states: StateProvider) -> None:
-    """Store the definition of a topology that may go on with the states, unless it is there."""
-    wanted = of_states(topology)
-    if not same(states.record(DEFINITION), wanted):
-        states.save_record(DEFINITION, wanted)
-
-
-# -- StatesInUse -----------------------------------------------------------------------------------------------------------------
-
-
 class StatesInUse:
-    """`provider` is None for a topology that keeps nothing.
+    """The states of a topology while one cluster uses them; `provider` is None for a topology that keeps nothing.
 
-    Raises ConfigError for a provider or a path that nothing would be kept in, or for both; DefinitionChangedError for states of
-    another definition; what the store raises for a file that it cannot use.
+    What is given stays open at the end, for whoever gave it; what is made here, as path and settings say, is closed.
+    Raises ConfigError for a provider or a path that nothing would be kept in, or for both; DefinitionChangedError for states
+    of another definition; what the store raises for a file that it cannot use.
     """
 
     def __init__(self, topology: Topology, given: StateProvider | None, path: str | Path | None) -> None:
@@ -146,16 +93,37 @@ class StatesInUse:
             self.provider = state_provider(topology.config.state_provider, topology.name, path)
         assert self.provider is not None
         try:
-            compare_definition(topology, self.provider)
+            self._compare(self.provider)
         except BaseException:
             self.release()
             raise
 
     def begin(self) -> None:
         """Make the states those of the last checkpoint, and their definition that of this topology."""
-        if self.provider is not None:
-            self.provider.forget()
-            keep_definition(self._topology, self.provider)
+        if self.provider is None:
+            return
+        self.provider.forget()
+        definition = of_states(self._topology)
+        if not same(self.provider.record(DEFINITION), definition):
+            self.provider.save_record(DEFINITION, definition)
+
+    def _compare(self, states: StateProvider) -> None:
+        if CheckPointState.of(states.record(RECORD)).committed == NEVER:
+            return
+        stored, what = states.record(DEFINITION), f"the stored states of topology {self._topology.name!r}"
+        if stored is None:
+            raise CheckpointError(
+                f"{what} have checkpoints but no definition of what they are of; restore all of the store from one copy, or begin "
+                "with new states; nothing was reset"
+            )
+        place = Place(
+            what,
+            f"the definition of {what}",
+            "restore the old definition, or begin with new states (another state_path=, say); nothing was reset",
+            "restore the store from a copy, or use the version that wrote it; nothing was reset",
+            record=True,
+        )
+        compare(read(stored, place), of_states(self._topology), place)
 
     def release(self) -> None:
         """Let go of the states; what is not prepared is gone."""
@@ -183,9 +151,9 @@ def _refuse_contradictions(topology: Topology, given: StateProvider | None, path
 # -- ClusterTasks ----------------------------------------------------------------------------------------------------------------
 
 
-_Place = tuple[Router, TaskContext, int, deque[Any], Outbox, Component]
+_TaskArguments = tuple[Router, TaskContext, int, deque[Any], Outbox, Component]
 _YEARS_MS = 1 << 50
-_ACKER = "__acker"
+_ACKER, _CHECKPOINTS = "__acker", "__checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,44 +167,52 @@ class ClusterTasks:
     coordinator: CheckpointTask | None
 
 
-def crew_of(topology: Topology, hub: Router, by_hand: bool, states: StateProvider | None = None) -> ClusterTasks:
+def tasks_of(topology: Topology, router: Router, by_hand: bool, states: StateProvider | None = None) -> ClusterTasks:
     """Return the tasks of a topology; `by_hand`: windows over event time make no turns of their own.
 
     states: where the states are, for a topology with checkpoints. Raises ConfigError for a bolt that cannot be kept there, and for
     a setting of a spout that its batches leave without effect.
     """
-    hall = _Inboxes(topology, hub, by_hand, states)
+    factory = _TaskFactory(topology, router, by_hand, states)
     tasks = [
-        hall.task(topology.component(name), index)
+        factory.task(topology.component(name), index)
         for name in topology.order
         for index in range(topology.component(name).parallelism)
     ]
-    hall.letters()
+    factory.connect_dead_letters()
     spouts = [task for task in tasks if isinstance(task, SpoutTask)]
-    ackers = _ackers(topology.config, hub, len(tasks), spouts)
+    ackers = _ackers(topology.config, router, len(tasks), spouts)
     windowed = [task for task in tasks if isinstance(task, WindowedBoltTask)]
-    coordinator = None if states is None else hall.coordinator(states)
-    last: list[Task] = [*ackers] if coordinator is None else [coordinator, *ackers]
-    return ClusterTasks([*tasks, *last], spouts, windowed, ackers, coordinator)
+    if states is None:
+        return ClusterTasks([*tasks, *ackers], spouts, windowed, ackers, None)
+    bolts = [task for task in tasks if not isinstance(task, SpoutTask)]
+    coordinator = CheckpointTask(router, TaskContext(_CHECKPOINTS, 0, 1, topology.config), states, bolts)
+    return ClusterTasks([*tasks, coordinator, *ackers], spouts, windowed, ackers, coordinator)
 
 
-class _Inboxes:
-    """What is there before the tasks are: their inboxes, and the one for reports of checkpoints."""
+class _TaskFactory:
+    """Makes the tasks, and before them their inboxes."""
 
-    def __init__(self, topology: Topology, hub: Router, by_hand: bool, states: StateProvider | None) -> None:
-        self._topology, self._hub, self._by_hand, self._states = topology, hub, by_hand, states
+    def __init__(self, topology: Topology, router: Router, by_hand: bool, states: StateProvider | None) -> None:
+        self._topology, self._router, self._by_hand, self._states = topology, router, by_hand, states
         self._inboxes: dict[str, list[deque[Any]]] = {
             component.id: [deque() for _ in range(component.parallelism)] for component in topology.components.values()
         }
-        self._reports: deque[Any] = deque()
 
     def task(self, component: Component, index: int) -> Task:
         """Return one task of a component."""
-        topology, hub = self._topology, self._hub
+        topology, router = self._topology, self._router
         config = topology.config_of(component.id)
         context = TaskContext(component.id, index, component.parallelism, config, topology.task_ids)
         id, inbox = topology.task_ids[component.id][index], self._inboxes[component.id][index]
-        place = (hub, context, id, inbox, Outbox(hub, topology, component.id, index, self._inboxes), component)
+        arguments = (
+            router,
+            context,
+            id,
+            inbox,
+            Outbox(router, topology, component.id, index, self._inboxes),
+            component,
+        )
         if component.is_spout:
             fed = self._by_hand and component.kind is ComponentKind.INPUT
             if fed and component.config.max_spout_pending is not None:
@@ -246,81 +222,56 @@ class _Inboxes:
                 )
             # A batch comes whole: tuples that wait in windows for its turn would keep the rest of it out.
             limit = None if fed else topology.setting(component.id, "max_spout_pending")
-            return SpoutTask(*place, SpoutPending(limit, _retry(topology.config)))
+            return SpoutTask(*arguments, SpoutPending(limit, RetryPolicy.of(topology.config)))
         tick_ms = topology.setting(component.id, "tick_tuple_freq_ms") if component.window is None else None
         if self._states is not None and component.checkpointed:
-            return self._kept(component, index, place, tick_ms, self._states)
-        task: Task
+            return self._checkpointed(component, index, arguments, tick_ms, self._states)
         if component.window is not None:
-            task = WindowedBoltTask(*place, self._by_hand)
-        else:
-            kind = RichBoltTask if component.kind is ComponentKind.BOLT else BoltTask
-            task = kind(*place, tick_ms)
-        if self._states is not None:
-            task.gate = Gate(task, self._links(component))
-        return task
+            return WindowedBoltTask(*arguments, self._by_hand)
+        return (RichBoltTask if component.kind is ComponentKind.BOLT else BoltTask)(*arguments, tick_ms)
 
-    def letters(self) -> None:
+    def connect_dead_letters(self) -> None:
         """Let spouts send dead letters of other components: of each, where somebody reads them."""
         for name in self._topology.components:
-            outbox = Outbox(self._hub, self._topology, name, 0, self._inboxes)
+            outbox = Outbox(self._router, self._topology, name, 0, self._inboxes)
             if outbox.is_read(DEAD_LETTERS):
-                self._hub.letters[name] = outbox
+                self._router.dead_letter_outboxes[name] = outbox
 
-    def _kept(
-        self, component: Component, index: int, place: _Place, tick_ms: int | None, states: StateProvider
+    def _checkpointed(
+        self, component: Component, index: int, arguments: _TaskArguments, tick_ms: int | None, states: StateProvider
     ) -> Task:
         """Return a task that outlives its process."""
-        links, window = self._links(component), component.window
+        window = component.window
         state = states.state(component.id, index) if component.stateful else None
         if window is None:
             assert state is not None
-            return StatefulBoltTask(*place, tick_ms, links, state)
+            return StatefulBoltTask(*arguments, tick_ms, state)
         streams = tuple(streams_of(component).values())
         if window.config.max_events_in_memory is not None:
             pages = states.pages(component.id, index)
             pages.task_ids = self._topology.task_ids
             kept = PersistentWindow(window.config, None, streams, component.id, pages=pages)
-            return PagedWindowTask(*place, self._by_hand, window=kept, links=links, state=state)
+            return PagedWindowTask(*arguments, self._by_hand, window=kept, state=state)
         rows = states.state(component.id, index, "windows")
         executor = WindowedBoltExecutor(window.config, streams, component.id, sequenced=True, keep_tuples=True)
-        return RecoveredWindowTask(*place, self._by_hand, executor=executor, links=links, state=state, rows=rows)
-
-    def _links(self, component: Component) -> Links:
-        return links_of(self._topology, component.id, self._inboxes, self._reports)
-
-    def coordinator(self, states: StateProvider) -> CheckpointTask:
-        """Return the task that begins checkpoints."""
-        topology = self._topology
-        spouts = {spout.id for spout in topology.spouts}
-        first = [bolt.id for bolt in topology.bolts if any(found.component in spouts for found in bolt.inputs)]
-        roots = [inbox for id in first for inbox in self._inboxes[id]]
-        tasks = [id for bolt in topology.bolts for id in topology.task_ids[bolt.id]]
-        context = TaskContext(COORDINATOR[0], 0, 1, topology.config)
-        return CheckpointTask(self._hub, context, 0, self._reports, states, roots, tasks)
+        return RecoveredWindowTask(*arguments, self._by_hand, executor=executor, state=state, rows=rows)
 
 
-def _ackers(config: TopologyConfig, hub: Router, tasks: int, spouts: list[SpoutTask]) -> list[AckerTask]:
+def _ackers(config: TopologyConfig, router: Router, tasks: int, spouts: list[SpoutTask]) -> list[AckerTask]:
     timeout_ms = config.message_timeout_ms if config.enable_message_timeouts else _YEARS_MS
     ackers = []
-    for index, inbox in enumerate(hub.ackers):
-        context = TaskContext(_ACKER, index, len(hub.ackers), config)
-        acker = AckerTask(hub, context, tasks + 1 + index, inbox, Acker(timeout_ms, config.acker_rotation))
+    for index, inbox in enumerate(router.ackers):
+        context = TaskContext(_ACKER, index, len(router.ackers), config)
+        acker = AckerTask(router, context, tasks + 1 + index, inbox, Acker(timeout_ms, config.acker_rotation))
         acker.spouts = {spout.id: spout.inbox for spout in spouts}
         ackers.append(acker)
     return ackers
-
-
-def _retry(config: TopologyConfig) -> RetryPolicy:
-    return RetryPolicy.of(config)
 
 
 # -- LocalCluster ----------------------------------------------------------------------------------------------------------------
 
 
 _LONGEST_POLL_MS = 1000
-
-"""For each InputSpout the rows of each batch: tuples, or dicts by name."""
 
 
 class LocalCluster(LoopedCluster):
@@ -367,12 +318,12 @@ class LocalCluster(LoopedCluster):
             sentence = "topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
             log("topology %r: %s", topology.name, sentence)
         self._batches = _checked_batches(topology, batches)
-        self._hub = Router(seed or 0, topology.config.acker_executors)
-        super().__init__(topology.name, clock, self._hub, seed)
-        self._hub.result.outputs = {name: [] for name in _outputs(topology, outputs)}
+        self._router = Router(seed or 0, topology.config.acker_executors)
+        super().__init__(topology.name, clock, self._router, seed)
+        self._router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
         self._states = StatesInUse(topology, states, state_path)
         try:
-            self.crew: ClusterTasks = crew_of(topology, self._hub, batches is not None, self._states.provider)
+            self.task_set: ClusterTasks = tasks_of(topology, self._router, batches is not None, self._states.provider)
         except BaseException:
             self._end("it could not be made")
             raise
@@ -382,7 +333,7 @@ class LocalCluster(LoopedCluster):
     @property
     def result(self) -> ClusterResult:
         """What came of the run so far."""
-        return self._hub.result
+        return self._router.result
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -412,12 +363,12 @@ class LocalCluster(LoopedCluster):
     def checkpoint(self) -> bool:
         """Commit the states now; False if a hook refused, and they were rolled back. Nothing happens in a topology without."""
         self._begin()
-        coordinator = self.crew.coordinator
+        coordinator = self.task_set.coordinator
         if coordinator is None:
             return True
         self._recovered()
         before = self.result.checkpoints
-        self._guarded(coordinator.request)
+        self._guarded(coordinator.take)
         self._recovered()
         return self.result.checkpoints > before
 
@@ -448,25 +399,25 @@ class LocalCluster(LoopedCluster):
     @property
     def pending(self) -> int:
         """How many messages of spouts are in flight, or wait to be emitted again."""
-        return sum(len(task.pending) for task in self.crew.spouts)
+        return sum(len(task.pending) for task in self.task_set.spouts)
 
     def activate(self) -> None:
         """Let the spouts go on."""
         self._begin()
-        for task in self.crew.spouts:
+        for task in self.task_set.spouts:
             self._guarded(task.activate)
 
     def deactivate(self) -> None:
         """Ask the spouts for no more tuples; what is in flight goes on."""
         self._begin()
-        for task in self.crew.spouts:
+        for task in self.task_set.spouts:
             self._guarded(task.deactivate)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     @property
     def tasks(self) -> Sequence[Task]:
-        return self.crew.tasks
+        return self.task_set.tasks
 
     def _take_hold(self) -> None:
         self._states.begin()
@@ -482,7 +433,7 @@ class LocalCluster(LoopedCluster):
 
     def _work_off(self) -> None:
         """Make rounds until nothing moves, without asking the spouts."""
-        asked = [task for task in self.crew.spouts if task.active]
+        asked = [task for task in self.task_set.spouts if task.active]
         for task in asked:
             task.active = False
         self._busy()
@@ -490,10 +441,10 @@ class LocalCluster(LoopedCluster):
             task.active = True
 
     def _emissions(self) -> int:
-        return sum(task.emissions for task in self.crew.spouts)
+        return sum(task.emissions for task in self.task_set.spouts)
 
     def _turns(self) -> None:
-        for task in self.crew.windowed:
+        for task in self.task_set.windowed:
             self._guarded(task.turn)
             self._settle()
         self.checkpoint()
@@ -507,7 +458,7 @@ class LocalCluster(LoopedCluster):
 
     @property
     def _rollbacks(self) -> int:
-        return 0 if self.crew.coordinator is None else self.crew.coordinator.rollbacks
+        return 0 if self.task_set.coordinator is None else self.task_set.coordinator.rollbacks
 
     def _undisturbed(self, work: Callable[[], object]) -> None:
         """Do the work; do it again as long as a checkpoint is rolled back meanwhile, for what that held comes again."""
@@ -519,18 +470,16 @@ class LocalCluster(LoopedCluster):
             self._recovered()
 
     def _recovered(self) -> None:
-        """Make rounds until nothing moves and the states are those of a checkpoint."""
-        coordinator = self.crew.coordinator
+        """Make rounds until nothing moves and no checkpoint waits to be tried again."""
+        coordinator = self.task_set.coordinator
         self._busy()
-        while coordinator is not None and coordinator.spout.recovering and self._pass_time():
+        while coordinator is not None and coordinator.recovering and self._pass_time():
             self._busy()
 
     def _drain(self) -> None:
         self._recovered()
         self._settle()
-        for task in self.crew.tasks:
-            if self.crew.coordinator is not None:
-                self._recovered()  # a task without its states has no windows to drain
+        for task in self.task_set.tasks:
             if isinstance(task, WindowedBoltTask):
                 self._guarded(task.drain)
                 self._settle()
@@ -539,16 +488,16 @@ class LocalCluster(LoopedCluster):
                 self._settle()
 
     def _retrying(self) -> bool:
-        return any(task.pending.waiting for task in self.crew.spouts)
+        return any(task.pending.waiting for task in self.task_set.spouts)
 
     def _dry(self) -> bool:
-        return all(task.dry for task in self.crew.spouts)
+        return all(task.dry for task in self.task_set.spouts)
 
     def _pass_time(self, end_ms: int | None = None) -> bool:
         poll_ms = None
-        if not all(task.source.over for task in self.crew.spouts):
-            poll_ms = self._hub.now_ms + self._poll_ms(until_end=end_ms is None)
-        return self._loop.wait(self.crew.tasks, poll_ms, end_ms)
+        if not all(task.source.over for task in self.task_set.spouts):
+            poll_ms = self._router.now_ms + self._poll_ms(until_end=end_ms is None)
+        return self._loop.wait(self.task_set.tasks, poll_ms, end_ms)
 
     def _poll_ms(self, until_end: bool) -> int:
         """Return when spouts that had nothing are asked again. At the end of the input, where only what failed may come again, they
@@ -561,7 +510,7 @@ class LocalCluster(LoopedCluster):
         return min(wait_ms << min(self._quiet_rounds - 1, 20), max(wait_ms, _LONGEST_POLL_MS))
 
     def _feed(self, spout: str, rows: Iterable[Any]) -> None:
-        sources = [task.source for task in self.crew.spouts if task.context.component == spout]
+        sources = [task.source for task in self.task_set.spouts if task.context.component == spout]
         inputs = [source for source in sources if isinstance(source, InputSource)]
         if not inputs:
             raise ConfigError(f"{quote(spout)} is no InputSpout of topology {self.topology.name!r}; feed one that is")

@@ -34,24 +34,24 @@ __all__ = [
 class Loop:
     """shuffled: whether the router's chance says which task steps next, and how many messages it takes."""
 
-    def __init__(self, clock: Clock, hub: Router, shuffled: bool) -> None:
+    def __init__(self, clock: Clock, router: Router, shuffled: bool) -> None:
         self.clock = clock
-        self._hub = hub
+        self._router = router
         self._shuffled = shuffled
-        hub.now_ms = clock.now_ms()
+        router.now_ms = clock.now_ms()
 
     def round(self, tasks: Sequence[Task]) -> bool:
         """Let each task do what is due and what lies in its inbox; return whether anything moved."""
-        hub = self._hub
-        hub.now_ms = max(hub.now_ms, self.clock.now_ms())
+        router = self._router
+        router.now_ms = max(router.now_ms, self.clock.now_ms())
         for task in tasks:
             deadline_ms = task.next_deadline_ms()
-            if deadline_ms is not None and deadline_ms <= hub.now_ms:
+            if deadline_ms is not None and deadline_ms <= router.now_ms:
                 task.tick()
         if not self._shuffled:
             return sum(task.step(None) for task in tasks) > 0
-        order = hub.random.sample(tasks, len(tasks))
-        return sum(task.step(hub.random.randint(1, 4)) for task in order) > 0
+        order = router.random.sample(tasks, len(tasks))
+        return sum(task.step(router.random.randint(1, 4)) for task in order) > 0
 
     def wait(self, tasks: Iterable[Task], *more: int | None) -> bool:
         """Let the clock go on to the nearest deadline, of tasks or of `more`; False if there is none."""
@@ -85,10 +85,10 @@ class LoopedCluster(StormNames, ABC):
         "rebalance": "max_task_parallelism= of the settings, and begin again",
     }
 
-    def __init__(self, name: str, clock: Clock | None, hub: Router, seed: int | None) -> None:
+    def __init__(self, name: str, clock: Clock | None, router: Router, seed: int | None) -> None:
         self.clock: Clock = clock or SystemClock()
         self._name = name
-        self._loop = Loop(self.clock, hub, seed is not None)
+        self._loop = Loop(self.clock, router, seed is not None)
         self._opened: list[Task] = []
         self._begun = False
         self._over: str | None = None

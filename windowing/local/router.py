@@ -107,17 +107,17 @@ def output_name(component: str, stream: str) -> str:
 class Router:
     """The time as of this round, the ids, the inboxes of the ackers, the windowed tasks by component, and the result.
 
-    `letters`: for each component whose dead letters somebody reads, where messages go that were last seen there.
+    `dead_letter_outboxes`: for each component whose dead letters somebody reads, where messages go that were last seen there.
     """
 
-    __slots__ = ("_bits", "_logged", "ackers", "letters", "now_ms", "random", "result", "windowed")
+    __slots__ = ("_bits", "_logged", "ackers", "dead_letter_outboxes", "now_ms", "random", "result", "windowed")
 
     def __init__(self, seed: int, ackers: int) -> None:
         self.random = random.Random(seed)
         self._bits = self.random.getrandbits
         self.ackers: list[deque[Any]] = [deque() for _ in range(ackers)]
         self.windowed: dict[str, list[Any]] = {}
-        self.letters: dict[str, Outbox] = {}
+        self.dead_letter_outboxes: dict[str, Outbox] = {}
         self.now_ms = 0
         self.result = ClusterResult()
         self._logged: dict[str, tuple[int, int]] = {}
@@ -177,14 +177,14 @@ class _Route(NamedTuple):
 class Outbox:
     """The outgoing side of one task. Cost: O(tasks that a tuple goes to) an emit, times its anchors."""
 
-    __slots__ = ("_debug", "_direct", "_hub", "_origins", "_outputs", "_routes")
+    __slots__ = ("_debug", "_direct", "_origins", "_outputs", "_router", "_routes")
 
     def __init__(
-        self, hub: Router, topology: Topology, component: str, task: int, inboxes: Mapping[str, list[deque[Any]]]
+        self, router: Router, topology: Topology, component: str, task: int, inboxes: Mapping[str, list[deque[Any]]]
     ) -> None:
         placed = topology.component(component)
         task_ids = topology.task_ids
-        self._hub = hub
+        self._router = router
         self._debug = topology.setting(component, "debug")
         self._origins: dict[str, Origin] = {}
         self._routes: dict[str, list[_Route]] = {}
@@ -192,7 +192,7 @@ class Outbox:
         self._outputs: dict[str, list[tuple[Any, ...]] | None] = {}
         for stream, declared in placed.outputs.items():
             self._origins[stream] = Origin(component, task, Fields(declared.schema.names), stream, task_ids)
-            self._outputs[stream] = hub.result.outputs.get(output_name(component, stream))
+            self._outputs[stream] = router.result.outputs.get(output_name(component, stream))
             self._routes[stream] = []
             readers = topology.readers(component, stream)
             self._direct[stream] = {reader.id: task_ids[reader.id] for reader, _ in readers} if declared.direct else {}
@@ -206,9 +206,9 @@ class Outbox:
         self, stream: str, values: tuple[Any, ...], anchors: Iterable[Anchors] = (), task: int | None = None
     ) -> list[int]:
         """Deliver a row to every task that its readers' groupings choose, and return the ids of those tasks."""
-        hub, origin, ids = self._hub, self._origins[stream], []
+        router, origin, ids = self._router, self._origins[stream], []
         for inbox, id in self._targets(stream, values, task):
-            edges = anchored(anchors, hub.edge) if anchors else None
+            edges = anchored(anchors, router.edge) if anchors else None
             inbox.append(Delivery(values, origin, edges))
             ids.append(id)
         return ids
@@ -217,9 +217,9 @@ class Outbox:
         self, stream: str, values: tuple[Any, ...], root: int, task: int | None = None
     ) -> tuple[int, list[int]]:
         """Deliver a spout's row as the beginning of a tree; return the XOR of its edges, and the ids of the tasks."""
-        hub, origin, ids, xor = self._hub, self._origins[stream], [], 0
+        router, origin, ids, xor = self._router, self._origins[stream], [], 0
         for inbox, id in self._targets(stream, values, task):
-            edge = hub.edge()
+            edge = router.edge()
             xor ^= edge
             inbox.append(Delivery(values, origin, Anchors({root: edge})))
             ids.append(id)

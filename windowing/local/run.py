@@ -24,7 +24,7 @@ from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.execution.support import Runtime, announce_bolt
 from windowing.local.clock import Clock, SystemClock
 from windowing.local.spouts import is_list, listed
-from windowing.local.windowed import view_of, with_tables
+from windowing.local.windowed import machines_of, view_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.rows import record_of
 from windowing.stores.pages import SqlitePages
@@ -122,7 +122,9 @@ class LocalRun:
         self.streams = _named(streams)
         config = self.bolt.config
         self._pages = None if config.max_events_in_memory is None else SqlitePages()
-        self.executor = with_tables(WindowedBoltExecutor(config, self.streams, self.bolt.name, pages=self._pages))
+        self.executor = WindowedBoltExecutor(
+            config, self.streams, self.bolt.name, pages=self._pages, columns=machines_of(config)
+        )
         self._task = WindowTask(self.bolt, self.executor, FailTarget.RUN, view=view_of(config), tracks=True)
         self.clock: Clock = clock or SystemClock()
         self.result = LocalResult({stream: [] for stream in self.bolt.outputs}, bolt=self.bolt)

@@ -1,25 +1,22 @@
-"""Spouts of LocalCluster: where their tuples come from, and the task that emits, tracks and retries them.
-
-Batches that a run is handed: lists of rows, each of which fits its spout.
-
-run_local        [[row, row], [row]]
-run_topology     {"spout": [[row, row], [row]]}        run_trident: the same, by stream
-
-Law: what is no list of rows is refused before anything of it arrives; so is a batch with a row that does not fit.
-
-SpoutTask: asks a source for tuples, keeps what is in flight, and tells the source what became of it.
+"""Spouts of LocalCluster: the task that asks a source for tuples, keeps track of those in flight and retries those that fail.
 
     TupleSource           next_tuple                       ack / fail of a message id
-      RowsSource          the next row of a function        the driver emits a failed row again
+      RowsSource          the next row of a function        the task emits a failed row again
       FunctionSource      calls a function of (collector)   the same
       ObjectSource        calls next_tuple of an object     calls its ack and fail, with the values where it takes them
-      InputSource         the next row that was fed         the driver emits a failed row again
+      InputSource         the next row that was fed         the task emits a failed row again
 
-Laws: a message that failed is asked for again after its back-off, `max_attempts` times in all; then it is a dead letter of the
-component where its tree was last seen. Where a bolt reads that dead letter, it is a message too, tried as often; when it is
-done, so is the message: the source is told by `give_up`, or by `ack` if it has no such method. Where nobody takes it, by `give_up`
-alone: no source is told `ack` of what failed and is nowhere. No acker: acked when it is emitted.
-Source: Storm's `SpoutExecutor`; the limit and what comes after it are ours.
+The rows of an InputSource come in batches: run_local [[row, row], [row]], run_topology {"spout": [[row, row], [row]]}, run_trident
+the same by stream. What is no list of rows, or has a row that does not fit, is refused before any of it arrives.
+
+Laws
+- A message that failed is emitted again after its back-off, `max_attempts` times in all; then it is a dead letter of the component
+  where its tree was last seen.
+- A dead letter that a bolt reads is a message too, tried as often. When it is done, so is the message: the source's `give_up` is
+  called, or its `ack` if it has no such method. Where no bolt reads it, only `give_up`: what failed and is nowhere is not acked.
+- Without ackers a message is acked when it is emitted.
+
+Source: Storm's `SpoutExecutor`; the limit of attempts and what comes after it are ours.
 """
 
 from __future__ import annotations
@@ -124,8 +121,8 @@ def _is_row(batch: Sequence[Any], schema: Schema) -> bool:
 
 
 _BURST = 100
-_BURIED = object()
-"""With it a letter has another message id than its message: the attempts of the two are counted apart."""
+_DEAD = object()
+"""With it a dead letter has another message id than its message: the attempts of the two are counted apart."""
 
 
 class TupleSource(Protocol):
@@ -245,7 +242,7 @@ class SpoutTask(Task):
 
     def __init__(
         self,
-        hub: Router,
+        router: Router,
         context: TaskContext,
         id: int,
         inbox: deque[Any],
@@ -253,14 +250,14 @@ class SpoutTask(Task):
         component: Component,
         pending: SpoutPending,
     ) -> None:
-        super().__init__(hub, context, id, inbox)
+        super().__init__(router, context, id, inbox)
         self.pending = pending
         self.active = True
         self.dry = False
         self.source: TupleSource = _NEVER
-        self._acking = bool(hub.ackers)
+        self._acking = bool(router.ackers)
         self._outbox = outbox
-        self._outlet = OutputStreams(component.outputs)
+        self._streams = OutputStreams(component.outputs)
         self._component = component
         self._instance: Any = None
         self.emissions = 0
@@ -330,22 +327,22 @@ class SpoutTask(Task):
                 return
 
     def handle(self, message: Acked | Failed) -> None:
-        now_ms = self.hub.now_ms
+        now_ms = self.router.now_ms
         if isinstance(message, Acked):
             self._perform(self.pending.acked(message.root, now_ms))
         else:
-            self.hub.result.failures += 1
+            self.router.result.failures += 1
             self._perform(self.pending.failed(message.root, now_ms, message.reason, message.seen))
 
     def tick(self) -> None:
-        self._perform(self.pending.tick(self.hub.now_ms))
+        self._perform(self.pending.tick(self.router.now_ms))
 
     def next_deadline_ms(self) -> int | None:
         return self.pending.next_deadline_ms()
 
     def emit(self, values: Any, stream: str, message_id: Any, task: int | None) -> Sequence[int]:
         """Check a row, send it, and track it if it has a message id; return the ids of the tasks it went to."""
-        checked = self._outlet.checked(values, stream, task is not None)
+        checked = self._streams.checked(values, stream, task is not None)
         if message_id.__hash__ is None:
             raise ConfigError(
                 f"a message id is hashable, got {quote(message_id)}; use a number, a text, or a tuple of such"
@@ -355,11 +352,11 @@ class SpoutTask(Task):
 
     def refuse(self, given: tuple[Any, ...], method: str) -> Exception:
         """Return the error of an emit whose arguments have no names."""
-        return self._outlet.refuse(given, "message_id", method)
+        return self._streams.refuse(given, "message_id", method)
 
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
-        self.hub.report(self.context.component, self.context.task_index, error)
+        self.router.report(self.context.component, self.context.task_index, error)
 
     # -- what becomes of messages ----------------------------------------------------------------------------------------
 
@@ -370,34 +367,34 @@ class SpoutTask(Task):
             ids = self._outbox.send(stream, values, (), task)
             self._at_once.append((message_id, values))
             return ids
-        hub, root = self.hub, self.hub.edge()
+        router, root = self.router, self.router.edge()
         xor, ids = self._outbox.send_root(stream, values, root, task)
-        self.pending.emitted(root, message_id, hub.now_ms, (values, stream, task))
-        hub.tell(root, (INIT, root, xor, self.id))
+        self.pending.emitted(root, message_id, router.now_ms, (values, stream, task))
+        router.tell(root, (INIT, root, xor, self.id))
         return ids
 
     def _ack_at_once(self) -> None:
         emitted, self._at_once = self._at_once, []
         for message_id, values in emitted:
-            self.hub.result.acked += 1
+            self.router.result.acked += 1
             self._guarded("in ack", self.source.ack, message_id, values)
 
     def _perform(self, effects: Iterator[Done | Retry | GivenUp]) -> None:
         for effect in effects:
             if isinstance(effect.payload, DeadLetter):
-                self._perform_letter(effect, effect.payload)
+                self._dead_letter_ended(effect, effect.payload)
                 continue
             values, stream, task = effect.payload
             if isinstance(effect, Done):
-                self.hub.result.acked += 1
+                self.router.result.acked += 1
                 self._guarded("in ack", self.source.ack, effect.message_id, values)
             elif isinstance(effect, Retry):
                 if not self._guarded("in fail", self.source.fail, effect.message_id, values):
                     self._send(values, stream, effect.message_id, task)
             else:
-                self._bury(effect, values, stream)
+                self._give_up(effect, values, stream)
 
-    def _bury(self, effect: GivenUp, values: tuple[Any, ...], stream: str) -> None:
+    def _give_up(self, effect: GivenUp, values: tuple[Any, ...], stream: str) -> None:
         """Make a dead letter of a message, and send it to whoever reads it."""
         component = self.context.component
         context, fields = self.context, Fields(self._component.outputs[stream].schema.names)
@@ -410,28 +407,28 @@ class SpoutTask(Task):
             tuples=[Tuple(values, origin)],
             message_id=effect.message_id,
         )
-        self.hub.result.dead_letters.append(letter)
-        if letter.component in self.hub.letters:
-            self._send_letter(letter)
+        self.router.result.dead_letters.append(letter)
+        if letter.component in self.router.dead_letter_outboxes:
+            self._send_dead_letter(letter)
         else:
             self._guarded("in give_up", self.source.give_up, effect.message_id, values)
 
-    def _send_letter(self, letter: DeadLetter) -> None:
-        hub, root = self.hub, self.hub.edge()
-        xor, ids = hub.letters[letter.component].send_root(DEAD_LETTERS, letter.row(), root)
+    def _send_dead_letter(self, letter: DeadLetter) -> None:
+        router, root = self.router, self.router.edge()
+        xor, ids = router.dead_letter_outboxes[letter.component].send_root(DEAD_LETTERS, letter.row(), root)
         if not ids:  # an output of the run is nobody who could be done with it
             self._guarded("in give_up", self.source.give_up, letter.message_id, letter.values)
             return
-        self.pending.emitted(root, (_BURIED, letter.message_id), hub.now_ms, letter)
-        hub.tell(root, (INIT, root, xor, self.id))
+        self.pending.emitted(root, (_DEAD, letter.message_id), router.now_ms, letter)
+        router.tell(root, (INIT, root, xor, self.id))
 
-    def _perform_letter(self, effect: Done | Retry | GivenUp, letter: DeadLetter) -> None:
-        """Send a letter again that its readers failed; at its end the source is told, also if it was given up itself."""
+    def _dead_letter_ended(self, effect: Done | Retry | GivenUp, letter: DeadLetter) -> None:
+        """Send a dead letter again that its readers failed; at its end `give_up` is called, also if it was given up itself."""
         if isinstance(effect, Retry):
-            self._send_letter(letter)
+            self._send_dead_letter(letter)
             return
-        told = self._guarded("in give_up", self.source.give_up, letter.message_id, letter.values)
-        if not told and isinstance(effect, Done):
+        heard = self._guarded("in give_up", self.source.give_up, letter.message_id, letter.values)
+        if not heard and isinstance(effect, Done):
             self._guarded("in ack", self.source.ack, letter.message_id, letter.values)
 
     def _hook(self, method: str) -> None:
@@ -443,11 +440,11 @@ class SpoutTask(Task):
         try:
             return call(*arguments)
         except BoltError as problem:
-            raise self._blame(problem, where) from problem.__cause__
+            raise self._attributed(problem, where) from problem.__cause__
         except BaseException as problem:
-            raise self._blame(problem, where) from problem
+            raise self._attributed(problem, where) from problem
 
-    def _blame(self, problem: BaseException, where: str) -> BoltError:
+    def _attributed(self, problem: BaseException, where: str) -> BoltError:
         return blame(self.context.called("spout"), problem, where, self._file, (__file__,))
 
 

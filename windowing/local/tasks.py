@@ -42,17 +42,13 @@ _TICK_ORIGIN = Origin(SYSTEM, -1, Fields("secs"), TICK)
 
 
 class Task:
-    """One task of one component. `id` is unique in the topology, `context.task_index` counts within the component.
+    """One task of one component. `id` is unique in the topology, `context.task_index` counts within the component."""
 
-    `gate` stands before the bolts of a topology with state (checkpoints.py), None in others.
-    """
-
-    def __init__(self, hub: Router, context: TaskContext, id: int, inbox: deque[Any]) -> None:
-        self.hub = hub
+    def __init__(self, router: Router, context: TaskContext, id: int, inbox: deque[Any]) -> None:
+        self.router = router
         self.context = context
         self.id = id
         self.inbox = inbox
-        self.gate: Any = None
 
     def open(self) -> None:
         """Begin, before the first step."""
@@ -60,19 +56,14 @@ class Task:
     def step(self, limit: int | None) -> bool:
         """Handle at most `limit` messages of the inbox (None: all that are there now); return whether there were any."""
         inbox = self.inbox
-        take = self.handle if self.gate is None else self.gate.take
         count = len(inbox) if limit is None else min(limit, len(inbox))
         for _ in range(count):
-            take(inbox.popleft())
+            self.handle(inbox.popleft())
         return count > 0
 
     def handle(self, message: Any) -> None:
         """Handle one message."""
         raise NotImplementedError
-
-    def checkpoint(self, checkpoint: Any) -> None:
-        """Do what a checkpoint says; a task without state only sends it on. Called by its gate."""
-        self.gate.pass_on(checkpoint)
 
     def tick(self) -> None:
         """Do what is due by the router's time."""
@@ -88,13 +79,13 @@ class Task:
 class AckerTask(Task):
     """One acker; `spouts` are the inboxes of the spout tasks by their ids."""
 
-    def __init__(self, hub: Router, context: TaskContext, id: int, inbox: deque[Any], acker: Acker) -> None:
-        super().__init__(hub, context, id, inbox)
+    def __init__(self, router: Router, context: TaskContext, id: int, inbox: deque[Any], acker: Acker) -> None:
+        super().__init__(router, context, id, inbox)
         self.acker = acker
         self.spouts: dict[int, deque[Any]] = {}
 
     def handle(self, message: Any) -> None:
-        kind, acker, now_ms = message[0], self.acker, self.hub.now_ms
+        kind, acker, now_ms = message[0], self.acker, self.router.now_ms
         effects: Iterable[Acked | Failed]
         if kind == ACK:
             effects = acker.ack(message[1], message[2], now_ms, message[3])
@@ -108,7 +99,7 @@ class AckerTask(Task):
 
     def tick(self) -> None:
         self.step(None)  # what was acked in time is not failed because the loop was slow
-        self._tell(self.acker.tick(self.hub.now_ms))
+        self._tell(self.acker.tick(self.router.now_ms))
 
     def next_deadline_ms(self) -> int | None:
         return self.acker.next_deadline_ms()
@@ -123,7 +114,7 @@ class BoltTask(Task):
 
     def __init__(
         self,
-        hub: Router,
+        router: Router,
         context: TaskContext,
         id: int,
         inbox: deque[Any],
@@ -131,7 +122,7 @@ class BoltTask(Task):
         component: Component,
         tick_ms: int | None,
     ) -> None:
-        super().__init__(hub, context, id, inbox)
+        super().__init__(router, context, id, inbox)
         self.outbox = outbox
         self.caller = BoltCaller(component)
         self._tick_ms = tick_ms
@@ -141,7 +132,7 @@ class BoltTask(Task):
     def open(self) -> None:
         self.caller.open(self.context, self.collector())
         if self._tick_ms is not None:
-            self._next_tick_ms = self.hub.now_ms + self._tick_ms
+            self._next_tick_ms = self.router.now_ms + self._tick_ms
 
     def collector(self) -> Any:
         """Return what the bolt is prepared with; nothing, for its emits are collected at each call."""
@@ -170,11 +161,11 @@ class BoltTask(Task):
 
     def ack(self, message: Delivery) -> None:
         """Settle a tuple: done."""
-        self.hub.ack(message._anchors, self.context.component)
+        self.router.ack(message._anchors, self.context.component)
 
     def fail(self, message: Delivery) -> None:
         """Settle a tuple: failed."""
-        self.hub.fail(message._anchors, self.context.component)
+        self.router.fail(message._anchors, self.context.component)
 
     def lose(self, message: Delivery, error: BaseException | str) -> None:
         """Make a dead letter of a tuple that failed and that no spout sends again, for nothing of it is anchored; once."""
@@ -186,7 +177,7 @@ class BoltTask(Task):
             self.report_error(error if isinstance(error, BaseException) else FailedException(f"a tick: {error}"))
             return
         letter = DeadLetter(component=context.component, task=context.task_index, error=error, tuples=[message])
-        self.hub.result.dead_letters.append(letter)
+        self.router.result.dead_letters.append(letter)
         if self.outbox.is_read(DEAD_LETTERS):
             self.outbox.send(DEAD_LETTERS, letter.row())
 
@@ -196,14 +187,14 @@ class BoltTask(Task):
 
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
-        self.hub.report(self.context.component, self.context.task_index, error)
+        self.router.report(self.context.component, self.context.task_index, error)
 
     def tick(self) -> None:
         """Put a tick into the inbox if one is due; several that are overdue are one."""
-        if self._next_tick_ms is not None and self.hub.now_ms >= self._next_tick_ms:
+        if self._next_tick_ms is not None and self.router.now_ms >= self._next_tick_ms:
             assert self._tick_ms is not None
             self._send_tick()
-            behind_ms = self.hub.now_ms - self._next_tick_ms
+            behind_ms = self.router.now_ms - self._next_tick_ms
             self._next_tick_ms += self._tick_ms * (1 + behind_ms // self._tick_ms)
 
     def last_tick(self) -> None:
@@ -273,7 +264,7 @@ class BoltCollector(StormNames):
 
     def reset_timeout(self, tuple: Tuple) -> None:
         """Give the trees of the tuple a whole timeout from now on."""
-        self._task.hub.reset_timeout(_delivered(tuple)._anchors)
+        self._task.router.reset_timeout(_delivered(tuple)._anchors)
 
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""

@@ -207,21 +207,21 @@ class MasterTask(Task):
         self._stamps = RotatingTransactionalState(self._state, "stamps")
 
     def tick(self) -> None:
-        self._coordinate(self.machine.tick(self.hub.now_ms))
+        self._coordinate(self.machine.tick(self.router.now_ms))
 
     def next_deadline_ms(self) -> int | None:
         return self.machine.next_deadline_ms()
 
     def activate(self) -> None:
         """Begin batches again."""
-        self._coordinate(self.machine.activate(self.hub.now_ms))
+        self._coordinate(self.machine.activate(self.router.now_ms))
 
     def deactivate(self) -> None:
         """Begin no more batches; those that are processed are committed."""
-        self._coordinate(self.machine.deactivate(self.hub.now_ms))
+        self._coordinate(self.machine.deactivate(self.router.now_ms))
 
     def handle(self, message: Acked | Failed) -> None:
-        machine, now_ms = self.machine, self.hub.now_ms
+        machine, now_ms = self.machine, self.router.now_ms
         cause = self.trident.fell(message.root)
         if message.root not in self._roots:
             return  # the tree of another life, or one whose end was told before
@@ -243,7 +243,7 @@ class MasterTask(Task):
     def _coordinate(self, found: Iterator[Any]) -> None:
         asked = self._perform(found)
         while asked is not None:
-            asked = self._perform(self.machine.answered(asked, self._answers(asked), self.hub.now_ms))
+            asked = self._perform(self.machine.answered(asked, self._answers(asked), self.router.now_ms))
 
     def _perform(self, found: Iterator[Any]) -> int | None:
         """Carry out effects; return the txid whose readiness is asked for, if any is."""
@@ -299,9 +299,9 @@ class MasterTask(Task):
     def _stamp(self, txid: int) -> tuple[int, bool]:
         """Return the time of a batch, and whether it drains; what was said once is said again."""
         if not self._windowed:
-            return self.hub.now_ms, False
+            return self.router.now_ms, False
         if txid not in self._stamps:
-            self._stamps.put(txid, [self.hub.now_ms, False])
+            self._stamps.put(txid, [self.router.now_ms, False])
         now_ms, drains = self._stamps.get(txid)
         return now_ms, drains
 
@@ -320,10 +320,10 @@ class MasterTask(Task):
                 )
             return [Readiness.ENDED]
         if ended and (self.drains or drained is not None):
-            self._stamps.put(txid, [self.hub.now_ms, True])
+            self._stamps.put(txid, [self.router.now_ms, True])
             return [Readiness.READY]
         if drained is not None and Readiness.READY in answers:  # it was to be the last, but nothing of it was sent
-            self._stamps.put(txid, [self.hub.now_ms, False])
+            self._stamps.put(txid, [self.router.now_ms, False])
         return answers
 
     def _drained(self) -> int | None:

@@ -286,7 +286,7 @@ class CoordinatorTask(Task):
                 guarded(self._who, f"in success of {attempt}", self.machine.success, attempt)
         elif drains:
             self._send(SpoutBatch(attempt, None, message.after), None, message.anchors)
-            self.hub.ack(message.anchors, self.context.component)
+            self.router.ack(message.anchors, self.context.component)
         else:
             self._begin(message)
 
@@ -296,18 +296,18 @@ class CoordinatorTask(Task):
             if isinstance(effect, SendBatch):
                 self._send(effect.batch, effect.skip, effect.message)
             elif isinstance(effect, effects.Ack):
-                self.hub.ack(effect.message, self.context.component)
+                self.router.ack(effect.message, self.context.component)
             else:
                 if effect.reported is not None:
                     self._report(effect.reported)
                 self._trident.refuse(effect.message, self.context.component, effect.cause)
 
     def _report(self, error: BaseException) -> None:
-        self.hub.report(self.context.component, 0, error)
+        self.router.report(self.context.component, 0, error)
 
     def _send(self, batch: SpoutBatch, skip: str | None, anchors: Any) -> None:
         for inbox in self.emitters:
-            inbox.append(SpoutEmission(batch, skip, anchored([anchors], self.hub.edge)))
+            inbox.append(SpoutEmission(batch, skip, anchored([anchors], self.router.edge)))
 
 
 class _Source(Task):
@@ -380,10 +380,10 @@ class EmitterTask(_Source):
             if not self._drains(effect.attempt):
                 guarded(self._who, f"in success of {effect.attempt}", self._emitter.success, effect.attempt)
         elif isinstance(effect, effects.Report):
-            anchors = anchored([effect.message], self.hub.edge)
+            anchors = anchored([effect.message], self.router.edge)
             self.post_report(effects.BatchId(self.group, effect.attempt), effect.target, effect.sent, anchors)
         elif isinstance(effect, effects.Ack):
-            self.hub.ack(effect.message, self.context.component)
+            self.router.ack(effect.message, self.context.component)
         else:
             self.trident.refuse(effect.message, self.context.component, effect.cause)
 
@@ -402,7 +402,7 @@ class EmitterTask(_Source):
             self.machine.failed(attempt, f"{self._who}: {cause_of(problem)}")
 
     def _report(self, error: BaseException) -> None:
-        self.hub.report(str(self.node.source.name), self.context.task, error)
+        self.router.report(str(self.node.source.name), self.context.task, error)
 
     def _emit(self, batch: SpoutBatch, skip: str | None) -> None:
         output, attempt = TridentOutput(self.node.schema, self._report), batch.attempt

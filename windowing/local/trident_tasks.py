@@ -316,7 +316,7 @@ class GroupTask(Task):
             self._perform(group, effect)
 
     def _entered(self, message: TupleParts | Reported | CommitMessage | Success) -> Iterator[Any]:
-        executor, (group, attempt), now_ms = self.executor, message.batch, self.hub.now_ms
+        executor, (group, attempt), now_ms = self.executor, message.batch, self.router.now_ms
         if isinstance(message, TupleParts):
             return executor.tuples(group, attempt, message.sender, message.first, message.pieces, now_ms)
         if isinstance(message, Reported):
@@ -326,7 +326,7 @@ class GroupTask(Task):
         return executor.success(group, attempt, now_ms)
 
     def tick(self) -> None:
-        for effect in self.executor.tick(self.hub.now_ms):
+        for effect in self.executor.tick(self.router.now_ms):
             self._perform("", effect)
 
     def next_deadline_ms(self) -> int | None:
@@ -342,11 +342,11 @@ class GroupTask(Task):
         elif isinstance(effect, effects.Finish):
             self._finish(effect.batch)
         elif isinstance(effect, effects.Report):
-            anchors = anchored([effect.message], self.hub.edge)
+            anchors = anchored([effect.message], self.router.edge)
             batch = effects.BatchId(group, effect.attempt)
             self.trident.inboxes[effect.target].append(Reported(batch, self.me, effect.sent, anchors))  # type: ignore[index]
         elif isinstance(effect, effects.Ack):
-            self.hub.ack(effect.message, self.context.component)
+            self.router.ack(effect.message, self.context.component)
         elif isinstance(effect, effects.Fail):
             self.trident.refuse(effect.message, self.context.component, effect.cause)
         else:
@@ -381,12 +381,12 @@ class GroupTask(Task):
             self._commit(found)
         except FailedException as problem:
             if isinstance(problem, ReportedFailedException):
-                self.hub.report(*self.me, problem)
+                self.router.report(*self.me, problem)
             self.executor.failed(batch, f"{self.context.component}, task {self.me[1]}: {cause_of(problem)}")
             return
         finally:
             for error in self.subtopology.take_reports():
-                self.hub.report(*self.me, error)
+                self.router.report(*self.me, error)
         self._deliver(batch, sending, found.take())
         sending.tell_time()
 

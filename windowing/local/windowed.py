@@ -27,10 +27,10 @@ from windowing.topology.user_code import warn_of
 from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
 from windowing.windows.config import OnError, WindowConfig
 from windowing.windows.events import Expired, Late, TupleWindow
-from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.executor import ColumnMachines, WindowedBoltExecutor
 from windowing.windows.recovery import WindowRecovery
 
-__all__ = ["MessageChannel", "WindowedBoltTask", "streams_of", "view_of", "with_tables"]
+__all__ = ["MessageChannel", "WindowedBoltTask", "machines_of", "streams_of", "view_of"]
 
 
 MessageChannel = tuple[str, str, int]
@@ -49,14 +49,13 @@ def view_of(config: WindowConfig) -> Callable[[TupleWindow], TupleWindow] | None
     return lambda window: viewed(window, config.columnar)
 
 
-def with_tables(executor: WindowedBoltExecutor) -> WindowedBoltExecutor:
-    """Give an executor whose bolt has both `aggregate=` and `columnar=` the machine that hands out one table for all keys."""
-    config = executor.config
-    if config.columnar is not None and config.aggregate is not None:
-        from windowing.columnar import over_columns
+def machines_of(config: WindowConfig) -> ColumnMachines | None:
+    """Return the machines over columns for a bolt with `columnar=`; what they queue are rows."""
+    if config.columnar is None:
+        return None
+    from windowing.columnar import ColumnarMachines
 
-        return over_columns(executor)
-    return executor
+    return ColumnarMachines(None)
 
 
 def streams_of(component: Component) -> dict[tuple[str, str], str]:
@@ -74,7 +73,7 @@ class WindowedBoltTask(Task):
 
     def __init__(
         self,
-        hub: Router,
+        router: Router,
         context: TaskContext,
         id: int,
         inbox: deque[Any],
@@ -85,22 +84,25 @@ class WindowedBoltTask(Task):
         executor: WindowedBoltExecutor | None = None,
         recovery: WindowRecovery | None = None,
     ) -> None:
-        super().__init__(hub, context, id, inbox)
+        super().__init__(router, context, id, inbox)
         assert component.window is not None
         bolt = replace(component.window, name=component.id)
         self.config = bolt.config
         self.by_hand = by_hand and self.config.event_time
         self._streams = streams_of(component)
-        self.executor = executor or with_tables(
-            WindowedBoltExecutor(self.config, tuple(self._streams.values()), component.id, keep_tuples=bool(hub.ackers))
+        self.executor = executor or WindowedBoltExecutor(
+            self.config,
+            tuple(self._streams.values()),
+            component.id,
+            keep_tuples=bool(router.ackers),
+            columns=machines_of(self.config),
         )
         self.windows = WindowTask(bolt, self.executor, self.fail_target, recovery=recovery, view=view_of(self.config))
         late = component.outputs.get(self.config.late_stream or "")
         self._late_fields = () if late is None else late.schema.names[:-1]  # the last is the reason
         self._outbox = outbox
-        self._passed: list[Delivery] = []
         self._warned = False
-        self._peers: list[WindowedBoltTask] = hub.windowed.setdefault(component.id, [])
+        self._peers: list[WindowedBoltTask] = router.windowed.setdefault(component.id, [])
         self._peers.append(self)
         self._counts: dict[str, int] = {}
 
@@ -108,7 +110,7 @@ class WindowedBoltTask(Task):
 
     def open(self) -> None:
         self.windows.open(self.context)
-        self.windows.timer.start(self.hub.now_ms)
+        self.windows.timer.start(self.router.now_ms)
 
     def step(self, limit: int | None) -> bool:
         """Let what lies in the inbox arrive, in order."""
@@ -120,31 +122,12 @@ class WindowedBoltTask(Task):
             inbox.clear()
         else:
             arrived = [inbox.popleft() for _ in range(limit)]
-        if self.gate is None:
-            self.arrive(arrived)
-            return True
-        for message in arrived:
-            self.gate.take(message)
-        self.let_in()
+        self.arrive(arrived)
         return True
-
-    def handle(self, message: Delivery) -> None:
-        """Take a tuple that the gate let through."""
-        self._passed.append(message)
-
-    def let_in(self) -> None:
-        """Let what the gate let through arrive, all at once."""
-        if self._passed:
-            passed, self._passed = self._passed, []
-            self.arrive(passed)
-
-    def checkpoint(self, checkpoint: Any) -> None:
-        self.let_in()
-        super().checkpoint(checkpoint)
 
     def tick(self) -> None:
         """Make a turn if one is due, after what arrived before it."""
-        if not self.by_hand and self.windows.timer.due(self.hub.now_ms):
+        if not self.by_hand and self.windows.timer.due(self.router.now_ms):
             self.step(None)
             self.turn()
 
@@ -155,12 +138,12 @@ class WindowedBoltTask(Task):
         if self.by_hand:
             for other in self._peers:
                 self.executor.generator.learn(other.executor.generator)
-        self.perform(self.windows.turn(self.hub.now_ms))
+        self.perform(self.windows.turn(self.router.now_ms))
 
     def drain(self) -> None:
         """End the input: fire the last windows too, let everything expire."""
         self.step(None)
-        self.perform(self.windows.drain(self.hub.now_ms))
+        self.perform(self.windows.drain(self.router.now_ms))
 
     def next_deadline_ms(self) -> int | None:
         return None if self.by_hand or self.executor.closed else self.windows.timer.next_deadline_ms()
@@ -172,14 +155,14 @@ class WindowedBoltTask(Task):
 
     def arrive(self, arrived: list[Delivery]) -> None:
         """Offer tuples to the windows, in order."""
-        if self.windows.is_due(self.hub.now_ms):
+        if self.windows.is_due(self.router.now_ms):
             self.turn()
         columns = self.windows.columns(arrived, self._streams_of(arrived))
         if columns.problem is not None and not self._warned:
             self._warned = True
             warn_of(columns.problem)
         rows, channels = self.offered(arrived)
-        self.perform(self.windows.add(rows, columns, self.hub.now_ms, channels))
+        self.perform(self.windows.add(rows, columns, self.router.now_ms, channels))
 
     def offered(self, arrived: list[Delivery]) -> tuple[Sequence[Any], list[MessageChannel] | None]:
         """Return what is offered to the windows, and where each comes from if they tell tuples apart by their ids."""
@@ -195,7 +178,7 @@ class WindowedBoltTask(Task):
         for effect in effects:
             self.perform_one(effect)
         counts, before = self.executor.counts(), self._counts
-        total = self.hub.result.counts.setdefault(self.context.component, dict.fromkeys(counts, 0))
+        total = self.router.result.counts.setdefault(self.context.component, dict.fromkeys(counts, 0))
         for name, count in counts.items():
             total[name] += count - before.get(name, 0)
         self._counts = counts
@@ -218,7 +201,7 @@ class WindowedBoltTask(Task):
 
     def anchors_of(self, window: TupleWindow) -> Sequence[Any]:
         """Return the anchors of what a window emits."""
-        return unsettled(window.get()) if self.hub.ackers else ()
+        return unsettled(window.get()) if self.router.ackers else ()
 
     def _failed(self, failed: WindowFailed) -> None:
         if failed.action is OnError.FAIL:
@@ -230,7 +213,7 @@ class WindowedBoltTask(Task):
 
     def _send_dead_letter(self, failed: WindowFailed) -> None:
         letter = self.windows.dead_letter(failed.window, failed.error)
-        self.hub.result.dead_letters.append(letter)
+        self.router.result.dead_letters.append(letter)
         if self._outbox.is_read(DEAD_LETTERS):
             self._outbox.send(DEAD_LETTERS, letter.row(), self.anchors_of(failed.window))
 
@@ -246,11 +229,11 @@ class WindowedBoltTask(Task):
 
     def report(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
-        self.hub.report(self.context.component, self.context.task_index, error)
+        self.router.report(self.context.component, self.context.task_index, error)
 
     def _late(self, rows: Sequence[Any], reason: str) -> None:
         where = (self.context.component, reason)
-        self.hub.result.late[where] = self.hub.result.late.get(where, 0) + len(rows)
+        self.router.result.late[where] = self.router.result.late.get(where, 0) + len(rows)
         late_stream = self.config.late_stream
         if late_stream is not None:
             for row in rows:
@@ -273,9 +256,9 @@ class WindowedBoltTask(Task):
     def ack(self, rows: Iterable[Any]) -> None:
         """Ack the tuples that were neither acked nor failed."""
         for anchors in unsettled(rows):
-            self.hub.ack(anchors, self.context.component)
+            self.router.ack(anchors, self.context.component)
 
     def fail(self, rows: Iterable[Any]) -> None:
         """Fail the tuples that were neither acked nor failed."""
         for anchors in unsettled(rows):
-            self.hub.fail(anchors, self.context.component)
+            self.router.fail(anchors, self.context.component)

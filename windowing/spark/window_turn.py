@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -27,14 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.codec import META_MAGIC, dumps, frame, loads, unframe
-from windowing.columnar import (
-    ColumnarPaneManager,
-    ColumnarWindowManager,
-    Timestamps,
-    columnar_executor,
-    over_columns,
-    viewed,
-)
+from windowing.columnar import ColumnarMachines, Timestamps, viewed
 from windowing.errors import (
     BoltError,
     ConfigError,
@@ -54,13 +47,11 @@ from windowing.topology.components import TaskContext
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.user_code import Emission, Fitted
-from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
+from windowing.topology.window_task import FailTarget, TupleColumns, WindowEmitted, WindowFailed, WindowTask
 from windowing.windows.aggregate import aggregated_fields
 from windowing.windows.config import OnError, WindowConfig
-from windowing.windows.events import Effect, Late, LateReason, TupleWindow
+from windowing.windows.events import Late, LateReason, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.manager import WindowManager
-from windowing.windows.panes import NumberPaneManager, TimePaneManager
 
 __all__ = [
     "SIDE_STREAM",
@@ -205,13 +196,11 @@ class _Turn:
         self.executor = self._executor()
         self.manager = self.executor.manager
         # Only the built-in windows number their tuples; other machines' snapshots name the rows they hold.
-        self.numbered = self.manager if isinstance(self.manager, WindowManager) else None
-        self.columns = self.manager if isinstance(self.manager, ColumnarWindowManager) else None
-        self.takes_columns = isinstance(self.manager, ColumnarPaneManager)
-        self.keeps_rows = not isinstance(self.manager, ColumnarWindowManager | TimePaneManager | NumberPaneManager)
+        self.numbered = self.manager.numbered
+        self.takes_columns = self.manager.takes_columns
         self.windows = WindowTask(stage.bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
         run, form = self.windows.runner.run, self.config.columnar
-        as_it_is = self.columns is not None or form is None
+        as_it_is = self.manager.shows_columns or form is None
         self.bolt = run if as_it_is else lambda window: run(viewed(window, form))
         self.rows: list[Emission] = []
         self.row_of: dict[int, Any] = {}
@@ -230,9 +219,10 @@ class _Turn:
 
     def _executor(self) -> WindowedBoltExecutor:
         stage = self.stage
-        if self.config.columnar is not None and self.config.aggregate is None and stage.format is None:
-            return columnar_executor(self.config, stage.streams, stage.bolt.name, True, self.format.payloads)
-        return over_columns(WindowedBoltExecutor(self.config, stage.streams, stage.bolt.name, True, stage.acks))
+        columns = ColumnarMachines(self.format.payloads if stage.format is None else None)
+        return WindowedBoltExecutor(
+            self.config, stage.streams, stage.bolt.name, sequenced=True, keep_tuples=stage.acks, columns=columns
+        )
 
     # -- the turn ------------------------------------------------------------------------------------------------------
 
@@ -254,7 +244,7 @@ class _Turn:
                 for control in controls:
                     if control.kind == "max":
                         self.executor.track(control.stream, control.value, control.source)
-            self._perform(self.executor.drain() if "drain" in kinds else self.executor.turn())
+            self._perform(self.windows.drain(None) if "drain" in kinds else self.windows.turn(None))
             self.windows.before_commit(txid)
         finally:
             self.windows.close()
@@ -299,7 +289,7 @@ class _Turn:
         if held is not None:
             numbers = held.column(SEQUENCE).to_pylist()
             payloads = self._payloads(held)
-            self.row_of = dict(zip(numbers, payloads, strict=True)) if self.keeps_rows else {}
+            self.row_of = {} if self.takes_columns else dict(zip(numbers, payloads, strict=True))
             if self.numbered is None:
                 self.number_of = {id(payload): number for number, payload in self.row_of.items()}
         self.executor.restore(loads(self.stored.executor, self.what, self._row))
@@ -309,7 +299,7 @@ class _Turn:
             self.numbered.load(keys, numbers, held.column(TIMESTAMP).to_pylist(), payloads)
 
     def _payloads(self, table: pa.Table) -> Sequence[Any]:
-        return self.format.payloads(table) if self.keeps_rows else self.format.in_columns(table)
+        return self.format.in_columns(table) if self.takes_columns else self.format.payloads(table)
 
     def _row(self, number: int) -> Any:
         try:
@@ -324,32 +314,22 @@ class _Turn:
         if table is None:
             return np.empty(0, dtype=np.int64)
         payloads = self._payloads(table)
-        if self.numbered is None and self.keeps_rows:
+        if self.numbered is None and not self.takes_columns:
             self.row_of.update(enumerate(payloads, self.next_number))
             self.number_of.update((id(payload), number) for number, payload in enumerate(payloads, self.next_number))
         if self.numbered is None:
             self.next_number += len(payloads)
-        effects = self.executor.add_batch(
-            payloads,
-            self._timestamps(table),
-            keys=self._keys(table, payloads),
-            trusted=True,
-            tracked=False,
-        )
-        refused = np.zeros(len(payloads), dtype=bool)
+        columns = TupleColumns(self._timestamps(table), keys=self._keys(table, payloads))
+        late: list[range] = []
+        self._perform(self.windows.add_columns(payloads, columns, late))
+        accepted = np.ones(len(payloads), dtype=bool)
+        for run in late:
+            accepted[run.start : run.stop] = False
+        return np.flatnonzero(accepted)
 
-        def noted() -> Iterator[Effect]:
-            for at, effect in effects:
-                if isinstance(effect, Late):
-                    refused[at : at + len(effect.payloads)] = True
-                yield effect
-
-        self._perform(noted())
-        return np.flatnonzero(~refused)
-
-    def _perform(self, effects: Iterable[Effect]) -> None:
+    def _perform(self, effects: Iterable[Any]) -> None:
         watcher, rows = self.watcher, self.rows
-        for effect in self.windows.perform(effects):
+        for effect in effects:
             if isinstance(effect, WindowEmitted):
                 rows += effect.emissions
                 if watcher is not None:
@@ -440,7 +420,7 @@ class _Turn:
         nonce: bytes,
     ) -> TurnResult:
         if self.numbered is not None:
-            held = self._held(self.numbered)
+            held = np.asarray(self.numbered.held_sequences(), dtype=np.int64)
             numbers = np.arange(self.numbered.next_sequence - len(accepted), self.numbered.next_sequence)
             state = self._dumped(self.executor.snapshot(events=False))
         else:
@@ -448,16 +428,11 @@ class _Turn:
             state = self._dumped(self.executor.snapshot(), lambda value: self._named(value, named))
             held = np.array(sorted(named), dtype=np.int64)
             numbers = self.next_number - (0 if table is None else table.num_rows) + accepted
-        fresh = self._fresh(table, accepted, numbers) if self.keeps_rows or self.columns is not None else None
+        fresh = self._fresh(table, accepted, numbers) if self.manager.keeps_tuples else None
         written = chunks.write(fresh, held, self.stored.next_id, nonce)
         seen = self.stored.seen if self.known is None or table is None else self.known.plain()
         stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number, seen)
         return TurnResult(frame(META_MAGIC, stored.body()), self.rows, chunks.puts, chunks.drops, metrics, self.late)
-
-    def _held(self, manager: WindowManager) -> np.ndarray[Any, Any]:
-        if self.columns is not None:
-            return self.columns.held_sequences()
-        return np.fromiter((number for number, _, _ in manager.held_since(0)), dtype=np.int64)
 
     def _dumped(self, snapshot: dict[str, Any], reference: Callable[[Any], int | None] | None = None) -> bytes:
         """Return the executor as bytes; what cannot be stored of it is a policy's state, or an accumulator."""

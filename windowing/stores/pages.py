@@ -29,8 +29,8 @@ PersistentWindow: the window of one task in one file, as a State that takes part
     COMMIT n       commit(n)            the manifest counts; pages that it does not name are deleted
     ROLLBACK       rollback()           what was prepared is gone; init comes next
 
-A driver performs the effects of `StatefulBoltExecutor` on it: Execute offers the tuple to `executor` and acks it at once, which
-takes effect with the commit. Law: what `init(n)` gives is what `prepare_commit(n)` had.
+A task offers each tuple to `executor` and acks it at once, which `StatefulBoltExecutor` (local/checkpoints.py) lets take
+effect with the commit. Law: what `init(n)` gives is what `prepare_commit(n)` had.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""Stores of a topology's states: in memory, and in one SQLite file with checksums.
+"""Where the states of a topology lie: in memory, for one process, or in one SQLite file with checksums, for longer.
 
-FileStore: one state in a StateFile, as rows of three tables, and the checksums by which damage is seen.
+    provider     states live as long as     a checkpoint writes                         windows bigger than memory
+    memory       the provider               two dicts                                   temporary files
+    sqlite       the file                   two transactions a state                    a file for each task, beside it
 
-    prepare(n)    rows go to `prepared`, in place of what is there
-    commit(n)     they replace rows of `committed`; a NULL deletes one
-    rollback      they go
+    meta         the topology's name
+    states       a row each: its txids; for both tables the number of its rows and the XOR of their checksums
+    committed    (state, key) -> value, checksum
+    prepared     (state, key) -> value or NULL (deleted), checksum
 
-Each is one transaction; what the object knows of itself changes after it. Cost: O(what changed).
-
-StateFile: the states of one topology in one SQLite file.
-
-    meta      the topology's name               committed   (state, key) -> value, checksum
-    states    one row each: its txids           prepared    (state, key) -> value or NULL (deleted), checksum
-              and, for both tables, the number of its rows and the XOR of their checksums
+prepare(n) puts rows into `prepared`, in place of what is there; commit(n) replaces rows of `committed` by them, and a NULL deletes
+one; a rollback drops them. What an object knows of its state changes when the transaction has committed. Cost: O(what changed).
 
 Laws
 - Every prepare, commit, rollback and record is one transaction, on the disk when it returns (sqlite_files.py): a process that
@@ -21,12 +19,6 @@ Laws
   what is damaged. Nothing is ever reset: an empty file is damage, for a new one is made whole before it gets its name.
 - One process at a time: a second one that opens the file is refused.
 - SQL is constant text; names, keys and values are bound.
-
-StateProviders: where the states of a topology lie. In memory, for one process; in one SQLite file, for longer.
-
-    provider     states live as long as     a checkpoint is                             windows bigger than memory
-    memory       the provider               two dicts                                   temporary files
-    sqlite       the file                   two transactions a task (states.py)     a file for each task, beside it
 
 Source: Storm's `InMemoryKeyValueStateProvider`; its Redis and HBase providers are a file here.
 """
@@ -282,12 +274,12 @@ class StateFile:
     def __init__(self, path: str | Path, topology: str, *, verify: bool = True) -> None:
         self.path = checked_path(path, f"the states of topology {quote(topology)}")
         self.topology = topology
-        with self._told("opened"):
+        with self._explained("opened"):
             if not self.path.exists():
                 make_whole(self.path, self._fill)
             self._db = self._connect(self.path)
         try:
-            with self._told("opened"):
+            with self._explained("opened"):
                 self._check_header()
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
                 make_durable(self._db)
@@ -335,7 +327,7 @@ class StateFile:
             raise self.damaged("its tables are not those of this format")
 
     def _check_topology(self) -> None:
-        with self._told("read"):
+        with self._explained("read"):
             found = self._db.execute("SELECT value FROM meta WHERE name = 'topology'").fetchall()
         if [(self.topology,)] != found:
             owner = quote(found[0][0]) if found else "nobody"
@@ -359,7 +351,7 @@ class StateFile:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Do what is inside wholly, and on the disk, or not at all."""
-        with self._told("written"):
+        with self._explained("written"):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -371,11 +363,11 @@ class StateFile:
 
     def rows(self, query: str, *bound: Any) -> list[Any]:
         """Return the rows of a constant query."""
-        with self._told("read"):
+        with self._explained("read"):
             return self._db.execute(query, bound).fetchall()
 
     @contextmanager
-    def _told(self, done: str) -> Iterator[None]:
+    def _explained(self, done: str) -> Iterator[None]:
         """Turn what SQLite and the file system say into a sentence."""
         try:
             yield

@@ -81,7 +81,7 @@ class Watch:
         self.heard: dict[int, Acked | Failed] = {}
         self._letters = 0
         """How many of the acked trees are those of dead letters."""
-        for spout in cluster.crew.spouts:
+        for spout in cluster.task_set.spouts:
             self._listen(spout)
 
     def _listen(self, spout: SpoutTask) -> None:
@@ -109,11 +109,11 @@ class Watch:
         assert len(self.heard) - acked == result.failures, (
             f"{len(self.heard) - acked} failed, it says {result.failures}"
         )
-        for acker in self._cluster.crew.ackers:
+        for acker in self._cluster.task_set.ackers:
             acker.acker.check()
-        for spout in self._cluster.crew.spouts:
+        for spout in self._cluster.task_set.spouts:
             spout.pending.check()
-        for task in self._cluster.crew.tasks:
+        for task in self._cluster.task_set.tasks:
             _check_kept(task)
         left = {root for one in self._unsettled() for root in one.get_message_id()}
         early = [root for root in left if isinstance(self.heard.get(root), Acked)]
@@ -133,16 +133,14 @@ class Watch:
         assert not left, f"tuples that nobody settled, of trees that nobody heard of: {left[:3]}"
 
     def _unsettled(self) -> Iterator[Delivery]:
-        for task in self._cluster.crew.tasks:
+        for task in self._cluster.task_set.tasks:
             held: list[Any] = [list(task.inbox)]
             if isinstance(task, CheckpointedWindowTask | StatefulBoltTask):
-                held.append(task.keeper.held())
+                held.append(task.stateful.held())
             elif isinstance(task, WindowedBoltTask):
                 held.append(task.executor.snapshot())
             elif isinstance(task, BoltTask):
                 held.append(getattr(task.caller.instance, "held", []))
-            if task.gate is not None:
-                held.append(task.gate.waiting())
             for one in _deliveries(held):
                 if one._anchors is not None and not one._anchors.settled:
                     yield one
@@ -151,10 +149,10 @@ class Watch:
 def _check_kept(task: Task) -> None:
     """Let the machines of a task that outlives its process check themselves."""
     if isinstance(task, CheckpointedWindowTask | StatefulBoltTask):
-        task.keeper.executor.check()
+        task.stateful.check()
     if isinstance(task, RecoveredWindowTask):
         task.recovery.check()
-    elif isinstance(task, CheckpointedWindowTask) and task.keeper.initialised:
+    elif isinstance(task, CheckpointedWindowTask):
         task.executor.check()
 
 

@@ -12,37 +12,25 @@ takes the next, so a window is valid while its rows are sent and its tuples anch
 | a FailedException   | as FailTarget says             | FAIL      | SKIP      | DEAD_LETTER   |
 | anything else       | the BoltError leaves the task  | FAIL      | SKIP      | DEAD_LETTER   |
 
-Laws: a late tuple is acked at once, another when it expires from its last window, unless it failed before. A tuple that came
-again by its id is in no window again; ids are remembered with their tuples, or not at all.
-
-WindowTimer: when the windows of one executor want a turn, by the clock that drives them.
-
-| windows over                         | a turn is due                                                              |
+| windows over                         | WindowTimer: a turn is due                                                 |
 |--------------------------------------|----------------------------------------------------------------------------|
 | event time                           | every `watermark_interval`                                                 |
 | the clock                            | when the next window is, plus 1 ms: this millisecond may bring more tuples |
 | the clock, Storm's, a Duration slide | every slide, whether a window is due or not                                |
 | the clock, a trigger of one's own    | when it says so (`next_deadline_ms`), else every 100 ms                    |
 
-FailedTuples: which tuples have failed, where a driver has no acks to tell them by: each once, and none of them is acked.
+Laws: a late tuple is acked at once, another when it expires from its last window, unless it failed before. A tuple that came
+again by its id is in no window again; ids are remembered with their tuples, or not at all. A key, source or id that a row lacks is
+a mistake of whoever feeds it (ConfigError); a timestamp that is missing, or cannot be used, makes that one tuple invalid.
 
-    window   a  x  x        x is one object that was fed twice: two tuples that only their places tell apart
-             .  f  f        the bolt fails on it: both have failed, and a
-    window      x  x  b     the same two, so only b fails anew
-
-Law: of tuples that are one object those leave a window first that came first. Which of them expires first cannot be told and does
-not matter: as many are not acked as have failed.
-
-What is read out of a row, a record or another mapping, a namedtuple, or any object with attributes: its timestamp, key, source
-and id. A key, source or id that a row lacks is a mistake of whoever feeds it (ConfigError); a timestamp that is missing, or cannot
-be used, makes that one tuple invalid. Source: Storm's `WindowedBoltExecutor`, its half with emits and acks.
+Source: Storm's `WindowedBoltExecutor`, its half with emits and acks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from windowing.codec import NAN
 from windowing.errors import (
@@ -61,13 +49,11 @@ from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.user_code import BoltRunner, Emission, Fitted, TimestampFunction
-from windowing.windows.config import OnError, Semantics
+from windowing.windows.config import OnError
 from windowing.windows.deduplicator import Deduplicator
-from windowing.windows.events import Activation, Effect, Expired, TupleWindow
+from windowing.windows.events import Activation, Effect, Expired, Late, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.measures import Duration
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
-from windowing.windows.storm import StormMachine
 
 __all__ = [
     "FailTarget",
@@ -226,6 +212,12 @@ class WindowTask:
         """Offer tuples to the windows, in order. channels: on which their ids are unique, for windows that know ids themselves."""
         return self.perform(self._offered(rows, columns, now_ms, channels))
 
+    def add_columns(self, rows: Sequence[Any], columns: TupleColumns, late: list[range]) -> Iterator[TaskEffect]:
+        """Offer tuples of a batch that lie in columns, or were read from some; the watermark is told of them apart, by
+        `executor.track`. Whichever go to the side, their positions are added to `late`.
+        """
+        return self.perform(self._offered_in_columns(rows, columns, late))
+
     def turn(self, now_ms: int | None) -> Iterator[TaskEffect]:
         """Make a watermark turn (over the clock: a tick of it)."""
         if now_ms is not None:
@@ -287,6 +279,13 @@ class WindowTask:
             _require_hash(self.bolt.name, self.config.key or (), keys or ())
             raise
 
+    def _offered_in_columns(self, rows: Sequence[Any], columns: TupleColumns, late: list[range]) -> Iterator[Effect]:
+        effects = self.executor.add_batch(rows, columns.timestamps, keys=columns.keys, trusted=True, tracked=False)
+        for at, effect in effects:
+            if type(effect) is Late:
+                late.append(range(at, at + len(effect.payloads)))
+            yield effect
+
     def _recovered(
         self,
         recovery: WindowRecovery,
@@ -335,7 +334,16 @@ class WindowTask:
 
 
 class FailedTuples:
-    """The windows of a run, each shown before it may fail. Cost: O(its tuples) a window, O(1) for each one that expires."""
+    """Which tuples have failed, where a driver has no acks to tell them by: each once, and none of them is acked.
+
+        window   a  x  x        x is one object that was fed twice: two tuples that only their places tell apart
+                 .  f  f        the bolt fails on it: both have failed, and a
+        window      x  x  b     the same two, so only b fails anew
+
+    Law: of tuples that are one object those leave a window first that came first. Which of them expires first cannot be told and
+    does not matter: as many are not acked as have failed. Each window is shown before it may fail. Cost: O(its tuples) a window,
+    O(1) for each one that expires.
+    """
 
     def __init__(self) -> None:
         self._shown: dict[Any, dict[int, list[bool]]] = {}
@@ -484,13 +492,6 @@ def _one_nan(value: Any) -> Any:
 # -- WindowTimer -------------------------------------------------------------------------------------------------------------------
 
 
-@runtime_checkable
-class _Waking(Protocol):
-    """A machine that knows when it has something to do."""
-
-    def next_deadline_ms(self) -> int | None: ...
-
-
 class WindowTimer:
     """Says when to call `turn` of an executor; whoever turns says so by `turned`."""
 
@@ -500,13 +501,7 @@ class WindowTimer:
         config = executor.config
         self._executor = executor
         self._turned_ms: int | None = None
-        self._every_ms: int | None = None
-        if config.event_time:
-            self._every_ms = config.watermark_interval_ms
-        elif config.semantics is Semantics.STORM and isinstance(config.slide, Duration):
-            self._every_ms = config.slide.ms
-        elif isinstance(executor.manager, StormMachine):
-            self._every_ms = executor.manager.tick_interval_ms
+        self._every_ms = config.watermark_interval_ms if config.event_time else executor.manager.tick_interval_ms
 
     def start(self, now_ms: int) -> None:
         """Begin: the first interval is counted from now."""
@@ -518,8 +513,7 @@ class WindowTimer:
         """Return the clock's time from which on a turn is due, None while there is nothing to wait for."""
         if self._every_ms is not None:
             return None if self._turned_ms is None else self._turned_ms + self._every_ms
-        manager = self._executor.manager
-        due = manager.next_deadline_ms() if isinstance(manager, _Waking) else None
+        due = self._executor.manager.next_deadline_ms()
         if due is None or self._turned_ms is None:
             return None if due is None else due + 1
         return max(due, self._turned_ms) + 1  # a trigger that always wants a tick gets one a millisecond

@@ -1,14 +1,4 @@
-"""Specs: what the user's own parts of a definition are, as plain JSON data, by which a checkpoint tells one from another.
-
-    agg.max("delay")               {"kind": "max", "field": "delay"}
-    agg.fold(list, push, join)     {"kind": "fold", "field": None, "parameters": {"start": "list", "step": "push", ...}}
-    TopN(5, field="delay")         {"kind": "TopN", "field": "delay", "parameters": {"n": 5}}
-    eviction=lambda: LastOf(5)     {"kind": "LastOf", "parameters": {"n": 5}}, of the policy that it makes
-
-Laws: the same code gives the same spec in every process (no addresses, no order of sets). Functions are known by their names,
-objects by their class and their parameters: the fields of a dataclass, else the attributes that begin with no underscore.
-
-Aggregators: what `aggregate=` computes for a window without keeping its tuples.
+"""Aggregators: what `aggregate=` computes for a window without keeping its tuples; and specs, which say what they are.
 
 Laws, for every aggregator that is used over panes:
 
@@ -19,6 +9,15 @@ Laws, for every aggregator that is used over panes:
 An accumulator is plain data (numbers, lists, None) and is never changed in place, so windows may share a partial.
 None is ignored, as in SQL: `count("f")` counts what is not None; sum, mean, min and max of nothing are None. NaN is
 larger than every number, as in Spark SQL, so min and max do not depend on order. `field=None` takes the whole tuple.
+
+A spec is a user's own part of a definition as plain JSON data, by which a checkpoint tells one definition from another:
+
+    agg.max("delay")               {"kind": "max", "field": "delay"}
+    agg.fold(list, push, join)     {"kind": "fold", "field": None, "parameters": {"start": "list", "step": "push", ...}}
+    eviction=lambda: LastOf(5)     {"kind": "LastOf", "parameters": {"n": 5}}, of the policy that it makes
+
+The same code gives the same spec in every process (no addresses, no order of sets). Functions are known by their names, objects by
+their class and their parameters: the fields of a dataclass, else the attributes that begin with no underscore.
 
 A user writes `from windowing import aggregate as agg`; `count`, `sum`, `min` and `max` hide Python's only in here.
 """

@@ -8,8 +8,8 @@
                           no fired end had
 
 Ends are the multiples of the slide plus the offset; a tuple's number is its position in (timestamp, arrival) order, from 1.
-A mix holds no state: a `Track` has how far one queue got (`mark`), the watermark comes in. Law: no mix ever steps through empty
-ends, it jumps; `holding` of the firings of one queue never moves back.
+An assigner holds no state: a `Track` has how far one queue got (`numbered_upto`), the watermark comes in. Law: none ever steps
+through empty ends, it jumps; the positions of the firings of one queue never move back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "Firing",
     "Track",
     "WindowAssigner",
-    "mix_of",
+    "assigner_of",
 ]
 
 
@@ -56,9 +56,9 @@ class ArrivalStep(NamedTuple):
 
 
 class Track(Protocol):
-    """How far one queue got: its buffer, the mix's own `mark`, and `horizon`: all before it has expired."""
+    """How far one queue got: its buffer, how many tuples are numbered, and `horizon`: all before it has expired."""
 
-    mark: int
+    numbered_upto: int
     horizon: int
 
     @property
@@ -75,7 +75,7 @@ class WindowAssigner(Protocol):
     """Whether a key outlives its last tuple, because its numbers go on."""
 
     def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
-        """Yield the windows that fall due, in ascending order, moving the mark."""
+        """Yield the windows that fall due, in ascending order, moving `numbered_upto`."""
 
     def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
         """Yield what a drain fires, after everything with a timestamp <= `since` was seen by `due`."""
@@ -163,7 +163,7 @@ class DurationDuration:
 
 
 class CountCount:
-    """Count windows over count slides; the mark is how many tuples are numbered."""
+    """Count windows over count slides; `numbered_upto` is how many tuples are numbered."""
 
     __slots__ = ("_length", "_slide", "keeps_keys", "length_ms")
 
@@ -177,35 +177,35 @@ class CountCount:
         return Firing(track.buffer.timestamp_at(number - 1), max(nominal - self._length, track.horizon), number)
 
     def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
-        before, track.mark = track.mark, track.buffer.position_after(until, track.mark)
+        before, track.numbered_upto = track.numbered_upto, track.buffer.position_after(until, track.numbered_upto)
         slide = self._slide
-        for number in range((before // slide + 1) * slide, track.mark + 1, slide):
+        for number in range((before // slide + 1) * slide, track.numbered_upto + 1, slide):
             yield self._firing(track, number, number)
 
     def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
         end = track.buffer.end
-        if end > track.mark:
+        if end > track.numbered_upto:
             yield from self.due(track, since, track.buffer.timestamp_at(end - 1))
         nominal = -(-end // self._slide) * self._slide
         if nominal > end and max(nominal - self._length, track.horizon) < end:
             yield self._firing(track, end, nominal)
 
     def horizon(self, track: Track, until: int) -> int:
-        return max(self._gone(track.mark), track.horizon)
+        return max(self._gone(track.numbered_upto), track.horizon)
 
     def _gone(self, numbered: int) -> int:
         return min((numbered // self._slide + 1) * self._slide - self._length, numbered)
 
     def deadline(self, track: Track, watermark: int | None) -> int | None:
-        return None if track.mark == track.buffer.end else track.buffer.timestamp_at(track.mark)
+        return None if track.numbered_upto == track.buffer.end else track.buffer.timestamp_at(track.numbered_upto)
 
     def late_below(self, watermark: int | None) -> int | None:
         return watermark
 
     def steps(self, track: Track) -> Iterator[ArrivalStep]:
         """Yield what the adds of all settled, not yet numbered tuples do (processing time), in order."""
-        number, end, slide = track.mark, track.buffer.end, self._slide
-        track.mark = end
+        number, end, slide = track.numbered_upto, track.buffer.end, self._slide
+        track.numbered_upto = end
         while number < end:
             following = (number // slide + 1) * slide
             skipped_to = min(following - self._length, end)
@@ -217,7 +217,7 @@ class CountCount:
 
 
 class DurationCount:
-    """Time windows over count slides; the mark is how many tuples are numbered."""
+    """Time windows over count slides; `numbered_upto` is how many tuples are numbered."""
 
     __slots__ = ("_slide", "keeps_keys", "length_ms")
 
@@ -232,20 +232,20 @@ class DurationCount:
         return Firing(reference, low, number)
 
     def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
-        before, track.mark = track.mark, track.buffer.position_after(until, track.mark)
+        before, track.numbered_upto = track.numbered_upto, track.buffer.position_after(until, track.numbered_upto)
         slide = self._slide
-        for number in range((before // slide + 1) * slide, track.mark + 1, slide):
+        for number in range((before // slide + 1) * slide, track.numbered_upto + 1, slide):
             yield self._firing(track, number)
 
     def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
         end = track.buffer.end
-        if end > track.mark:
+        if end > track.numbered_upto:
             yield from self.due(track, since, track.buffer.timestamp_at(end - 1))
         if end % self._slide and track.horizon < end:
             yield self._firing(track, end)
 
     def horizon(self, track: Track, until: int) -> int:
-        return self._gone(track, track.mark)
+        return self._gone(track, track.numbered_upto)
 
     def _gone(self, track: Track, numbered: int) -> int:
         if numbered <= track.horizon:
@@ -254,15 +254,15 @@ class DurationCount:
         return track.buffer.position_after(newest - (self.length_ms or 0), track.horizon, numbered)
 
     def deadline(self, track: Track, watermark: int | None) -> int | None:
-        return None if track.mark == track.buffer.end else track.buffer.timestamp_at(track.mark)
+        return None if track.numbered_upto == track.buffer.end else track.buffer.timestamp_at(track.numbered_upto)
 
     def late_below(self, watermark: int | None) -> int | None:
         return watermark
 
     def steps(self, track: Track) -> Iterator[ArrivalStep]:
         """Yield what the adds of all settled, not yet numbered tuples do (processing time), in order."""
-        number, end, slide = track.mark, track.buffer.end, self._slide
-        track.mark = end
+        number, end, slide = track.numbered_upto, track.buffer.end, self._slide
+        track.numbered_upto = end
         while number < end:
             same_until = track.buffer.position_after(track.buffer.timestamp_at(number), number)
             gone = self._gone(track, number + 1)
@@ -274,7 +274,7 @@ class DurationCount:
 
 
 class CountDuration:
-    """Count windows over time slides; the mark is how many tuples have been among those of a fired end."""
+    """Count windows over time slides; `numbered_upto` is how many tuples have been among those of a fired end."""
 
     __slots__ = ("_length", "_max_repeats", "_offset", "_repeat", "_slide", "keeps_keys", "length_ms")
 
@@ -291,22 +291,22 @@ class CountDuration:
         repeats = 0
         end = self._next(track, since)
         while end is not None and end <= until:
-            high = track.buffer.position_after(end, track.mark)
-            if high == track.mark:
+            high = track.buffer.position_after(end, track.numbered_upto)
+            if high == track.numbered_upto:
                 repeats += 1
                 self._limit(repeats, end, until)
-            track.mark = high
+            track.numbered_upto = high
             yield Firing(end, max(high - self._length, track.horizon), high)
             end = self._next(track, end)
 
     def _next(self, track: Track, passed: int | None) -> int | None:
         """Return the first end after `passed` that fires, None if no tuple is left to fire for."""
         buffer = track.buffer
-        if self._repeat and track.mark > track.horizon and passed is not None:
+        if self._repeat and track.numbered_upto > track.horizon and passed is not None:
             return end_after(passed, self._slide, self._offset)
-        if track.mark == buffer.end:
+        if track.numbered_upto == buffer.end:
             return None
-        end = align_up(buffer.timestamp_at(track.mark), self._slide, self._offset)
+        end = align_up(buffer.timestamp_at(track.numbered_upto), self._slide, self._offset)
         return end if passed is None else max(end, end_after(passed, self._slide, self._offset))
 
     def _limit(self, repeats: int, end: int, until: int) -> None:
@@ -319,14 +319,14 @@ class CountDuration:
 
     def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
         buffer = track.buffer
-        if track.mark < buffer.end:
+        if track.numbered_upto < buffer.end:
             last = align_up(buffer.timestamp_at(buffer.end - 1), self._slide, self._offset)
             if since is not None:
                 last = max(last, end_after(since, self._slide, self._offset))
             yield from self.due(track, since, last)
 
     def horizon(self, track: Track, until: int) -> int:
-        return max(track.mark - self._length, track.horizon)
+        return max(track.numbered_upto - self._length, track.horizon)
 
     def deadline(self, track: Track, watermark: int | None) -> int | None:
         return self._next(track, watermark)
@@ -335,8 +335,8 @@ class CountDuration:
         return watermark
 
 
-def mix_of(config: WindowConfig) -> WindowAssigner:
-    """Return the mix of a definition with a built-in length and slide."""
+def assigner_of(config: WindowConfig) -> WindowAssigner:
+    """Return the assigner of a definition with a built-in length and slide."""
     length, slide = config.length, config.slide
     if length is None:
         raise ConfigError(

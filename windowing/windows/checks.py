@@ -1,13 +1,10 @@
-"""Checks of windows: what a window, its policies and its options may not be.
+"""What a window, its policies and its options may not be: the questions that `WindowConfig.of` asks of a definition.
 
-The questions that `WindowConfig.of` asks of a definition; each answers with a value or a sentence (ConfigError).
+    length=   holds tuples            eviction=   chooses among them, or among all where there is no length
+    slide=    says when windows fire  trigger=    says so instead
 
-`given` is what the user wrote, without the options that are None. Nothing here knows of WindowConfig, nothing is kept.
-
-What a window is made of: eviction=, trigger=, aggregate=, columnar=.
-
-length=   holds tuples            eviction=   chooses among them, or among all where there is no length
-slide=    says when windows fire  trigger=    says so instead
+Each answers with a value or a sentence (ConfigError). `given` is what the user wrote, without the options that are None. Nothing
+here knows of WindowConfig, nothing is kept.
 """
 
 from __future__ import annotations

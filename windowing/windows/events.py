@@ -1,13 +1,4 @@
-"""Windows and events: what a bolt is handed, what goes into a machine and what comes out of it.
-
-Fields: a field of many tuples at once, whatever the tuples are.
-
-    mapping, Record    row["delay"]        anything else    row.delay        no field    the tuple itself
-
-What lies in columns (windowing/columnar) is asked: rows for `field_values(name)`, timestamps for `bounds()` and `outside(low,
-high)`, all of it for `take(positions)`.
-
-TupleWindow: what a bolt sees when its window fires.
+"""What goes into a machine and what comes out of it: events, effects, and the TupleWindow that a bolt sees when its window fires.
 
     length 4, slide 2         queue   1  2  3  4  5  6
     previous window  (2, 4]           [--------]
@@ -16,7 +7,9 @@ TupleWindow: what a bolt sees when its window fires.
 
 Law: previous - expired + new == current, for every firing of the same queue.
 
-What goes into a machine and what comes out of it.
+A field of a tuple is `row["delay"]` of a mapping or a Record, `row.delay` of anything else; without a name it is the tuple itself.
+What lies in columns (windowing/columnar) is asked for all of them at once: rows for `field_values(name)`, timestamps for `bounds()`
+and `outside(low, high)`, all of it for `take(positions)`.
 
 Inside the queue of a built-in window there are no Event objects (parallel lists are three times cheaper); an `Event` is made
 only where a policy of Storm's per-event protocol asks for one.

@@ -12,6 +12,7 @@ clock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -27,6 +28,7 @@ __all__ = [
     "TimeEvictionPolicy",
     "WatermarkCountEvictionPolicy",
     "WatermarkTimeEvictionPolicy",
+    "scan",
 ]
 
 
@@ -63,6 +65,21 @@ def _saved(context: EvictionContext | None) -> dict[str, Any] | None:
 
 def _loaded(state: dict[str, Any] | None) -> EvictionContext | None:
     return None if state is None else EvictionContext(**state)
+
+
+def scan(events: Iterable[Event], evict: Callable[[Event], Action]) -> tuple[list[Event], list[Event]]:
+    """Ask a policy about one event after the other; return those that the window holds, and those that leave the queue."""
+    window: list[Event] = []
+    expired: list[Event] = []
+    for event in events:
+        action = evict(event)
+        if action is Action.PROCESS:
+            window.append(event)
+        elif action is Action.EXPIRE:
+            expired.append(event)
+        elif action is Action.STOP:
+            break
+    return window, expired
 
 
 class EvictionPolicy(ABC):

@@ -1,16 +1,13 @@
-"""WindowedBoltExecutor: timestamps, late tuples, the watermark and the manager of one task, without user code.
+"""WindowedBoltExecutor: the windows of one task of a bolt, without user code; and which machine a definition gets (`machine_for`).
 
-The machine: what an executor needs of a window manager, and which manager a definition gets (`machine_for`).
-
-WindowedBoltExecutor: watermarks, lateness and the side stream around a window manager.
-
-    tuple -> valid?  -> open?    -> not future? -> on time? -> WindowManager
+    tuple -> valid?  -> open?    -> not future? -> on time? -> the machine (WindowManager, say)
              invalid    closed      future         late        (side stream, with the reason)
 
 A tuple is judged by the watermark of the last turn. The driver says what time it is (`set_clock`), makes the turns (`turn`) and
 performs the effects; nothing here reads a clock or calls the bolt.
 
-Law: in == shown + skipped + pending + on the side stream, at any time (`counts`).
+Laws: in == shown + skipped + pending + on the side stream, at any time (`counts`). What a driver has to know of a machine the
+machine says (`Machine`); no driver asks for its class. Machines over columns need Arrow, so a driver hands them in (`columns`).
 
 Source: Storm's `WindowedBoltExecutor`, without its emits, acks and threads.
 """
@@ -31,7 +28,7 @@ from windowing.windows.events import Effect, Late, LateReason, taken, title_of_f
 from windowing.windows.guard import FREE, Guard, no_effects, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import Tally
 from windowing.windows.manager import WindowManager
-from windowing.windows.measures import Duration
+from windowing.windows.measures import Count
 from windowing.windows.paged_manager import PagedWindowManager
 from windowing.windows.pages import PageStore
 from windowing.windows.panes import NumberPaneManager, TimePaneManager
@@ -42,6 +39,7 @@ from windowing.windows.storm import StormMachine
 from windowing.windows.watermark import WaterMarkEventGenerator
 
 __all__ = [
+    "ColumnMachines",
     "Machine",
     "WindowedBoltExecutor",
     "machine_for",
@@ -53,6 +51,32 @@ class Machine(Protocol):
     """Tuples in, windows out. Every entry returns an iterator of effects; see WindowManager for the laws."""
 
     guard: Guard
+
+    @property
+    def takes_columns(self) -> bool:
+        """Whether tuples may be handed over in columns (ColumnRows, Timestamps, Keys): no row is made of them."""
+
+    @property
+    def keeps_tuples(self) -> bool:
+        """Whether it holds tuples, and not only what `aggregate=` makes of them."""
+
+    @property
+    def shows_columns(self) -> bool:
+        """Whether windows are handed out as `columnar=` says; if not, a driver does it (`windowing.columnar.viewed`)."""
+
+    @property
+    def tick_interval_ms(self) -> int | None:
+        """How often it has to be ticked over the clock, None where `next_deadline_ms` says when."""
+
+    @property
+    def inbox(self) -> list[tuple[Any, int]] | None:
+        """Where tuples (payload, timestamp) that are not late may be put in place of an `add`, while the machine is free; they are
+        taken in by the next entry, all at once. None where a tuple has a key, effects of its own, or can be refused.
+        """
+
+    @property
+    def numbered(self) -> WindowManager | None:
+        """The machine itself if it numbers its tuples, so that a driver may store them apart from its snapshot."""
 
     @property
     def tally(self) -> Tally:
@@ -85,6 +109,9 @@ class Machine(Protocol):
     def late_below(self) -> int | None:
         """Return the bound below which a timestamp is late, None while nothing is."""
 
+    def next_deadline_ms(self) -> int | None:
+        """Return the watermark (over the clock: the time, less 1 ms) at which a turn has something to do, None for none."""
+
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine as plain data."""
 
@@ -93,6 +120,20 @@ class Machine(Protocol):
 
     def check(self) -> None:
         """Assert what "correct" means."""
+
+
+class ColumnMachines(Protocol):
+    """The machines over columns (`windowing.columnar.ColumnarMachines`), from a driver that has Arrow loaded."""
+
+    @property
+    def holds_columns(self) -> bool:
+        """Whether a queue may hold columns: a tuple is then no more than its fields."""
+
+    def windows(self, config: WindowConfig, sequenced: bool) -> Machine:
+        """Return the machine of windows that are handed out as columns."""
+
+    def panes(self, config: WindowConfig, component: str) -> Machine:
+        """Return the machine of `aggregate=` over Durations, which hands out one table for all keys where `columnar=` is said."""
 
 
 def refuse_tables(config: WindowConfig, component: str) -> None:
@@ -111,19 +152,24 @@ def machine_for(
     keep_tuples: bool = False,
     pages: PageStore | None = None,
     component: str = "bolt",
+    columns: ColumnMachines | None = None,
 ) -> Machine:
     """Return a new machine for `config`, the first of the table that fits:
 
-        semantics="storm"                                   StormMachine          Storm's policies, by arrival, its losses
-        eviction= or trigger=                               PolicyWindowManager   a scan for each window
-        max_events_in_memory=                               PagedWindowManager    ranges over pages, most of them in `pages`
-        aggregate=, both Durations                          TimePaneManager       partials by pane, no tuples kept
-        aggregate=, both Counts                             NumberPaneManager     partials by key, no tuples kept
-        else, with or without aggregate=                    WindowManager         ranges over an ordered queue
+        semantics="storm"                            StormMachine           Storm's policies, by arrival, its losses
+        eviction= or trigger=                        PolicyWindowManager    a scan for each window
+        max_events_in_memory=                        PagedWindowManager     ranges over pages, most of them in `pages`
+        aggregate=, both Durations                   TimePaneManager        partials by pane, no tuples kept
+                    with `columns`                   ColumnarPaneManager    the same, batches of columns taken in without a row
+                    with `columns` and columnar=     TablePaneManager       the same, one table for all keys
+        aggregate=, both Counts                      NumberPaneManager      partials by key, no tuples kept
+        columnar=, with `columns` that hold them     ColumnarWindowManager  ranges over a queue of columns
+        else, with or without aggregate=             WindowManager          ranges over an ordered queue
 
     `sequenced` is for a driver that stores the tuples of a WindowManager itself, `keep_tuples` for one that has to know
     which tuples an aggregating window holds, to ack them: then no panes. `pages` is where a PagedWindowManager puts its pages.
-    `component` names the bolt in errors.
+    `component` names the bolt in errors. `columns` makes the machines over columns, for a driver whose tuples come in columns, or
+    whose bolt says `columnar=`.
     """
     if config.semantics is Semantics.STORM:
         return StormMachine(config, component=component)
@@ -140,7 +186,18 @@ def machine_for(
             )
         return PagedWindowManager(config, pages)
     if fold is not None and type(config.length) is type(config.slide) and not keep_tuples:
-        return (TimePaneManager if isinstance(config.length, Duration) else NumberPaneManager)(config, component)
+        if isinstance(config.length, Count):
+            return NumberPaneManager(config, component)
+        if columns is not None:
+            return columns.panes(config, component)
+        if config.columnar is not None:
+            raise ConfigError(
+                f"bolt {component!r} is handed the aggregates of all keys in columns, which need Arrow; give "
+                "columns=ColumnarMachines() (windowing.columnar)"
+            )
+        return TimePaneManager(config, component)
+    if config.columnar is not None and fold is None and columns is not None and columns.holds_columns:
+        return columns.windows(config, sequenced)
     return WindowManager(config, sequenced=sequenced, fold=fold)
 
 
@@ -160,7 +217,8 @@ class WindowedBoltExecutor:
 
     `streams` are the declared input streams: the watermark waits for each of them. `component` names the bolt in errors.
     `sequenced` is for drivers that store tuples apart, `keep_tuples` for those that ack the tuples of aggregates.
-    `pages` is where a bolt with `max_events_in_memory` puts what is not in memory.
+    `pages` is where a bolt with `max_events_in_memory` puts what is not in memory. `columns` is for those whose tuples come in
+    columns, or whose bolt says `columnar=` (see `machine_for`).
 
     >>> from windowing.windows.measures import count
     >>> executor = WindowedBoltExecutor(WindowConfig.of(length=count(2), slide=count(2), timestamp="ts"))
@@ -183,6 +241,7 @@ class WindowedBoltExecutor:
         sequenced: bool = False,
         keep_tuples: bool = False,
         pages: PageStore | None = None,
+        columns: ColumnMachines | None = None,
     ) -> None:
         self.config = config
         self._event_time = config.event_time
@@ -200,12 +259,12 @@ class WindowedBoltExecutor:
         self.side: Counter[str] = Counter()
         self.closed = False
         self._now: int | None = None
-        self._use(machine_for(config, sequenced, keep_tuples, pages, component))
+        self._use(machine_for(config, sequenced, keep_tuples, pages, component, columns))
 
     def _use(self, machine: Machine) -> None:
         self._machine = machine
         self._guard = machine.guard
-        self._inbox: list[tuple[Any, int]] | None = getattr(machine, "inbox", None)
+        self._inbox = machine.inbox
         self._bound()
 
     def _bound(self) -> None:

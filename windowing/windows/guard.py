@@ -1,7 +1,5 @@
 """The guard of a machine: its effects are taken before it is entered again, and a failure ends it.
 
-Guard: the lock of a machine whose entries return iterators of effects.
-
     free --run(effects)--> free     no effect came: the entry is over at once, even if nobody iterates the result
     free --run(effects)--> busy     the first effect is ready; the rest is computed as it is taken
     busy --exhausted-----> free
@@ -12,12 +10,9 @@ Guard: the lock of a machine whose entries return iterators of effects.
 Laws: an entry of a machine that is not free raises MachineSpentError and changes nothing. A window is valid from the
 moment its Activation is taken until the next effect is asked for, the iterator is closed, or it fails.
 
-Faults: what a user's policy or aggregator raised inside a machine, as one BoltError that names bolt, part, window and line.
-
-a bolt raises on its window           topology/user_code.py, around the call of the bolt
-a policy, an aggregator, a trigger    here, around each call that a machine makes of them
-
-Snapshots: each begins with the name of its machine and the format of it; a machine restores no other.
+What a user's policy or aggregator raises inside a machine becomes one BoltError that names bolt, part, window and line (`fault`);
+what a bolt raises on its window, topology/user_code.py sees to. Each snapshot begins with the name of its machine and the format of
+it (`snapshot_header`); a machine restores no other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """KeyState: the windows of one key (or of a whole task without keys): its queue and how far it got.
 
-    base        horizon          covered      mark          end
-    |  expired  |  live          shown up to  counted to    |  staged
+    base        horizon          shown up to  numbered up to  end
+    |  expired  |  live          |            |               |  staged
     [-- last window --]          (kept while the next firing may report it as expired)
 
 Laws: previous - expired + new == current at every firing; a tuple is counted shown or skipped once; what the last fired window
@@ -11,7 +11,7 @@ held stays in the queue until the next firing has reported it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from windowing.windows.assigners import Firing, Track
@@ -25,6 +25,7 @@ __all__ = [
     "RangeView",
     "Tally",
     "key_of",
+    "positions_by_key",
 ]
 
 
@@ -41,6 +42,18 @@ def key_of(saved: Any) -> Any:
     (('JFK', 3), 'JFK')
     """
     return tuple(map(key_of, saved)) if isinstance(saved, list) else saved
+
+
+def positions_by_key(keys: Iterable[Any]) -> dict[Any, list[int]]:
+    """Return where each key stands, by first arrival.
+
+    >>> positions_by_key("aba")
+    {'a': [0, 2], 'b': [1]}
+    """
+    positions: dict[Any, list[int]] = {}
+    for position, key in enumerate(keys):
+        positions.setdefault(key, []).append(position)
+    return positions
 
 
 class Tally:
@@ -85,7 +98,7 @@ class RangeView:
         self._low, self._high = firing.low, firing.high
         self._last_low, self._last_high = track.last_low, track.last_high
         self._last = track.last
-        self._fired_at = track.fired_at if track.strangers else None
+        self._fired_at = track.fired_at if track.late_insertions else None
         self._fold = fold
 
     def __len__(self) -> int:
@@ -152,7 +165,6 @@ class KeyState:
     __slots__ = (
         "born",
         "buffer",
-        "covered",
         "deadline",
         "fired_at",
         "horizon",
@@ -160,10 +172,11 @@ class KeyState:
         "last",
         "last_high",
         "last_low",
-        "mark",
+        "late_insertions",
         "newest",
+        "numbered_upto",
         "ordinal",
-        "strangers",
+        "shown_upto",
     )
 
     def __init__(self, key: Any, ordinal: int, buffer: TupleBuffer, born: int = 0) -> None:
@@ -171,14 +184,14 @@ class KeyState:
         self.ordinal = ordinal
         self.born = born
         self.buffer = buffer
-        self.mark = 0
+        self.numbered_upto = 0
         self.horizon = 0
-        self.covered = 0
+        self.shown_upto = 0
         self.last_low = 0
         self.last_high = 0
         self.last: Sequence[Any] | None = None
         self.fired_at = born
-        self.strangers = 0
+        self.late_insertions = 0
         self.newest: int | None = None
         self.deadline: int | None = None
 
@@ -197,8 +210,8 @@ class KeyState:
                 return 0
             return bisect_left(staged, self.buffer.timestamp_at(position - 1))
 
-        self.strangers += before(self.last_high)
-        self.covered += before(self.covered)
+        self.late_insertions += before(self.last_high)
+        self.shown_upto += before(self.shown_upto)
         self.last_low, self.last_high = self.last_low + before(self.last_low), self.last_high + before(self.last_high)
 
     def fire(
@@ -216,28 +229,28 @@ class KeyState:
         content = RangeView(self, firing, fold)
         self._count(low, high, tally)
         self.last_low, self.last_high, self.last = low, high, None
-        self.fired_at, self.strangers = sequence, 0
+        self.fired_at, self.late_insertions = sequence, 0
         return make(content, start, reference, self.key)
 
     def _count(self, low: int, high: int, tally: Tally) -> None:
-        covered = self.covered
+        shown_upto = self.shown_upto
         tally.fired += 1
-        if self.strangers:
-            tally.shown += self.buffer.count_after(low, min(high, covered), self.fired_at)
-        if low > covered:
-            tally.skipped += low - covered
-            covered = low
-        if high > covered:
-            tally.shown += high - covered
-            covered = high
-        self.covered = covered
+        if self.late_insertions:
+            tally.shown += self.buffer.count_after(low, min(high, shown_upto), self.fired_at)
+        if low > shown_upto:
+            tally.skipped += low - shown_upto
+            shown_upto = low
+        if high > shown_upto:
+            tally.shown += high - shown_upto
+            shown_upto = high
+        self.shown_upto = shown_upto
 
     def expire(self, horizon: int, tally: Tally) -> int:
         """Let all tuples before `horizon` expire; return the position of the first that did."""
         first = self.horizon
-        if horizon > self.covered:
-            tally.skipped += horizon - self.covered
-            self.covered = horizon
+        if horizon > self.shown_upto:
+            tally.skipped += horizon - self.shown_upto
+            self.shown_upto = horizon
         tally.expired += horizon - first
         self.horizon = horizon
         return first
@@ -269,13 +282,13 @@ class KeyState:
             "ordinal": self.ordinal,
             "born": self.born,
             "base": low,
-            "mark": self.mark,
+            "mark": self.numbered_upto,
             "horizon": self.horizon,
-            "covered": self.covered,
+            "covered": self.shown_upto,
             "last_window": [self.last_low, self.last_high],
             "last": None if self.last is None else list(self.last),
             "fired_at": self.fired_at,
-            "strangers": self.strangers,
+            "strangers": self.late_insertions,
             "newest": self.newest,
         }
         if events:
@@ -286,10 +299,10 @@ class KeyState:
     def restored(cls, data: dict[str, Any], buffer: TupleBuffer) -> KeyState:
         """Return the track of a snapshot; its queue is filled from the snapshot, or stays empty for `ListBuffer.load`."""
         track = cls(key_of(data["key"]), data["ordinal"], buffer, data["born"])
-        track.mark, track.horizon, track.covered = data["mark"], data["horizon"], data["covered"]
+        track.numbered_upto, track.horizon, track.shown_upto = data["mark"], data["horizon"], data["covered"]
         track.last_low, track.last_high = data["last_window"]
         track.last = None if data["last"] is None else list(data["last"])
-        track.fired_at, track.strangers, track.newest = data["fired_at"], data["strangers"], data["newest"]
+        track.fired_at, track.late_insertions, track.newest = data["fired_at"], data["strangers"], data["newest"]
         if "timestamps" in data or "pages" in data:
             buffer.fill(data)
         else:
@@ -302,7 +315,7 @@ class KeyState:
         # Everything that is live or may be reported as expired is still held.
         assert self.buffer.base <= self.held_from <= self.horizon <= self.buffer.end
         # What was shown, or passed over, ends inside the queue; what expired was shown or passed over.
-        assert self.horizon <= self.covered <= self.buffer.end
-        # The mark counts settled tuples only.
-        assert 0 <= self.mark <= self.buffer.end
+        assert self.horizon <= self.shown_upto <= self.buffer.end
+        # Only settled tuples are numbered.
+        assert 0 <= self.numbered_upto <= self.buffer.end
         assert self.last_low <= self.last_high <= self.buffer.end

@@ -106,7 +106,7 @@ class TimeSlide(TriggerPolicy):
         self._length = length
         self._repeat = repeat
         self._counts = isinstance(length, Count)
-        self._fresh: deque[int] = deque()  # timestamps of the events that were not among those of a fired end
+        self._unfired: deque[int] = deque()  # timestamps of the events that were not among those of a fired end
         self._repeats = False  # whether there has been an end to repeat
         self._until: int | None = None
         self._last: int | None = None  # the last end of this turn
@@ -116,7 +116,7 @@ class TimeSlide(TriggerPolicy):
         if event.is_watermark:
             self._reach(event.timestamp)
         else:
-            self._fresh.append(event.timestamp)
+            self._unfired.append(event.timestamp)
         return None
 
     def tick(self, now_ms: int) -> Iterable[EvictionContext] | None:
@@ -134,8 +134,8 @@ class TimeSlide(TriggerPolicy):
         if end is None or end > self._until:
             self.passed, self._until, self._last = self._until, None, None
             return None
-        while self._fresh and self._fresh[0] <= end:
-            self._fresh.popleft()
+        while self._unfired and self._unfired[0] <= end:
+            self._unfired.popleft()
         self._last, self._repeats = end, self._repeat
         return EvictionContext(end)
 
@@ -146,7 +146,7 @@ class TimeSlide(TriggerPolicy):
         passed = self.passed if self._last is None else self._last
         if self._repeats and passed is not None:
             return end_after(passed, self._slide, self._offset)
-        return self._first_end(self._fresh[0], passed) if self._fresh else None
+        return self._first_end(self._unfired[0], passed) if self._unfired else None
 
     def _next_held(self, queue: QueueView, until: int) -> int | None:
         if self._last is not None and self._shown:
@@ -169,14 +169,14 @@ class TimeSlide(TriggerPolicy):
         """Return how far a drain goes on: until all windows are empty, or each event was among those of a fired end."""
         if isinstance(self._length, Duration):
             return newest + self._length.ms + self._slide
-        return self._first_end(newest, self.passed) if self._fresh else None
+        return self._first_end(newest, self.passed) if self._unfired else None
 
     def get_state(self) -> dict[str, Any]:
-        return {"passed": self.passed, "fresh": list(self._fresh), "repeats": self._repeats}
+        return {"passed": self.passed, "fresh": list(self._unfired), "repeats": self._repeats}
 
     def restore_state(self, state: Any) -> None:
         self.passed, self._repeats = state["passed"], state["repeats"]
-        self._fresh = deque(state["fresh"])
+        self._unfired = deque(state["fresh"])
 
 
 def length_of(length: Count | Duration) -> TimeLength | CountLength:

@@ -1,30 +1,15 @@
-"""WindowManager: the machine of windows, by key, over the tuples of one task.
-
-WindowMachine: how a machine of built-in windows is entered, whatever it keeps of its tuples.
-
-    add, add_batch        accept tuples                          (each machine's own)
-    advance(W), tick      a turn: W rises, what is due fires     _turn(since, until)
-    drain()               the end: all that is left fires        _end()
-
-Laws: those of WindowManager (manager.py). An entry changes the machine at once and returns its effects; one that raises half way,
-or is entered before its effects are taken, is what the guard is for (guard.py).
-
-KeyedMachine: what every machine with a built-in length and slide has in common, whatever it keeps of its tuples.
-
-    touched    keys with new tuples       --+
-                                            +-->  turn(W):  fire what is due, expire, note the key's next deadline
-    wake-ups   (deadline, key), sorted    --+     only keys that were touched, or whose deadline W has reached
-
-Laws: those of WindowManager (manager.py); and the cost of a turn follows the keys that have something to do, not all keys.
-What is kept of a key is a KeyState; a subclass makes them, and the windows of their firings.
-
-WindowManager: tuples in, windows out, without losing one.
+"""WindowManager: tuples in, windows out, without losing one; the machine of all keys of a task.
 
 A micro-batch is: all its tuples in arrival order, then one watermark turn.
 
     add 3, add 9, add 4      tumbling 5                 W = -inf: nothing fires, the queue is 3 4 9
     advance(7)               W = 7, the end 5 passed    Activation (0, 5] holds 3 4, then Expired 3 4
     drain()                  W = infinity               Activation (5, 10] holds 9, then Expired 9
+
+    TaskMachine      how a machine is entered: advance, tick and drain, under a guard (guard.py)
+    WindowMachine    with a built-in length and slide (assigners.py)
+    KeyedMachine     a turn looks at keys with new tuples, and at those whose deadline W has reached; at no other
+    WindowManager    which keeps the tuples of each key in a queue (key_state.py)
 
 Laws
 - The machine decides, the driver acts: every entry returns an iterator of effects, in the order in which they are to be done.
@@ -50,7 +35,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from sortedcontainers import SortedList
 
 from windowing.errors import ConfigError, WindowingError, quote
-from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, mix_of
+from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, assigner_of
 from windowing.windows.config import Lateness, Semantics, WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.guard import Guard, no_effects, one_for_each, refuse_foreign, snapshot_header
@@ -60,9 +45,9 @@ from windowing.windows.queue import ListBuffer, TupleBuffer
 __all__ = [
     "KeyedMachine",
     "StatefulWindowManager",
+    "TaskMachine",
     "WindowMachine",
     "WindowManager",
-    "refuse_options",
 ]
 
 
@@ -87,11 +72,16 @@ def refuse_options(config: WindowConfig, machine: str, options: Iterable[str]) -
             )
 
 
-class WindowMachine(ABC):
-    """What all machines of built-in lengths and slides have in common. Raises ConfigError for what another machine does."""
+class TaskMachine(ABC):
+    """How the machines of one task are entered. Raises ConfigError for a definition with what another machine does."""
 
     not_done: ClassVar[tuple[str, ...]] = tuple(_MACHINES)
     """Options that are those of other machines."""
+    # What a driver asks: see Machine (executor.py).
+    takes_columns = False
+    keeps_tuples = True
+    shows_columns = False
+    tick_interval_ms: int | None = None
 
     def __init__(self, config: WindowConfig) -> None:
         self.config = config
@@ -99,7 +89,7 @@ class WindowMachine(ABC):
         self.watermark: int | None = None
         self.closed = False
         self.guard = Guard()
-        self._mix: WindowAssigner = mix_of(config)
+        self.inbox: list[tuple[Any, int]] | None = None
         refuse_options(config, type(self).__name__, self.not_done)
 
     @abstractmethod
@@ -110,9 +100,13 @@ class WindowMachine(ABC):
     def _end(self) -> Iterator[Effect]:
         """Yield what the end of the input does."""
 
-    @abstractmethod
-    def _take_in(self) -> None:
-        """Take in what lies in the machine's inbox, where it has one (WindowManager.inbox)."""
+    def _take_in(self) -> None:  # noqa: B027 - optional
+        """Take in what lies in the machine's inbox, where it has one."""
+
+    @property
+    def numbered(self) -> WindowManager | None:
+        """The machine itself if it numbers its tuples, so that a driver may store them apart from its snapshot."""
+        return None
 
     @property
     def tally(self) -> Tally:
@@ -149,14 +143,27 @@ class WindowMachine(ABC):
         self.guard.enter()
         self._take_in()
 
-    def late_below(self) -> int | None:
-        """Return the bound below which a timestamp is late, None while nothing is."""
-        return self._mix.late_below(self.watermark)
-
     def _open(self) -> None:
         self.enter()
         if self.closed:
             raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
+
+    def _outlived(self, newest: int | None, watermark: int) -> bool:
+        """Whether a key is forgotten whose largest timestamp this is."""
+        ttl = self.config.key_ttl_ms
+        return ttl is not None and newest is not None and newest + ttl <= watermark
+
+
+class WindowMachine(TaskMachine):
+    """A machine of a built-in length and slide."""
+
+    def __init__(self, config: WindowConfig) -> None:
+        self._assigner: WindowAssigner = assigner_of(config)
+        super().__init__(config)
+
+    def late_below(self) -> int | None:
+        """Return the bound below which a timestamp is late, None while nothing is."""
+        return self._assigner.late_below(self.watermark)
 
 
 # -- KeyedMachine ----------------------------------------------------------------------------------------------------------------
@@ -177,12 +184,9 @@ class KeyedMachine(WindowMachine, Generic[T]):
         self._keyed = config.key is not None
         # A Count slide on processing time fires as tuples arrive; everything else waits for a turn.
         self._stepping = (
-            self._mix if not config.event_time and isinstance(self._mix, CountCount | DurationCount) else None
+            self._assigner if not config.event_time and isinstance(self._assigner, CountCount | DurationCount) else None
         )
         self._sequence = 0
-        self.inbox: list[tuple[Any, int]] | None = None
-        """Where tuples (payload, timestamp) that are not late may be put in place of an `add`, while the machine is free; they are
-        taken in by the next entry, all at once. None where a tuple has a key, effects of its own, or can be refused."""
         self._ordinal = 0
         self._tracks: dict[Any, T] = {}
         self._touched: dict[Any, T] = {}
@@ -279,19 +283,19 @@ class KeyedMachine(WindowMachine, Generic[T]):
 
     def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
         tracks = self._due_tracks(until)
-        over = {track.ordinal for track in tracks if self._outlived(track, until)}
+        over = {track.ordinal for track in tracks if self._outlived(track.newest, until)}
         firings = [
-            chain(self._mix.due(track, since, until), self._mix.rest(track, until))
+            chain(self._assigner.due(track, since, until), self._assigner.rest(track, until))
             if track.ordinal in over
-            else self._mix.due(track, since, until)
+            else self._assigner.due(track, since, until)
             for track in tracks
         ]
         yield from self._activations(tracks, firings)
         for track in tracks:
-            end = track.buffer.end if track.ordinal in over else self._mix.horizon(track, until)
+            end = track.buffer.end if track.ordinal in over else self._assigner.horizon(track, until)
             yield from self._expire(track, end)
             track.trim()
-            if track.ordinal in over or (self._keyed and track.empty and not self._mix.keeps_keys):
+            if track.ordinal in over or (self._keyed and track.empty and not self._assigner.keeps_keys):
                 self._forget(track)
             else:
                 self._wake_later(track)
@@ -300,7 +304,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         tracks = list(self._tracks.values())
         for track in tracks:
             track.settle(self._by_window)
-        yield from self._activations(tracks, [self._mix.rest(track, self.watermark) for track in tracks])
+        yield from self._activations(tracks, [self._assigner.rest(track, self.watermark) for track in tracks])
         for track in tracks:
             yield from self._expire(track, track.buffer.end)
         self._tracks.clear()
@@ -389,7 +393,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         return tracks
 
     def _wake_later(self, track: T) -> None:
-        deadline = self._mix.deadline(track, self.watermark)
+        deadline = self._assigner.deadline(track, self.watermark)
         if self.config.key_ttl_ms is not None and track.newest is not None:
             gone = track.newest + self.config.key_ttl_ms
             deadline = gone if deadline is None else min(deadline, gone)
@@ -405,10 +409,6 @@ class KeyedMachine(WindowMachine, Generic[T]):
         if track.deadline is not None:
             self._wakeups.remove((track.deadline, track.ordinal))
         del self._tracks[track.key], self._by_ordinal[track.ordinal]
-
-    def _outlived(self, track: T, watermark: int) -> bool:
-        ttl = self.config.key_ttl_ms
-        return ttl is not None and track.newest is not None and track.newest + ttl <= watermark
 
     # -- for drivers -----------------------------------------------------------------------------------------------------
 
@@ -530,7 +530,7 @@ class WindowManager(KeyedMachine[KeyState]):
         return ListBuffer(self._sequenced)
 
     def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
-        return track.fire(firing, self._mix.length_ms, self._sequence, self._tally, self._fold)
+        return track.fire(firing, self._assigner.length_ms, self._sequence, self._tally, self._fold)
 
     def _tuples(self, track: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
         return partial(track.buffer.slice, low, high)
@@ -543,6 +543,11 @@ class WindowManager(KeyedMachine[KeyState]):
         self._take_in()
         return self._sequence
 
+    @property
+    def numbered(self) -> WindowManager:
+        """The machine itself: each tuple has an arrival number."""
+        return self
+
     def held_since(self, sequence: int) -> Iterator[tuple[int, int, Any]]:
         """Yield (sequence, timestamp, tuple) of every tuple that is held and arrived at `sequence` or later.
 
@@ -552,6 +557,10 @@ class WindowManager(KeyedMachine[KeyState]):
         for track in self._tracks.values():
             track.settle(self._by_window)
             yield from _listed(track.buffer).since(track.held_from, sequence)
+
+    def held_sequences(self) -> Any:
+        """Return the arrival numbers of the tuples that `held_since(0)` yields."""
+        return [number for number, _, _ in self.held_since(0)]
 
     def held(self) -> Iterator[tuple[Any, int, int, Any, bool]]:
         """Yield (key, sequence, timestamp, tuple, whether it has expired) of all that is held, key by key in queue order.

@@ -1,6 +1,4 @@
-"""Windows bigger than memory: the paged queue of a key, and the manager over it.
-
-PagedBuffer: the queue behind a window that is bigger than memory. Its tuples lie in pages, its windows are lazy.
+"""PagedWindowManager: windows bigger than memory, whose tuples lie in pages; at most `max_events_in_memory` are in memory.
 
     position    0         1000      2000      3000    3400
     pages       [  away  ][  away  ][resident][tail     |    staged
@@ -10,19 +8,13 @@ PagedBuffer: the queue behind a window that is bigger than memory. Its tuples li
     get()       a sequence of positions; iterating it reads page after page, one at a time
 
 Laws
-- Everything that ListBuffer answers, in the same order: (timestamp, arrival), tuples that come into evicted pages included.
+- The windows are those of WindowManager, tuple by tuple: a PagedBuffer answers as a ListBuffer does, in the same order.
 - A search reads at most one page, and none whose ends answer it. Expiring whole pages reads none.
 - A sequence that was handed out is good until its lease ends: until the window's execute has returned, for expired tuples until
   the next effect is taken. Then it raises, it never shows other tuples. Each iterator pins one page at a time.
+- A snapshot names pages in the store instead of holding tuples: it is good as long as the store has them (see `committed`).
 
 Source: Storm's `WindowState`, whose windows can only be iterated.
-
-PagedWindowManager: the WindowManager whose queues lie in pages, with at most `max_events_in_memory` tuples in memory.
-
-    max_events_in_memory    pages of all keys, least recently used out first   |   one page's worth of staged tuples
-
-Laws: those of WindowManager; the windows are the same, tuple by tuple. A snapshot names pages in the store instead of holding
-tuples: it is good as long as the store has them (see `committed`).
 """
 
 from __future__ import annotations
@@ -489,7 +481,7 @@ class PagedWindowManager(WindowManager):
 
     def _window(self, track: KeyState, firing: Firing) -> TupleWindow:
         make = partial(_PagedWindow, lease=_paged(track).lend())
-        return track.fire(firing, self._mix.length_ms, self._sequence, self._tally, make=make)
+        return track.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=make)
 
     def _tuples(self, track: KeyState, low: int, high: int) -> Callable[[], Sequence[Any]]:
         buffer = _paged(track)

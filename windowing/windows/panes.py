@@ -1,41 +1,26 @@
-"""`aggregate=`: panes of partial results by number and by time, and their managers.
+"""Panes: windows of a bolt with `aggregate=`, which keep no tuples but partial results.
 
-What the two machines of panes have in common: their windows, and which snapshots they refuse.
+Every window begins and ends where a pane does: panes are as wide as the greatest common divisor of length and slide.
 
-NumberPanes: the queue of NumberPaneManager, a buffer that holds partials in place of the tuples.
+NumberPaneManager: length and slide are Counts, a pane is a run of numbers of one key.
 
-    numbers     1  2  |  3  4  |  5  ?  |        pane = 2 tuples
-                 [9]      [4]     5 waits as (timestamp, value) for its number
-
-Laws: positions are those of the tuples, as in every Buffer, so an assigner asks a queue of panes as it asks one of tuples; all that
-happens at the border of a window happens at the border of a pane.
-
-NumberPaneManager: count windows that keep no tuples, only what the bolt's `aggregate=` makes of them.
-
-    length 6, slide 4            pane = 2 = gcd(6, 4)
-    numbers    | 1  2 | 3  4 | 5  6 | 7  8 |             a partial each
+    length 6, slide 4            pane = 2
+    numbers    | 1  2 | 3  4 | 5  6 | 7  ?  |            a partial each; 7 waits as (timestamp, value) until it has its number
     windows    [- up to 4 ---]
                       [------ up to 8 -----]
 
-Every window begins and ends where a pane does. A pane is a run of numbers; a tuple waits as (timestamp, value) until it has its
-number. (Windows of time: panes.py.)
+TimePaneManager: length and slide are Durations, a pane has a cell for each key. A turn goes from end to end and looks at no key
+that has no tuple in the window.
 
-Laws: firings, expiries and tally are those of WindowManager on the same tuples; what no window can hold is counted and never
-added; resumed from a snapshot, results are the same to the last bit.
-
-TimePaneManager: time windows that keep no tuples, only what the bolt's `aggregate=` makes of them, all keys side by side.
-
-    length 6, slide 4                pane = 2 = gcd(6, 4)
+    length 6, slide 4                pane = 2
     pane ends     2     4     6     8    10
     key "a"     | 3 |     |  4  |     |  5  |        a cell each: a partial, whose first item is the number of tuples
     key "b"     | 1 | 1   |     |     |     |
     windows     [------ 6 ------]                    ends at 6: "a" 7, then "b" 2
                             [------ 10 -----]        ends at 10: "a" 9
 
-Every window begins and ends where a pane does, whatever the key, so a turn goes from end to end and looks at no key that has no
-tuple in the window. A tuple is added to the cell of its key in the pane of its timestamp as it comes, out of order or not; inside
-a pane values are added in order of arrival. A tuple that no window can hold (a slide longer than the length) is only counted,
-under its own millisecond.
+Inside a pane values are added in order of arrival. A tuple that no window can hold (a slide longer than the length) is counted,
+under its own millisecond, and never added.
 
 Laws: firings, expiries and tally are those of WindowManager on the same tuples; resumed from a snapshot, results are the same to
 the last bit. Cost: O(1) a tuple, O(1) a key and window whatever the length (partials.py); other keys cost nothing.
@@ -55,7 +40,7 @@ from windowing.windows.assigners import Firing, align_up, end_after
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
 from windowing.windows.guard import FREE, no_effects, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import Tally, key_of
+from windowing.windows.key_state import Tally, key_of, positions_by_key
 from windowing.windows.manager import KeyedMachine, WindowMachine
 from windowing.windows.measures import Count, Duration
 from windowing.windows.partials import Aggregation, Partial, SlidingMerge, plain
@@ -125,17 +110,17 @@ class NumberPanes(ListBuffer):
         "_panes",
         "_slide",
         "_width",
-        "covered",
         "folded",
         "last_ms",
         "newest",
+        "shown_upto",
     )
 
     def __init__(self, aggregation: Aggregation, length: int, slide: int) -> None:
         super().__init__()
         self.newest: int | None = None
         self.folded = 0
-        self.covered = 0
+        self.shown_upto = 0
         self.last_ms = 0  # timestamp of the tuple before the position `folded`
         self._aggregation = aggregation
         self._length, self._slide = length, slide
@@ -178,14 +163,14 @@ class NumberPanes(ListBuffer):
     def show(self, low: int, high: int, tally: Tally) -> None:
         self.fold(high)
         self._skip(low, tally)
-        if high > self.covered:
-            tally.shown += high - self.covered
-            self.covered = high
+        if high > self.shown_upto:
+            tally.shown += high - self.shown_upto
+            self.shown_upto = high
 
     def _skip(self, position: int, tally: Tally) -> None:
-        if position > self.covered:
-            tally.skipped += position - self.covered
-            self.covered = position
+        if position > self.shown_upto:
+            tally.skipped += position - self.shown_upto
+            self.shown_upto = position
 
     def drop(self, horizon: int, tally: Tally) -> None:
         self._skip(horizon, tally)
@@ -212,7 +197,7 @@ class NumberPanes(ListBuffer):
         return {
             "base": self.folded,
             "newest": self.newest,
-            "covered": self.covered,
+            "covered": self.shown_upto,
             "last_ms": self.last_ms,
             "panes": [[end, plain(self._panes[end][None])] for end in self._ends],
             "timestamps": self.timestamps[waiting:],
@@ -221,7 +206,7 @@ class NumberPanes(ListBuffer):
 
     def restore(self, data: dict[str, Any]) -> None:
         self.base = self.folded = data["base"]
-        self.newest, self.covered, self.last_ms = data["newest"], data["covered"], data["last_ms"]
+        self.newest, self.shown_upto, self.last_ms = data["newest"], data["covered"], data["last_ms"]
         self._panes = {end: {None: plain(values)} for end, values in data["panes"]}
         self._ends = list(self._panes)
         self.timestamps, self.payloads = list(data["timestamps"]), list(data["values"])
@@ -239,13 +224,13 @@ class NumberPanes(ListBuffer):
 class PaneTrack:
     """The panes of one key, and how far it got."""
 
-    __slots__ = ("buffer", "deadline", "horizon", "key", "mark", "newest", "ordinal")
+    __slots__ = ("buffer", "deadline", "horizon", "key", "newest", "numbered_upto", "ordinal")
 
     def __init__(self, key: Any, ordinal: int, panes: NumberPanes) -> None:
         self.key = key
         self.ordinal = ordinal
         self.buffer = panes
-        self.mark = 0
+        self.numbered_upto = 0
         self.horizon = 0
         self.newest: int | None = None
         self.deadline: int | None = None
@@ -265,16 +250,22 @@ class PaneTrack:
         return first
 
     def trim(self) -> None:
-        self.buffer.fold(self.mark)
+        self.buffer.fold(self.numbered_upto)
 
     def snapshot(self, events: bool) -> dict[str, Any]:
         panes = self.buffer.snapshot()
-        return {"key": self.key, "ordinal": self.ordinal, "mark": self.mark, "horizon": self.horizon, "panes": panes}
+        return {
+            "key": self.key,
+            "ordinal": self.ordinal,
+            "mark": self.numbered_upto,
+            "horizon": self.horizon,
+            "panes": panes,
+        }
 
     def check(self) -> None:
         self.buffer.check()
         assert self.horizon <= self.buffer.end
-        assert 0 <= self.mark <= self.buffer.end
+        assert 0 <= self.numbered_upto <= self.buffer.end
 
 
 class NumberPaneManager(KeyedMachine[PaneTrack]):
@@ -294,6 +285,8 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
     """
 
     kind = "NumberPaneManager"
+    takes_columns = True
+    keeps_tuples = False
 
     def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
         super().__init__(config)
@@ -324,7 +317,7 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
 
     def _restored(self, data: dict[str, Any]) -> PaneTrack:
         track = PaneTrack(key_of(data["key"]), data["ordinal"], self._empty())
-        track.mark, track.horizon = data["mark"], data["horizon"]
+        track.numbered_upto, track.horizon = data["mark"], data["horizon"]
         track.buffer.restore(data["panes"])
         return track
 
@@ -332,12 +325,10 @@ class NumberPaneManager(KeyedMachine[PaneTrack]):
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
     ) -> list[tuple[PaneTrack, Sequence[int] | None]]:
         # Runs of a key's tuples, so that each aggregator is asked once for a run and not once for a tuple.
-        positions: dict[Any, list[int]] = {}
-        for position, key in enumerate(keys):
-            positions.setdefault(key, []).append(position)
+        times = list(timestamps)
         return [
-            (self._stage(key, [payloads[p] for p in at], [timestamps[p] for p in at], 0), at)
-            for key, at in positions.items()
+            (self._stage(key, [payloads[p] for p in at], [times[p] for p in at], 0), at)
+            for key, at in positions_by_key(keys).items()
         ]
 
     def _window(self, track: PaneTrack, firing: Firing) -> TupleWindow:
@@ -397,6 +388,7 @@ class TimePaneManager(WindowMachine):
     """
 
     kind = "TimePaneManager"
+    keeps_tuples = False
 
     def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
         super().__init__(config)
@@ -461,9 +453,6 @@ class TimePaneManager(WindowMachine):
             raise
         self._tally.accepted += len(timestamps)
         return no_effects()
-
-    def _take_in(self) -> None:
-        """There is no inbox: what an aggregator cannot take, it says of the tuple with which it came."""
 
     def _pane_of(self, timestamp: int) -> _Pane:
         """Return the pane that a tuple belongs to, which counts as touched: of its own millisecond if no window holds it."""

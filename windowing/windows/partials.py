@@ -1,6 +1,4 @@
-"""Partial results: what a pane keeps, and how the panes of a sliding window are merged.
-
-Aggregation: the aggregators of a bolt as one, from payloads to what `window.aggregate` says.
+"""Partial results: what a pane keeps of its tuples (Aggregation), and how the panes of a sliding window are merged (SlidingMerge).
 
     payloads   {"delay": 3, "carrier": "UA"}   {"delay": 5, "carrier": "AA"}
     values     3                               5                              one field is read: the value itself
@@ -8,19 +6,17 @@ Aggregation: the aggregators of a bolt as one, from payloads to what `window.agg
     partial    [2, 8, "AA"]                                                   how many tuples, then an accumulator for each
                                                                               aggregator but count(), which is that number
 
-Laws: a payload is asked once, on arrival, for the fields that are read and nothing else is kept of it; a partial is plain
-data; adding in one run or in several gives the same, to the last bit.
-
-SlidingMerge: the partials of window after window over the same panes, two or three merges a key and window.
-
     panes       |  a  |  b  |  c  |  d  |  e  |  f  |       length: 4 panes; blocks of 4, the first ends with d
     head         abcd   bcd   cd    d                        what a block comes to from each of its panes on, right to left
     tail                                e     ef             what its next block comes to so far, left to right
     window b-e         [      bcd    ][ e ]                  one entry of the head, then the tail
 
-Laws: which panes are merged with which depends on where blocks end (multiples of the length, plus the offset), not on when it was
-asked, so a machine resumed from a snapshot gives the same to the last bit. A pane that changes after it was merged makes the
-merge begin anew (`forget`).
+Laws
+- A payload is asked once, on arrival, for the fields that are read and nothing else is kept of it; a partial is plain data; adding
+  in one run or in several gives the same, to the last bit.
+- Which panes are merged with which depends on where blocks end (multiples of the length, plus the offset), not on when it was
+  asked, so a machine resumed from a snapshot gives the same to the last bit. A pane that changes after it was merged makes the
+  merge begin anew (`forget`). A window costs two or three merges a key.
 
 Source: van Herk's and Gil and Werman's sliding minimum, for any associative merge.
 """

@@ -27,7 +27,7 @@ from windowing.errors import CheckpointError, ConfigError, DefinitionChangedErro
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.config import WindowConfig
 from windowing.windows.deduplicator import DEFAULT_CHANNEL, Deduplicator
-from windowing.windows.events import Effect
+from windowing.windows.events import Effect, taken
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.guard import no_effects, one_for_each
 from windowing.windows.measures import plain_measure
@@ -117,11 +117,11 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
                 payloads, timestamps, stream=stream, keys=keys, sources=sources, trusted=trusted, tracked=tracked
             )
         effects = super().add_batch(
-            [payloads[at] for at in kept],
-            _chosen(timestamps, kept),
+            taken(payloads, kept),
+            None if timestamps is None else taken(timestamps, kept),
             stream=stream if isinstance(stream, str) else [stream[at] for at in kept],
-            keys=_chosen(keys, kept),
-            sources=_chosen(sources, kept),
+            keys=None if keys is None else taken(keys, kept),
+            sources=None if sources is None else taken(sources, kept),
             trusted=trusted,
             tracked=tracked,
         )
@@ -197,10 +197,6 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
                 f"bolt {self.component!r} was given a tuple, a turn or a checkpoint before its state; call restore(manifest) "
                 "first, restore(None) at a first start"
             )
-
-
-def _chosen(column: Sequence[Any] | None, kept: list[int]) -> list[Any] | None:
-    return None if column is None else [column[at] for at in kept]
 
 
 def _definition(config: WindowConfig) -> dict[str, Any]:

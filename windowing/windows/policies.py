@@ -1,15 +1,4 @@
-"""Windows with a user's own policies: the state of a key, and the manager.
-
-PolicyKeyState: the events of one key under per-event policies: who waits, who lives, who was in the last window.
-
-    waiting --number--> live --EXPIRE--> gone --end of the turn--> expired
-                         |
-                         +-- PROCESS: in this window, so in the `last` one when the next fires (live or not)
-
-Laws: live events are in order of (timestamp, arrival); each event is tracked once by both policies, before any scan sees it; an
-event is gone once.
-
-PolicyWindowManager: windows by a user's own per-event policies, in lossless order.
+"""PolicyWindowManager: windows by a user's own per-event policies, in lossless order.
 
     turn(W)   waiting  --(timestamp, arrival)-->  live     eviction.track, trigger.track, and fire what that makes due
                                                            then WaterMarkEvent(W) to both, and fire what is due
@@ -18,12 +7,15 @@ PolicyWindowManager: windows by a user's own per-event policies, in lossless ord
               KEEP    left for a later one          STOP     the scan is over
               (a length= is asked first; the eviction chooses among the events that it holds)
 
+    of a key  waiting --numbered--> live --EXPIRE--> gone --end of the turn--> expired      (PolicyKeyState)
+
 Every firing is a scan, and every turn tells every key, so this is slow: O(live events) a firing, O(keys) a turn. The built-in
 lengths and slides answer in ranges (manager.py). Each key has policies of its own.
 
-Laws: those of WindowManager, but what a window holds and when it fires is the policies' to say; an event expires at the end of
-the turn in which the eviction said EXPIRE, or in the drain; more than `max_repeats` firings without a new tuple in one turn are
-an error. Source: Storm's `WindowManager`, in order of time, not of arrival; decided in docs/decisions/0002-user-policies.md.
+Laws: those of WindowManager, but what a window holds and when it fires is the policies' to say. Live events are in order of
+(timestamp, arrival); each event is tracked once by both policies, before any scan sees it; it expires at the end of the turn in
+which the eviction said EXPIRE, or in the drain. More than `max_repeats` firings without a new tuple in one turn are an error.
+Source: Storm's `WindowManager`, in order of time, not of arrival; decided in docs/decisions/0002-user-policies.md.
 """
 
 from __future__ import annotations
@@ -38,16 +30,16 @@ from typing import Any, NamedTuple
 from sortedcontainers import SortedKeyList
 
 from windowing.errors import BoltError, RepeatLimitError, WindowingError, quote
-from windowing.windows.assigners import mix_of
+from windowing.windows.assigners import assigner_of
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Event, Expired, ListContent, TupleWindow, WaterMarkEvent
-from windowing.windows.eviction import Action, EvictionContext
-from windowing.windows.guard import Guard, fault, no_effects, one_for_each, refuse_foreign, snapshot_header
-from windowing.windows.key_state import Tally, key_of
+from windowing.windows.eviction import Action, EvictionContext, scan
+from windowing.windows.guard import fault, no_effects, one_for_each, refuse_foreign, snapshot_header
+from windowing.windows.key_state import key_of
 from windowing.windows.lossless_policies import CountLength, CountSlide, TimeLength, TimeSlide, length_of, slide_of
-from windowing.windows.manager import refuse_options
+from windowing.windows.manager import TaskMachine
 from windowing.windows.measures import Duration
-from windowing.windows.trigger import next_tick_ms, tick_interval_ms
+from windowing.windows.trigger import QueueView, next_tick_ms, tick_interval_ms
 
 __all__ = [
     "Fired",
@@ -67,7 +59,7 @@ class Fired(NamedTuple):
     key: Any
 
 
-class PolicyKeyState:
+class PolicyKeyState(QueueView):
     """The events of one key and its two policies. Made by PolicyWindowManager, at the key's first tuple.
 
     Policies are asked by name, so one that is written to the protocol of the article, without our base classes, works too.
@@ -130,20 +122,11 @@ class PolicyKeyState:
         """How many events no window has shown yet."""
         return len(self.waiting) + sum(not was_shown for was_shown in self._live.values())
 
-    # -- what a trigger may ask (QueueView) --------------------------------------------------------------------------
-
-    def event_count(self, reference_ms: int) -> int:
-        """Return how many live events have a timestamp <= reference_ms. Cost: O(live)."""
-        return sum(1 for _ in self._until(reference_ms))
+    # -- what a trigger may ask, of the live events ------------------------------------------------------------------
 
     def earliest_event_timestamp(self, start_ms: int, end_ms: int) -> int | None:
-        """Return the smallest timestamp of a live event in `(start_ms, end_ms]`, None if there is none."""
+        # They are in order, so the first will do.
         return next((event.timestamp for event in self._until(end_ms) if event.timestamp > start_ms), None)
-
-    def sliding_count_timestamps(self, start_ms: int, end_ms: int, count: int) -> list[int]:
-        """Return the timestamp of each `count`-th live event in `(start_ms, end_ms]`."""
-        inside = [event.timestamp for event in self._until(end_ms) if event.timestamp > start_ms]
-        return inside[count - 1 :: count]
 
     def _until(self, reference_ms: int) -> Iterator[Event]:
         return takewhile(lambda event: event.timestamp <= reference_ms, self._live)
@@ -264,21 +247,8 @@ class PolicyKeyState:
         if self._length is not None:
             context, offered = self._bounded(self._length, context, offered)
         self._ask(self._eviction, "set_context", context)
-        window: list[Event] = []
-        for event in offered:
-            action = self._action(event)
-            if action is Action.PROCESS:
-                window.append(event)
-            elif action is Action.EXPIRE:
-                self._gone[event] = self._live.pop(event)
-            elif action is Action.STOP:
-                break
-            elif action is not Action.KEEP:
-                raise BoltError(
-                    f"bolt {self._component!r} failed in its eviction: {type(self._eviction).__name__}.evict returned "
-                    f"{quote(action)} on the window that ends at {self._reference}; return one of Action.EXPIRE, PROCESS, "
-                    "KEEP, STOP"
-                )
+        window, expired = scan(offered, self._action)
+        self._let_go(expired)
         return window
 
     def _bounded(
@@ -286,20 +256,26 @@ class PolicyKeyState:
     ) -> tuple[EvictionContext, list[Event]]:
         """Let expire what the length cannot hold any more; return what it holds, and the context that counts no more than that."""
         length.set_context(context)
-        actions = [length.evict(event) for event in offered]
-        expired = [event for event, action in zip(offered, actions, strict=True) if action is Action.EXPIRE]
-        self._gone.update((event, self._live.pop(event)) for event in expired)
-        held = [event for event, action in zip(offered, actions, strict=True) if action is Action.PROCESS]
+        held, expired = scan(offered, length.evict)
+        self._let_go(expired)
         return replace(context, current_count=(context.current_count or 0) - len(expired)), held
 
     def _action(self, event: Event) -> Action:
         if self._eviction is None:
             return Action.PROCESS
         try:
-            chosen: Action = self._eviction.evict(event)
+            action = self._eviction.evict(event)
         except Exception as problem:
             raise self._fault(self._eviction, "evict", problem) from problem
-        return chosen
+        if isinstance(action, Action):
+            return action
+        raise BoltError(
+            f"bolt {self._component!r} failed in its eviction: {type(self._eviction).__name__}.evict returned {quote(action)} on "
+            f"the window that ends at {self._reference}; return one of Action.EXPIRE, PROCESS, KEEP, STOP"
+        )
+
+    def _let_go(self, expired: list[Event]) -> None:
+        self._gone.update((event, self._live.pop(event)) for event in expired)
 
     def _limit(self, first_shown: int, reference: int) -> None:
         self._repeats = 0 if first_shown else self._repeats + 1
@@ -399,7 +375,7 @@ class PolicyKeyState:
 ContentFold = Callable[[list[Any]], Any]
 
 
-class PolicyWindowManager:
+class PolicyWindowManager(TaskMachine):
     """The windows of one task whose `eviction=` or `trigger=` (or both) is the user's own; what is not is lossless.
 
     `fold` makes `window.aggregate` from the list of a window's tuples; `component` names the bolt
@@ -419,16 +395,12 @@ class PolicyWindowManager:
     """
 
     kind = "PolicyWindowManager"
+    not_done = ("semantics", "max_events_in_memory")
 
     def __init__(self, config: WindowConfig, *, fold: ContentFold | None = None, component: str = "bolt") -> None:
-        refuse_options(config, "PolicyWindowManager", ("semantics", "max_events_in_memory"))
-        self.config = config
+        super().__init__(config)
         self._component = component
-        self.tally = Tally()
-        self.watermark: int | None = None
-        self.closed = False
         self._fold = fold
-        self.guard = Guard()
         self._ordinal = 0
         self._tracks: dict[Any, PolicyKeyState] = {}
         self._ticked_ms: int | None = None  # the last tick, or the first tuple's time
@@ -436,7 +408,7 @@ class PolicyWindowManager:
         in_time = isinstance(config.length, Duration) and isinstance(config.slide, Duration)
         # A key cannot have a time to live if both are Durations: it goes with its last tuple.
         self._forgets = in_time and config.key is not None
-        self._declared = mix_of(config) if in_time and config.trigger is None else None
+        self._declared = assigner_of(config) if in_time and config.trigger is None else None
         self._length_ms = config.length.ms if isinstance(config.length, Duration) else None
 
     # -- entries -------------------------------------------------------------------------------------------------------
@@ -451,7 +423,7 @@ class PolicyWindowManager:
         except BaseException:
             self.guard.fail()
             raise
-        self.tally.accepted += 1
+        self._tally.accepted += 1
         return no_effects()
 
     def add_batch(
@@ -468,16 +440,8 @@ class PolicyWindowManager:
         except BaseException:
             self.guard.fail()
             raise
-        self.tally.accepted += len(payloads)
+        self._tally.accepted += len(payloads)
         return no_effects()
-
-    def advance(self, watermark: int) -> Iterator[Effect]:
-        """Make a turn: raise W to `watermark` (nothing happens if that does not raise it) and fire what falls due."""
-        self._open()
-        if self.watermark is not None and watermark <= self.watermark:
-            return no_effects()
-        self.watermark = watermark
-        return self.guard.run(self._turn(watermark, lambda track: track.turn(watermark)))
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples."""
@@ -485,15 +449,7 @@ class PolicyWindowManager:
         self._deadline, self._ticked_ms = None, now_ms
         if self.watermark is None or now_ms > self.watermark:
             self.watermark = now_ms - 1
-        return self.guard.run(self._turn(self.watermark, lambda track: track.tick(now_ms)))
-
-    def drain(self) -> Iterator[Effect]:
-        """Close the machine: number and fire what is left, let everything expire. Idempotent."""
-        self.guard.enter()
-        if self.closed:
-            return no_effects()
-        self.closed, self._deadline = True, (None,)
-        return self.guard.run(self._end())
+        return self.guard.run(self._fire_all(self.watermark, lambda track: track.tick(now_ms)))
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -505,7 +461,7 @@ class PolicyWindowManager:
                 yield at, effect
 
     def _enter(self, payload: Any, timestamp: int, key: Any) -> Iterator[Effect]:
-        self.tally.accepted += 1
+        self._tally.accepted += 1
         if not self._tracks:
             self._ticked_ms = timestamp
         self._deadline = None
@@ -513,9 +469,12 @@ class PolicyWindowManager:
         yield from self._activations([(track, track.enter(payload, timestamp))])
         yield from self._expired(track)
 
-    def _turn(self, until: int, what: Callable[[PolicyKeyState], Iterator[Fired]]) -> Iterator[Effect]:
+    def _turn(self, since: int | None, until: int) -> Iterator[Effect]:
+        return self._fire_all(until, lambda track: track.turn(until))
+
+    def _fire_all(self, until: int, what: Callable[[PolicyKeyState], Iterator[Fired]]) -> Iterator[Effect]:
         tracks = list(self._tracks.values())
-        over = {track.ordinal for track in tracks if self._outlived(track, until)}
+        over = {track.ordinal for track in tracks if self._outlived(track.newest, until)}
         yield from self._activations(
             [
                 (track, chain(what(track), track.finish(until)) if track.ordinal in over else what(track))
@@ -529,6 +488,7 @@ class PolicyWindowManager:
                 track.shutdown()
 
     def _end(self) -> Iterator[Effect]:
+        self._deadline = (None,)
         tracks = list(self._tracks.values())
         yield from self._activations([(track, track.finish(self.watermark)) for track in tracks])
         for track in tracks:
@@ -539,8 +499,8 @@ class PolicyWindowManager:
     def _activations(self, firings: list[tuple[PolicyKeyState, Iterator[Fired]]]) -> Iterator[Activation]:
         runs: Iterable[Iterator[tuple[int, int, Fired]]] = [_in_order(track, fired) for track, fired in firings]
         for reference, _, fired in merge(*runs, key=lambda item: item[:2]):
-            self.tally.fired += 1
-            self.tally.shown += fired.first_shown
+            self._tally.fired += 1
+            self._tally.shown += fired.first_shown
             start = None if self._length_ms is None else reference - self._length_ms
             content = _Content(fired.current, fired.new, fired.expired, self._fold)
             yield Activation(TupleWindow(content, start, reference, fired.key))
@@ -548,8 +508,8 @@ class PolicyWindowManager:
     def _expired(self, track: PolicyKeyState) -> Iterator[Expired]:
         gone, never_shown = track.take_gone()
         if gone:
-            self.tally.expired += len(gone)
-            self.tally.skipped += never_shown
+            self._tally.expired += len(gone)
+            self._tally.skipped += never_shown
             yield Expired(len(gone), lambda: gone, track.key)
 
     # -- keys ----------------------------------------------------------------------------------------------------------
@@ -560,15 +520,6 @@ class PolicyWindowManager:
             track = self._tracks[key] = PolicyKeyState(self.config, key, self._ordinal, self.watermark, self._component)
             self._ordinal += 1
         return track
-
-    def _outlived(self, track: PolicyKeyState, watermark: int) -> bool:
-        ttl, newest = self.config.key_ttl_ms, track.newest
-        return ttl is not None and newest is not None and newest + ttl <= watermark
-
-    def _open(self) -> None:
-        self.guard.enter()
-        if self.closed:
-            raise WindowingError("the window manager was drained: its windows are closed for good; build a new one")
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
@@ -592,23 +543,19 @@ class PolicyWindowManager:
             if ttl is not None and track.newest is not None:
                 yield track.newest + ttl
 
-    def enter(self) -> None:
-        """Raise MachineSpentError unless an entry is allowed."""
-        self.guard.enter()
-
     def late_below(self) -> int | None:
         """Return the bound below which a timestamp is late: W; of two Durations with a slide of ours, as built in."""
         return self.watermark if self._declared is None else self._declared.late_below(self.watermark)
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine as plain data, the tuples always with it."""
-        self.guard.enter()
+        self.enter()
         return {
             **snapshot_header(self.kind),
             "watermark": self.watermark,
             "closed": self.closed,
             "ordinal": self._ordinal,
-            "tally": self.tally.snapshot(),
+            "tally": self._tally.snapshot(),
             "tracks": [track.snapshot() for track in self._tracks.values()],
         }
 
@@ -617,7 +564,7 @@ class PolicyWindowManager:
         refuse_foreign(data, self.kind)
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._ordinal = data["ordinal"]
-        self.tally.restore(data["tally"])
+        self._tally.restore(data["tally"])
         tracks = [PolicyKeyState.restored(self.config, each, self._component) for each in data["tracks"]]
         self._tracks = {track.key: track for track in tracks}
         self._deadline = None
@@ -633,8 +580,8 @@ class PolicyWindowManager:
             track.check()
             assert track.key is key or track.key == key  # NaN is not equal to itself
         # A tuple that was neither shown nor passed over waits, or lives and was never shown.
-        assert self.tally.pending == sum(track.never_shown for track in self._tracks.values())
-        assert self.tally.shown + self.tally.skipped >= self.tally.expired
+        assert self._tally.pending == sum(track.never_shown for track in self._tracks.values())
+        assert self._tally.shown + self._tally.skipped >= self._tally.expired
 
 
 class _Content(ListContent):

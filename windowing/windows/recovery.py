@@ -1,12 +1,4 @@
-"""Recovery: what a window on disk is after a crash, and which tuples have to come again.
-
-The rows in which the windows of a stateful bolt are stored, and how a machine goes on without tuples that were lost.
-
-("machine",)             the executor without its queues         ("waits", channel, id)  [sequence, timestamp, key]
-("track", ordinal)       one queue's numbers, without tuples     ("shown", sequence)     [timestamp, key, tuple]
-("gone", channel)        the ids that are gone (deduplicator.py)
-
-WindowRecovery: the windows of a stateful bolt go on where the last checkpoint left them, with tuples that come again.
+"""WindowRecovery: the windows of a stateful bolt go on where the last checkpoint left them, with tuples that come again.
 
     checkpoint --> rows     the machine without its tuples; the ids of the tuples that are not acked; the tuples that are acked but
                             that the next window may still report as expired
@@ -15,6 +7,10 @@ WindowRecovery: the windows of a stateful bolt go on where the last checkpoint l
                               awaited  put back in its place; fires nothing
                               new      set aside, and the turns too, in order
     all are back            RUNNING: what was set aside is done; windows fire where the undisturbed run fires them
+
+    rows      ("machine",)       the executor without its queues    ("waits", channel, id)  [sequence, timestamp, key]
+              ("track", ordinal) one queue's numbers, no tuples     ("shown", sequence)     [timestamp, key, tuple]
+              ("gone", channel)  the ids that are gone (deduplicator.py)
 
 Laws
 - What is acked is in the rows, or no window will ever need it; what is not acked comes again from its source. So nothing is lost,
@@ -45,7 +41,6 @@ from windowing.windows.events import Effect
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.guard import no_effects
 from windowing.windows.key_state import key_of
-from windowing.windows.manager import WindowManager
 from windowing.windows.watermark import WaterMarkEventGenerator
 
 __all__ = [
@@ -97,8 +92,8 @@ def without(manager: dict[str, Any], held: Iterable[TuplePosition], lost: Iterab
         }
         positions = sorted(out)
         # With lateness="window" one may have come, after the last firing, to a place that windows have passed.
-        strangers = sum(at < track["covered"] and number >= track["fired_at"] for at, number in out.items())
-        tally["skipped"] += sum(at >= track["covered"] for at in positions) + strangers
+        late_insertions = sum(at < track["covered"] and number >= track["fired_at"] for at, number in out.items())
+        tally["skipped"] += sum(at >= track["covered"] for at in positions) + late_insertions
         tally["expired"] += len(positions)
         tracks.append(_closed_up(track, positions))
     return {**manager, "tracks": tracks, "tally": tally}
@@ -194,8 +189,8 @@ class WindowRecovery:
         encode: Callable[[Any], Any] = _same,
         decode: Callable[[Any], Any] = _same,
     ) -> None:
-        manager = executor.manager
-        if executor.config.message_id is None or not isinstance(manager, WindowManager):
+        manager = executor.manager.numbered
+        if executor.config.message_id is None or manager is None:
             raise ConfigError(
                 f"bolt {executor.component!r} has a state beside its windows, and to fill them again after a restart their tuples "
                 "need ids; name the field of a growing whole number by message_id=, or put the window on disk by "

@@ -1,6 +1,4 @@
-"""Storm's semantics: its WindowManager and stateful twin as they are, losses included, and the machine for a bolt.
-
-Storm's two window managers, exactly: arrival order, full scans, and the tuples they lose.
+"""Storm's semantics: its window managers as they are, losses included, and the machine of a bolt.
 
     add(x) -> queue -> eviction.track -> trigger.track -> windows due -> every 100 entries: expire from the head
               arrival                                        |
@@ -8,24 +6,20 @@ Storm's two window managers, exactly: arrival order, full scans, and the tuples 
                                                              |
                                         Expired(what it took out), Activation(what it shows), in this order
 
-Laws, of Storm and kept: the queue is in arrival order, whatever the timestamps. A watermark is an entry, but no tuple.
-An empty window is not shown, and the tuples expired since the last window are then never told to any window (defect
-D14). Proven against `conformance/`; `semantics="lossless"` is the engine without the losses.
-
-StormMachine: Storm's own window manager and policies, as the machine of an executor.
-
     length   Count      CountEvictionPolicy     event time: WatermarkCountEvictionPolicy
              Duration   TimeEvictionPolicy                  WatermarkTimeEvictionPolicy
     slide    Count      CountTriggerPolicy                  WatermarkCountTriggerPolicy
              Duration   TimeTriggerPolicy                   WatermarkTimeTriggerPolicy
 
-Laws: windows, expiries and losses are Storm's; what is lost is counted as skipped, so accepted == shown + skipped + pending. There
-are no keys and no drain.
+Laws, of Storm and kept: the queue is in arrival order, whatever the timestamps. A watermark is an entry, but no tuple.
+An empty window is not shown, and the tuples expired since the last window are then never told to any window (defect
+D14). There are no keys and no drain. What is lost is counted as skipped, so accepted == shown + skipped + pending. Proven against
+`conformance/`; `semantics="lossless"` is the engine without the losses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
 
@@ -49,12 +43,14 @@ from windowing.windows.eviction import (
     TimeEvictionPolicy,
     WatermarkCountEvictionPolicy,
     WatermarkTimeEvictionPolicy,
+    scan,
 )
 from windowing.windows.guard import Guard, fault, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import Tally
 from windowing.windows.measures import Count, Duration
 from windowing.windows.trigger import (
     CountTriggerPolicy,
+    QueueView,
     TimeTriggerPolicy,
     TriggerPolicy,
     WatermarkCountTriggerPolicy,
@@ -78,7 +74,7 @@ EXPIRE_EVENTS_THRESHOLD = 100
 _VERSION = 1
 
 
-class StormWindowManager:
+class StormWindowManager(QueueView):
     """The queue behind a window, its eviction and its trigger policy. It starts the trigger.
 
     Each entry returns an iterator of effects, to be exhausted before the next entry (see `Guard`). Cost: O(1) an
@@ -99,7 +95,7 @@ class StormWindowManager:
     def __init__(self, eviction: EvictionPolicy, trigger: TriggerPolicy) -> None:
         self._eviction = eviction
         self._trigger = trigger
-        self._guard = Guard()
+        self.guard = Guard()
         self._queue: dict[Event, None] = {}  # an ordered set: Events are equal only if they are the same
         self._previous: set[Event] = set()
         self._expired: list[Any] = []
@@ -112,24 +108,26 @@ class StormWindowManager:
 
     def enter(self) -> None:
         """Raise MachineSpentError unless an entry is allowed."""
-        self._guard.enter()
+        self.guard.enter()
 
-    def add(self, payload: Any, timestamp_ms: int) -> Iterator[Effect]:
-        """Add a tuple; in processing time `timestamp_ms` is the clock."""
-        return self._guard.run(self._enter(Event(payload, timestamp_ms)))
+    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
+        """Add a tuple; in processing time `timestamp` is the clock. There are no keys."""
+        return self.guard.run(self._enter(Event(payload, timestamp)))
 
-    def add_batch(self, payloads: Sequence[Any], timestamps: Sequence[int]) -> Iterator[tuple[int, Effect]]:
+    def add_batch(
+        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
+    ) -> Iterator[tuple[int, Effect]]:
         """Add tuples one after the other; return each effect with the position of the tuple that caused it."""
         one_for_each(payloads, timestamps=timestamps)
-        return self._guard.run(self._enter_all(payloads, timestamps), positions=True)
+        return self.guard.run(self._enter_all(payloads, timestamps), positions=True)
 
-    def advance(self, watermark_ms: int) -> Iterator[Effect]:
+    def advance(self, watermark: int) -> Iterator[Effect]:
         """Tell the policies that no tuple with a smaller timestamp is expected."""
-        return self._guard.run(self._enter(WaterMarkEvent(watermark_ms)))
+        return self.guard.run(self._enter(WaterMarkEvent(watermark)))
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Fire what the trigger says is due by the clock."""
-        return self._guard.run(self._tick(now_ms))
+        return self.guard.run(self._tick(now_ms))
 
     def drain(self) -> NoReturn:
         """Storm has no end of a stream, so its last windows never fire; raises ConfigError."""
@@ -138,39 +136,8 @@ class StormWindowManager:
             'use semantics="lossless" to have them fired'
         )
 
-    # -- what a trigger may ask (QueueView) --------------------------------------------------------------------------
-
-    def event_count(self, reference_ms: int) -> int:
-        """Return how many events of the queue have a timestamp <= reference_ms. Cost: O(queue)."""
-        return sum(event.timestamp <= reference_ms for event in self._queue)
-
-    def earliest_event_timestamp(self, start_ms: int, end_ms: int) -> int | None:
-        """Return the smallest timestamp in `(start_ms, end_ms]`, None if there is none. Cost: O(queue)."""
-        return min((event.timestamp for event in self._queue if start_ms < event.timestamp <= end_ms), default=None)
-
-    def sliding_count_timestamps(self, start_ms: int, end_ms: int, count: int) -> list[int]:
-        """Return, at each `count`-th event in `(start_ms, end_ms]` by arrival, the largest timestamp so far."""
-        references: list[int] = []
-        counted, newest = 0, start_ms
-        for event in self._queue:
-            if start_ms < event.timestamp <= end_ms:
-                counted += 1
-                newest = max(newest, event.timestamp)
-                if counted % count == 0:
-                    references.append(newest)
-        return references
-
-    # -- what a driver may look at -----------------------------------------------------------------------------------
-
-    @property
-    def queued(self) -> Set[Event]:
-        """The events of the queue, in order."""
-        return self._queue.keys()
-
-    @property
-    def last_window(self) -> Set[Event]:
-        """The events of the last window, shown or empty (none where a window is an iterator)."""
-        return self._previous
+    def _until(self, reference_ms: int) -> Iterator[Event]:
+        return (event for event in self._queue if event.timestamp <= reference_ms)
 
     # -- the machine -------------------------------------------------------------------------------------------------
 
@@ -205,16 +172,7 @@ class StormWindowManager:
 
     def _show(self, context: EvictionContext) -> Generator[Effect, None, bool]:
         """Scan the whole queue; show the window unless it is empty."""
-        window: list[Event] = []
-        taken: list[Event] = []
-        for event in self._queue:
-            action = self._eviction.evict(event)
-            if action is Action.PROCESS:
-                window.append(event)
-            elif action is Action.EXPIRE:
-                taken.append(event)
-            elif action is Action.STOP:
-                break
+        window, taken = scan(self._queue, self._eviction.evict)
         yield from self._expire(taken)
         expired, self._expired = self._expired, []
         previous, self._previous = self._previous, set(window)
@@ -264,7 +222,7 @@ class StormWindowManager:
 
     def snapshot(self) -> dict[str, Any]:
         """Return all state as plain data; a machine restored from it goes on as if it were this one."""
-        self._guard.enter()
+        self.guard.enter()
         return {
             "version": _VERSION,
             "definition": self._definition(),
@@ -289,7 +247,7 @@ class StormWindowManager:
                 f"the snapshot is of {quote(found)}, this window is {quote([_VERSION, self._definition()])}; "
                 "restore it into a window of the same definition"
             )
-        self._guard.fail()
+        self.guard.fail()
         try:
             events = [Event(payload, ts) for payload, ts in zip(data["payloads"], data["timestamps"], strict=True)]
             self._queue = dict.fromkeys(events)
@@ -300,7 +258,7 @@ class StormWindowManager:
             self._trigger.restore_state(data["trigger"])
         except (KeyError, IndexError, TypeError, ValueError) as damage:
             raise SnapshotError(f"the snapshot is damaged ({damage!r}); restore the one before it") from damage
-        self._guard.reset()
+        self.guard.reset()
 
     def check(self) -> None:
         """Assert what always holds of a machine that is not in the middle of an entry."""
@@ -459,10 +417,11 @@ def _trigger(config: WindowConfig) -> TriggerPolicy:
     return (WatermarkCountTriggerPolicy if config.event_time else CountTriggerPolicy)(config.slide.value)
 
 
-class StormMachine:
-    """A StormWindowManager behind the Machine protocol, with a tally.
+class StormMachine(StormWindowManager):
+    """The StormWindowManager of a definition, with a tally.
 
-    `manager` is for the other manager, StormStatefulWindowManager, whose windows do not tell what they showed.
+    Over the clock it is ticked every `tick_interval_ms`: the slide, whether a window is due or not, or what a trigger of the user's
+    own wants.
 
     >>> from windowing.windows.measures import count
     >>> machine = StormMachine(WindowConfig.of(length=count(2), slide=count(2), semantics="storm"))
@@ -473,124 +432,86 @@ class StormMachine:
     1
     """
 
-    def __init__(
-        self,
-        config: WindowConfig,
-        manager: type[StormWindowManager] = StormWindowManager,
-        component: str = "bolt",
-    ) -> None:
+    # What a driver asks: see Machine (executor.py).
+    takes_columns = False
+    keeps_tuples = True
+    shows_columns = False
+    numbered = None
+    inbox = None
+
+    def __init__(self, config: WindowConfig, component: str = "bolt") -> None:
         if config.semantics is not Semantics.STORM:
             raise ConfigError(
                 "a StormMachine loses what Storm loses, and the definition says semantics='lossless'; say 'storm', or make the "
                 "machine by machine_for(config) (windowing.windows.executor), which chooses it"
             )
         self.tally = Tally()
+        self.watermark = 0
+        """W of the last turn; Storm's begins at 0."""
         self._component = component
-        self._watermark = 0
-        with self._blamed():
-            eviction, trigger = storm_policies(config)
-            self._manager = manager(eviction, trigger)
-        self._own_trigger = None if config.trigger is None else trigger
-        self.tick_interval_ms = None if config.trigger is None else tick_interval_ms(trigger)
-        """How often a driver has to make it tick, None where its trigger says when, or where the slide does."""
-        self.guard = Guard()
+        with self._attributed():
+            super().__init__(*storm_policies(config))
+        slide_ms = config.slide.ms if isinstance(config.slide, Duration) else None
+        self._own_trigger = None if config.trigger is None else self._trigger
+        self.tick_interval_ms = slide_ms if self._own_trigger is None else tick_interval_ms(self._own_trigger)
         # Storm shows the last N tuples again at every end of a gap, however long it is.
         repeats = config.event_time and isinstance(config.length, Count) and isinstance(config.slide, Duration)
         # An iterator window does not know its new tuples, so nothing tells that it is a repeat.
-        self._max_repeats = config.max_repeats if repeats and manager is StormWindowManager else None
+        self._max_repeats = config.max_repeats if repeats and self.kind == StormWindowManager.kind else None
         self._shown: set[Event] = set()  # of the queued events, those that were in a window
 
-    @property
-    def watermark(self) -> int | None:
-        """W of the last turn; Storm's begins at 0."""
-        return self._watermark
-
-    # -- entries -------------------------------------------------------------------------------------------------------
-
-    def add(self, payload: Any, timestamp: int, key: Any = None) -> Iterator[Effect]:
-        """Accept one tuple."""
-        with self._blamed():
-            effects = self._manager.add(payload, timestamp)
-        self.tally.accepted += 1
-        return self.guard.run(self._told(effects))
-
-    def add_batch(
-        self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
-    ) -> Iterator[tuple[int, Effect]]:
-        """Accept tuples in arrival order; exactly what one `add` for each gives."""
-        with self._blamed():
-            effects = self._manager.add_batch(payloads, timestamps)
-        self.tally.accepted += len(payloads)
-        return self.guard.run(self._told_at(effects), positions=True)
-
     def advance(self, watermark: int) -> Iterator[Effect]:
-        """Tell the policies that no tuple with a smaller timestamp is expected."""
-        with self._blamed():
-            effects = self._manager.advance(watermark)
-        self._watermark = watermark
-        return self.guard.run(self._told(self._limited(effects, watermark)))
+        effects = super().advance(watermark)
+        self.watermark = watermark
+        return effects
 
-    def tick(self, now_ms: int) -> Iterator[Effect]:
-        """Fire what is due by the clock."""
-        with self._blamed():
-            effects = self._manager.tick(now_ms)
-        return self.guard.run(self._told(effects))
+    def _enter(self, event: Event) -> Iterator[Effect]:
+        if not event.is_watermark:
+            self.tally.accepted += 1
+        yield from self._noted(super()._enter(event), event.timestamp)
 
-    def drain(self) -> Iterator[Effect]:
-        """Raise ConfigError: Storm has no end of a stream."""
-        self._manager.drain()
+    def _tick(self, now_ms: int) -> Iterator[Effect]:
+        return self._noted(super()._tick(now_ms), now_ms)
 
-    def _limited(self, effects: Iterator[Effect], watermark: int) -> Iterator[Effect]:
-        """Pass the effects of a turn, but raise RepeatLimitError once the same window came too often."""
+    def _noted(self, effects: Iterator[Effect], until: int) -> Iterator[Effect]:
+        """Pass the effects of an entry, but raise RepeatLimitError once the same window came too often."""
         repeats = 0
-        for effect in effects:
-            if self._max_repeats is not None and isinstance(effect, Activation):
-                repeats = 0 if effect.window.get_new() else repeats + 1
-                if repeats > self._max_repeats:
-                    raise RepeatLimitError(
-                        f"Storm's semantics would show the same window more than max_repeats={self._max_repeats} times in one "
-                        f"turn: no new tuple in the gap before {effect.window.end_timestamp}, W is {watermark}; raise "
-                        'max_repeats, or use semantics="lossless", which fires only with a new tuple'
-                    )
-            yield effect
-
-    # -- the tally -----------------------------------------------------------------------------------------------------
-
-    def _told(self, effects: Iterable[Effect]) -> Iterator[Effect]:
-        with self._blamed():
+        with self._attributed():
             for effect in effects:
+                if self._max_repeats is not None and isinstance(effect, Activation):
+                    repeats = 0 if effect.window.get_new() else repeats + 1
+                    if repeats > self._max_repeats:
+                        raise RepeatLimitError(
+                            f"Storm's semantics would show the same window more than max_repeats={self._max_repeats} times in "
+                            f"one turn: no new tuple in the gap before {effect.window.end_timestamp}, W is {until}; raise "
+                            'max_repeats, or use semantics="lossless", which fires only with a new tuple'
+                        )
                 self._note(effect)
                 yield effect
 
-    def _told_at(self, effects: Iterable[tuple[int, Effect]]) -> Iterator[tuple[int, Effect]]:
-        with self._blamed():
-            for at, effect in effects:
-                self._note(effect)
-                yield at, effect
+    def _note(self, effect: Effect) -> None:
+        """Count what an effect tells. Cost: O(its tuples), and for an expiry O(queue), as for Storm's own scan."""
+        if isinstance(effect, Activation):
+            self.tally.fired += 1
+            fresh = self._previous - self._shown
+            self.tally.shown += len(fresh)
+            self._shown |= fresh
+        elif isinstance(effect, Expired):
+            gone = self._shown - self._queue.keys()
+            self._shown -= gone
+            self.tally.expired += effect.count
+            self.tally.skipped += effect.count - len(gone)
 
     @contextmanager
-    def _blamed(self) -> Iterator[None]:
+    def _attributed(self) -> Iterator[None]:
         """Name the bolt in what its policies raise; Storm's own raise nothing."""
         try:
             yield
         except (WindowingError, AssertionError):
             raise
         except Exception as problem:
-            until = f", W being {self._watermark}" if self._watermark else ""
+            until = f", W being {self.watermark}" if self.watermark else ""
             raise fault(self._component, f"its eviction= or trigger={until}", problem) from problem
-
-    def _note(self, effect: Effect) -> None:
-        """Count what an effect tells. Cost: O(its tuples), and for an expiry O(queue), as for Storm's own scan."""
-        if isinstance(effect, Activation):
-            self.tally.fired += 1
-            fresh = self._manager.last_window - self._shown
-            self.tally.shown += len(fresh)
-            self._shown |= fresh
-        elif isinstance(effect, Expired):
-            gone = self._shown - self._manager.queued
-            self._shown -= gone
-            self.tally.expired += effect.count
-            self.tally.skipped += effect.count - len(gone)
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
@@ -598,41 +519,34 @@ class StormMachine:
         """Return the clock's time, less 1 ms, of the tick that a trigger of the user's own wants next; None if it does not say."""
         if self._own_trigger is None:
             return None
-        with self._blamed():
+        with self._attributed():
             wanted_ms = next_tick_ms(self._own_trigger)
         return None if wanted_ms is None else wanted_ms - 1
 
-    def enter(self) -> None:
-        """Raise MachineSpentError unless an entry is allowed."""
-        self.guard.enter()
-        self._manager.enter()
-
     def late_below(self) -> int | None:
         """Return W: a tuple below it is late."""
-        return self._watermark
+        return self.watermark
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
         """Return the machine as plain data, the tuples always with it."""
-        self.guard.enter()
         return {
             **snapshot_header("StormMachine"),
-            "watermark": self._watermark,
+            **super().snapshot(),
+            "watermark": self.watermark,
             "tally": self.tally.snapshot(),
-            "shown": [event in self._shown for event in self._manager.queued],
-            "manager": self._manager.snapshot(),
+            "shown": [event in self._shown for event in self._queue],
         }
 
     def restore(self, data: dict[str, Any]) -> None:
         """Become the machine of `data`. Raises SnapshotError for another format."""
         refuse_foreign(data, "StormMachine")
-        self._manager.restore(data["manager"])
-        self._watermark = data["watermark"]
+        super().restore(data)
+        self.watermark = data["watermark"]
         self.tally.restore(data["tally"])
-        self._shown = {event for event, was in zip(self._manager.queued, data["shown"], strict=True) if was}
-        self.guard.reset()
+        self._shown = {event for event, was in zip(self._queue, data["shown"], strict=True) if was}
 
     def check(self) -> None:
         """Assert what "correct" means."""
-        self._manager.check()
+        super().check()
         # What was shown and is still queued is remembered, and nothing else.
-        assert self._shown <= self._manager.queued
+        assert self._shown <= self._queue.keys()

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Any
 
 from windowing.errors import quote
 from windowing.windows.events import Event
@@ -42,20 +43,27 @@ TICK_INTERVAL_MS = 100
 """How often a trigger of a user's own ticks over the clock that does not say when it wants to."""
 
 
-class QueueView(Protocol):
-    """What a trigger may ask about the queue behind a window. Source: three methods of Storm's `WindowManager`."""
+class QueueView(ABC):
+    """What a trigger may ask about the queue behind a window. Cost: O(queue). Source: three methods of Storm's `WindowManager`."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _until(self, reference_ms: int) -> Iterator[Event]:
+        """Yield the events with a timestamp <= reference_ms, in the order of the queue."""
 
     def event_count(self, reference_ms: int) -> int:
         """Return how many events have a timestamp <= reference_ms."""
-        ...
+        return sum(1 for _ in self._until(reference_ms))
 
     def earliest_event_timestamp(self, start_ms: int, end_ms: int) -> int | None:
         """Return the smallest timestamp in `(start_ms, end_ms]`, None if there is none."""
-        ...
+        return min((event.timestamp for event in self._until(end_ms) if event.timestamp > start_ms), default=None)
 
     def sliding_count_timestamps(self, start_ms: int, end_ms: int, count: int) -> list[int]:
-        """Return, at each `count`-th event in `(start_ms, end_ms]` by arrival, the largest timestamp so far."""
-        ...
+        """Return, at each `count`-th event in `(start_ms, end_ms]`, the largest timestamp so far."""
+        inside = [event.timestamp for event in self._until(end_ms) if event.timestamp > start_ms]
+        return list(accumulate(inside, max))[count - 1 :: count]
 
 
 class TriggerPolicy(ABC):

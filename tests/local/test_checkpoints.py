@@ -1,0 +1,371 @@
+"""StatefulBoltExecutor and CheckpointTask: hooks, states, record and acks in their order; a kill at each step of a checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windowing import millis
+from windowing.errors import AckError, BoltError, CheckpointError, CorruptStateError, FailedException
+from windowing.local.checkpoints import CheckPointState, CheckpointTask, StatefulBoltExecutor, StatefulBoltTask, TxState
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster
+from windowing.stores.states import MemoryStateProvider
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout, StatefulBolt, TaskContext
+from windowing.topology.decorators import bolt
+
+
+class Message:
+    """A tuple on its way to the task; it stands for its anchors."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._anchors = self
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Logged:
+    """A task, its state and its router in one; what is done to it is in `log`."""
+
+    context = TaskContext("count")
+
+    def __init__(self, *messages: Message) -> None:
+        self.log: list[Any] = []
+        self.router: Any = self
+        self.refused = ""
+        self.executor = StatefulBoltExecutor(self)
+        self.executor.states.append(self)
+        self.executor.executed(messages)  # type: ignore[arg-type]
+
+    def hook(self, method: str, *arguments: int) -> None:
+        self.log.append((method, *arguments))
+        if method == self.refused:
+            raise BoltError(method) from FailedException("not now")
+
+    def report(self, component: str, task: int, error: BaseException) -> None:
+        self.log.append("reported")
+
+    def init(self, txid: int) -> None:
+        self.log.append(("init", txid))
+
+    def prepare_commit(self, txid: int) -> None:
+        self.log.append(("prepare", txid))
+
+    def commit(self, txid: int) -> None:
+        self.log.append(("commit", txid))
+
+    def rollback(self) -> None:
+        self.log.append("rollback")
+
+    def ack(self, message: Any, component: str) -> None:
+        self.log.append(("ack", message.name))
+
+    def fail(self, message: Any, component: str) -> None:
+        self.log.append(("fail", message.name))
+
+    def done(self, entry: Any, *arguments: Any) -> list[Any]:
+        """Call an entry of the executor; return what was done."""
+        self.log.clear()
+        agreed = entry(*arguments)
+        self.executor.check()
+        return [*self.log, *([] if agreed in (None, True) else ["refused"])]
+
+
+A, B, C = (Message(name) for name in "abc")
+
+
+# -- the equivalents of Storm's StatefulBoltExecutorTest ----------------------------------------------------------------
+
+
+def test_a_rollback_undoes_the_state_fails_the_tuples_and_hands_the_state_out_again() -> None:  # testRollback
+    task = Logged(A, B, C)
+    task.executor.ack(A)  # type: ignore[arg-type]
+    task.executor.prepare(0)
+    task.executor.ack(B)  # type: ignore[arg-type]
+    fails = [("fail", name) for name in "abc"]
+    assert task.done(task.executor.roll_back) == [("pre_rollback",), "rollback", *fails, ("init", -1)]
+    assert task.executor.held() == []
+
+
+def test_a_commit_calls_the_hook_commits_and_lets_the_acks_out() -> None:  # testCommit, testPrepareAndCommit
+    task = Logged(A, B)
+    task.executor.ack(A)  # type: ignore[arg-type]
+    assert task.done(task.executor.prepare, 0) == [("pre_prepare", 0), ("prepare", 0)]
+    task.executor.ack(B)  # type: ignore[arg-type]
+    assert task.done(task.executor.commit, 0) == [("pre_commit", 0), ("commit", 0), ("ack", "a")]
+    assert task.executor.held() == [B]
+
+
+def test_a_start_ends_what_another_process_has_recorded_and_undoes_what_it_has_not() -> (
+    None
+):  # testCommitBeforeInitstate
+    task = Logged()
+    assert task.done(task.executor.recover, CheckPointState(3, TxState.COMMITTING)) == [("commit", 3)]
+    assert task.executor.txid == 3
+    assert task.done(task.executor.recover, CheckPointState(3)) == ["rollback"]
+    assert task.executor.txid == 3
+    assert task.done(task.executor.recover, CheckPointState(3, TxState.PREPARING)) == ["rollback"]
+    assert task.executor.txid == 2
+
+
+# -- what Storm does not do ---------------------------------------------------------------------------------------------
+
+
+def test_a_commit_that_comes_again_repeats_nothing() -> None:
+    task = Logged(A)
+    task.executor.ack(A)  # type: ignore[arg-type]
+    task.executor.prepare(0)
+    task.executor.commit(0)
+    assert task.done(task.executor.commit, 0) == []
+
+
+def test_acks_that_a_hook_gives_belong_to_the_checkpoint() -> None:
+    task = Logged(A)
+    hook = task.hook
+
+    def acking(method: str, *arguments: int) -> None:
+        hook(method, *arguments)
+        if method == "pre_prepare":
+            task.executor.ack(A)  # type: ignore[arg-type]
+
+    task.hook = acking  # type: ignore[method-assign]
+    task.executor.prepare(0)
+    assert ("ack", "a") in task.done(task.executor.commit, 0)
+
+
+def test_a_tuple_that_the_bolt_fails_is_failed_at_once_and_never_again() -> None:
+    task = Logged(A)
+    assert task.done(task.executor.fail, A) == [("fail", "a")]
+    task.executor.prepare(0)
+    assert task.done(task.executor.roll_back) == [("pre_rollback",), "rollback", ("init", -1)]
+
+
+def test_a_tuple_is_settled_once_and_not_after_a_rollback() -> None:
+    task = Logged(A, B)
+    task.executor.ack(A)  # type: ignore[arg-type]
+    task.executor.roll_back()
+    for late in (A, B):
+        assert not task.executor.is_open(late)  # type: ignore[arg-type]
+        with pytest.raises(AckError, match="forget the tuples at hand in pre_rollback"):
+            task.executor.ack(late)  # type: ignore[arg-type]
+
+
+def test_what_a_hook_refuses_is_not_done() -> None:
+    task = Logged(A)
+    task.executor.ack(A)  # type: ignore[arg-type]
+    task.refused = "pre_prepare"
+    assert task.done(task.executor.prepare, 0) == [("pre_prepare", 0), "reported", "refused"]
+    task.refused = "pre_commit"
+    task.executor.prepare(0)
+    assert task.done(task.executor.commit, 0) == [("pre_commit", 0), "reported", "refused"]
+    task.refused = "pre_rollback"
+    assert task.done(task.executor.roll_back) == [("pre_rollback",), "reported", "refused"]
+    task.refused = ""
+    assert task.done(task.executor.commit, 0) == [("pre_commit", 0), ("commit", 0), ("ack", "a")]
+
+
+# -- the record ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        [],
+        "x",
+        {"format": 2, "txid": 1, "state": "committed"},
+        {"format": 1, "txid": 1, "state": "done"},
+        *({"format": 1, "txid": txid, "state": "committed"} for txid in (-2, "1", None, True)),
+    ],
+)
+def test_a_record_that_is_no_record_is_an_error_and_never_a_start_from_nothing(data: Any) -> None:
+    with pytest.raises(CorruptStateError, match="nothing was reset"):
+        CheckPointState.of(data)
+
+
+def test_a_record_is_plain_data_and_comes_back() -> None:
+    record = CheckPointState(7, TxState.COMMITTING)
+    assert CheckPointState.of(record.plain()) == record
+    assert CheckPointState.of(None) == CheckPointState(-1, TxState.COMMITTED)
+
+
+def test_a_record_of_an_earlier_version_is_read() -> None:
+    found = CheckPointState.of({"format": 1, "txid": 4, "state": "preparing", "attempt": 2})
+    assert (found, found.committed) == (CheckPointState(4, TxState.PREPARING), 3)
+
+
+# -- CheckpointTask -----------------------------------------------------------------------------------------------------
+
+
+def topology(tasks: int = 2, kind: Any = None, **settings: Any) -> Any:
+    @bolt(output="n long")
+    class Counting:
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def execute(self, tuple: Any) -> Any:
+            self.state.put(tuple["n"], self.state.get(tuple["n"], 0) + 1)
+            return tuple["n"]
+
+    builder = TopologyBuilder("counting").configure(**{"state_checkpoint_interval": millis(100)} | settings)
+    builder.set_spout("source", InputSpout("n long"))
+    builder.set_bolt("first", kind or Counting, tasks).fields_grouping("source", "n")
+    builder.set_bolt("second", Counting).global_grouping("first")
+    return builder.build()
+
+
+def coordinator_of(cluster: LocalCluster) -> CheckpointTask:
+    found = cluster.task_set.coordinator
+    assert found is not None
+    return found
+
+
+def test_checkpoints_are_one_interval_apart_however_late_one_is() -> None:
+    clock = VirtualClock()
+    with LocalCluster(topology(), clock=clock, batches={"source": []}) as cluster:
+        cluster.step()
+        coordinator = coordinator_of(cluster)
+        due = []
+        for late_ms in (0, 30, 0):
+            due.append(coordinator.next_deadline_ms())
+            clock.set((due[-1] or 0) + late_ms)
+            cluster.step()
+        assert due == [100, 200, 330]
+        assert cluster.result.checkpoints == 3
+
+
+def test_nothing_is_on_its_way_between_bolts_when_states_are_prepared() -> None:
+    """A tuple lies before the first bolt; the checkpoint holds it in both, and it is acked with it."""
+    states = MemoryStateProvider()
+    with LocalCluster(topology(), clock=VirtualClock(), batches={"source": []}, states=states) as cluster:
+        cluster.step()
+        cluster._feed("source", [(7,)])
+        cluster.task_set.spouts[0].step(None)
+        coordinator_of(cluster).take()
+        counted = [states.state(name, task).store.items() for name, task in (("first", 0), ("first", 1), ("second", 0))]
+        assert [len(list(items)) for items in counted] in ([1, 0, 1], [0, 1, 1])
+        cluster.step()
+        cluster.step()
+        assert cluster.result.acked == 1
+
+
+def test_a_commit_that_is_refused_twice_waits_for_an_interval_and_no_task_commits_twice() -> None:
+    hooks: list[Any] = []
+
+    @bolt(output="n long")
+    class Refusing(StatefulBolt):
+        def prepare(self, context: Any, collector: Any) -> None:
+            super().prepare(context, collector)
+            self.task = context.task_index
+
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def execute(self, tuple: Any) -> None:
+            self.collector.ack(tuple)
+
+        def pre_commit(self, txid: int) -> None:
+            hooks.append(self.task)
+            if self.task == 1 and hooks.count(1) < 3:
+                raise FailedException("not now")
+
+    clock = VirtualClock()
+    with LocalCluster(topology(kind=Refusing), clock=clock, batches={"source": []}) as cluster:
+        cluster.step()
+        coordinator = coordinator_of(cluster)
+        coordinator.take()
+        assert coordinator.next_deadline_ms() == clock.now_ms(), "at once"
+        cluster.step()
+        assert coordinator.next_deadline_ms() == clock.now_ms() + 100, "not in a hot loop"
+        assert (coordinator.recovering, cluster.result.checkpoints) == (True, 0)
+        clock.advance(millis(100))
+        cluster.step()
+        assert (coordinator.recovering, cluster.result.checkpoints) == (False, 1)
+    assert hooks == [0, 1, 1, 1]
+
+
+class Killed(BaseException):
+    """What ends a process."""
+
+
+class DyingStates(MemoryStateProvider):
+    """Each write is in `writes`; before the one of number `left` the process dies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = -1
+        self.writes: list[str] = []
+
+    def state(self, component: str, task: int, name: str = "state") -> Any:
+        fresh = f"{component}/{task}/{name}" not in self._states
+        state: Any = super().state(component, task, name)
+        if fresh:
+            for method in ("prepare_commit", "commit"):
+                setattr(state, method, self.watched(getattr(state, method), method))
+        return state
+
+    def save_record(self, name: str, data: Any) -> None:
+        self.watched(super().save_record, str(data.get("state", name)))(name, data)
+
+    def watched(self, call: Any, what: str) -> Any:
+        def watched(*arguments: Any) -> Any:
+            if self.left == 0:
+                raise Killed
+            self.left -= 1
+            self.writes.append(what)
+            return call(*arguments)
+
+        return watched
+
+
+def test_the_record_is_durable_before_the_first_state_is_committed() -> None:
+    states = DyingStates()
+    with LocalCluster(topology(), clock=VirtualClock(), batches={"source": []}, states=states) as cluster:
+        cluster.step()
+        states.writes.clear()
+        coordinator_of(cluster).take()
+    assert states.writes == [*["prepare_commit"] * 3, "committing", *["commit"] * 3, "committed"]
+
+
+@pytest.mark.parametrize("write", range(8))
+def test_a_start_after_a_kill_at_any_write_of_a_checkpoint_finds_all_states_of_one_txid(write: int) -> None:
+    states = DyingStates()
+    with LocalCluster(topology(), clock=VirtualClock(), batches={"source": [[(1,), (2,)]]}, states=states) as cluster:
+        cluster.run(drain=False)
+        before = cluster.result.checkpoints
+        cluster._feed("source", [(1,), (2,)])
+        cluster.task_set.spouts[0].step(None)
+        states.left = write
+        with pytest.raises(Killed):
+            coordinator_of(cluster).take()
+    states.left = -1
+    recorded = write > 3  # the fourth write is the record that decides
+    with LocalCluster(topology(), clock=VirtualClock(), batches={"source": []}, states=states) as cluster:
+        cluster.step()
+        tasks = [task for task in cluster.tasks if isinstance(task, StatefulBoltTask)]
+        assert {task.stateful.txid for task in tasks} == {before - 1 + recorded}
+        times = [times for task in tasks for _, times in task.state.items()]
+        assert times == [1 + recorded] * 4
+        assert coordinator_of(cluster).record == CheckPointState(before - 1 + recorded)
+
+
+def test_states_of_another_txid_than_the_record_are_refused() -> None:
+    states = MemoryStateProvider()
+    with LocalCluster(topology(), clock=VirtualClock(), batches={"source": [[(1,)]]}, states=states) as cluster:
+        cluster.run()
+    states.save_record("checkpoint", CheckPointState(0).plain())
+    with (
+        LocalCluster(topology(), clock=VirtualClock(), batches={"source": []}, states=states) as cluster,
+        pytest.raises(CorruptStateError, match="but the topology goes on from 0"),
+    ):
+        cluster.step()
+    states.save_record("checkpoint", CheckPointState(7, TxState.COMMITTING).plain())
+    with (
+        LocalCluster(topology(), clock=VirtualClock(), batches={"source": []}, states=states) as cluster,
+        pytest.raises(CheckpointError, match="was told to commit txid 7"),
+    ):
+        cluster.step()
