@@ -112,6 +112,13 @@ def test_an_address_that_is_none_is_refused_when_it_is_given(make: Callable[[Any
         make(address)
 
 
+@pytest.mark.parametrize("address", ["", "  "])
+@pytest.mark.parametrize("make", [PostgresStore, RedisStore])
+def test_an_address_without_text_is_refused_when_it_is_given(make: Callable[[Any], Any], address: str) -> None:
+    with pytest.raises(ConfigError, match=r"the address of a store is text, got '\s*'; write (postgresql|redis)://"):
+        make(address)
+
+
 @pytest.mark.parametrize("address", ["", "a\0b"])
 @pytest.mark.parametrize(
     "make", [SqliteStore, SqliteRecordStore, SqlitePages, lambda path: SqliteStateProvider(path, "words")]

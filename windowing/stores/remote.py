@@ -80,8 +80,8 @@ def _secrets_of(address: str) -> set[str]:
 
 
 def checked_address(address: Any, patience_s: Any, example: str) -> None:
-    """Raise ConfigError for an address that is no text, and for a patience that is no time."""
-    if not isinstance(address, str):
+    """Raise ConfigError for an address that is no text or has none, and for a patience that is no time."""
+    if not isinstance(address, str) or not address.strip():
         raise ConfigError(f"the address of a store is text, got {quote(address)}; write {example}")
     if isinstance(patience_s, bool) or not isinstance(patience_s, int | float) or not 0 < patience_s < 1e6:
         raise ConfigError(

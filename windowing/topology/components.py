@@ -20,7 +20,7 @@ Source: `ISpout`, `IBolt`, `IBasicBolt`, `IStatefulBolt`, `IStatefulWindowedBolt
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -34,7 +34,6 @@ __all__ = [
     "BasicBolt",
     "BasicOutputCollector",
     "Bolt",
-    "BoltState",
     "InputSpout",
     "OutputCollector",
     "Spout",
@@ -128,16 +127,6 @@ class TopologyContext(Protocol):
     def config(self) -> TopologyConfig: ...
     def component_tasks(self, component: str) -> range:
         """Return the ids of a component's tasks."""
-
-
-class BoltState(Protocol):
-    """The key-value state of one task of a stateful bolt; it is committed with the checkpoints."""
-
-    def get(self, key: Any, default: Any = None) -> Any: ...
-    def put(self, key: Any, value: Any) -> None: ...
-    def delete(self, key: Any) -> Any: ...
-    def items(self) -> Iterator[tuple[Any, Any]]: ...
-    def __contains__(self, key: object) -> bool: ...
 
 
 class BasicOutputCollector(Protocol):

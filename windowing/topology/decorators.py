@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
@@ -491,9 +491,11 @@ def _windowed(window: WindowedBolt) -> Declaration:
 
 
 def _direct(direct: Any, outputs: Mapping[str, Schema]) -> frozenset[str]:
+    if not isinstance(direct, Iterable):
+        raise ConfigError(f"direct names streams of output, got {quote(direct)}; write direct='default', say")
     names = (direct,) if isinstance(direct, str) else tuple(direct)
     for name in names:
-        if name not in outputs:
+        if not isinstance(name, str) or name not in outputs:
             raise ConfigError(
                 f"direct names stream {quote(name)}, which output does not; {did_you_mean(str(name), outputs)}"
                 if outputs
