@@ -62,8 +62,8 @@ from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.maps import SnapshotFactory
 from windowing.trident.plan import TridentPlan
-from windowing.trident.state_operations import SnapshottableFactory
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import RecordStore
 from windowing.trident.windows import LateTuples, WindowOperation
@@ -85,7 +85,7 @@ class Attempts:
     def __init__(self, plan: TridentPlan) -> None:
         self._ledgers: list[tuple[str, Any, int]] = []
         for id, factory, partitions in sorted(plan.written):
-            own = factory.factory if isinstance(factory, SnapshottableFactory) else factory
+            own = factory.factory if isinstance(factory, SnapshotFactory) else factory
             if callable(getattr(own, "claim_attempt", None)):
                 self._ledgers.append((id, factory, partitions))
             elif factory.kind is not StateType.NON_TRANSACTIONAL:

@@ -1,36 +1,26 @@
 """Pages of a persistent window: their bytes, the file or the memory that has them, and the window's checkpoints over them.
 
-The bytes of one page: a frame with its id, columns of scalars as JSON, and typed JSON for what is no scalar. No pickle.
+    page         id -> bytes                    never changed, only added and dropped
+    checkpoint   txid -> manifest, committed?   at most one committed, at most one prepared
 
-    frame    magic WNDP · version · crc32 · length · body
-    body     page id u64 · length u32 · zlib( JSON of times, numbers, kind, names, cells ) · typed payloads, if kind is "typed"
+    frame of a page    magic WNDP · version · crc32 · length · body
+    body               page id u64 · length u32 · zlib( JSON of times, numbers, kind, names, cells ) · typed payloads, if any
 
 Times and numbers are differences. Rows of scalars, which is what windows mostly hold, are one flat list of cells: they cost no
 Python call a value. `kind` says what they were: "scalars", "rows" (tuples of one width), "records" (dicts with the same keys),
 "named" (namedtuples, which come back as Records: read by attribute, name or position), "tuples" (topology
-Tuples, with a table of where they came from), "typed" (anything else that the core's codec knows).
+Tuples, with a table of where they came from), "typed" (anything else that the core's codec knows). No pickle.
 
-Where the pages of a persistent window lie: one SQLite file a task, or memory for tests.
+PersistentWindow is the window of one task in one file, as a State that takes part in checkpoints:
 
-    page         id -> bytes                    never changed, only added and dropped
-    checkpoint   txid -> manifest, committed?   at most one committed, at most one prepared
-
-    prepare(7, manifest)    pages and manifest are durable; after a crash the coordinator says whether 7 is
-    commit(7)               committed again, or
-    rollback()              gone: then 6 still stands, with all its pages
+    init(n)              the executor becomes that of checkpoint n, a new one for NEVER
+    prepare_commit(n)    pages and manifest are durable; after a crash the coordinator says whether n is committed or rolled back
+    commit(n)            the manifest counts; pages that it does not name are deleted
+    rollback()           what was prepared is gone; the checkpoint before it still stands, with all its pages, and init comes next
 
 Laws: a page and a manifest are read as they were written, or a CorruptStateError names them; a file has one process; what
-`flush`, `prepare` and `commit` returned from survives kill -9 and loss of power.
-
-PersistentWindow: the window of one task in one file, as a State that takes part in checkpoints.
-
-    INITSTATE n    init(n)              the executor becomes that of checkpoint n, a new one for NEVER
-    PREPARE n      prepare_commit(n)    pages and manifest are durable
-    COMMIT n       commit(n)            the manifest counts; pages that it does not name are deleted
-    ROLLBACK       rollback()           what was prepared is gone; init comes next
-
-A driver performs the effects of `StatefulBoltExecutor` on it: Execute offers the tuple to `executor` and acks it at once, which
-takes effect with the commit. Law: what `init(n)` gives is what `prepare_commit(n)` had.
+`flush`, `prepare` and `commit` returned from survives kill -9 and loss of power. What `init(n)` gives is what `prepare_commit(n)`
+had.
 """
 
 from __future__ import annotations
