@@ -18,6 +18,8 @@ from windowing.errors import ConfigError
 from windowing.execution.stages import stages_of
 from windowing.execution.support import (
     COMPONENT_OPTIONS,
+    COORDINATED,
+    DECLARER_OPTIONS,
     GROUPINGS,
     SETTINGS,
     START_OPTIONS,
@@ -30,6 +32,7 @@ from windowing.execution.support import (
     Without,
     lost_fields,
     settings_without_effect,
+    tasks_without_effect,
     windows_without_effect,
 )
 from windowing.local.clock import VirtualClock
@@ -50,6 +53,8 @@ from windowing.topology.decorators import bolt
 from windowing.topology.groupings import GlobalGrouping
 from windowing.topology.plan import Topology
 from windowing.trident import builtins, streams
+from windowing.trident.coordinator import CoordinatorConfig
+from windowing.trident.kinds import SpoutKind
 from windowing.trident.streams import TridentTopology
 from windowing.trident.subtopology import TridentRun
 from windowing.windows import aggregate as agg
@@ -81,13 +86,25 @@ def test_every_option_of_spouts_and_bolts_has_a_row() -> None:
     assert set(COMPONENT_OPTIONS) == named
 
 
+def test_every_option_of_a_declarer_has_a_row() -> None:
+    added = {
+        f"{method} {name}"
+        for method in ("set_spout", "set_bolt")
+        for name in inspect.signature(getattr(TopologyBuilder, method)).parameters
+    }
+    added -= {f"{method} {name}" for method in ("set_spout", "set_bolt") for name in ("self", "id", "spout", "bolt")}
+    methods = {name for name, what in vars(Declarer).items() if inspect.isfunction(what) and not name.startswith("_")}
+    methods -= {"grouping", *GROUPINGS}
+    assert set(DECLARER_OPTIONS) == added | methods
+
+
 def test_every_grouping_of_a_declarer_has_a_row() -> None:
     assert set(GROUPINGS) == {name for name in vars(Declarer) if name.endswith("_grouping")}
 
 
 def test_every_method_that_declares_a_trident_topology_has_a_row() -> None:
     declare = (streams.Stream, streams.GroupedStream, streams.WindowOutput, streams.TridentState)
-    of_all = (*declare, streams.ChainedAggregatorDeclarer, TridentTopology)
+    of_all = (*declare, streams.AggregableStream, streams.ChainedAggregatorDeclarer, TridentTopology)
     methods = {name for each in of_all for name, what in vars(each).items() if inspect.isfunction(what)}
     assert set(TRIDENT_OPERATIONS) == {name for name in methods if not name.startswith("_")} - {"build"}
 
@@ -206,6 +223,57 @@ def test_an_option_changes_the_windows_and_in_every_runtime_alike(option: str) -
         assert sorted(run(bolt if runtime is Runtime.WINDOWED else placed, drain)) == by_end, runtime.value
 
 
+def in_trident(options: Mapping[str, Any]) -> list[Any]:
+    """Return the windows of ROWS, drained, in one partition."""
+    given = {"slide": None, **options}
+    topology = TridentTopology("windows")
+    stream = topology.new_stream("rows", Rows()).global_()
+    length, slide = given.pop("length"), given.pop("slide")
+    stream.window(length, slide, None, told, "end long, ids array<long>", **given).sink("out")
+    run = TridentRun(topology.build())
+    return [row for n, rows in enumerate(ROWS, 1) for row in run.batch({"rows": rows}, drain=n == len(ROWS))["out"]]
+
+
+class Rows:
+    kind = SpoutKind.OPAQUE
+    output = FIELDS
+
+
+@pytest.mark.parametrize("option", CHANGES)
+def test_an_option_of_a_window_does_the_same_in_trident_or_is_refused_by_the_sentence_of_the_table(option: str) -> None:
+    usual, change = CHANGES[option]
+    cells = {WINDOW_OPTIONS[option][runtime] for runtime in (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT)}
+    if cells == {WORKS}:
+        assert sorted(in_trident({**usual, **change})) == sorted(alone(probe({**usual, **change}), True))
+        return
+    (cell,) = cells
+    assert isinstance(cell, Refused)
+    with pytest.raises(ConfigError) as found:
+        in_trident({**usual, **change})
+    assert cell.sentence in str(found.value)
+
+
+REFUSED_IN_TRIDENT = {
+    "late_stream": "late",
+    "recovery_timeout": seconds(9),
+    "max_events_in_memory": 1_000,
+    "watermark_interval": millis(5),
+    "on_error": "fail",
+    "columnar": "arrow",
+}
+
+
+def test_options_of_bolts_are_refused_in_trident_by_the_sentences_of_the_table() -> None:
+    refused = {name for name, row in WINDOW_OPTIONS.items() if isinstance(row.get(Runtime.TRIDENT), Refused)}
+    assert refused == REFUSED_IN_TRIDENT.keys() | {"message_id", "semantics", "aggregate"}
+    for option, value in REFUSED_IN_TRIDENT.items():
+        cell = WINDOW_OPTIONS[option][Runtime.TRIDENT]
+        assert isinstance(cell, Refused)
+        with pytest.raises(ConfigError) as found:
+            in_trident({**TIME, option: value})
+        assert cell.sentence in str(found.value), option
+
+
 # -- what is refused is refused by its sentence ------------------------------------------------------------------------
 
 
@@ -228,7 +296,9 @@ def refusal(runtime: Runtime, options: dict[str, Any]) -> str:
 def test_an_option_that_is_refused_is_refused_by_the_sentence_of_the_table(
     option: str, options: dict[str, Any]
 ) -> None:
-    refused = {runtime: cell for runtime, cell in WINDOW_OPTIONS[option].items() if isinstance(cell, Refused)}
+    of_bolts = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
+    cells = {runtime: WINDOW_OPTIONS[option][runtime] for runtime in of_bolts}
+    refused = {runtime: cell for runtime, cell in cells.items() if isinstance(cell, Refused)}
     assert refused
     for runtime, cell in refused.items():
         for part in cell.sentence.split(", "):
@@ -236,7 +306,10 @@ def test_an_option_that_is_refused_is_refused_by_the_sentence_of_the_table(
 
 
 def test_only_what_is_tried_above_is_refused() -> None:
-    refused = {name for name, row in WINDOW_OPTIONS.items() if any(isinstance(cell, Refused) for cell in row.values())}
+    of_bolts = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
+    refused = {
+        name for name, row in WINDOW_OPTIONS.items() if any(isinstance(row[runtime], Refused) for runtime in of_bolts)
+    }
     assert refused == {"on_error", "max_events_in_memory"}
 
 
@@ -357,6 +430,65 @@ def test_a_grouping_chooses_the_task_and_in_every_runtime(grouping: str) -> None
         spread = runtime is Runtime.CLUSTER or grouping not in FUSED
         assert holds(found) or not spread, (runtime.value, found)
         assert GROUPINGS[grouping][runtime] == WORKS
+
+
+# -- declarers ---------------------------------------------------------------------------------------------------------
+
+
+@bolt(output="task int, id long, source int")
+class Sources:
+    def prepare(self, context: Any) -> None:
+        self.task = context.task_index
+
+    def execute(self, tuple: Any) -> Any:
+        return self.task, tuple["id"], tuple.source_task
+
+
+def declared(spouts: int = 1, bolts: int = 1, *, by_key: bool = True, change: Any = None) -> Topology:
+    builder = TopologyBuilder("declared")
+    builder.set_spout("rows", InputSpout(FIELDS), spouts)
+    declarer = builder.set_bolt("where", Sources, bolts)
+    declarer = declarer.fields_grouping("rows", "key") if by_key else declarer.shuffle_grouping("rows")
+    if change is not None:
+        change(declarer)
+    return builder.build()
+
+
+def ran(run: Any, topology: Topology) -> list[Any]:
+    rows = [[(id, id, "abcdefgh"[id % 8], 1.0) for id in IDS]]
+    return [row for output in run(topology, {"rows": rows}) for row in output.get("where", [])]
+
+
+def test_the_number_of_tasks_is_taken_or_said_as_the_table_says() -> None:
+    set_later = declared(change=lambda declarer: declarer.set_num_tasks(3))
+    for several in (declared(bolts=3), declared(bolts=3, by_key=False), set_later):
+        for run in (clustered, chained):
+            assert {task for task, _, _ in ran(run, several)} == {0, 1, 2}
+        for runtime in (Runtime.CLUSTER, Runtime.SUBMIT):
+            assert list(tasks_without_effect(runtime, several.components.values())) == []
+    spouts = declared(spouts=3)
+    assert len({source for _, _, source in ran(clustered, spouts)}) == 3
+    assert len({source for _, _, source in ran(chained, spouts)}) == 1, "the source has one partition"
+    cell = DECLARER_OPTIONS["set_spout parallelism"][Runtime.SUBMIT]
+    assert isinstance(cell, Without)
+    sentence = f"parallelism=3 of 'rows' has no effect in Spark submit: {cell.reason}"
+    assert list(tasks_without_effect(Runtime.SUBMIT, spouts.components.values())) == [sentence]
+    assert list(tasks_without_effect(Runtime.CLUSTER, spouts.components.values())) == []
+
+
+def test_a_setting_of_one_component_is_taken_or_said_as_the_table_of_settings_says() -> None:
+    for change in (
+        lambda declarer: declarer.configure(debug=True),
+        lambda declarer: declarer.configure({"topology.debug": True}),
+        lambda declarer: declarer.add_configuration("topology.debug", True),
+    ):
+        topology = declared(change=change)
+        assert topology.component("where").config.debug is True
+        components = topology.components.values()
+        assert list(settings_without_effect(Runtime.CLUSTER, topology.config, components)) == []
+        assert list(settings_without_effect(Runtime.SUBMIT, topology.config, components)) == [
+            "topology.debug of 'where' has no effect in Spark submit: only LocalCluster logs each tuple"
+        ]
 
 
 # -- operations of Trident ---------------------------------------------------------------------------------------------
@@ -579,6 +711,21 @@ def test_a_setting_is_taken_refused_or_said_as_the_table_says(setting: str) -> N
         assert list(settings_without_effect(runtime, config)) == wanted
 
 
+def test_what_coordination_takes_the_place_of_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    trident = TridentTopology("set").configure(
+        **{name: CHANGED[name] for name in COORDINATED}, message_timeout=seconds(7)
+    )
+    trident.new_stream("in", Given()).sink("out")
+    plan = trident.build()
+    TridentCluster(plan, batches={"in": []}, clock=VirtualClock()).close()
+    assert caplog.records == []
+    TridentCluster(plan, batches={"in": []}, clock=VirtualClock(), coordination=CoordinatorConfig()).close()
+    keys = [key.storm for key in KEYS if key.typed in COORDINATED]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"topology 'set': {key} has no effect in TridentCluster: coordination= is given, and says it" for key in keys
+    ]
+
+
 def test_a_python_spout_is_refused_on_spark_by_the_sentence_of_the_table() -> None:
     @decorators.spout(output="n long")
     def numbers() -> Any:
@@ -657,6 +804,7 @@ def test_the_docs_show_the_table() -> None:
     for title, rows in (
         ("window", WINDOW_OPTIONS),
         ("component", COMPONENT_OPTIONS),
+        ("declarer", DECLARER_OPTIONS),
         ("grouping", GROUPINGS),
         ("operation", TRIDENT_OPERATIONS),
         ("setting", SETTINGS),

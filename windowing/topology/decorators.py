@@ -1,23 +1,17 @@
-"""The decorators: @windowed_bolt, @tumbling, @sliding, @spout, @bolt.
-
-@windowed_bolt, @tumbling, @sliding: they check a declaration, mark what they stand on, and return it unchanged.
-
-Law: what is decorated stays what it was, callable and testable; `bolt_of` collects the mark into a WindowedBolt.
+"""The decorators @windowed_bolt, @tumbling, @sliding, @spout and @bolt, and what collects what they have marked.
 
     @sliding(hours(1), minutes(15), timestamp="departure", output="flights long")
-    def count_flights(window):
-        return len(window)
+    def count_flights(window):                  a function of (window) or (window, collector), or a class with execute
+    @spout(output="sentence string")
+    def sentences(): ...                        a function of () or (collector), or a class with next_tuple
+    @bolt(output="word string")
+    def split(tuple): ...                       a function of (tuple) or (tuple, collector), or a class with execute
 
-@spout, @bolt: they check a declaration, mark what they stand on, and return it unchanged; `declaration_of` collects.
-
-    @spout(output="sentence string")            a function of () that returns or yields rows, or of (collector),
-    def sentences(): ...                        or a class with next_tuple
-    @bolt(output="word string")                 a function of (tuple) or (tuple, collector), or a class with execute
-    def split(tuple): ...
+Law: a decorator checks a declaration, marks what it stands on, and returns it unchanged, callable and testable. `bolt_of` makes a
+WindowedBolt of the mark, `declaration_of` what a topology needs to know of any component.
 
 What a topology takes: a marked function; a marked class (each task makes its own); `functools.partial` of one, for arguments;
 an instance of a marked class (each task gets a deep copy of it, as it is now); an InputSpout; a WindowedBolt.
-Law: what is decorated stays what it was, callable and testable.
 """
 
 from __future__ import annotations
@@ -349,7 +343,7 @@ class ComponentKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """A component before it has a place in a topology: what a decorator marked.
+    """A component before it stands in a topology: what a decorator marked.
 
     target: the function, or what makes an instance (`is_class`); None for an INPUT. style: ROWS if the function, or a
     BASIC_BOLT's execute, returns its rows. direct: the streams on which the emitter names the task. values_back: which

@@ -25,6 +25,7 @@ from windowing.schema.rows import record_type
 from windowing.schema.types import Schema
 from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
+from windowing.topology.config import WINDOWS_OUTSIDE_TRIDENT
 from windowing.topology.declaration import REASON
 from windowing.topology.plan import _measured
 from windowing.topology.user_code import TIMELESS, holds_times
@@ -171,7 +172,7 @@ class WindowProcessor(TridentProcessor):
         slot.rows += rows
         return []
 
-    def learn(self, slot: _WindowSlot, largest: Mapping[str | None, int]) -> None:
+    def observe(self, slot: _WindowSlot, largest: Mapping[str | None, int]) -> None:
         """Take in what the rows of some upstream task, whichever task they went to, say about the time."""
         slot.largest.append(largest)
 
@@ -242,14 +243,6 @@ class WindowProcessor(TridentProcessor):
 # -- Operations of windows -------------------------------------------------------------------------------------------------------
 
 
-_NOT_HERE = {
-    "late_stream": "the late tuples of a Trident window are a stream: ask what window() returns for .late_stream()",
-    "message_id": "batches are known by their txid, so no tuple has to be",
-    "recovery_timeout": "batches are known by their txid, so no tuple is waited for",
-    "max_events_in_memory": "the windows of a batch go back when its commit fails, which those on disk cannot",
-    "semantics": "Storm's Trident windows differ from those of its bolts; the windows here lose nothing",
-    "watermark_interval": "a turn is a batch",
-}
 _ON_ERROR = (OnError.RAISE, OnError.SKIP)
 
 
@@ -307,7 +300,7 @@ class WindowOperation(Operation):
         return WindowFold(part, schema, self.group or ())
 
     def _config(self) -> WindowConfig:
-        for option, why in _NOT_HERE.items():
+        for option, why in WINDOWS_OUTSIDE_TRIDENT.items():
             if self.options.get(option) is not None:
                 raise ConfigError(f"{option}={quote(self.options[option])} is for bolts: {why}; leave it out")
         if self.group is not None and self.options.get("key") is not None:
