@@ -74,7 +74,7 @@ class UnitRun:
                 for link, part in waiting.pop((id(unit), number), []):
                     batch.execute(link, part)
                 for link, told in largest.get(id(unit), []):
-                    batch.learn(link, told)
+                    batch.observe(link, told)
                 batch.finish_batch()
                 batch.commit_batch()
                 emitted = batch.take()

@@ -1,8 +1,7 @@
 """Checks of declarations: names, options, choices, and the names that a user of Storm writes by habit.
 
-Checks of what is declared: names, options, choices; each answers with a value or raises a ConfigError with the way out.
-
-What a user of Storm writes by habit, and what to write here: names in camelCase, and the orders of emit's arguments.
+Each answers with a value or raises a ConfigError with the way out. Names in camelCase, and the orders of emit's arguments, are
+answered with what to write here:
 
     window.getNew()                  'TupleWindow' has no 'getNew'; write get_new()
     tuple.getStringByField("word")   a tuple of split:default[0] has no field 'getStringByField'; write tuple["word"]

@@ -63,7 +63,7 @@ from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import Exchange
 from windowing.trident.processors import ProcessorContext
-from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutput, OutletBatch, Subtopology
+from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 
 __all__ = [
     "DEAD_LETTERS",
@@ -126,7 +126,7 @@ class Packets:
 
     def __init__(self, units: TridentStages, task: int, sender: int, batch: ProcessorContext, now: int) -> None:
         self._units, self._task, self._sender, self._batch, self._now = units, task, sender, batch, now
-        self._outlets: dict[int, OutletBatch] = {}
+        self._outlets: dict[int, ExchangeBatch] = {}
         self._parts: dict[tuple[int, int], list[PacketValues]] = {}
         self._out: dict[tuple[str, str], tuple[Schema, list[PacketValues]]] = {}
         self._sequence = 0
@@ -270,7 +270,7 @@ def _feed(units: TridentStages, batch: GroupBatch, rows: list[ExchangeRow]) -> N
         if row.kind == "rows":
             batch.execute(link, unpacked(row))
         else:
-            batch.learn(link, {row.source: row.value})
+            batch.observe(link, {row.source: row.value})
 
 
 def _restore(subtopology: Subtopology, stored: bytes | None, what: str) -> None:

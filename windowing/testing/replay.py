@@ -1,20 +1,14 @@
-"""Recorded cases replayed by Storm's machines and by the lossless ones, and histories of runs to compare.
-
-Replay of recorded cases: a list of operations in, the list of events out, both as plain data.
+"""Replay of recorded cases: a list of operations in, the list of events out, both as plain data; and histories of runs to compare.
 
     case   {"length": {"count": 2}, "slide": {"count": 2}, "event_time": None, "stateful": False, "clock_start_ms": 0,
             "ops": [["add", 1], ["add", 2]]}
     events [[1, "activate", [1, 2], [1, 2], [], 0]]
 
 Ops: ["clock", ms] sets the clock; ["add", id] adds a tuple at its time; ["tuple", stream, id, ts_ms] offers one with a
-timestamp; ["watermark"] is a watermark turn; ["tick"] one firing of the time trigger; ["drain"] (lossless only) ends
+timestamp; ["watermark"] advances the watermark; ["tick"] one firing of the time trigger; ["drain"] (lossless only) ends
 the stream. Events, each with the index of the op that caused it: [op, "activate", ids, new_ids, expired_ids,
-reference_ms], [op, "expire", ids], [op, "late", id]. `semantics` is "storm" (default) or "lossless"; `batched` feeds
-runs of adds through `add_batch`.
-
-The lossless half of `replay`: a case through the WindowedBoltExecutor, one op at a time or in batches.
-
-Histories: the events of a replayed case, brought into a form that two runs of it can be compared in.
+reference_ms], [op, "expire", ids], [op, "late", id]. `semantics` is "storm" (default): Storm's machines, or "lossless":
+WindowedBoltExecutor; `batched` feeds runs of adds through `add_batch`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the executors of spouts and bolts ask of their driver, and what of a batch is counted on its way out.
+"""Effects of the executors of spouts and bolts: what their driver is to do, and what of a batch is counted on its way out.
 
 A batch is (group, attempt): txids are counted in each group of a topology by itself. `message` is whatever carries a `$batch`, a
 report or a `$commit`: it comes back once, acked or failed.

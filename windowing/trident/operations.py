@@ -1,6 +1,4 @@
-"""Operations: each, filter, map, join, aggregate and the rest, as data with their checks.
-
-Operations: what the nodes of a plan do, as data. Each says which fields come out of it, and makes its processor for a task.
+"""Operations: what the nodes of a plan do, as data. Each says which fields come out of it, and makes its processor for a task.
 
     resolve(check) -> Schema      when the topology is built: every mistake is noted in `check`, None if there is one
     processor(node)               for each task, of what has been resolved
@@ -9,12 +7,12 @@ Operations: what the nodes of a plan do, as data. Each says which fields come ou
 |---|---|
 | Each, Filter, Map, FlatMap, Peek | EachProcessor, MapProcessor, FlatMapProcessor |
 | Project, Merge | ProjectedProcessor, IdentityMultiReducer |
-| Aggregate , Join | AggregateProcessor, MultiReducerProcessor |
+| Aggregate, Join | AggregateProcessor, MultiReducerProcessor |
 | Persist, Query (state_operations.py) | PartitionPersistProcessor, StateQueryProcessor |
 | WindowOperation, LateTuples (windows.py) | WindowTridentProcessor |
 | SinkOperation | none: a leaf of Storm's graph is dropped |
 
-Joins: the tuples of one batch from several streams that have one key, put together.
+A join puts together the tuples of one batch, from several streams, that have one key:
 
     left   (1, a) (1, b) (2, c)          key  left  right
     right  (1, x) (3, y)                 1    a     x
@@ -22,12 +20,9 @@ Joins: the tuples of one batch from several streams that have one key, put toget
     left OUTER                           3    None  y       the left side may be missing
     right OUTER                          2    c     None    the right side may be missing
 
-Laws: a key of which every INNER side has a tuple gives the cross product of its sides, an empty OUTER side counting as one row of
-None; any other key gives nothing. Keys come in the order in which they were first seen, a key with None joins nothing but itself,
-as in Storm. A join sees one batch: tuples of different batches never meet.
-Source: Storm's `JoinerMultiReducer`, `JoinType`.
-
-Operations over many tuples of a batch: Aggregate and Join.
+Laws of a join: a key of which every INNER side has a tuple gives the cross product of its sides, an empty OUTER side counting as
+one row of None; any other key gives nothing. Keys come in the order in which they first came in, a key with None joins nothing but
+itself, as in Storm. Tuples of different batches never meet. Source: Storm's `JoinerMultiReducer`, `JoinType`.
 """
 
 from __future__ import annotations

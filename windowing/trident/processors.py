@@ -1,15 +1,4 @@
-"""Processors: how an operation handles the tuples of a batch, calls user code and aggregates.
-
-TaskCode: what a user hands to an operation, and how a task calls it.
-
-    a function of (tuple), or of (tuple, collector)
-    an object, or a class, with the operation's method (execute, keep, ...), and perhaps prepare(context), cleanup()
-
-Laws: each task has an instance of its own, a class made without arguments, an object copied; what is wrong with a signature is
-found when the topology is built, and what the code raises becomes one BoltError that names operation, tuple and line. A
-FailedException stays what it is: it fails the batch.
-
-TridentProcessor: what one node of a group does with the tuples of a batch, as a machine; and the processors of single tuples.
+"""Processors: what one node of a group does with the tuples of a batch, how it calls user code, and aggregation inside a batch.
 
     slot = start_batch(batch)
     execute(slot, rows, source) -> rows      any number of times; `source` is the input that the rows come from
@@ -17,9 +6,11 @@ TridentProcessor: what one node of a group does with the tuples of a batch, as a
 
 Laws: all that a batch leaves behind until it is finished lies in its slot, so batches may run side by side, and one that fails
 is dropped with its slot; rows may come in pieces of any size, with the same result; nothing here knows who runs it.
-Source: Storm's `TridentProcessor`, `ProcessorContext`.
 
-Aggregation inside a batch: folds of the three kinds of aggregators, over all tuples of a partition or over those of each key.
+User code is a function of (tuple) or (tuple, collector), or an object or a class with the operation's method (execute, keep, ...),
+and perhaps prepare(context), cleanup(). Each task has an instance of its own, a class made without arguments, an object copied.
+What is wrong with a signature is found when the topology is built; what the code raises becomes one BoltError that names
+operation, tuple and line; a FailedException stays what it is: it fails the batch.
 
     combiner      partial, in each partition          combine(combine(init(a), init(b)), init(c))
                   ==== exchange ====
@@ -31,7 +22,7 @@ Aggregation inside a batch: folds of the three kinds of aggregators, over all tu
 
 A key that has no tuple in a batch has no row. Without keys each partition emits (`partition_aggregate`), or the one partition
 to which an exchange has brought everything (`aggregate`), also if the batch is empty: the count of an empty batch is 0.
-Source: Storm's `AggregateProcessor`, `GroupedAggregator`, `ChainedAggregatorImpl`, `SingleEmitAggregator`.
+Source: Storm's `TridentProcessor`, `ProcessorContext`, `AggregateProcessor`, `GroupedAggregator`, `ChainedAggregatorImpl`.
 """
 
 from __future__ import annotations

@@ -1,40 +1,21 @@
 """Spouts of batches: the five kinds, and the executors that make an ITridentSpout of each.
 
-What a spout of batches is: five kinds, from a function of the txid to partitions with offsets.
-
     Spout (topology/)                 tuples one by one, with ack and fail              NON_TRANSACTIONAL
     IBatchSpout                       rows of a txid                                    as it says
     ITridentSpout                     a coordinator makes metadata, emitters read it    as it says
-    ICommitterTridentSpout            the same, and the emitters hear of the commit     as it says
+    ICommitterTridentSpout            the same, and the emitters take part in commits   as it says
     IPartitionedTridentSpout          per partition, from metadata to metadata          TRANSACTIONAL
     IOpaquePartitionedTridentSpout    the same; a replay may hold other rows            OPAQUE
 
 Each becomes an ITridentSpout: by RichSpoutBatchExecutor, BatchSpoutExecutor, as it is, as it is, and by
 PartitionedTridentSpoutExecutor, OpaquePartitionedTridentSpoutExecutor. `kind` is a promise that nobody can check:
-kinds.py says what it is worth. Metadata is plain data. Source: Storm's interfaces of the same names.
-
-Batches without partitions: rows by txid, fixed rows for tests and examples, and a spout of single tuples cut into batches.
-
-    FixedBatchSpout(size 3)       a b c | d e f | g |  and then the end      batch n is rows [(n - 1) * 3, n * 3), in every attempt
-    RichSpoutBatchExecutor        next_tuple until it is dry or full         batch n: message ids, acked by its success, failed by
-                                                                             its next attempt
-
-Laws
-- FixedBatchSpout is transactional, also over restarts, for it keeps nothing. (Storm's begins with the first row again.)
-- A rich spout hears of each message id once: ack after the commit, fail before the rows of the next attempt. Nothing is forgotten
-  by a timeout (in Storm such ids are neither acked nor failed, and the source never sends them again).
-- Acked is what was emitted in the attempt that succeeded, and in those that it rested on. What else is pending up to its txid is
-  failed, and comes again: nobody here knows that it was committed, another life of the task may have emitted what was.
-
-Source: Storm's `BatchSpoutExecutor`, `FixedBatchSpout`, `RichSpoutBatchExecutor`.
-
-PartitionedTridentSpoutExecutor, OpaquePartitionedTridentSpoutExecutor: spouts that read partitions, as spouts of batches.
+kinds.py says what it is worth. Metadata is plain data. Source: Storm's interfaces and classes of the same names.
 
     partition p0     |-- 5 --|-- 6 --|-- 7 --     metadata of 6 says where it begins and ends; 7 begins where 6 ends
     transactional    stored when it is first emitted: every attempt at 6 is the same rows
     opaque           in memory until the commit: 6:1 may hold other rows than 6:0, from where 5 ended on
 
-Laws
+Laws of partitioned spouts
 - A batch begins where the one it rests on ended: the attempt that is under way, or what is committed. One that overtook what it
   rests on is failed. (In Storm it begins where the last but one ended, and tuples come twice.) So is one that reads a partition
   which another task has read so far, until all before it is committed, or at least stored.
@@ -45,7 +26,12 @@ Laws
   not emitted, or whose rows it has since read anew, cannot be committed.
 - A txid below all that are stored is never read from the beginning: it is an error in words.
 
-Source: Storm's classes of the same names.
+Laws of batches without partitions
+- FixedBatchSpout is transactional, also over restarts, for it keeps nothing. (Storm's begins with the first row again.)
+- Each message id of a rich spout is acked or failed once: acked after the commit, failed before the rows of the next attempt.
+  Nothing is forgotten by a timeout (in Storm such ids are neither acked nor failed, and the source never sends them again).
+- Acked is what was emitted in the attempt that succeeded, and in those that it rested on. What else is pending up to its txid is
+  failed, and comes again: nobody here knows that it was committed, another life of the task may have emitted what was.
 """
 
 from __future__ import annotations

@@ -90,9 +90,9 @@ class SimulatedRouter(TridentRouter):
         self._world.settles(anchors, True)
         super().fail(anchors, component)
 
-    def bury(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
+    def hold_dead(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
         self._world.buries()
-        super().bury(attempt, dead)
+        super().hold_dead(attempt, dead)
 
     def release(self, attempt: TransactionAttempt) -> dict[str, list[Row]]:
         self._world.checks.released(self._world.acting, attempt, self._dead.get(attempt, []))

@@ -79,14 +79,14 @@ class World:
         self._acting: TaskLife | None = None
         self._living: dict[TaskId, TaskLife] = {}
         self._zombies: dict[TaskId, TaskLife] = {}
-        self._planted: dict[int, TaskLife] = {}
+        self._began: dict[int, TaskLife] = {}
         self._opened = set[TaskId]()
         self._arrivals: dict[tuple[int, TaskId], int] = {}
         self.records = Records(self)
         self.states = States(self)
         self.plan = topology_of(self, self.states)
         self.checks = Checks(scenario, self.plan, self.states.beneath)
-        self._hub = SimulatedRouter(self)
+        self._router = SimulatedRouter(self)
         self._spouts = {group.id for group in self.plan.groups.values() if group.is_spout}
         self._tasks = self._made()
         self._coordinators = {
@@ -104,7 +104,7 @@ class World:
         self._partitions = {self._state: [self._partition(part) for part in range(found.partitions)]}
         retry = RetryPolicy(scenario.attempts, first_ms=100, cap_ms=2_000)
         config = CoordinatorConfig(scenario.max_pending, 20, 50, retry, scenario.on_failure)
-        return TridentTasks(self.plan, self._hub, config, self.records, self._partitions, {})
+        return TridentTasks(self.plan, self._router, config, self.records, self._partitions, {})
 
     def _partition(self, part: int) -> Any:
         found = self.plan.states[self._state]
@@ -184,11 +184,11 @@ class World:
         """Tell the checks what a message says; return the life that it is for, where only one can take it."""
         if link.id == ACKER:
             if body[0] == INIT:
-                self._planted[body[1]] = life
+                self._began[body[1]] = life
             return None
         if isinstance(body, Acked | Failed):
             self.checks.ended(body.root, isinstance(body, Acked))
-            return self._planted[body.root]
+            return self._began[body.root]
         anchors = getattr(body, "anchors", None)
         for root, edge in () if anchors is None else anchors.edges.items():
             self.checks.grew(root, edge)
@@ -292,7 +292,7 @@ class World:
 
     def _open(self, life: TaskLife) -> None:
         life.open()
-        self._tasks.place(life.id, life.task)
+        self._tasks.attach(life.id, life.task)
         self._opened.add(life.id)
 
     def _enter(self, life: TaskLife, call: Callable[..., None], *args: Any) -> None:
@@ -305,7 +305,7 @@ class World:
             self._let(life, call, *args)
 
     def _let(self, life: TaskLife, call: Callable[..., None], *args: Any) -> None:
-        self._acting, self.writer, self._hub.now_ms = life, life.number, life.now_ms()
+        self._acting, self.writer, self._router.now_ms = life, life.number, life.now_ms()
         try:
             call(*args)
         except BaseException as problem:
