@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from tests.execution.test_turn import Task
 from tests.trident.test_trident_operations import Given
 from tests.trident.test_trident_units import UnitRun
 from windowing import Count, bolt_of, millis, seconds, windowed_bolt
-from windowing.errors import ConfigError
+from windowing.acking.pending import RetryPolicy
+from windowing.errors import ConfigError, FailedException
 from windowing.execution.stages import stages_of
 from windowing.execution.support import (
     COMPONENT_OPTIONS,
@@ -45,6 +48,8 @@ from windowing.spark.operator import TaskStage
 from windowing.spark.submit import _given, _require_runnable, submit
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
+from windowing.stores.sqlite import SqliteRecordStore
+from windowing.stores.states import MemoryStateProvider, SqliteStateProvider
 from windowing.topology import decorators
 from windowing.topology.builder import Declarer, TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -57,6 +62,7 @@ from windowing.trident.coordinator import CoordinatorConfig
 from windowing.trident.kinds import SpoutKind
 from windowing.trident.streams import TridentTopology
 from windowing.trident.subtopology import TridentRun
+from windowing.trident.transactional_state import MemoryRecordStore
 from windowing.windows import aggregate as agg
 from windowing.windows.config import WindowOptions
 from windowing.windows.eviction import CountEvictionPolicy
@@ -758,6 +764,192 @@ def test_every_argument_of_a_start_has_a_cell_and_no_cell_is_without(runtime: Ru
     assert named - {"self", "bolt", "topology", "spark"} == {
         option for option, row in START_OPTIONS.items() if runtime in row
     }
+
+
+TIMED: dict[str, Any] = {"length": Count(1), "slide": Count(1)}
+
+
+def rows_of(result: Any) -> Any:
+    return result.outputs["probe"]
+
+
+def local(start: Mapping[str, Any], options: Mapping[str, Any] = TIME) -> Any:
+    batches = [[dict(zip(("id", "ts", "key", "v"), row, strict=True)) for row in batch] for batch in ROWS]
+    return run_local(probe(options), **{"batches": batches, **start})["default"]
+
+
+def cluster(start: Mapping[str, Any], options: Mapping[str, Any] = TIME) -> Any:
+    return run_topology(topology(probe(options)), **{"batches": {"rows": ROWS}, "clock": VirtualClock(), **start})
+
+
+named = [{"default": [dict(zip(("id", "ts", "key", "v"), row, strict=True)) for row in batch]} for batch in ROWS]
+
+
+@bolt
+class Kept:
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tuple: Any) -> None:
+        self.state.put(tuple["id"], 1)
+
+
+def stateful(**start: Any) -> None:
+    builder = TopologyBuilder("kept")
+    builder.set_spout("rows", InputSpout(FIELDS))
+    builder.set_bolt("kept", Kept).global_grouping("rows")
+    run_topology(builder.build(), {"rows": ROWS}, clock=VirtualClock(), **start)
+
+
+def states_of_a_cluster(folder: Path) -> None:
+    states = MemoryStateProvider()
+    stateful(states=states)
+    assert len(dict(states.state("kept", 0).items())) == 10
+
+
+def path_of_a_cluster(folder: Path) -> None:
+    stateful(state_path=folder / "kept.db")
+    with SqliteStateProvider(folder / "kept.db", "kept") as states:
+        assert len(dict(states.state("kept", 0).items())) == 10
+
+
+def order_of(start: Any, seed: int | None) -> list[Any]:
+    PEEKED.clear()
+    start(seed)
+    return list(PEEKED)
+
+
+def cluster_by_seed(seed: int | None) -> None:
+    builder = TopologyBuilder("seeded")
+    builder.set_spout("rows", InputSpout(FIELDS))
+    builder.set_bolt("peeks", bolt(lambda tuple: PEEKED.append(tuple["id"])), 4).shuffle_grouping("rows")
+    run_topology(builder.build(), {"rows": ROWS}, clock=VirtualClock(), seed=seed)
+
+
+def sinks_of(
+    declare: Any = None, batches: Any = None, run_drain: bool = True, clock: Any = None, **start: Any
+) -> dict[str, Any]:
+    trident = TridentTopology("started")
+    stream = trident.new_stream("in", Given())
+    (stream if declare is None else declare(stream)).sink("out")
+    given = {"in": PAIRS} if batches is None else batches
+    return run_trident(trident, given, drain=run_drain, clock=clock or VirtualClock(), **start).sinks
+
+
+def trident_by_seed(seed: int | None) -> None:
+    sinks_of(lambda stream: stream.shuffle().peek(PEEKED.append).parallelism_hint(4), seed=seed)
+
+
+def records_of_trident(folder: Path) -> None:
+    store = MemoryRecordStore()
+    sinks_of(records=store)
+    assert store.blobs
+
+
+def path_of_trident(folder: Path) -> None:
+    sinks_of(state_path=folder / "records.db")
+    with closing(SqliteRecordStore(folder / "records.db")) as store:
+        assert store.paths("started/")
+
+
+def sinks_of_trident(folder: Path) -> None:
+    written: list[Any] = []
+    assert sinks_of(sinks={"out": lambda txid, rows: written.append((txid, sorted(rows)))}) == {}
+    assert written == list(enumerate(SAME, 1))
+
+
+def coordination_of_trident(folder: Path) -> None:
+    failures = [FailedException("first")]
+
+    def fails_once(row: Any) -> None:
+        while failures:
+            raise failures.pop()
+
+    assert len(sinks_of(lambda stream: stream.peek(fails_once))["out"]) == 5
+    failures.append(FailedException("again"))
+    once = CoordinatorConfig(retry=RetryPolicy(max_attempts=1))
+    with pytest.raises(FailedException, match="failed 1 times"):
+        sinks_of(lambda stream: stream.peek(fails_once), coordination=once)
+
+
+def windows_of_trident(stream: Any) -> Any:
+    return stream.global_().window(Count(1), Count(1), None, lambda window: window.end_timestamp, "end long")
+
+
+def differ(one: Any, other: Any) -> Any:
+    return lambda folder: pytest.fail("the argument is without effect") if one() == other() else None
+
+
+def seeded(start: Any) -> Any:
+    def tried(folder: Path) -> None:
+        usual = order_of(start, None)
+        assert any(order_of(start, seed) != usual for seed in range(20))
+        assert order_of(start, 7) == order_of(start, 7)
+
+    return tried
+
+
+STARTED: dict[Runtime, dict[str, Any]] = {
+    Runtime.LOCAL: {
+        "batches": differ(lambda: local({}), lambda: local({"batches": []})),
+        "drain": differ(lambda: local({}), lambda: local({"drain": False})),
+        "clock": differ(
+            lambda: local({"clock": VirtualClock(5)}, TIMED), lambda: local({"clock": VirtualClock(6)}, TIMED)
+        ),
+        "streams": differ(
+            lambda: local({"drain": False}),
+            lambda: local({"drain": False, "batches": named, "streams": ("default", "b")}),
+        ),
+    },
+    Runtime.CLUSTER: {
+        "batches": differ(lambda: rows_of(cluster({})), lambda: rows_of(cluster({"batches": {"rows": []}}))),
+        "drain": differ(lambda: rows_of(cluster({})), lambda: rows_of(cluster({"drain": False}))),
+        "clock": differ(
+            lambda: rows_of(cluster({"clock": VirtualClock(5)}, TIMED)),
+            lambda: rows_of(cluster({"clock": VirtualClock(6)}, TIMED)),
+        ),
+        "outputs": differ(lambda: set(cluster({}).outputs), lambda: set(cluster({"outputs": ["rows"]}).outputs)),
+        "seed": seeded(cluster_by_seed),
+        "states": states_of_a_cluster,
+        "state_path": path_of_a_cluster,
+    },
+    Runtime.TRIDENT: {
+        "batches": differ(sinks_of, lambda: sinks_of(batches={"in": []})),
+        "drain": differ(
+            lambda: sinks_of(lambda stream: windows_of("window", Count(3), Count(3))(None, stream)),
+            lambda: sinks_of(lambda stream: windows_of("window", Count(3), Count(3))(None, stream), run_drain=False),
+        ),
+        "clock": differ(
+            lambda: sinks_of(windows_of_trident, clock=VirtualClock(5)),
+            lambda: sinks_of(windows_of_trident, clock=VirtualClock(6)),
+        ),
+        "seed": seeded(trident_by_seed),
+        "records": records_of_trident,
+        "state_path": path_of_trident,
+        "sinks": sinks_of_trident,
+        "coordination": coordination_of_trident,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "option"), [(runtime, option) for runtime, tried in STARTED.items() for option in tried]
+)
+def test_an_argument_of_a_start_has_an_effect(runtime: Runtime, option: str, tmp_path: Path) -> None:
+    STARTED[runtime][option](tmp_path)
+
+
+@pytest.mark.parametrize("runtime", Runtime)
+def test_no_argument_of_a_start_is_left_untried(runtime: Runtime) -> None:
+    given = {option for option, row in START_OPTIONS.items() if runtime in row}
+    if runtime in STARTED:
+        assert STARTED[runtime].keys() == given
+    else:  # what only a query shows is tried in these folders
+        folder = Path(__file__).parent
+        text = "".join(
+            file.read_text(encoding="utf-8") for name in ("spark", "crash") for file in (folder / name).glob("*.py")
+        )
+        assert {option for option in given if not re.search(rf"\b{option}=|\"{option}\":", text)} == set()
 
 
 def test_an_option_without_effect_is_logged_at_the_start(caplog: pytest.LogCaptureFixture) -> None:

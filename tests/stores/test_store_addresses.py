@@ -84,7 +84,7 @@ def test_a_secret_is_masked_in_what_a_driver_says_however_it_writes_it(address: 
         if SECRET in masked(told, address):
             assert told.startswith(("FATAL", "'")), "a part of a longer secret, alone, is not known for one"
             continue
-        assert SECRET not in store._told(problem)
+        assert SECRET not in store._text(problem)
         assert store._cause(problem) is None
 
 

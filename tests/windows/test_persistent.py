@@ -11,6 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.stores.memory_pages import MemoryPages
+from tests.windows.histories import by_op
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, SnapshotError
 from windowing.execution.checkpoints import (
     Checkpoint,
@@ -25,9 +27,9 @@ from windowing.execution.checkpoints import (
     StatefulBoltExecutor,
 )
 from windowing.local.run import LocalRun
-from windowing.stores.pages import MemoryPages, PersistentWindow, SqlitePages
+from windowing.stores.pages import PersistentWindow, SqlitePages
 from windowing.testing.models import LosslessModel
-from windowing.testing.replay import LosslessReplay, by_op, config_of
+from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
 from windowing.topology.decorators import sliding
 from windowing.topology.state import NEVER

@@ -18,8 +18,8 @@ Laws
   the value is zero when every edge was acked, and before that only with probability 2**-64, in any order of arrival. Edge ids come
   from the driver's seeded generator, 64 bits, none of them 0.
 - Each delivery of a tuple (to one task, say) has anchors of its own. It is acked or failed once; what is anchored to it is emitted
-  before that. Anchors is where repeated acks stop: XOR cannot tell a message that comes twice, it undoes the first. Channels do not
-  repeat, or repeat with a number that the driver drops by.
+  before that. Anchors is where repeated acks stop: XOR cannot recognize a message that comes twice, it undoes the first. Channels
+  do not repeat, or repeat with a number that the driver drops by.
 - A root is acked or failed, once, and only after its init. A fail wins, whatever the value is or becomes.
 - The timeout T begins with the init, and anew with each reset: the first tick with now >= begin + T fails the root. With
   `rotation=n` (Storm: 3) ticks rotate n buckets instead, and a root fails in ((n-1) * T, n * T] after its begin, which is
@@ -70,21 +70,21 @@ __all__ = [
 
 
 class Reason(Enum):
-    """Why a tree failed: somebody said so, or its time was over."""
+    """Why a tree failed: a task failed it, or its time was over."""
 
     FAILED = "failed"
     TIMEOUT = "timeout"
 
 
 class Acked(NamedTuple):
-    """Every edge of the tree was acked and none failed: tell the spout task. A NamedTuple, for one is made per root."""
+    """Every edge of the tree was acked and none failed: notify the spout task. A NamedTuple, for one is made per root."""
 
     root: int
     task: int
 
 
 class Failed(NamedTuple):
-    """The tree failed: tell the spout task. `seen` is the component that sent the last message of it, if any told."""
+    """The tree failed: notify the spout task. `seen` is the component that sent the last message of it, if it is known."""
 
     root: int
     task: int
@@ -445,7 +445,7 @@ class Acker:
     def reset_timeout(self, root: int, now_ms: int) -> Iterator[Acked | Failed]:
         """Give an open tree a whole timeout from now on.
 
-        Storm's acker also tells the spout's task, for its own timeout. Here a driver whose `SpoutPending` has one resets it too.
+        Storm's acker also notifies the spout's task, for its own timeout. Here a driver whose `SpoutPending` has one resets it too.
         """
         self._now_ms = max(self._now_ms, now_ms)
         cell = self._held.get(root) or 0

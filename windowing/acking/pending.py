@@ -110,7 +110,7 @@ _FOREVER_MS = 1 << 62
 
 
 class Done(NamedTuple):
-    """Tell the spout that the message was acked, `latency_ms` after its emission."""
+    """Notify the spout that the message was acked, `latency_ms` after its emission."""
 
     message_id: Hashable
     payload: Any
@@ -119,7 +119,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Tell the spout that the message failed, or emit it again: with a new root, `attempt` is counted by its id."""
+    """Notify the spout that the message failed, or emit it again: with a new root, `attempt` is counted by its id."""
 
     message_id: Hashable
     payload: Any

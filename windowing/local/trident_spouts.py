@@ -59,14 +59,11 @@ from windowing.trident.spout_executor import SendBatch, TridentSpoutCoordinator,
 from windowing.trident.spouts import (
     BatchSpoutExecutor,
     IBatchSpout,
-    IOpaquePartitionedTridentSpout,
-    IPartitionedTridentSpout,
     ITridentSpout,
-    OpaquePartitionedTridentSpoutExecutor,
-    PartitionedTridentSpoutExecutor,
     RichSpoutBatchExecutor,
     SpoutBatch,
     SpoutContext,
+    as_batches,
 )
 from windowing.trident.states import TridentCollector
 from windowing.trident.subtopology import ExchangeWriter
@@ -193,14 +190,9 @@ def batch_spout_of(
     spout = node.source.spout
     if batches is not None:
         return BatchSpoutExecutor(GivenBatches(batches)), None
-    if isinstance(spout, IBatchSpout):
-        return BatchSpoutExecutor(copies_of(spout)()), None
-    if isinstance(spout, ITridentSpout):
-        return spout, None
-    if isinstance(spout, IPartitionedTridentSpout):
-        return PartitionedTridentSpoutExecutor(spout), None
-    if isinstance(spout, IOpaquePartitionedTridentSpout):
-        return OpaquePartitionedTridentSpoutExecutor(spout), None
+    made = as_batches(copies_of(spout)() if isinstance(spout, IBatchSpout) else spout)
+    if made is not None:
+        return made, None
     if isinstance(getattr(spout, "kind", None), SpoutKind):
         raise ConfigError(
             f"{node.called} begins with {quote(spout)}, which says its kind and emits nothing; give an IBatchSpout, an "

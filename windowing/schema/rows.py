@@ -64,7 +64,7 @@ class Record(StormNames):
     __slots__ = ()
 
     _by_name = True
-    """Tells `aggregate=` to read fields by item (windowing/windows/partials.py); an attribute may be called otherwise."""
+    """Makes `aggregate=` read fields by item (windowing/windows/partials.py); an attribute may be called otherwise."""
     _positions: ClassVar[Mapping[str, int]]
     _elsewhere = getters("row") | {
         "getValues": "tuple(row)",

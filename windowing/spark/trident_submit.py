@@ -56,7 +56,7 @@ from windowing.spark.settings import take
 from windowing.spark.sinks import Sink, SinkStreams, require_sink
 from windowing.spark.spouts import PartitionedSpout, SpoutInput, selected, told
 from windowing.spark.stages import emitted
-from windowing.spark.trident_spouts import as_batches, spout_rows
+from windowing.spark.trident_spouts import spout_rows
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, batch_level, stream_level
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import Life, Progress, owned
@@ -64,6 +64,7 @@ from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.maps import SnapshotFactory
 from windowing.trident.plan import TridentPlan
+from windowing.trident.spouts import as_batches
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import RecordStore
 from windowing.trident.windows import LateTuples, WindowOperation

@@ -1,4 +1,4 @@
-"""Pages of a persistent window: their bytes, the file or the memory that has them, and the window's checkpoints over them.
+"""Pages of a persistent window: their bytes, the file that has them, and the window's checkpoints over them.
 
     page         id -> bytes                    never changed, only added and dropped
     checkpoint   txid -> manifest, committed?   at most one committed, at most one prepared
@@ -48,7 +48,6 @@ from windowing.windows.persistent import PersistentWindowedBoltExecutor
 
 __all__ = [
     "PAGE_MAGIC",
-    "MemoryPages",
     "PersistentWindow",
     "SqlitePages",
     "decode_page",
@@ -171,9 +170,9 @@ def _payloads(columns: PageColumns, typed: bytes, what: str, task_ids: Mapping[s
             names = columns["names"]
             return [dict(zip(names, row, strict=True)) for row in _by_width(columns["cells"], len(names))]
         case "named":
-            makers = [record_type(tuple(names))._make for names in columns["table"]]
+            record_types = [record_type(tuple(names))._make for names in columns["table"]]
             values = _payloads(columns["values"], typed, what)
-            return [makers[number](row) for row, number in zip(values, columns["named"], strict=True)]
+            return [record_types[number](row) for row, number in zip(values, columns["named"], strict=True)]
         case "tuples":
             table = [
                 Origin(component, task, Fields(fields), stream, task_ids)
@@ -199,39 +198,6 @@ _SCHEMA = """
     CREATE TABLE IF NOT EXISTS checkpoint (txid INTEGER PRIMARY KEY, committed INTEGER NOT NULL, body BLOB NOT NULL);
 """
 _COMMIT_EVERY = 64  # pages: the log of an open transaction cannot be reused, so it must not grow with the window
-
-
-class MemoryPages:
-    """A PageStore in memory, for tests: pages are bytes, as on disk.
-
-    >>> pages = MemoryPages()
-    >>> pages.write(0, PageRows([1, 5], ["a", ("b", 2)], [0, 1])); pages.read(0)
-    PageRows(timestamps=[1, 5], payloads=['a', ('b', 2)], sequences=[0, 1])
-    """
-
-    def __init__(self) -> None:
-        self._bodies: dict[int, bytes] = {}
-
-    def write(self, page_id: int, rows: PageRows) -> None:
-        if page_id in self._bodies:
-            raise CheckpointError(_written_twice(f"page {page_id}"))
-        self._bodies[page_id] = encode_page(page_id, rows)
-
-    def read(self, page_id: int) -> PageRows:
-        body = self._bodies.get(page_id)
-        if body is None:
-            raise CorruptStateError(f"page {page_id} is missing; nothing was reset")
-        return decode_page(page_id, body, f"page {page_id}")
-
-    def drop(self, page_ids: Collection[int]) -> None:
-        for page_id in page_ids:
-            self._bodies.pop(page_id, None)
-
-    def flush(self) -> None:
-        """Memory is as durable as it gets."""
-
-    def ids(self) -> list[int]:
-        return list(self._bodies)
 
 
 class SqlitePages:
@@ -287,7 +253,7 @@ class SqlitePages:
             try:
                 self._db.execute("INSERT INTO page VALUES (?, ?)", (page_id, body))
             except sqlite3.IntegrityError:
-                raise CheckpointError(_written_twice(self._page(page_id))) from None
+                raise CheckpointError(written_twice(self._page(page_id))) from None
         self._uncommitted += 1
         if self._uncommitted >= _COMMIT_EVERY:
             self.flush()
@@ -382,7 +348,7 @@ class SqlitePages:
             ) from problem
 
 
-def _written_twice(what: str) -> str:
+def written_twice(what: str) -> str:
     return (
         f"{what} is already written, and pages never change; restore the machine from its checkpoint (None for a new one) "
         "before it gets tuples"

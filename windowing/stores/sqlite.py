@@ -55,7 +55,7 @@ class SqliteStore:
 
     def identity(self, state: str) -> tuple[Any, ...]:
         """Return what the rows of a state are known by: the file, whatever links lead to it, and the table, whose case SQLite
-        does not tell apart."""
+        does not distinguish."""
         return "sqlite", str(Path(self.path).resolve()), state.lower()
 
 

@@ -23,7 +23,6 @@ __all__ = [
     "ModelMix",
     "ModelResult",
     "WatermarkModel",
-    "lossless_model",
     "run_model",
 ]
 
@@ -464,11 +463,11 @@ def ids(rows: list[ModelRow]) -> list[Any]:
 
 def window_of(case: dict[str, Any]) -> ModelWindow:
     """The window that a case declares; a slide that is left out is Count(1)."""
-    letter = {"count": "C", "duration_ms": "D"}
+    symbol = {"count": "C", "duration_ms": "D"}
     [(length_unit, length)] = case["length"].items()
     [(slide_unit, slide)] = (case.get("slide") or {"count": 1}).items()
     window = ModelWindow(
-        mix=ModelMix(f"{letter[length_unit]}/{letter[slide_unit]}"),
+        mix=ModelMix(f"{symbol[length_unit]}/{symbol[slide_unit]}"),
         length=length,
         slide=slide,
         offset_ms=case.get("offset_ms") or 0,
@@ -510,8 +509,3 @@ def run_model(case: dict[str, Any]) -> ModelResult:
     for index, op in enumerate(case["ops"]):
         model.apply(index, op)
     return model.result()
-
-
-def lossless_model(case: dict[str, Any]) -> list[list[Any]]:
-    """The events of a lossless case, in the format of `conformance/README.md`."""
-    return run_model(case).events

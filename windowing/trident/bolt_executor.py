@@ -58,7 +58,7 @@ __all__ = [
 
 
 class CoordSpec:
-    """What a task waits for in one group of batches, and whom it tells.
+    """What a task waits for in one group of batches, and to whom it reports.
 
     reports: the upstream tasks that report while the batch is processed. commits: whether it is finished at the commit.
     commit_reports: upstream tasks that finish at the commit themselves. targets: the downstream tasks.
@@ -228,7 +228,7 @@ BoltEffect = Begin | Execute | Finish | Forget | Report | Ack | Fail
 
 
 class TridentBoltExecutor:
-    """One task. `specs` says for each group what it waits for and whom it tells.
+    """One task. `specs` says for each group what it waits for and to whom it reports.
 
     in_order: whether the tuples of a task always come before its report, so that one that is missing then is lost, and the batch
     fails at once; False: it may still come, and only the timeout ends the waiting.

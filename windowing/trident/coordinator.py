@@ -185,7 +185,7 @@ def _is_row(row: Any) -> bool:
 
 
 class CoordinatorStream(Enum):
-    """What the coordinator sends on. The trees of the first two are acked or failed, the last is told only."""
+    """What the coordinator sends on. The trees of the first two are acked or failed, the last is only sent."""
 
     BATCH = "$batch"
     COMMIT = "$commit"
@@ -234,7 +234,7 @@ TRANSITIONS: dict[tuple[Status, BatchCause], BatchTransition] = {
 }
 
 ANSWERS = {_PROCESSING: CoordinatorStream.BATCH, _COMMITTING: CoordinatorStream.COMMIT}
-"""Whose ack or fail a status waits for. Storm does not tell the two apart, so that a second ack of a batch completes its commit."""
+"""Whose ack or fail a status waits for. Storm does not distinguish them, so that a second ack of a batch completes its commit."""
 
 
 class Readiness(Enum):

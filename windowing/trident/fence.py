@@ -268,7 +268,7 @@ class BackingMap(Protocol):
         """Write all rows (None: delete) and the fence, at once and durably; return None, or the fence that was in the way.
 
         Without a claim the rows are written whatever the fence is. After an answer that got lost the fence is read: if it is the
-        claim's own, it is returned too, for nobody can tell whether this call wrote it or a twin of the same attempt.
+        claim's own, it is returned too, for nobody knows whether this call wrote it or a twin of the same attempt.
         """
 
     def items(self) -> Iterator[tuple[bytes, StateRow]]:
@@ -411,7 +411,7 @@ def base(row: StateRow | None, txid: int, rule: Rule) -> bytes | None:
 
 
 def written(row: StateRow | None, txid: int, value: bytes | None, rule: Rule) -> StateRow:
-    """Return the row with the value that this txid gives it; one without a value stays, to tell that the txid was here."""
+    """Return the row with the value that this txid gives it; one without a value stays, as a sign of the txid."""
     return StateRow(txid, value, base(row, txid, rule))
 
 

@@ -63,7 +63,7 @@ _NAN = float("nan")
 
 
 def names_of(fields: Any) -> tuple[str, ...]:
-    """Return the names that a user wrote, unchecked; what is no text is shown as one, and then not found.
+    """Return the names that a user wrote, unchecked; what is no text is quoted, and then not found.
 
     >>> names_of("word"), names_of(("word", "n")), names_of(None), names_of(3)
     (('word',), ('word', 'n'), (), ('3',))

@@ -190,7 +190,7 @@ class Filter(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Peek(Operation):
-    """A function that is shown each tuple, for what it does outside; the stream stays as it is."""
+    """A function that is called with each tuple, for what it does outside; the stream stays as it is."""
 
     function: Any
 
@@ -337,7 +337,7 @@ class JoinProcessor(TridentProcessor):
         sides = list(zip(schemas, keys, strict=True))
         rests = [tuple(name for name in schema.names if name not in key) for schema, key in sides]
         self._keys: list[Callable[[Row], Any]] = [key_picker(schema, key) for schema, key in sides]
-        self._shown = [picker(schema, key) for schema, key in sides]
+        self._key_rows = [picker(schema, key) for schema, key in sides]
         self._rests = [picker(schema, rest) for (schema, _), rest in zip(sides, rests, strict=True)]
         self._missing = [[(None,) * len(rest)] for rest in rests]
 
@@ -345,12 +345,12 @@ class JoinProcessor(TridentProcessor):
         return {}
 
     def execute(self, slot: dict[Any, tuple[Row, list[list[Row]]]], rows: list[Row], source: int = 0) -> list[Row]:
-        key_of, shown, rest = self._keys[source], self._shown[source], self._rests[source]
+        key_of, key_row, rest = self._keys[source], self._key_rows[source], self._rests[source]
         for row in rows:
             key = key_of(row)
             found = slot.get(key)
             if found is None:
-                found = slot[key] = shown(row), [[] for _ in self._kinds]
+                found = slot[key] = key_row(row), [[] for _ in self._kinds]
             found[1][source].append(rest(row))
         return []
 
@@ -466,9 +466,12 @@ class Aggregate(Operation):
 
     def _begun(self, schema: Schema, group: Schema, parts: tuple[AggregatorPart, ...]) -> Schema:
         """Return what goes over the exchange: the fields that are read there, in their order, then a value for each combiner."""
-        told = zip(self.specs, parts, strict=True)
+        written = zip(self.specs, parts, strict=True)
         read = {
-            name for spec, part in told if not _combines(part.aggregator) or spec.output is None for name in part.inputs
+            name
+            for spec, part in written
+            if not _combines(part.aggregator) or spec.output is None
+            for name in part.inputs
         }
         kept = chosen(schema, [name for name in schema.names if name in read or name in group.names])
         taken = {name.lower() for name in kept.names}

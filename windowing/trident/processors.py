@@ -68,10 +68,10 @@ __all__ = [
     "TridentProcessor",
     "UserProcessor",
     "code_of",
+    "drop_report",
     "fold_of",
     "kind_of",
     "raised",
-    "unheard",
 ]
 
 
@@ -84,7 +84,7 @@ Reporter = Callable[[BaseException], None]
 """Takes an error that users' code reports without stopping."""
 
 
-def unheard(error: BaseException) -> None:
+def drop_report(error: BaseException) -> None:
     """Drop a report: nobody drives the operation."""
 
 
@@ -126,7 +126,7 @@ class TridentOutput(StormNames):
 
     __slots__ = ("_maker", "_report", "rows")
 
-    def __init__(self, schema: Schema, report: Reporter = unheard) -> None:
+    def __init__(self, schema: Schema, report: Reporter = drop_report) -> None:
         self._maker = RowMaker(schema)
         self._report = report
         self.rows: list[Row] = []
@@ -246,7 +246,7 @@ class ProcessorContext(NamedTuple):
 class TridentProcessor:
     """A node of one task; by itself it lets pass what comes. report: takes what users' code reports, set by whoever drives it."""
 
-    report: Reporter = staticmethod(unheard)
+    report: Reporter = staticmethod(drop_report)
 
     def prepare(self, context: Any) -> None:
         """Get ready for batches: make the instances of the user's code. `context` is a TaskContext."""
@@ -325,7 +325,7 @@ class FilterProcessor(UserProcessor):
 
 
 class PeekProcessor(UserProcessor):
-    """All rows, each shown to the code."""
+    """All rows; the code is called with each."""
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
         refuse_awaitable(self._call(self._record(row)))
@@ -391,7 +391,7 @@ class Emits(Enum):
 class BatchFold(Protocol):
     """How the tuples of a batch, or of one of its keys, become rows."""
 
-    def start(self, batch_id: Any, report: Reporter = unheard) -> Any: ...
+    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any: ...
     def add(self, value: Any, row: Row) -> Any: ...
     def rows(self, value: Any) -> list[Row]: ...
 
@@ -442,7 +442,7 @@ class _CombinerFold:
             (lambda row: row[position]) if part.combines else (lambda row: init(record(row)))
         )
 
-    def start(self, batch_id: Any, report: Reporter = unheard) -> Any:
+    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any:
         return _NOTHING
 
     def add(self, value: Any, row: Row) -> Any:
@@ -459,7 +459,7 @@ class _ReducerFold:
         self._aggregator, self._make = part.aggregator, RowMaker(part.output).one
         self._record = recorder(schema, part.inputs)
 
-    def start(self, batch_id: Any, report: Reporter = unheard) -> Any:
+    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any:
         return self._aggregator.init()
 
     def add(self, value: Any, row: Row) -> Any:
@@ -476,7 +476,7 @@ class _AggregatorFold:
         self._aggregator, self._output = part.aggregator, part.output
         self._record = recorder(schema, part.inputs)
 
-    def start(self, batch_id: Any, report: Reporter = unheard) -> Any:
+    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any:
         collector = TridentOutput(self._output, report)
         return self._aggregator.init(batch_id, collector), collector
 
@@ -496,7 +496,7 @@ class _Chained:
     def __init__(self, folds: list[BatchFold]) -> None:
         self._folds = folds
 
-    def start(self, batch_id: Any, report: Reporter = unheard) -> list[Any]:
+    def start(self, batch_id: Any, report: Reporter = drop_report) -> list[Any]:
         return [fold.start(batch_id, report) for fold in self._folds]
 
     def add(self, value: list[Any], row: Row) -> list[Any]:

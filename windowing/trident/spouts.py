@@ -68,6 +68,7 @@ __all__ = [
     "RichSpoutBatchExecutor",
     "SpoutBatch",
     "SpoutContext",
+    "as_batches",
 ]
 
 
@@ -79,7 +80,7 @@ class SpoutBatch(NamedTuple):
     after: TransactionAttempt | None = None
 
 
-def _unheard(error: BaseException) -> None:
+def _drop_report(error: BaseException) -> None:
     """Drop a report: nobody drives the spout."""
 
 
@@ -93,7 +94,7 @@ class SpoutContext(NamedTuple):
     task: int = 0
     tasks: int = 1
     topology: Any = None
-    report_error: Callable[[BaseException], None] = _unheard
+    report_error: Callable[[BaseException], None] = _drop_report
 
 
 class _Closing:
@@ -120,7 +121,7 @@ class IBatchSpout(_Closing, ABC):
         """Emit the rows of a batch, again and again if asked. Raise FailedException to fail the attempt."""
 
     def ack(self, txid: int) -> None:
-        """Hear that the batch is committed: it is not asked for again."""
+        """Called when the batch is committed: it is not asked for again."""
 
 
 class BatchCoordinator(_Closing, ABC):
@@ -136,7 +137,7 @@ class BatchCoordinator(_Closing, ABC):
         returned for this txid before (None if never), which a transactional spout returns again."""
 
     def success(self, txid: int) -> None:
-        """Hear that the batch is committed everywhere."""
+        """Called when the batch is committed everywhere."""
 
 
 class Emitter(_Closing, ABC):
@@ -147,7 +148,7 @@ class Emitter(_Closing, ABC):
         """Emit this task's part of the batch. Raise FailedException to fail the attempt."""
 
     def success(self, attempt: TransactionAttempt) -> None:
-        """Hear that the batch is committed everywhere."""
+        """Called when the batch is committed everywhere."""
 
 
 class CommitterEmitter(Emitter):
@@ -174,7 +175,7 @@ class ITridentSpout(ABC):
 
 
 class ICommitterTridentSpout(ITridentSpout):
-    """A spout whose emitters hear of the commit, in the order of txids."""
+    """A spout whose emitters take part in the commit, in the order of txids."""
 
     @abstractmethod
     def get_emitter(self, context: SpoutContext) -> CommitterEmitter:
@@ -207,7 +208,7 @@ class OpaquePartitionedEmitter(_Closing, ABC):
         """Emit what follows `last` (None: the beginning), and return the metadata that says what it was and where it ends."""
 
     def refresh_partitions(self, partitions: Sequence[str]) -> None:
-        """Hear which partitions this task reads from now on."""
+        """Called with the partitions that this task reads from now on."""
 
 
 class PartitionedEmitter(OpaquePartitionedEmitter):
@@ -419,7 +420,7 @@ class _RichEmitter(Emitter):
     def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
         txid, cutter = batch.attempt.txid, self._cutter
         if txid in self._pending:
-            self._tell(self._spout.fail, self._pending.pop(txid)[1])
+            self._settle(self._spout.fail, self._pending.pop(txid)[1])
         cutter.pending = []
         self._pending[txid] = batch, cutter.pending
         cutter.target, cutter.emitted = collector, 0
@@ -433,24 +434,24 @@ class _RichEmitter(Emitter):
 
     def success(self, attempt: TransactionAttempt) -> None:
         committed: TransactionAttempt | None = attempt
-        news: list[tuple[Any, list[Pending]]] = []
+        settled: list[tuple[Any, list[Pending]]] = []
         for txid in sorted((txid for txid in self._pending if txid <= attempt.txid), reverse=True):
             batch, pending = self._pending.pop(txid)
             is_committed = batch.attempt == committed
             committed = batch.after if is_committed else None
-            news.append((self._spout.ack if is_committed else self._spout.fail, pending))
-        for hear, pending in reversed(news):
-            self._tell(hear, pending)
+            settled.append((self._spout.ack if is_committed else self._spout.fail, pending))
+        for how, pending in reversed(settled):
+            self._settle(how, pending)
 
     def close(self) -> None:
         self._spout.close()
 
-    def _tell(self, hear: Any, pending: list[Pending]) -> None:
-        if not callable(hear):
+    def _settle(self, how: Any, pending: list[Pending]) -> None:
+        if not callable(how):
             return
-        with_values = len(inspect.signature(hear).parameters) > 1
+        with_values = len(inspect.signature(how).parameters) > 1
         for message_id, values in pending:
-            hear(*(message_id, values) if with_values else (message_id,))
+            how(*(message_id, values) if with_values else (message_id,))
 
 
 # -- PartitionedTridentSpoutExecutor, OpaquePartitionedTridentSpoutExecutor ------------------------------------------------------
@@ -522,7 +523,7 @@ class _Reader:
         self.mine: list[str] = []
 
     def take(self, txid: int, partitions: list[str]) -> None:
-        """Take note of the partitions of a batch; tell the emitter if they are others."""
+        """Take note of the partitions of a batch; notify the emitter if they are others."""
         self._lists[txid] = partitions
         if partitions == self._current:
             return
@@ -647,3 +648,14 @@ class _OpaqueEmitter(CommitterEmitter):
 def _end_of(stored: Any) -> Any:
     """Return where a committed batch ended; None at the beginning."""
     return None if stored is None else stored[1]
+
+
+def as_batches(spout: Any) -> ITridentSpout | None:
+    """Return a spout as one of batches; None for one of single tuples, and for what is fed from outside."""
+    if isinstance(spout, IBatchSpout):
+        return BatchSpoutExecutor(spout)
+    if isinstance(spout, IPartitionedTridentSpout):
+        return PartitionedTridentSpoutExecutor(spout)
+    if isinstance(spout, IOpaquePartitionedTridentSpout):
+        return OpaquePartitionedTridentSpoutExecutor(spout)
+    return spout if isinstance(spout, ITridentSpout) else None

@@ -63,7 +63,7 @@ class StateCodec(Protocol):
 
     @property
     def name(self) -> str:
-        """What is stored to tell whose bytes these are; another format is another name."""
+        """What is stored beside the bytes, which are of this format; another format is another name."""
 
     def encode(self, value: Any) -> bytes:
         """Return the value as bytes, equal values as equal bytes. Raises TypeError for one it cannot write."""

@@ -238,7 +238,7 @@ class Stream(AggregableStream):
         return self._then(FlatMap(function, output))
 
     def peek(self, function: Any) -> Stream:
-        """Show each tuple to a function, for what it does outside; a batch that is tried again is shown again."""
+        """Call a function with each tuple, for what it does outside; again for a batch that is tried again."""
         return self._then(Peek(function))
 
     def project(self, *names: Names) -> Stream:

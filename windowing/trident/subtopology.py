@@ -68,7 +68,7 @@ class ExchangeWriter:
 
 
 class ExchangeBatch:
-    """One batch on its way over an exchange. largest: what to tell every task of the target when all rows are sent."""
+    """One batch on its way over an exchange. largest: what to send every task of the target when all rows are sent."""
 
     def __init__(self, writer: ExchangeWriter, batch: ProcessorContext) -> None:
         self._writer, self._batch = writer, batch

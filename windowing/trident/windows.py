@@ -5,11 +5,10 @@
     batch 5:1  rows ----> kept until the commit phase ----> executor ...
 
 Laws: batches enter the windows in the order of their txids, each once, whatever is tried again; so a tuple is counted once (in
-Storm a retried batch enters again). All tasks of a window have one watermark: what one of them is sent, the others learn of, as
-on Spark. `timestamp=` makes it event time, with a late stream; Storm's Trident windows run over the clock only.
+Storm a retried batch enters again). All tasks of a window have one watermark: the largest timestamps of what one of them is sent go
+to all, as on Spark. `timestamp=` makes it event time, with a late stream; Storm's Trident windows run over the clock only.
+WindowOperation is the operation of a window, LateTuples that of its late stream.
 Source: Storm's `WindowTridentProcessor`, `AbstractTridentWindowManager`.
-
-Operations of windows: Window, and LateTuples beside it.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from windowing.trident.processors import (
     Reporter,
     TridentProcessor,
     code_of,
+    drop_report,
     fold_of,
     kind_of,
-    unheard,
 )
 from windowing.windows.config import OnError, WindowConfig, config_of
 from windowing.windows.events import Late, TupleWindow
@@ -61,7 +60,7 @@ class WindowFold:
     """A bolt over windows that folds their tuples with an aggregator; `key`: each row begins with the key of the window."""
 
     def __init__(self, part: AggregatorPart, schema: Schema, key: tuple[str, ...] = ()) -> None:
-        self.report: Reporter = unheard
+        self.report: Reporter = drop_report
         self._fold = fold_of(part, schema)
         self._key = picker(schema, key)
 
@@ -76,7 +75,7 @@ class WindowFold:
 
 
 class WindowClock:
-    """What the tasks of a window tell each other: the largest timestamp of each source, of rows that may move the watermark."""
+    """What the tasks of a window send each other: the largest timestamp of each source, of rows that may move the watermark."""
 
     def __init__(self, config: WindowConfig, schema: Schema) -> None:
         self._config = config

@@ -181,7 +181,7 @@ class World:
         self.step()
 
     def _looked_at(self, link: Link, body: Any, life: TaskLife) -> TaskLife | None:
-        """Tell the checks what a message says; return the life that it is for, where only one can take it."""
+        """Report to the checks what a message says; return the life that it is for, where only one can take it."""
         if link.id == ACKER:
             if body[0] == INIT:
                 self._began[body[1]] = life
@@ -194,7 +194,7 @@ class World:
             self.checks.grew(root, edge)
         if isinstance(body, Reported) and life.id[0] in self._spouts and life.emits:
             life.emits = False
-            self.checks.emitted(body.batch.attempt, life.name, life.emitted, life.buried)
+            self.checks.emitted(body.batch.attempt, life.name, life.emitted, life.holds_dead)
         return None
 
     def _deliver(self, message: _Message) -> None:
@@ -207,7 +207,7 @@ class World:
             return
         anchors = getattr(body, "anchors", None)
         if anchors is not None and anchors.settled:
-            body = body._replace(anchors=Anchors({}))  # a copy: its trees were told when the other came
+            body = body._replace(anchors=Anchors({}))  # a copy: its trees were reported when the other came
         self.trace.append((self.now_ms, life.name, life.number, *plain(body)))
         self._enter(life, life.take, body)
 
@@ -234,7 +234,7 @@ class World:
     def buries(self) -> None:
         """Take note that a spout's rows become dead letters."""
         if self._acting is not None:
-            self._acting.buried = True
+            self._acting.holds_dead = True
 
     def settles(self, anchors: Anchors | None, is_failed: bool) -> None:
         """Take note that a task acks or fails a message."""
@@ -297,7 +297,7 @@ class World:
 
     def _enter(self, life: TaskLife, call: Callable[..., None], *args: Any) -> None:
         """Let a life take an event, wholly; or in part, if it dies or is held up."""
-        life.emitted, life.buried, life.emits = [], False, True
+        life.emitted, life.holds_dead, life.emits = [], False, True
         if self.faulty and 0 < life.fuse <= _STRAND_STEPS and self._may_be_held_up(life):
             life.strand = Strand.of(call, *args)
             self._let(life, life.strand.go)
