@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.trident.test_trident_units import UnitRun
 
 from tests.execution.chains import chained, clustered
 from tests.execution.test_turn import Task
 from tests.trident.test_trident_operations import Given
+from tests.trident.test_trident_sections import StageRun
 from windowing import Count, bolt_of, millis, seconds, windowed_bolt
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, FailedException
@@ -639,7 +639,7 @@ def trident_plan(operation: str) -> Any:
 def test_an_operation_of_trident_does_what_it_says_in_both_runtimes(operation: str) -> None:
     PEEKED.clear()
     plan = trident_plan(operation)
-    alone, cut = TridentRun(plan), UnitRun(trident_plan(operation))
+    alone, cut = TridentRun(plan), StageRun(trident_plan(operation).by_section())
     for txid, (rows, wanted) in enumerate(zip(PAIRS, GIVEN[operation], strict=True), 1):
         assert sorted(alone.batch({"in": rows})["out"]) == wanted, Runtime.TRIDENT.value
         assert sorted(cut.batch(txid, rows)) == wanted, Runtime.SUBMIT_TRIDENT.value

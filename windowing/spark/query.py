@@ -165,12 +165,12 @@ class WindowedStream:
         require_start(checkpoint, query_name)
         require_session(self._spark)
         left_out = names_of("discard", discard, "streams")
-        known = self._sinks(sinks, left_out)
+        known, late = self._sinks(sinks, left_out), self.bolt.config.late_stream
         tasks = self._asked_tasks or definition.stored_tasks(self._spark, str(checkpoint)) or self.tasks
         return self._assembly(tasks).start(
             str(checkpoint),
             self._definition(tasks),
-            self._writer(known, left_out),
+            BatchWriter(self.bolt.name, self._layout, known, late is None or not (late in known or late in left_out)),
             trigger=trigger,
             drain=drain,
             query_name=query_name,
@@ -223,42 +223,25 @@ class WindowedStream:
         return Shipped(self._spark, stage, what, {what: self.bolt})
 
     def _sinks(self, sinks: Mapping[str, Sink] | Sink, discard: Sequence[str]) -> dict[str, Sink]:
-        given: Mapping[str, Sink] = sinks if isinstance(sinks, Mapping) else {DEFAULT_STREAM: sinks}
-        columns = {name: schema.names for name, schema in self.schemas.items()}
-        known = require_sinks(
-            columns,
+        bolt, given = self.bolt, sinks if isinstance(sinks, Mapping) else {DEFAULT_STREAM: sinks}
+        return require_sinks(
+            {name: schema.names for name, schema in self.schemas.items()},
+            [name for name in self.schemas if name != bolt.config.late_stream],
             given,
             discard,
-            self._no_stream,
-            lambda name: f"stream {name!r} has a sink and stands in discard; leave out one of them",
-        )
-        without = [
-            name
-            for name in self.schemas
-            if name != self.bolt.config.late_stream and name not in given and name not in discard
-        ]
-        if without:
-            raise ConfigError(
-                f"stream {without[0]!r} of bolt {self.bolt.name!r} has no sink; give "
-                f"sinks={{{without[0]!r}: ParquetSink(path)}}, or say discard=({without[0]!r},)"
-            )
-        return known
-
-    def _writer(self, sinks: Mapping[str, Sink], discard: Sequence[str]) -> BatchWriter:
-        late = self.bolt.config.late_stream
-        return BatchWriter(
-            self.bolt.name, self._layout, sinks, log_late=late is None or not (late in sinks or late in discard)
+            unknown=self._no_stream,
+            without=lambda name: (
+                f"stream {name!r} of bolt {bolt.name!r} has no sink; give "
+                f"sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
+            ),
+            both=lambda name: f"stream {name!r} has a sink and stands in discard; leave out one of them",
         )
 
     def _definition(self, tasks: int) -> Definition:
-        return definition.describe(
-            self._spark, self._bolt_definition(), self._inputs, tasks, self.grouping, self.order_by
-        )
-
-    def _bolt_definition(self) -> dict[str, Any]:
-        """Return the bolt's definition; a state is one variable more in Spark's store, which stays as it began."""
+        """Return the definition of the query; a state is one variable more in Spark's store, which stays as it began."""
         found = self.bolt.definition()
-        return {**found, "fixed": {**found["fixed"], "stateful": True}} if self.bolt.stateful else found
+        stateful = {"fixed": {**found["fixed"], "stateful": True}} if self.bolt.stateful else {}
+        return definition.describe(self._spark, found | stateful, self._inputs, tasks, self.grouping, self.order_by)
 
     def _no_stream(self, name: str) -> str:
         streams = ", ".join(self.schemas) or "none: it declares no output"

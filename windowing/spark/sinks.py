@@ -15,7 +15,7 @@ A stream of a topology is named by "component" (its default stream) or "componen
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import permutations
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +23,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StructType
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, quote
-from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.execution.compiler import sink_name
+from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
 from windowing.spark.definition import last_batch, owner_field, query_id
 from windowing.spark.exchange import stream_name
@@ -84,13 +85,17 @@ def require_sink(name: str, sink: Any, columns: Iterable[str]) -> None:
 
 def require_sinks(
     columns: Mapping[str, Iterable[str]],
+    needed: Iterable[str],
     sinks: Mapping[str, Sink],
-    discard: Iterable[str],
+    discard: Collection[str],
+    *,
     unknown: Callable[[str], str],
+    without: Callable[[str], str],
     both: Callable[[str], str] | None = None,
 ) -> dict[str, Sink]:
     """Return the sinks in the order of the streams that can have one, of these columns. Raises ConfigError for what is no sink of
-    its stream, for a name that is no stream (`unknown` says so), and for a sink whose stream is discarded too (`both`).
+    its stream, for a name that is no stream (`unknown` says so), for a sink whose stream is discarded too (`both`), and for
+    a needed stream that has no sink and is not discarded (`without`).
     """
     for name in (*sinks, *discard):
         if name not in columns:
@@ -99,6 +104,9 @@ def require_sinks(
         require_sink(name, sink, columns[name])
         if both is not None and name in discard:
             raise ConfigError(both(name))
+    for name in needed:
+        if name not in sinks and name not in discard:
+            raise ConfigError(without(name))
     return {name: sinks[name] for name in columns if name in sinks}
 
 
@@ -370,7 +378,7 @@ def output_streams(topology: Topology) -> dict[str, tuple[str, str]]:
     for component in topology.components.values():
         for stream, output in component.outputs.items():
             if not (component.is_spout and output.dead):  # what fails here fails in a bolt
-                names[_sink_name(component.id, stream)] = (stream_name(component.id, stream), output.schema.ddl)
+                names[sink_name(component.id, stream)] = (stream_name(component.id, stream), output.schema.ddl)
     return names
 
 
@@ -379,20 +387,20 @@ def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, 
     and that neither has a sink nor stands in `discard`; late streams may go nowhere (they are counted and logged).
     """
     names = output_streams(topology)
-    known = require_sinks(
+    return require_sinks(
         {name: Schema.parse(fields).names for name, (_, fields) in names.items()},
+        _needed(topology),
         sinks,
         discard,
-        lambda name: f"topology {topology.name!r} has no stream {quote(name)}; {did_you_mean(str(name), names)}",
-        lambda name: f"{name!r} has a sink and stands in discard; leave out one of them",
+        unknown=lambda name: (
+            f"topology {topology.name!r} has no stream {quote(name)}; {did_you_mean(str(name), names)}"
+        ),
+        without=lambda name: (
+            f"nobody reads {name!r} of topology {topology.name!r}, and it has no sink; give "
+            f"sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
+        ),
+        both=lambda name: f"{name!r} has a sink and stands in discard; leave out one of them",
     )
-    for name in _needed(topology):
-        if name not in sinks and name not in discard:
-            raise ConfigError(
-                f"nobody reads {name!r} of topology {topology.name!r}, and it has no sink; give "
-                f"sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
-            )
-    return known
 
 
 def unread_late(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, ...]) -> tuple[str, ...]:
@@ -400,7 +408,7 @@ def unread_late(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[st
     found = []
     for component in topology.bolts:
         late = None if component.window is None else component.window.config.late_stream
-        named = None if late is None else _sink_name(component.id, late)
+        named = None if late is None else sink_name(component.id, late)
         read = late is not None and bool(topology.readers(component.id, late))
         if component.window is not None and not read and named not in sinks and named not in discard:
             found.append(component.id)
@@ -411,8 +419,4 @@ def _needed(topology: Topology) -> Iterator[str]:
     for component in topology.components.values():
         for stream, output in component.outputs.items():
             if not output.late and topology.ends(component, stream):
-                yield _sink_name(component.id, stream)
-
-
-def _sink_name(component: str, stream: str) -> str:
-    return component if stream == DEFAULT_STREAM else f"{component}.{stream}"
+                yield sink_name(component.id, stream)

@@ -250,27 +250,24 @@ def _sink_streams(
     """Return what has a sink: its name -> (name among exchange rows, fields)."""
     dead = {f"{spout.source.name}.{DEAD_LETTERS}": spout.schema.ddl for spout in plan.spouts}
     known = {name: plan.graph.nodes[number].schema.ddl for name, number in plan.sinks.items()} | dead
-    columns = {name: Schema.parse(fields).names for name, fields in known.items()}
+    skips = on_failure is OnFailure.SKIP
+
+    def without(name: str) -> str:
+        discarded = f"sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
+        if name in dead:
+            return f"a batch may be skipped, and its tuples of {name!r} have no sink; give {discarded}"
+        return f"the sink {name!r} of topology {plan.name!r} is given nothing to write to; give {discarded}"
+
     require_sinks(
-        columns,
+        {name: Schema.parse(fields).names for name, fields in known.items()},
+        known if skips else plan.sinks,
         sinks,
         discard,
-        lambda name: f"topology {plan.name!r} has no sink {quote(name)}; {did_you_mean(str(name), known)}",
+        unknown=lambda name: f"topology {plan.name!r} has no sink {quote(name)}; {did_you_mean(str(name), known)}",
+        without=without,
     )
-    for name in (name for name in sinks if name in dead and on_failure is not OnFailure.SKIP):
+    for name in () if skips else sinks.keys() & dead.keys():
         raise ConfigError(
             f"{name!r} has a sink, but no batch is skipped; give on_failure=OnFailure.SKIP, or leave it out"
         )
-    for name in plan.sinks:
-        if name not in sinks and name not in discard:
-            raise ConfigError(
-                f"the sink {name!r} of topology {plan.name!r} is given nothing to write to; give "
-                f"sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
-            )
-    for name in dead:
-        if on_failure is OnFailure.SKIP and name not in sinks and name not in discard:
-            raise ConfigError(
-                f"a batch may be skipped, and its tuples of {name!r} have no sink; give sinks={{{name!r}: ParquetSink(path)}}, "
-                f"or say discard=({name!r},)"
-            )
     return {name: (name, known[name]) for name in known if name in sinks}
