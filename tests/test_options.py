@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ from tests.execution.test_turn import Task
 from tests.trident.test_trident_operations import Given
 from tests.trident.test_trident_sections import StageRun
 from windowing import Count, bolt_of, millis, seconds, windowed_bolt
-from windowing.errors import ConfigError
+from windowing.acking.pending import RetryPolicy
+from windowing.errors import ConfigError, FailedException
 from windowing.execution.support import (
     COMPONENT_OPTIONS,
+    COORDINATED,
+    DECLARER_OPTIONS,
     GROUPINGS,
     SETTINGS,
     START_OPTIONS,
@@ -29,6 +34,7 @@ from windowing.execution.support import (
     Without,
     lost_fields,
     settings_without_effect,
+    tasks_without_effect,
     windows_without_effect,
 )
 from windowing.local.clock import VirtualClock
@@ -41,6 +47,8 @@ from windowing.spark.submit import _given, _require_runnable, submit
 from windowing.spark.window_turn import TaskStage
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
+from windowing.stores.sqlite import SqliteRecordStore
+from windowing.stores.states import MemoryStateProvider, SqliteStateProvider
 from windowing.topology import decorators
 from windowing.topology.builder import Declarer, TopologyBuilder
 from windowing.topology.components import InputSpout
@@ -49,8 +57,11 @@ from windowing.topology.decorators import bolt
 from windowing.topology.groupings import GlobalGrouping
 from windowing.topology.plan import Topology
 from windowing.trident import builtins, streams
+from windowing.trident.coordinator import CoordinatorConfig
+from windowing.trident.kinds import SpoutKind
 from windowing.trident.streams import TridentTopology
 from windowing.trident.subtopology import TridentRun
+from windowing.trident.transactional_state import MemoryRecordStore
 from windowing.windows import aggregate as agg
 from windowing.windows.config import WindowOptions
 from windowing.windows.eviction import CountEvictionPolicy
@@ -80,13 +91,25 @@ def test_every_option_of_spouts_and_bolts_has_a_row() -> None:
     assert set(COMPONENT_OPTIONS) == named
 
 
+def test_every_option_of_a_declarer_has_a_row() -> None:
+    added = {
+        f"{method} {name}"
+        for method in ("set_spout", "set_bolt")
+        for name in inspect.signature(getattr(TopologyBuilder, method)).parameters
+    }
+    added -= {f"{method} {name}" for method in ("set_spout", "set_bolt") for name in ("self", "id", "spout", "bolt")}
+    methods = {name for name, what in vars(Declarer).items() if inspect.isfunction(what) and not name.startswith("_")}
+    methods -= {"grouping", *GROUPINGS}
+    assert set(DECLARER_OPTIONS) == added | methods
+
+
 def test_every_grouping_of_a_declarer_has_a_row() -> None:
     assert set(GROUPINGS) == {name for name in vars(Declarer) if name.endswith("_grouping")}
 
 
 def test_every_method_that_declares_a_trident_topology_has_a_row() -> None:
     declare = (streams.Stream, streams.GroupedStream, streams.WindowOutput, streams.TridentState)
-    of_all = (*declare, streams.ChainedAggregatorDeclarer, TridentTopology)
+    of_all = (*declare, streams.AggregableStream, streams.ChainedAggregatorDeclarer, TridentTopology)
     methods = {name for each in of_all for name, what in vars(each).items() if inspect.isfunction(what)}
     assert set(TRIDENT_OPERATIONS) == {name for name in methods if not name.startswith("_")} - {"build"}
 
@@ -205,6 +228,57 @@ def test_an_option_changes_the_windows_and_in_every_runtime_alike(option: str) -
         assert sorted(run(bolt if runtime is Runtime.WINDOWED else placed, drain)) == by_end, runtime.value
 
 
+def in_trident(options: Mapping[str, Any]) -> list[Any]:
+    """Return the windows of ROWS, drained, in one partition."""
+    given = {"slide": None, **options}
+    topology = TridentTopology("windows")
+    stream = topology.new_stream("rows", Rows()).global_()
+    length, slide = given.pop("length"), given.pop("slide")
+    stream.window(length, slide, None, told, "end long, ids array<long>", **given).sink("out")
+    run = TridentRun(topology.build())
+    return [row for n, rows in enumerate(ROWS, 1) for row in run.batch({"rows": rows}, drain=n == len(ROWS))["out"]]
+
+
+class Rows:
+    kind = SpoutKind.OPAQUE
+    output = FIELDS
+
+
+@pytest.mark.parametrize("option", CHANGES)
+def test_an_option_of_a_window_does_the_same_in_trident_or_is_refused_by_the_sentence_of_the_table(option: str) -> None:
+    usual, change = CHANGES[option]
+    cells = {WINDOW_OPTIONS[option][runtime] for runtime in (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT)}
+    if cells == {WORKS}:
+        assert sorted(in_trident({**usual, **change})) == sorted(alone(probe({**usual, **change}), True))
+        return
+    (cell,) = cells
+    assert isinstance(cell, Refused)
+    with pytest.raises(ConfigError) as found:
+        in_trident({**usual, **change})
+    assert cell.sentence in str(found.value)
+
+
+REFUSED_IN_TRIDENT = {
+    "late_stream": "late",
+    "recovery_timeout": seconds(9),
+    "max_events_in_memory": 1_000,
+    "watermark_interval": millis(5),
+    "on_error": "fail",
+    "columnar": "arrow",
+}
+
+
+def test_options_of_bolts_are_refused_in_trident_by_the_sentences_of_the_table() -> None:
+    refused = {name for name, row in WINDOW_OPTIONS.items() if isinstance(row.get(Runtime.TRIDENT), Refused)}
+    assert refused == REFUSED_IN_TRIDENT.keys() | {"message_id", "semantics", "aggregate"}
+    for option, value in REFUSED_IN_TRIDENT.items():
+        cell = WINDOW_OPTIONS[option][Runtime.TRIDENT]
+        assert isinstance(cell, Refused)
+        with pytest.raises(ConfigError) as found:
+            in_trident({**TIME, option: value})
+        assert cell.sentence in str(found.value), option
+
+
 # -- what is refused is refused by its sentence ------------------------------------------------------------------------
 
 
@@ -227,7 +301,9 @@ def refusal(runtime: Runtime, options: dict[str, Any]) -> str:
 def test_an_option_that_is_refused_is_refused_by_the_sentence_of_the_table(
     option: str, options: dict[str, Any]
 ) -> None:
-    refused = {runtime: cell for runtime, cell in WINDOW_OPTIONS[option].items() if isinstance(cell, Refused)}
+    of_bolts = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
+    cells = {runtime: WINDOW_OPTIONS[option][runtime] for runtime in of_bolts}
+    refused = {runtime: cell for runtime, cell in cells.items() if isinstance(cell, Refused)}
     assert refused
     for runtime, cell in refused.items():
         for part in cell.sentence.split(", "):
@@ -235,7 +311,10 @@ def test_an_option_that_is_refused_is_refused_by_the_sentence_of_the_table(
 
 
 def test_only_what_is_tried_above_is_refused() -> None:
-    refused = {name for name, row in WINDOW_OPTIONS.items() if any(isinstance(cell, Refused) for cell in row.values())}
+    of_bolts = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
+    refused = {
+        name for name, row in WINDOW_OPTIONS.items() if any(isinstance(row[runtime], Refused) for runtime in of_bolts)
+    }
     assert refused == {"on_error", "max_events_in_memory"}
 
 
@@ -356,6 +435,65 @@ def test_a_grouping_chooses_the_task_and_in_every_runtime(grouping: str) -> None
         spread = runtime is Runtime.CLUSTER or grouping not in FUSED
         assert holds(found) or not spread, (runtime.value, found)
         assert GROUPINGS[grouping][runtime] == WORKS
+
+
+# -- declarers ---------------------------------------------------------------------------------------------------------
+
+
+@bolt(output="task int, id long, source int")
+class Sources:
+    def prepare(self, context: Any) -> None:
+        self.task = context.task_index
+
+    def execute(self, tuple: Any) -> Any:
+        return self.task, tuple["id"], tuple.source_task
+
+
+def declared(spouts: int = 1, bolts: int = 1, *, by_key: bool = True, change: Any = None) -> Topology:
+    builder = TopologyBuilder("declared")
+    builder.set_spout("rows", InputSpout(FIELDS), spouts)
+    declarer = builder.set_bolt("where", Sources, bolts)
+    declarer = declarer.fields_grouping("rows", "key") if by_key else declarer.shuffle_grouping("rows")
+    if change is not None:
+        change(declarer)
+    return builder.build()
+
+
+def ran(run: Any, topology: Topology) -> list[Any]:
+    rows = [[(id, id, "abcdefgh"[id % 8], 1.0) for id in IDS]]
+    return [row for output in run(topology, {"rows": rows}) for row in output.get("where", [])]
+
+
+def test_the_number_of_tasks_is_taken_or_said_as_the_table_says() -> None:
+    set_later = declared(change=lambda declarer: declarer.set_num_tasks(3))
+    for several in (declared(bolts=3), declared(bolts=3, by_key=False), set_later):
+        for run in (clustered, chained):
+            assert {task for task, _, _ in ran(run, several)} == {0, 1, 2}
+        for runtime in (Runtime.CLUSTER, Runtime.SUBMIT):
+            assert list(tasks_without_effect(runtime, several.components.values())) == []
+    spouts = declared(spouts=3)
+    assert len({source for _, _, source in ran(clustered, spouts)}) == 3
+    assert len({source for _, _, source in ran(chained, spouts)}) == 1, "the source has one partition"
+    cell = DECLARER_OPTIONS["set_spout parallelism"][Runtime.SUBMIT]
+    assert isinstance(cell, Without)
+    sentence = f"parallelism=3 of 'rows' has no effect in Spark submit: {cell.reason}"
+    assert list(tasks_without_effect(Runtime.SUBMIT, spouts.components.values())) == [sentence]
+    assert list(tasks_without_effect(Runtime.CLUSTER, spouts.components.values())) == []
+
+
+def test_a_setting_of_one_component_is_taken_or_said_as_the_table_of_settings_says() -> None:
+    for change in (
+        lambda declarer: declarer.configure(debug=True),
+        lambda declarer: declarer.configure({"topology.debug": True}),
+        lambda declarer: declarer.add_configuration("topology.debug", True),
+    ):
+        topology = declared(change=change)
+        assert topology.component("where").config.debug is True
+        components = topology.components.values()
+        assert list(settings_without_effect(Runtime.CLUSTER, topology.config, components)) == []
+        assert list(settings_without_effect(Runtime.SUBMIT, topology.config, components)) == [
+            "topology.debug of 'where' has no effect in Spark submit: only LocalCluster logs each tuple"
+        ]
 
 
 # -- operations of Trident ---------------------------------------------------------------------------------------------
@@ -578,6 +716,21 @@ def test_a_setting_is_taken_refused_or_said_as_the_table_says(setting: str) -> N
         assert list(settings_without_effect(runtime, config)) == wanted
 
 
+def test_what_coordination_takes_the_place_of_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    trident = TridentTopology("set").configure(
+        **{name: CHANGED[name] for name in COORDINATED}, message_timeout=seconds(7)
+    )
+    trident.new_stream("in", Given()).sink("out")
+    plan = trident.build()
+    TridentCluster(plan, batches={"in": []}, clock=VirtualClock()).close()
+    assert caplog.records == []
+    TridentCluster(plan, batches={"in": []}, clock=VirtualClock(), coordination=CoordinatorConfig()).close()
+    keys = [key.storm for key in KEYS if key.typed in COORDINATED]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"topology 'set': {key} has no effect in TridentCluster: coordination= is given, and says it" for key in keys
+    ]
+
+
 def test_a_python_spout_is_refused_on_spark_by_the_sentence_of_the_table() -> None:
     @decorators.spout(output="n long")
     def numbers() -> Any:
@@ -610,6 +763,192 @@ def test_every_argument_of_a_start_has_a_cell_and_no_cell_is_without(runtime: Ru
     assert named - {"self", "bolt", "topology", "spark"} == {
         option for option, row in START_OPTIONS.items() if runtime in row
     }
+
+
+TIMED: dict[str, Any] = {"length": Count(1), "slide": Count(1)}
+
+
+def rows_of(result: Any) -> Any:
+    return result.outputs["probe"]
+
+
+def local(start: Mapping[str, Any], options: Mapping[str, Any] = TIME) -> Any:
+    batches = [[dict(zip(("id", "ts", "key", "v"), row, strict=True)) for row in batch] for batch in ROWS]
+    return run_local(probe(options), **{"batches": batches, **start})["default"]
+
+
+def cluster(start: Mapping[str, Any], options: Mapping[str, Any] = TIME) -> Any:
+    return run_topology(topology(probe(options)), **{"batches": {"rows": ROWS}, "clock": VirtualClock(), **start})
+
+
+named = [{"default": [dict(zip(("id", "ts", "key", "v"), row, strict=True)) for row in batch]} for batch in ROWS]
+
+
+@bolt
+class Kept:
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tuple: Any) -> None:
+        self.state.put(tuple["id"], 1)
+
+
+def stateful(**start: Any) -> None:
+    builder = TopologyBuilder("kept")
+    builder.set_spout("rows", InputSpout(FIELDS))
+    builder.set_bolt("kept", Kept).global_grouping("rows")
+    run_topology(builder.build(), {"rows": ROWS}, clock=VirtualClock(), **start)
+
+
+def states_of_a_cluster(folder: Path) -> None:
+    states = MemoryStateProvider()
+    stateful(states=states)
+    assert len(dict(states.state("kept", 0).items())) == 10
+
+
+def path_of_a_cluster(folder: Path) -> None:
+    stateful(state_path=folder / "kept.db")
+    with SqliteStateProvider(folder / "kept.db", "kept") as states:
+        assert len(dict(states.state("kept", 0).items())) == 10
+
+
+def order_of(start: Any, seed: int | None) -> list[Any]:
+    PEEKED.clear()
+    start(seed)
+    return list(PEEKED)
+
+
+def cluster_by_seed(seed: int | None) -> None:
+    builder = TopologyBuilder("seeded")
+    builder.set_spout("rows", InputSpout(FIELDS))
+    builder.set_bolt("peeks", bolt(lambda tuple: PEEKED.append(tuple["id"])), 4).shuffle_grouping("rows")
+    run_topology(builder.build(), {"rows": ROWS}, clock=VirtualClock(), seed=seed)
+
+
+def sinks_of(
+    declare: Any = None, batches: Any = None, run_drain: bool = True, clock: Any = None, **start: Any
+) -> dict[str, Any]:
+    trident = TridentTopology("started")
+    stream = trident.new_stream("in", Given())
+    (stream if declare is None else declare(stream)).sink("out")
+    given = {"in": PAIRS} if batches is None else batches
+    return run_trident(trident, given, drain=run_drain, clock=clock or VirtualClock(), **start).sinks
+
+
+def trident_by_seed(seed: int | None) -> None:
+    sinks_of(lambda stream: stream.shuffle().peek(PEEKED.append).parallelism_hint(4), seed=seed)
+
+
+def records_of_trident(folder: Path) -> None:
+    store = MemoryRecordStore()
+    sinks_of(records=store)
+    assert store.blobs
+
+
+def path_of_trident(folder: Path) -> None:
+    sinks_of(state_path=folder / "records.db")
+    with closing(SqliteRecordStore(folder / "records.db")) as store:
+        assert store.paths("started/")
+
+
+def sinks_of_trident(folder: Path) -> None:
+    written: list[Any] = []
+    assert sinks_of(sinks={"out": lambda txid, rows: written.append((txid, sorted(rows)))}) == {}
+    assert written == list(enumerate(SAME, 1))
+
+
+def coordination_of_trident(folder: Path) -> None:
+    failures = [FailedException("first")]
+
+    def fails_once(row: Any) -> None:
+        while failures:
+            raise failures.pop()
+
+    assert len(sinks_of(lambda stream: stream.peek(fails_once))["out"]) == 5
+    failures.append(FailedException("again"))
+    once = CoordinatorConfig(retry=RetryPolicy(max_attempts=1))
+    with pytest.raises(FailedException, match="failed 1 times"):
+        sinks_of(lambda stream: stream.peek(fails_once), coordination=once)
+
+
+def windows_of_trident(stream: Any) -> Any:
+    return stream.global_().window(Count(1), Count(1), None, lambda window: window.end_timestamp, "end long")
+
+
+def differ(one: Any, other: Any) -> Any:
+    return lambda folder: pytest.fail("the argument is without effect") if one() == other() else None
+
+
+def seeded(start: Any) -> Any:
+    def tried(folder: Path) -> None:
+        usual = order_of(start, None)
+        assert any(order_of(start, seed) != usual for seed in range(20))
+        assert order_of(start, 7) == order_of(start, 7)
+
+    return tried
+
+
+STARTED: dict[Runtime, dict[str, Any]] = {
+    Runtime.LOCAL: {
+        "batches": differ(lambda: local({}), lambda: local({"batches": []})),
+        "drain": differ(lambda: local({}), lambda: local({"drain": False})),
+        "clock": differ(
+            lambda: local({"clock": VirtualClock(5)}, TIMED), lambda: local({"clock": VirtualClock(6)}, TIMED)
+        ),
+        "streams": differ(
+            lambda: local({"drain": False}),
+            lambda: local({"drain": False, "batches": named, "streams": ("default", "b")}),
+        ),
+    },
+    Runtime.CLUSTER: {
+        "batches": differ(lambda: rows_of(cluster({})), lambda: rows_of(cluster({"batches": {"rows": []}}))),
+        "drain": differ(lambda: rows_of(cluster({})), lambda: rows_of(cluster({"drain": False}))),
+        "clock": differ(
+            lambda: rows_of(cluster({"clock": VirtualClock(5)}, TIMED)),
+            lambda: rows_of(cluster({"clock": VirtualClock(6)}, TIMED)),
+        ),
+        "outputs": differ(lambda: set(cluster({}).outputs), lambda: set(cluster({"outputs": ["rows"]}).outputs)),
+        "seed": seeded(cluster_by_seed),
+        "states": states_of_a_cluster,
+        "state_path": path_of_a_cluster,
+    },
+    Runtime.TRIDENT: {
+        "batches": differ(sinks_of, lambda: sinks_of(batches={"in": []})),
+        "drain": differ(
+            lambda: sinks_of(lambda stream: windows_of("window", Count(3), Count(3))(None, stream)),
+            lambda: sinks_of(lambda stream: windows_of("window", Count(3), Count(3))(None, stream), run_drain=False),
+        ),
+        "clock": differ(
+            lambda: sinks_of(windows_of_trident, clock=VirtualClock(5)),
+            lambda: sinks_of(windows_of_trident, clock=VirtualClock(6)),
+        ),
+        "seed": seeded(trident_by_seed),
+        "records": records_of_trident,
+        "state_path": path_of_trident,
+        "sinks": sinks_of_trident,
+        "coordination": coordination_of_trident,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "option"), [(runtime, option) for runtime, tried in STARTED.items() for option in tried]
+)
+def test_an_argument_of_a_start_has_an_effect(runtime: Runtime, option: str, tmp_path: Path) -> None:
+    STARTED[runtime][option](tmp_path)
+
+
+@pytest.mark.parametrize("runtime", Runtime)
+def test_no_argument_of_a_start_is_left_untried(runtime: Runtime) -> None:
+    given = {option for option, row in START_OPTIONS.items() if runtime in row}
+    if runtime in STARTED:
+        assert STARTED[runtime].keys() == given
+    else:  # what only a query shows is tried in these folders
+        folder = Path(__file__).parent
+        text = "".join(
+            file.read_text(encoding="utf-8") for name in ("spark", "crash") for file in (folder / name).glob("*.py")
+        )
+        assert {option for option in given if not re.search(rf"\b{option}=|\"{option}\":", text)} == set()
 
 
 def test_an_option_without_effect_is_logged_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
@@ -656,6 +995,7 @@ def test_the_docs_show_the_table() -> None:
     for title, rows in (
         ("window", WINDOW_OPTIONS),
         ("component", COMPONENT_OPTIONS),
+        ("declarer", DECLARER_OPTIONS),
         ("grouping", GROUPINGS),
         ("operation", TRIDENT_OPERATIONS),
         ("setting", SETTINGS),

@@ -83,15 +83,15 @@ def _opened(file: Path) -> IO[str]:
     return gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
 
 
-def _case(line: str, place: str) -> tuple[str, dict[str, Any]]:
+def _case(line: str, where: str) -> tuple[str, dict[str, Any]]:
     try:
         case = json.loads(line)
     except ValueError as problem:
-        raise click.UsageError(f"{place} is no JSON: {problem}") from problem
+        raise click.UsageError(f"{where} is no JSON: {problem}") from problem
     missing = [name for name in _NEEDED if name not in case] if isinstance(case, dict) else ["everything"]
     if missing:
-        raise click.UsageError(f"{place} is no recorded case: it lacks {', '.join(missing)}")
-    return str(case.get("name", place)), case
+        raise click.UsageError(f"{where} is no recorded case: it lacks {', '.join(missing)}")
+    return str(case.get("name", where)), case
 
 
 def _judge(name: str, case: Mapping[str, Any], asked: Mapping[str, Any]) -> _Verdict:

@@ -56,7 +56,7 @@ def test_news_comes_in_the_first_batch_after_which_no_edge_is_left_or_in_that_of
                     xor ^= edge
                 partials.append(RootPartial(root, xor, len(several) * (1 if several is made else -1), failed))
         chance.shuffle(partials)
-        log.append(BatchRecord(batch, begun, tuple(partials), told=batch - 1))
+        log.append(BatchRecord(batch, begun, tuple(partials), notified=batch - 1))
         ledger.take(log[-1])
         ledger.check()
         found = ledger.news(batch)
@@ -78,9 +78,9 @@ def test_news_stays_until_it_was_told() -> None:
     ledger.take(BatchRecord(1, {2: "b"}, ()))
     assert ledger.news(upto=0) == [News(0, 1, None, "a")]
     assert ledger.next_news == 0
-    ledger.told(0)
+    ledger.notified(0)
     assert ledger.news(upto=1) == [News(1, 2, None, "b")]
-    ledger.take(BatchRecord(2, {}, (), told=1))
+    ledger.take(BatchRecord(2, {}, (), notified=1))
     assert ledger.news(upto=2) == []
     assert ledger.next_news is None
 

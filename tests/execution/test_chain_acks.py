@@ -40,7 +40,7 @@ class Acking:
         self.out = self.chain.run(rows, drain)
         spouts = enumerate(self.topology.spouts)
         begun = {root_of(batch, number): None for number, spout in spouts if spout.id in rows}
-        self.ledger.take(BatchRecord(batch, begun, self.chain.partials, told=batch - 1))
+        self.ledger.take(BatchRecord(batch, begun, self.chain.partials, notified=batch - 1))
         self.ledger.check()
         return [told(news) for news in self.ledger.news(batch)]
 

@@ -302,18 +302,18 @@ def test_the_master_takes_no_answer_to_a_tree_of_another_life() -> None:
     with TridentCluster(counting(fixed()), clock=VirtualClock(), coordination=patient(1)) as cluster:
         assert cluster.step()
         for answer in (Acked(7, 1), Failed(7, 1, Reason.FAILED, None)):
-            cluster.crew.master.handle(answer)
+            cluster.task_set.master.handle(answer)
         assert (cluster.run().failures, cluster.values("state1")) == (0, COUNTS)
 
 
 def test_a_task_that_is_made_again_has_the_inbox_of_the_one_before_and_nothing_of_its_batches() -> None:
     plan = counting(fixed()).build()
     with TridentCluster(plan, clock=VirtualClock(), coordination=patient(1)) as cluster:
-        crew, [id] = cluster.crew, [(group.id, 1) for group in plan.stages.values() if group.states]
-        before = crew.tasks[crew.ids.index(id)]
+        task_set, [id] = cluster.task_set, [(group.id, 1) for group in plan.stages.values() if group.states]
+        before = task_set.tasks[task_set.ids.index(id)]
         while not before.executor.held:
             cluster.step()
-        again = crew.make(id)
+        again = task_set.make(id)
         assert again.inbox is before.inbox
         assert again.executor.held == 0
         assert again.id == before.id
@@ -326,7 +326,7 @@ def test_so_many_batches_are_processed_side_by_side(pending: int, widest: int) -
         passing(lambda word: None, size=1), clock=VirtualClock(), seed=3, coordination=patient(pending)
     ) as cluster:
         while cluster.step():
-            seen.append(len(cluster.crew.master.machine.under_way))
+            seen.append(len(cluster.task_set.master.machine.under_way))
         assert cluster.result["out"] == WORDS
     assert max(seen) == widest
 
@@ -530,7 +530,7 @@ def test_a_request_is_answered_from_the_states() -> None:
 def test_a_request_sees_what_is_committed_and_begins_no_batch() -> None:
     with TridentCluster(asking(), clock=VirtualClock()) as cluster:
         assert cluster.ask("count_of", "to") == [("to", None)]
-        assert cluster.crew.master.begun == 0
+        assert cluster.task_set.master.begun == 0
         while cluster.result.batches < 1:
             cluster.step()
         assert cluster.ask("count_of", "to") == [("to", 1)]
@@ -574,7 +574,7 @@ def test_a_request_that_is_answered_leaves_nothing_behind() -> None:
         cluster.deactivate()
         cluster.ask("count_of", "to be")
         cluster.step()
-        assert all(task.executor.held == 0 for task in cluster.crew.tasks if isinstance(task, GroupTask))
+        assert all(task.executor.held == 0 for task in cluster.task_set.tasks if isinstance(task, GroupTask))
 
 
 def test_a_request_that_fails_says_why_and_the_next_is_answered() -> None:

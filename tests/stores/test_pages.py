@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.stores.memory_pages import MemoryPages
 from windowing.errors import CheckpointError, CorruptStateError
 from windowing.schema.rows import record_type
 from windowing.schema.tuples import Fields, Origin, Tuple
-from windowing.stores.pages import MemoryPages, SqlitePages, decode_page, encode_page
+from windowing.stores.pages import SqlitePages, decode_page, encode_page
 from windowing.windows.pages import PageRows, PageStore
 
 ROWS = PageRows([3, 3, 7], [("a", 1), ("b", 2.5), ("c", None)], [0, 4, 2])

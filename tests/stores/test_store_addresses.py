@@ -84,7 +84,7 @@ def test_a_secret_is_masked_in_what_a_driver_says_however_it_writes_it(address: 
         if SECRET in masked(told, address):
             assert told.startswith(("FATAL", "'")), "a part of a longer secret, alone, is not known for one"
             continue
-        assert SECRET not in store._told(problem)
+        assert SECRET not in store._text(problem)
         assert store._cause(problem) is None
 
 
@@ -109,6 +109,13 @@ STORES: list[Callable[[Any], Any]] = [
 @pytest.mark.parametrize("address", [None, 7, b"x.db", 1.5, ["x.db"], object()], ids=lambda value: type(value).__name__)
 def test_an_address_that_is_none_is_refused_when_it_is_given(make: Callable[[Any], Any], address: Any) -> None:
     with pytest.raises(ConfigError, match=r"got (None|7|b'x\.db'|1\.5|\['x\.db'\]|<object).*; (give|write) "):
+        make(address)
+
+
+@pytest.mark.parametrize("address", ["", "  "])
+@pytest.mark.parametrize("make", [PostgresStore, RedisStore])
+def test_an_address_without_text_is_refused_when_it_is_given(make: Callable[[Any], Any], address: str) -> None:
+    with pytest.raises(ConfigError, match=r"the address of a store is text, got '\s*'; write (postgresql|redis)://"):
         make(address)
 
 

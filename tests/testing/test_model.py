@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from windowing.testing.models import ModelResult, lossless_model, run_model
+from windowing.testing.models import ModelResult, run_model
 from windowing.testing.strategies import cases
 
 TURN, TICK, DRAIN = ["watermark"], ["tick"], ["drain"]
@@ -359,7 +359,7 @@ def test_what_comes_in_is_shown_or_pending_or_on_the_side_or_skipped(case):
 @law
 def test_previous_less_expired_plus_new_is_current(case):
     keys, previous, gone = offered(case), {}, set()
-    for _, kind, ids, *rest in lossless_model(case):
+    for _, kind, ids, *rest in run_model(case).events:
         if kind == "activate":
             (key,), (new, expired, _) = {keys[id] for id in ids}, rest
             last = previous.get(key, [])

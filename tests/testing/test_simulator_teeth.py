@@ -552,10 +552,10 @@ def a_sink_is_handed_what_failed_attempts_left(patch: pytest.MonkeyPatch) -> Non
 def dead_letters_of_failed_attempts_count(patch: pytest.MonkeyPatch) -> None:
     def kept(self: TridentRouter, attempt: TransactionAttempt, dead: Any) -> None:
         for number in range(attempt.attempt, attempt.attempt + 3):
-            bury(self, attempt._replace(attempt=number), dead)
+            hold_dead(self, attempt._replace(attempt=number), dead)
 
-    bury = TridentRouter.bury
-    patch.setattr(TridentRouter, "bury", kept)
+    hold_dead = TridentRouter.hold_dead
+    patch.setattr(TridentRouter, "hold_dead", kept)
 
 
 def _unfenced(patch: pytest.MonkeyPatch) -> None:

@@ -553,7 +553,7 @@ def test_the_example_of_the_page_runs_and_draws_what_the_page_shows() -> None:
 
 def test_the_page_has_a_row_for_every_key() -> None:
     page = DOCS.read_text(encoding="utf-8")
-    missing = [key.storm for key in KEYS if f"| `{key.storm}` | `{key.typed}` | {key.unit.wanted} |" not in page]
+    missing = [key.storm for key in KEYS if f"| `{key.storm}` | `{key.typed}` | {key.kind.wanted} |" not in page]
     assert not missing
 
 

@@ -170,6 +170,12 @@ def test_what_cannot_be_a_component_is_a_sentence() -> None:
 def test_direct_names_streams_of_output() -> None:
     refused(lambda: bolt(output="n long", direct="tasks"), "stream 'tasks', which output does not")
     refused(lambda: bolt(direct="tasks"), "there is no output")
+    nothing: Any = None
+    for wrong in (True, 7, nothing):
+        refused(lambda given=wrong: bolt(output="n long", direct=given), f"got {wrong!r}; write direct='default'")  # type: ignore[misc]
+        refused(lambda given=wrong: spout(output="n long", direct=given), f"got {wrong!r}; write direct='default'")  # type: ignore[misc]
+    nested: Any = [["default"]]
+    refused(lambda: bolt(output="n long", direct=nested), "stream ['default'], which output does not")
     refused(
         lambda: bolt(output="n long", direct="default")(lambda tuple: 0), "on a direct stream each row needs a task"
     )

@@ -57,7 +57,7 @@ def test_every_key_stands_once_in_the_table_and_has_an_attribute() -> None:
     for key in KEYS:
         config = TopologyConfig()
         assert hasattr(config, key.attribute)
-        if key.places != ("topology",):
+        if key.scopes != ("topology",):
             assert hasattr(ComponentConfig(), key.attribute)
 
 

@@ -326,8 +326,8 @@ def run_of(steps: list[Any], hint: Callable[[], int], merge: bool = True, piece:
     several(stream, steps, topology, hint).sink("out").parallelism_hint(hint())
     if merge:
         return TridentRun(topology.build(), piece)
-    built("random", topology._sketch, [])
-    return TridentRun(plan_of("random", resolve(topology._sketch, []), [], merge=False), piece)
+    built("random", topology._builder, [])
+    return TridentRun(plan_of("random", resolve(topology._builder, []), [], merge=False), piece)
 
 
 SHUFFLED = [("shuffle",), ("partition_aggregate", "product"), ("broadcast",), ("partition_group", "sum")]

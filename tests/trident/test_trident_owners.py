@@ -73,7 +73,7 @@ def test_two_persists_into_one_state_are_refused_however_the_state_is_reached(tm
         (map_state(SqliteStore(file), "counts"), map_state(SqliteStore(file, timeout_s=9), "counts", cache=5)),
         (map_state(SqliteStore(file), "counts"), map_state(SqliteStore(link), "counts")),
         (map_state(SqliteStore(file), "counts"), map_state(SqliteStore(tmp_path / "x" / ".." / "a.db"), "COUNTS")),
-        (map_state(memory, "counts"), snapshot_state(memory, "counts").values),
+        (map_state(memory, "counts"), snapshot_state(memory, "counts").factory),
     ):
         with pytest.raises(ConfigError, match="writes the same state as"):
             both(one, other).build()

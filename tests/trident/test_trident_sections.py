@@ -74,7 +74,7 @@ class StageRun:
                 for exchange, part in waiting.pop((stage, number), []):
                     batch.execute(exchange, part)
                 for exchange, told in largest.get(stage, []):
-                    batch.learn(exchange, told)
+                    batch.observe(exchange, told)
                 batch.finish_batch()
                 batch.commit_batch()
                 emitted = batch.take()

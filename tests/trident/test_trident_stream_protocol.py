@@ -17,7 +17,7 @@ from windowing.trident.bolt_executor import TridentBoltExecutor
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import TaskId, TridentPlan, coord_specs, targets_of
 from windowing.trident.processors import ProcessorContext
-from windowing.trident.subtopology import GroupBatch, GroupOutput, OutletBatch, TridentRun
+from windowing.trident.subtopology import ExchangeBatch, GroupBatch, GroupOutput, TridentRun
 
 
 class Network:
@@ -36,7 +36,7 @@ class Network:
         self.channels: dict[tuple[TaskId, TaskId], deque[tuple[str, Any]]] = {}
         self.live: dict[tuple[TaskId, effects.BatchId], GroupBatch] = {}
         self.came: dict[tuple[TaskId, effects.BatchId], list[Any]] = {}
-        self.outlets: dict[tuple[TaskId, effects.BatchId], dict[int, OutletBatch]] = {}
+        self.outlets: dict[tuple[TaskId, effects.BatchId], dict[int, ExchangeBatch]] = {}
         self.sinks: dict[int, list[Row]] = {}
         self.open: dict[int, int] = {}
         self.failed: list[str] = []
@@ -55,7 +55,7 @@ class Network:
                 self.begin(me, batch)
                 for exchange in self.plan.out_of(group.id):
                     self.route(me, batch, exchange, rows[task :: group.parallelism], counts.number)
-                self.tell_time(me, batch, counts.number)
+                self.send_time(me, batch, counts.number)
                 for target, sent in counts.counts.items():
                     self.post(me, target, "report", (batch, sent))
 
@@ -106,11 +106,11 @@ class Network:
                 if rows:
                     batch.execute(exchange, rows)
                 else:
-                    batch.learn(exchange, largest)
+                    batch.observe(exchange, largest)
             batch.finish_batch()
             batch.commit_batch()
             self.send(me, effect.batch, batch.take())
-            self.tell_time(me, effect.batch, lambda target: self.executors[me].emitted(effect.batch, target))
+            self.send_time(me, effect.batch, lambda target: self.executors[me].emitted(effect.batch, target))
         elif isinstance(effect, effects.Report):
             name = next(name for (who, (name, attempt)) in self.live if who == me and attempt == effect.attempt)
             self.post(me, effect.target, "report", (effects.BatchId(name, effect.attempt), effect.sent))
@@ -123,7 +123,7 @@ class Network:
 
     def begin(self, me: TaskId, batch: effects.BatchId) -> None:
         started = {
-            exchange.id: self.run.outlets[exchange.id][me[1]].start_batch(ProcessorContext(batch.attempt))
+            exchange.id: self.run.writers[exchange.id][me[1]].start_batch(ProcessorContext(batch.attempt))
             for exchange in self.plan.out_of(me[0])
         }
         self.outlets[me, batch] = started
@@ -140,7 +140,7 @@ class Network:
             target = (exchange.target, task)
             self.post(me, target, "tuple", (batch, number(target), (exchange, me[1], part, None)))
 
-    def tell_time(self, me: TaskId, batch: effects.BatchId, number: Any) -> None:
+    def send_time(self, me: TaskId, batch: effects.BatchId, number: Any) -> None:
         """Tell all tasks of each window what was sent to any of them."""
         for exchange in self.plan.out_of(me[0]):
             largest = self.outlets[me, batch][exchange.id].largest

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.windows.histories import run_steps
 from windowing.errors import ConfigError, SnapshotError
-from windowing.testing.replay import LosslessReplay, config_of, run_steps
+from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
 from windowing.windows import aggregate as agg
 from windowing.windows.config import Lateness, WindowConfig

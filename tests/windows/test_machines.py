@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.stores.memory_pages import MemoryPages
 from windowing.columnar import ColumnarMachines, ColumnarPaneManager, ColumnarWindowManager, TablePaneManager
 from windowing.errors import ConfigError
-from windowing.stores.pages import MemoryPages
 from windowing.windows import aggregate as agg
 from windowing.windows.config import WindowConfig
 from windowing.windows.eviction import CountEvictionPolicy

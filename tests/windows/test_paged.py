@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.stores.memory_pages import MemoryPages
+from tests.windows.histories import by_op
 from windowing.errors import CorruptStateError, MachineSpentError, SnapshotError, StaleWindowError
-from windowing.stores.pages import MemoryPages
 from windowing.testing.models import ModelMix
-from windowing.testing.replay import LosslessReplay, by_op
+from windowing.testing.replay import LosslessReplay
 from windowing.testing.strategies import cases
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Expired

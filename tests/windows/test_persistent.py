@@ -12,12 +12,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.stores.memory_pages import MemoryPages
+from tests.windows.histories import by_op
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError, SnapshotError
 from windowing.local.checkpoints import CheckPointState, StatefulBoltExecutor
 from windowing.local.run import LocalRun
-from windowing.stores.pages import MemoryPages, PersistentWindow, SqlitePages
+from windowing.stores.pages import PersistentWindow, SqlitePages
 from windowing.testing.models import LosslessModel
-from windowing.testing.replay import LosslessReplay, by_op, config_of
+from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
 from windowing.topology.components import TaskContext
 from windowing.topology.decorators import sliding

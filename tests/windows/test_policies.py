@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.windows.histories import by_op, run_steps
 from windowing.errors import ConfigError, MachineSpentError, RepeatLimitError, SnapshotError, WindowingError
 from windowing.testing.models import ModelMix
-from windowing.testing.replay import LosslessReplay, by_op, config_of, run_steps
+from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
 from windowing.windows import aggregate as agg
 from windowing.windows.config import WindowConfig

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.windows.histories import by_op, counts_of, run_steps
 from windowing.testing.models import LosslessModel, ModelMix, run_model
-from windowing.testing.replay import LosslessReplay, by_op, counts_of, run_steps
+from windowing.testing.replay import LosslessReplay
 from windowing.testing.strategies import cases
 
 EITHER: dict[str, Any] = dict.fromkeys(

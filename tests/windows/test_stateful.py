@@ -10,8 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.windows.histories import by_op, counts_of
 from windowing.testing.models import LosslessModel
-from windowing.testing.replay import LosslessReplay, by_op, config_of, counts_of
+from windowing.testing.replay import LosslessReplay, config_of
 from windowing.testing.strategies import cases
 from windowing.windows import aggregate as agg
 from windowing.windows.events import Expired

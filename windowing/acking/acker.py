@@ -1,41 +1,25 @@
-"""The acker: roots of tuple trees, the anchors that tuples carry, and the machine that says when a tree is acked or failed.
+"""The acker: says of each tuple tree, exactly once, that it was acked or that it failed; and the anchors that tuples carry.
 
-The ledger: what may happen to a root, as a table, and how a root is held, as one integer.
+    spout emits a, b:   a {root: e1}   b {root: e2}      init(root, e1 ^ e2)           +-------+
+    bolt anchors c to a:               c {root: e3}      a has made e3                 | value |  --Acked-->  when it is zero
+    bolt acks a:                                         ack(root, e1 ^ e3)  ------->  |  XOR  |  --Failed->  at a fail, or when
+    bolt acks c:                                         ack(root, e3)                 +-------+              the timeout is over
+
+What may happen to a root is a table, `TRANSITIONS`; a pair that is not in it is an error. A root is held as one integer:
 
     UNKNOWN   not held
-    OPEN      init has come, edges are outstanding
-    EARLY     acks came before their init
-    DOOMED    a fail came before its init
+    OPEN      init has come, edges are outstanding              bits   0..63   64..65   66..81         82..105   106...
+    EARLY     acks came before their init                              value   state    component of   task      deadline in ms
+    DOOMED    a fail came before its init                                               last message             (0 with rotation)
     CLOSED    failed; kept for one more timeout, so that what the rest of the tree still sends is known to be late
-
-    bits   0..63      64..65   66..81               82..105   106...
-           value      state    last seen component  task      deadline in ms (0 with rotation)
-
-Laws: `TRANSITIONS` is all that can happen; a pair that is not in it is an error. The state OPEN is 0, so a root whose value
-and state are both 0 is complete. A closed root keeps no value that matters. An acked root leaves nothing: by the laws
-below no message of a complete tree is still under way.
-
-Anchors: what one tuple carries of the trees it belongs to, and what its ack says to the acker.
-
-    spout emits a, b:   a {root: e1}   b {root: e2}      init(root, e1 ^ e2)
-    bolt anchors c to a:               c {root: e3}      a has made e3
-    bolt acks a:                                         ack(root, e1 ^ e3)
-    bolt acks c:                                         ack(root, e3)
-
-Laws: edge ids come from the driver's seeded generator, 64 bits, none of them 0. Each delivery of a tuple (to one task, say)
-has anchors of its own. A tuple is acked or failed once; what is anchored to it is emitted before that. This is the place
-where repeated acks stop: the acker cannot see them.
-
-Acker: says of each tuple tree, exactly once, that it was acked or that it failed.
-
-    spout  --init(root, e1 ^ e2)-->  +-------+
-    bolt   --ack(root, e1 ^ e3)--->  | value |  --Acked-->  spout task      when the value is zero
-    bolt   --fail(root)----------->  |  XOR  |  --Failed->  spout task      at a fail, or when the timeout is over
-    clock  --tick(now)------------>  +-------+
 
 Laws
 - Every edge id comes twice: from who made the edge (init, or the ack of the tuple it was anchored to) and from who acked it. So
-  the value is zero when every edge was acked, and before that only with probability 2**-64, in any order of arrival.
+  the value is zero when every edge was acked, and before that only with probability 2**-64, in any order of arrival. Edge ids come
+  from the driver's seeded generator, 64 bits, none of them 0.
+- Each delivery of a tuple (to one task, say) has anchors of its own. It is acked or failed once; what is anchored to it is emitted
+  before that. Anchors is where repeated acks stop: XOR cannot recognize a message that comes twice, it undoes the first. Channels
+  do not repeat, or repeat with a number that the driver drops by.
 - A root is acked or failed, once, and only after its init. A fail wins, whatever the value is or becomes.
 - The timeout T begins with the init, and anew with each reset: the first tick with now >= begin + T fails the root. With
   `rotation=n` (Storm: 3) ticks rotate n buckets instead, and a root fails in ((n-1) * T, n * T] after its begin, which is
@@ -45,8 +29,6 @@ Laws
   message (2T after the last init) the ledger is empty.
 - A message for a failed root is `late`: counted, without effect. One that comes after that T begins an entry that nobody
   completes, and that leaves silently T later (`orphaned`): no effect is possible without an init, and no root begins twice.
-- XOR cannot tell a message that comes twice: it undoes the first. Who sends acks once for each tuple (acker.py), over a
-  channel that does not repeat, or that repeats with a number that the driver drops by, keeps this law.
 - An entry has changed the machine wholly when it returns; its effects are data. A driver may enter again while it performs
   them, and one that drops them has lost them.
 
@@ -88,21 +70,21 @@ __all__ = [
 
 
 class Reason(Enum):
-    """Why a tree failed: somebody said so, or its time was over."""
+    """Why a tree failed: a task failed it, or its time was over."""
 
     FAILED = "failed"
     TIMEOUT = "timeout"
 
 
 class Acked(NamedTuple):
-    """Every edge of the tree was acked and none failed: tell the spout task. A NamedTuple, for one is made per root."""
+    """Every edge of the tree was acked and none failed: notify the spout task. A NamedTuple, for one is made per root."""
 
     root: int
     task: int
 
 
 class Failed(NamedTuple):
-    """The tree failed: tell the spout task. `seen` is the component that sent the last message of it, if any told."""
+    """The tree failed: notify the spout task. `seen` is the component that sent the last message of it, if it is known."""
 
     root: int
     task: int
@@ -463,7 +445,7 @@ class Acker:
     def reset_timeout(self, root: int, now_ms: int) -> Iterator[Acked | Failed]:
         """Give an open tree a whole timeout from now on.
 
-        Storm's acker also tells the spout's task, for its own timeout. Here a driver whose `SpoutPending` has one resets it too.
+        Storm's acker also notifies the spout's task, for its own timeout. Here a driver whose `SpoutPending` has one resets it too.
         """
         self._now_ms = max(self._now_ms, now_ms)
         cell = self._held.get(root) or 0

@@ -6,7 +6,7 @@
               failed  (6, "count")         |  6    ..   9   |  --Failed->  at the end of the batch in which somebody failed it
                                            |  7    ..   5   |
                                            +----------------+
-                   news, kept until told(batch)  <--------+
+                   news, until notified(batch)  <--------+
 
 Laws
 - Every edge comes twice: from who sent the tuple (+1) and from who was done with it (-1). A sender says of a root in one batch only
@@ -17,7 +17,7 @@ Laws
 - A root is acked or failed, once. A fail wins. One with dead letters is acked when those are done with; its news says so. A failed
   root stays until its last edge is gone, then it leaves nothing.
 - Batches come in ascending order, each once. The same batches give the same ledger, so a ledger is what a log of them folds to.
-- News is kept until the driver has told the source of it: it does so when the batch is committed, and may do so twice.
+- News is kept until the driver has notified the source of it: it does so when the batch is committed, and may do so twice.
 
 No timeouts: what carries the messages loses none, it makes a batch again instead. (acker.py has them.)
 """
@@ -58,13 +58,13 @@ class RootPartial(NamedTuple):
 class BatchRecord:
     """What one batch says. `begun`: the new roots, with what the driver wants back with their news (plain data).
 
-    told: the batch up to which the driver has told all news before it handed this record over; -1 for none.
+    notified: the batch up to which the driver has given all news to the sources before it handed this record over; -1 for none.
     """
 
     batch: int
     begun: Mapping[int, Any]
     partials: tuple[RootPartial, ...]
-    told: int = -1
+    notified: int = -1
 
     def plain(self) -> dict[str, Any]:
         """Return the record as plain data."""
@@ -73,7 +73,7 @@ class BatchRecord:
             "batch": self.batch,
             "begun": [[root, payload] for root, payload in self.begun.items()],
             "partials": [list(partial) for partial in self.partials],
-            "told": self.told,
+            "told": self.notified,
         }
 
     @classmethod
@@ -117,7 +117,7 @@ class BatchLedger:
     >>> ledger.take(BatchRecord(1, {11: "second"}, (RootPartial(10, 0b001, -1), RootPartial(10, 0b010, -1))))
     >>> [(news.root, news.payload) for news in ledger.news(upto=1)]
     [(10, 'first'), (11, 'second')]
-    >>> ledger.told(1)
+    >>> ledger.notified(1)
     >>> ledger.news(upto=1), len(ledger)
     ([], 0)
     """
@@ -125,8 +125,8 @@ class BatchLedger:
     def __init__(self) -> None:
         self.batch = -1
         """The last batch that was taken."""
-        self.told_upto = -1
-        """The batch up to which all news was told."""
+        self.notified_upto = -1
+        """The batch up to which the sources were notified."""
         self._roots: dict[int, _Root] = {}
         self._news: list[News] = []
 
@@ -135,19 +135,19 @@ class BatchLedger:
         if record.batch != self.batch + 1:
             raise AckError(f"batch {record.batch} came after batch {self.batch}; batches are taken in order, each once")
         changed = self._changed(record)
-        self.told(record.told)
+        self.notified(record.notified)
         self.batch = record.batch
         for number, root in sorted(changed.items()):
             self._judge(number, root)
 
     def news(self, upto: int) -> list[News]:
-        """Return the news of batches up to this one, oldest first, that was not yet told."""
+        """Return the news of batches up to this one, oldest first, that was not yet given."""
         return [news for news in self._news if news.batch <= upto]
 
-    def told(self, upto: int) -> None:
-        """Take note that all news of batches up to this one was told."""
-        self.told_upto = max(self.told_upto, upto)
-        self._news = [news for news in self._news if news.batch > self.told_upto]
+    def notified(self, upto: int) -> None:
+        """Take note that all news of batches up to this one was given."""
+        self.notified_upto = max(self.notified_upto, upto)
+        self._news = [news for news in self._news if news.batch > self.notified_upto]
 
     @property
     def open(self) -> tuple[int, ...]:
@@ -156,7 +156,7 @@ class BatchLedger:
 
     @property
     def next_news(self) -> int | None:
-        """The first batch that has news to be told, None if there is none."""
+        """The first batch that has news to be given, None if there is none."""
         return self._news[0].batch if self._news else None
 
     def __len__(self) -> int:
@@ -216,7 +216,7 @@ class BatchLedger:
         return {
             "version": _VERSION,
             "batch": self.batch,
-            "told": self.told_upto,
+            "told": self.notified_upto,
             "roots": [
                 [number, root.payload, root.xor, root.edges, root.failed, root.given_up]
                 for number, root in self._roots.items()
@@ -231,7 +231,7 @@ class BatchLedger:
         try:
             if data["version"] != _VERSION:
                 raise ValueError(f"version {data['version']}, wanted {_VERSION}")
-            ledger.batch, ledger.told_upto = data["batch"], data["told"]
+            ledger.batch, ledger.notified_upto = data["batch"], data["told"]
             ledger._roots = {number: _Root(*rest) for number, *rest in data["roots"]}
             ledger._news = [News(*each) for each in data["news"]]
             ledger.check()
@@ -247,7 +247,7 @@ class BatchLedger:
             # What is held waits for edges.
             assert root.edges > 0
             assert 0 < root.xor <= VALUE_MASK
-        # News is in the order of its batches, and none of it was told.
+        # News is in the order of its batches, and none of it was given.
         batches = [news.batch for news in self._news]
         assert batches == sorted(batches)
-        assert all(self.told_upto < batch <= self.batch for batch in batches)
+        assert all(self.notified_upto < batch <= self.batch for batch in batches)

@@ -1,25 +1,21 @@
-"""What a spout task waits for: its messages in flight, their retries with a back-off, and when they are given up.
-
-RetryPolicy: how often a failed message is asked for again, and after how long; deterministic, without chance.
-
-attempt 1 fails, wait first_ms; 2 fails, wait first_ms * factor; ... never more than cap_ms; attempt `max_attempts` fails: over
-
-SpoutPending: what a spout task has emitted and not yet heard of, and what becomes of it when it fails.
+"""SpoutPending: the messages of a spout task in flight, their retries with a back-off, and when they are given up.
 
     emitted --> FLYING --acked------------------> Done
                 FLYING --failed, attempts left--> WAITING --back-off over--> Retry --> (emitted again, attempt + 1)
                 FLYING --failed, the last one---> GivenUp
 
+    attempt 1 fails, wait first_ms; 2 fails, wait first_ms * factor; ... never more than cap_ms; attempt `max_attempts` fails: over
+
 Laws
-- A tree that was emitted ends in exactly one of Done, Retry, GivenUp; news of one that has ended, or was never here, is `stale`:
-  counted, without effect. So acker and spout may both keep a timeout.
+- A tree that was emitted ends in exactly one of Done, Retry, GivenUp; an answer for one that has ended, or was never here, is
+  `stale`: counted, without effect. So acker and spout may both keep a timeout.
 - Every emission has a root of its own; a message is known by its id, which may be in flight several times (one message on two
   streams): each of its trees ends on its own, the attempts are those of the message.
-- The n-th failure in a row of a message is answered by Retry(attempt=n+1) after the back-off, or by GivenUp when n is the
-  limit. The count ends with Done and GivenUp, and `forget_ms` after the last failure or Retry.
+- The n-th failure in a row of a message is answered by Retry(attempt=n+1) after the back-off (RetryPolicy, without chance), or by
+  GivenUp when n is the limit. The count ends with Done and GivenUp, and `forget_ms` after the last failure or Retry.
 - The spout is asked for more only while `has_room`: trees in flight and messages that wait are fewer than `max_pending`. (Storm
   does not count those that wait: there a source of failures grows without bound.) A Retry is emitted whether there is room or not.
-- A dead letter names the component where the tree was last seen, if the acker said it. A timeout of the spout's own
+- A dead letter names the component where the tree was last seen, if the acker knows it. A timeout of the spout's own
   (`timeout_ms`, as in Storm, with rotation=2) knows none. Without it the acker's timeout is the only one: right where an init
   cannot be lost on its way to the acker, as in one process; else such a tree would never end.
 - An entry has changed the machine wholly when it returns; its effects are data.
@@ -114,7 +110,7 @@ _FOREVER_MS = 1 << 62
 
 
 class Done(NamedTuple):
-    """Tell the spout that the message was acked, `latency_ms` after its emission."""
+    """Notify the spout that the message was acked, `latency_ms` after its emission."""
 
     message_id: Hashable
     payload: Any
@@ -123,7 +119,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Tell the spout that the message failed, or emit it again: with a new root, `attempt` is counted by its id."""
+    """Notify the spout that the message failed, or emit it again: with a new root, `attempt` is counted by its id."""
 
     message_id: Hashable
     payload: Any

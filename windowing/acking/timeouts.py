@@ -1,21 +1,14 @@
 """Maps that forget after a timeout: Storm's RotatingMap, and the timeouts of the acker, exact or by rotation.
 
-RotatingMap: a map that forgets by rotation, several keys at once.
-
-    put --> | head | ... | tail | --rotate--> expired, as data
-               a key is in one bucket at most; put moves it to the head
-
-Laws: `rotate` returns what was neither put nor removed during the last `num_buckets` rotations, counting this one; nothing
-else leaves unasked. There is no clock here: who rotates every T keeps a key for (T * (num_buckets - 1), T * num_buckets].
-
-Two maps that forget after a timeout: exactly, or by rotation as Storm does.
-
+    RotatingMap        put --> | head | ... | tail | --rotate--> expired, as data
+                       a key is in one bucket at most; put moves it to the head
     ExactTimeouts      put at t  ->  expires at t + T                  the timeout is constant, so the order of putting is
                        | t+T | t+T | t'+T | ...   <- put, at the end   the order of deadlines: no heap, no search
     RotatingTimeouts   put at t  ->  expires in [(n-1) * T, n * T] after t, with n buckets and ticks in time
 
-Laws: time comes in and never falls (the owner sees to it); a value changed with `replace` keeps its place, `put` gives a new
-one; `expire(now)` returns what is due and holds it no more; nothing expires before T has passed since its last `put`.
+Laws: `rotate` returns what was neither put nor removed during the last `num_buckets` rotations, counting this one; nothing else
+leaves unasked. Time comes in and never falls (the owner sees to it); a value changed with `replace` keeps its position, `put` gives
+a new one; `expire(now)` returns what is due and holds it no more; nothing expires before T has passed since its last `put`.
 """
 
 from __future__ import annotations

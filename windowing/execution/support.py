@@ -1,8 +1,8 @@
-"""What each runtime makes of each option: one table, of which docs/options.md is made and by which drivers say what has no effect.
+"""What each runtime makes of each option: one table, of which docs/options.md is made and by which drivers log what has no effect.
 
     WORKS              it does there what its documentation says
     Refused(sentence)  an error with this sentence, before anything runs
-    Without(reason)    it means nothing there; a driver that is given it says so once, at its start
+    Without(reason)    it means nothing there; a driver that is given it logs that once, at its start
 
 Law: nothing is ignored without a word. tests/test_options.py walks the options of decorators, groupings, settings, Trident's
 operations and the arguments of each start, and fails for one without a row. An argument without a cell is none of that runtime.
@@ -16,7 +16,14 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from windowing.topology.bolts import WindowedBolt, class_of, fields_set
-from windowing.topology.config import IN_TRIDENT, KEYS, OUTSIDE_TRIDENT, ComponentConfig, TopologyConfig
+from windowing.topology.config import (
+    IN_TRIDENT,
+    KEYS,
+    OUTSIDE_TRIDENT,
+    WINDOWS_OUTSIDE_TRIDENT,
+    ComponentConfig,
+    TopologyConfig,
+)
 from windowing.topology.decorators import Declaration
 from windowing.topology.plan import Component
 from windowing.windows.config import WindowConfig
@@ -24,6 +31,8 @@ from windowing.windows.measures import Count
 
 __all__ = [
     "COMPONENT_OPTIONS",
+    "COORDINATED",
+    "DECLARER_OPTIONS",
     "GROUPINGS",
     "SETTINGS",
     "START_OPTIONS",
@@ -38,6 +47,7 @@ __all__ = [
     "announce_bolt",
     "lost_fields",
     "settings_without_effect",
+    "tasks_without_effect",
     "windows_without_effect",
 ]
 
@@ -73,6 +83,7 @@ WORKS = "works"
 Cell = str | Refused | Without
 
 _EVERYWHERE: tuple[Cell, ...] = (WORKS, WORKS, WORKS, WORKS)
+_TRIDENT = (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT)
 _BY_BATCH = Without("there is a turn after each micro-batch; trigger= says how often there is one")
 _STORED = Without("windows are stored with their tuples, so none is waited for")
 _IN_STORE = Refused("on Spark a turn has all live tuples of its task in memory")
@@ -99,10 +110,22 @@ _WINDOWS: dict[str, tuple[Cell, ...]] = {
 }
 _WINDOWS_RUN_IN = (Runtime.LOCAL, Runtime.CLUSTER, Runtime.WINDOWED, Runtime.SUBMIT)
 
-WINDOW_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
-    option: dict(zip(_WINDOWS_RUN_IN, cells, strict=True)) for option, cells in _WINDOWS.items()
+_OF_BOLTS = {
+    **{option: Refused(why) for option, why in WINDOWS_OUTSIDE_TRIDENT.items()},
+    "on_error": Refused("here a batch fails whole, by a FailedException; write on_error='raise' or 'skip'"),
+    "columnar": Refused("here a window is rows; leave it out"),
 }
-"""The options of @windowed_bolt, @tumbling and @sliding."""
+_ELSEWHERE = ("output", "name")
+"""Of a Trident window: `output` is an argument of its own, and it is called by `.name()`."""
+
+WINDOW_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
+    option: {
+        **dict(zip(_WINDOWS_RUN_IN, cells, strict=True)),
+        **({} if option in _ELSEWHERE else dict.fromkeys(_TRIDENT, _OF_BOLTS.get(option, WORKS))),
+    }
+    for option, cells in _WINDOWS.items()
+}
+"""The options of @windowed_bolt, @tumbling and @sliding, and of `window` in Trident."""
 
 _NO_SPOUTS = Refused("is Python code that cannot be asked for a batch again")
 
@@ -113,6 +136,22 @@ COMPONENT_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
     "@bolt direct": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS},
 }
 """The options of @spout and @bolt."""
+
+_PARTITIONS = Without(
+    "Spark reads a source in its own partitions; tuples of partition p say that they are of task p % parallelism"
+)
+
+DECLARER_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
+    "set_spout parallelism": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: _PARTITIONS},
+    "set_bolt parallelism": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS},
+    **{
+        name: {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS}
+        for name in ("set_num_tasks", "configure", "add_configuration")
+    },
+}
+"""The options of `set_spout` and `set_bolt`, and of the declarers that they return. `set_num_tasks` sets the parallelism too; what
+a setting of one component means is in SETTINGS.
+"""
 
 _CUT = Without("the trigger and the source say how much is in flight")
 _WHOLE = Without("a batch succeeds or is made again as a whole, and has no timeout")
@@ -215,6 +254,10 @@ TRIDENT_OPERATIONS: Mapping[str, Mapping[Runtime, Cell]] = {
 }
 """The methods that declare a Trident topology, of whatever object."""
 
+COORDINATED = ("max_spout_pending", "batch_emit_interval", "max_attempts", "retry_delay", "retry_delay_max")
+"""The settings of a Trident topology whose place `coordination=` takes."""
+_BY_COORDINATION = Without("coordination= is given, and says it")
+
 _WITH_BATCHES = (Runtime.CLUSTER, Runtime.TRIDENT)
 _CLUSTERS = (Runtime.LOCAL, *_WITH_BATCHES)
 _SPARK = (Runtime.WINDOWED, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)
@@ -247,26 +290,40 @@ START_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
 
 
 def settings_without_effect(
-    runtime: Runtime, config: TopologyConfig, components: Iterable[Component] = ()
+    runtime: Runtime, config: TopologyConfig, components: Iterable[Component] = (), *, coordinated: bool = False
 ) -> Iterator[str]:
     """Yield a sentence for each setting, of a topology or of one of its components, that was given another value than its own and
-    means nothing in a runtime.
+    means nothing in a runtime. coordinated: it is started with `coordination=`.
     """
-    yield from _without_effect(runtime, config, {key.attribute for key in KEYS})
+    yield from _without_effect(runtime, config, {key.attribute for key in KEYS}, coordinated=coordinated)
     for component in components:
         yield from _without_effect(runtime, component.config, component.config.given, f" of {component.id!r}")
 
 
 def _without_effect(
-    runtime: Runtime, config: TopologyConfig | ComponentConfig, given: Collection[str], of: str = ""
+    runtime: Runtime,
+    config: TopologyConfig | ComponentConfig,
+    given: Collection[str],
+    of: str = "",
+    *,
+    coordinated: bool = False,
 ) -> Iterator[str]:
     usual = TopologyConfig()
     for key in KEYS:
-        cell = SETTINGS[key.typed][runtime]
+        cell = _BY_COORDINATION if coordinated and key.typed in COORDINATED else SETTINGS[key.typed][runtime]
         if key.attribute not in given or not isinstance(cell, Without):
             continue
         if getattr(config, key.attribute) != getattr(usual, key.attribute):
             yield f"{key.storm}{of} has no effect in {runtime.value}: {cell.reason}"
+
+
+def tasks_without_effect(runtime: Runtime, components: Iterable[Component]) -> Iterator[str]:
+    """Yield a sentence for each component whose number of tasks was given, and means nothing in a runtime."""
+    for component in components:
+        option = "set_spout parallelism" if component.is_spout else "set_bolt parallelism"
+        cell = DECLARER_OPTIONS[option].get(runtime)
+        if isinstance(cell, Without) and component.parallelism != 1:
+            yield f"parallelism={component.parallelism} of {component.id!r} has no effect in {runtime.value}: {cell.reason}"
 
 
 def windows_without_effect(runtime: Runtime, bolt: WindowedBolt) -> Iterator[str]:
@@ -287,13 +344,16 @@ def announce(
     name: str,
     config: TopologyConfig,
     components: Iterable[Component] = (),
+    *,
+    coordinated: bool = False,
 ) -> None:
     """Say what of a topology has no effect in a runtime, and warn of what is lost there; for a driver, once, at its start.
 
-    log: takes a format and its arguments, as the methods of a logger do.
+    log: takes a format and its arguments, as the methods of a logger do. coordinated: it is started with `coordination=`.
     """
     known = list(components)
-    sentences = list(settings_without_effect(runtime, config, known))
+    sentences = list(settings_without_effect(runtime, config, known, coordinated=coordinated))
+    sentences += tasks_without_effect(runtime, known)
     for component in known:
         if component.window is not None:
             sentences += windows_without_effect(runtime, component.window)

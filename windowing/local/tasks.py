@@ -239,8 +239,8 @@ class BoltCollector(StormNames):
     ) -> Sequence[int]:
         """Emit one row anchored to these tuples; returns the ids of the tasks that it goes to."""
         if stray:
-            raise self._task.caller.outlet.refuse((values, *stray), "anchors")
-        checked = self._task.caller.outlet.checked(values, stream, False)
+            raise self._task.caller.streams.refuse((values, *stray), "anchors")
+        checked = self._task.caller.streams.checked(values, stream, False)
         return self._task.outbox.send(stream, checked, _anchors_of(anchors))
 
     def emit_direct(
@@ -248,8 +248,8 @@ class BoltCollector(StormNames):
     ) -> None:
         """Emit one row to the task of this id, on a stream that is declared direct."""
         if stray:
-            raise self._task.caller.outlet.refuse((values, *stray), "anchors", "emit_direct")
-        checked = self._task.caller.outlet.checked(values, stream, True)
+            raise self._task.caller.streams.refuse((values, *stray), "anchors", "emit_direct")
+        checked = self._task.caller.streams.checked(values, stream, True)
         self._task.outbox.send(stream, checked, _anchors_of(anchors), task)
 
     def ack(self, tuple: Tuple) -> None:

@@ -1,37 +1,25 @@
-"""TridentCluster: the tasks of a Trident plan, the task of the coordinator, and the loop that runs them in one process.
+"""TridentCluster: runs a Trident topology in one process, with batches side by side, the same way every time.
 
-What the records keep beside the coordinator's: the definition of the windows, and whose the states are.
+    master, coordinators, emitters, groups, acker     tasks with inboxes, on the loop of LocalCluster (local/loop.py): TridentTasks
+    records    coordinator, metadata, where partitions end, windows     durable in state_path
+    states     those of the topology, each in its own store
 
-    windows    no batch was begun: stored    the same: goes on    another, or none: refused, nothing is changed
-    states     compared with the records, partition by partition, before the first batch (trident/fence.py)
-
-States compare their own kinds and partitions too, and spouts go by the names of their streams.
-
-MasterTask: carries out what MasterBatchCoordinator says, and tells it what the acker says of the trees.
+MasterTask carries out what MasterBatchCoordinator says, and reports to it what the acker says of the trees:
 
     SaveRecord the record, durable                    AskReady  the coordinators of all spouts, answered at once
     $batch    to the coordinator of every spout       $commit   to committer emitters and to groups that commit
     $success  to all                                  Stop      a FailedException ends the run
-
-Laws: the rows of a batch reach its sinks after its last commit was acked and before the record says so. The time of a batch, and
-that it is the one that drains the windows, are durable before it is sent (where there are windows): an attempt after a restart
-moves the windows as the one before it.
-
-TridentTasks: the tasks of a plan, made and connected.
-
-master, then a coordinator for each spout, then one task per (group, index) in the order of the plan, the acker last
-
-TridentCluster: runs a Trident topology in one process, with batches side by side, the same way every time.
-
-    master, coordinators, emitters, groups, acker     tasks with inboxes, on the loop of LocalCluster (local/loop.py)
-    records    coordinator, metadata, where partitions end, windows     durable in state_path
-    states     those of the topology, each in its own store
 
 Laws
 - The states, and the rows of the sinks, are those of TridentRun: one batch after the other. What is under way at the same time,
   what fails and is tried again, in which order tasks step, and where a run is killed and started again, changes neither.
 - The same plan, spouts, seed and clock give the same run. With a VirtualClock nothing waits.
 - An error that is no FailedException ends the cluster; a new one goes on from the records and states.
+- The rows of a batch reach its sinks after its last commit was acked and before the record says so. The time of a batch, and that
+  it is the one that drains the windows, are durable before it is sent (where there are windows): an attempt after a restart moves
+  the windows as the one before it.
+- Before the first batch the definition of the windows is compared with the one in the records, another one or none is refused where
+  a batch was begun, and each state with the records, partition by partition (trident/fence.py); nothing is changed by that.
 
 Source: what Storm's `LocalCluster` does with a `TridentTopology`; the loop is ours.
 """
@@ -175,10 +163,10 @@ class MasterTask(Task):
     """
 
     def __init__(
-        self, hub: TridentRouter, id: int, plan: TridentPlan, config: CoordinatorConfig, state: TransactionalState
+        self, router: TridentRouter, id: int, plan: TridentPlan, config: CoordinatorConfig, state: TransactionalState
     ) -> None:
-        super().__init__(hub, TaskContext(plan.name, 0, 1, plan.config), id, hub.inbox(MASTER))
-        self.trident = hub
+        super().__init__(router, TaskContext(plan.name, 0, 1, plan.config), id, router.inbox(MASTER))
+        self.trident = router
         self.spouts: list[CoordinatorTask] = []
         self.committers: list[tuple[deque[Any], str]] = []
         self.readers: list[tuple[deque[Any], str]] = []
@@ -222,9 +210,9 @@ class MasterTask(Task):
 
     def handle(self, message: Acked | Failed) -> None:
         machine, now_ms = self.machine, self.router.now_ms
-        cause = self.trident.fell(message.root)
+        cause = self.trident.end_tree(message.root)
         if message.root not in self._roots:
-            return  # the tree of another life, or one whose end was told before
+            return  # the tree of another life, or one that has ended before
         stream, attempt = self._roots.pop(message.root)
         if isinstance(message, Failed):
             if message.reason is Reason.TIMEOUT:
@@ -262,7 +250,7 @@ class MasterTask(Task):
                     _poster(inbox, CommitMessage, effects.BatchId(group, effect.attempt))
                     for inbox, group in self.committers
                 ]
-                self._plant(effect, posts)
+                self._begin_tree(effect, posts)
             else:
                 self._succeed(effect.attempt)
         return asked
@@ -272,10 +260,10 @@ class MasterTask(Task):
         self.begun += 1
         self.trident.stamps[attempt.txid] = self._stamp(attempt.txid)
         posts = [_poster(spout.inbox, Begun, attempt, effect.after, effect.skip) for spout in self.spouts]
-        self._plant(effect, posts)
+        self._begin_tree(effect, posts)
 
-    def _plant(self, effect: EmitOnStream, posts: Sequence[Callable[[Any], None]]) -> None:
-        self._roots[self.trident.plant(self.id, posts)] = effect.stream, effect.attempt
+    def _begin_tree(self, effect: EmitOnStream, posts: Sequence[Callable[[Any], None]]) -> None:
+        self._roots[self.trident.begin_tree(self.id, posts)] = effect.stream, effect.attempt
 
     def _hand_out(self, attempt: TransactionAttempt) -> None:
         """Give the rows of a committed batch to its sinks."""
@@ -297,7 +285,7 @@ class MasterTask(Task):
     # -- time, and the end of the input --------------------------------------------------------------------------------
 
     def _stamp(self, txid: int) -> tuple[int, bool]:
-        """Return the time of a batch, and whether it drains; what was said once is said again."""
+        """Return the time of a batch, and whether it drains; a replay has the same."""
         if not self._windowed:
             return self.router.now_ms, False
         if txid not in self._stamps:
@@ -341,7 +329,7 @@ def _poster(inbox: deque[Any], kind: Callable[..., Any], *what: Any) -> Callable
 
 _YEARS_MS = 1 << 50
 Given = Mapping[str, Sequence[Sequence[Any]]]
-
+"""For a stream the rows of each batch, in place of its spout: the n-th are those of txid n, in every attempt and every run."""
 
 MASTER: TaskId = ("$master", 0)
 ACKER: TaskId = ("$acker", 0)
@@ -351,20 +339,20 @@ class TridentTasks:
     """The tasks of a plan, each known by its TaskId: MASTER, a coordinator for each stream, those of the groups, ACKER.
 
     tasks: all of them, in the order in which a round goes through them. states: all partitions by id. given: rows in place of
-    spouts, by stream. A task can be made again by itself (`make`, `place`): it has the inbox of the one before, the partitions that
-    `states` has then, and nothing else but what is durable.
+    spouts, by stream. A task can be made again by itself (`make`, `attach`): it has the inbox of the one before, the partitions
+    that `states` has then, and nothing else but what is durable.
     """
 
     def __init__(
         self,
         plan: TridentPlan,
-        hub: TridentRouter,
+        router: TridentRouter,
         config: CoordinatorConfig,
         store: RecordStore,
         states: Mapping[str, list[Any]],
         given: Given,
     ) -> None:
-        self._plan, self._hub, self._config, self._store, self._states = plan, hub, config, store, states
+        self._plan, self._router, self._config, self._store, self._states = plan, router, config, store, states
         times_out = plan.config.enable_message_timeouts
         self._timeout_ms = plan.config.message_timeout_ms if times_out else _YEARS_MS
         self._requests = frozenset(plan.batch_groups[found.spout] for found in plan.drpc.values())
@@ -378,15 +366,15 @@ class TridentTasks:
                 self._add_stream(group, given, readers, committers)
             for name, spec in coord_specs(plan, group).items():
                 if name not in self._requests:
-                    readers += [(hub.inbox(id), name) for id in ids]
-                    committers += [(hub.inbox(id), name) for id in ids if spec.commits]
+                    readers += [(router.inbox(id), name) for id in ids]
+                    committers += [(router.inbox(id), name) for id in ids if spec.commits]
         self._readers, self._committers = readers, committers
         self._spouts: list[CoordinatorTask] = []
         groups = [(group.id, task) for group in plan.stages.values() for task in range(group.parallelism)]
         self._numbers = {id: number for number, id in enumerate([MASTER, *self._streams, *groups, ACKER], 1)}
         made = {id: self.make(id) for id in self._numbers}
         for id, task in made.items():
-            self.place(id, task)
+            self.attach(id, task)
         self.tasks = list(made.values())
         self.master: MasterTask = made[MASTER]
 
@@ -397,28 +385,28 @@ class TridentTasks:
 
     def make(self, id: TaskId) -> Any:
         """Return a new task of this id, which is not open yet."""
-        plan, hub, number = self._plan, self._hub, self._numbers[id]
+        plan, router, number = self._plan, self._router, self._numbers[id]
         if id == MASTER:
-            master = MasterTask(hub, number, plan, self._config, coordinator_state(plan, self._store))
+            master = MasterTask(router, number, plan, self._config, coordinator_state(plan, self._store))
             master.spouts, master.readers, master.committers = self._spouts, self._readers, self._committers
             return master
         if id == ACKER:
             acker = AckerTask(
-                hub, TaskContext("__acker", 0, 1, plan.config), number, hub.ackers[0], Acker(self._timeout_ms)
+                router, TaskContext("__acker", 0, 1, plan.config), number, router.ackers[0], Acker(self._timeout_ms)
             )
             owners = [MASTER, *((plan.stage_of(found.spout).id, 0) for found in plan.drpc.values())]
-            acker.spouts = {self._numbers[owner]: hub.inbox(owner) for owner in owners}
+            acker.spouts = {self._numbers[owner]: router.inbox(owner) for owner in owners}
             return acker
         if id in self._streams:
-            return self._streams[id].coordinator(hub, number, hub.inbox(id))
+            return self._streams[id].coordinator(router, number, router.inbox(id))
         group = plan.stage(id[0])
         return self._emitter(group, id, number) if group.is_spout else self._operations(group, id, number)
 
-    def place(self, id: TaskId, task: Any) -> None:
+    def attach(self, id: TaskId, task: Any) -> None:
         """Let the other tasks see a task that was made, where they call it or share something with it."""
         if id in self._streams:
-            place = list(self._streams).index(id)
-            self._spouts[place : place + 1] = [task]
+            position = list(self._streams).index(id)
+            self._spouts[position : position + 1] = [task]
         elif isinstance(task, RequestTask):
             self.requests[str(task.node.source.name)] = task
 
@@ -429,17 +417,17 @@ class TridentTasks:
         readers: list[tuple[deque[Any], str]],
         committers: list[tuple[deque[Any], str]],
     ) -> None:
-        plan, hub = self._plan, self._hub
+        plan, router = self._plan, self._router
         node = plan.graph.nodes[group.operators[0]]
         assert isinstance(node, SpoutNode)
         if node.kind is None:
             return
         stream = _StreamTasks(plan, group, node, self._store, given.get(str(node.source.name)))
-        stream.emitters = [hub.inbox((group.id, task)) for task in range(group.parallelism)]
+        stream.emitters = [router.inbox((group.id, task)) for task in range(group.parallelism)]
         id = f"${group.id}", 0
         self._streams[id] = stream
         name = plan.batch_groups[node.number]
-        readers += [(inbox, name) for inbox in (hub.inbox(id), *stream.emitters)]
+        readers += [(inbox, name) for inbox in (router.inbox(id), *stream.emitters)]
         if isinstance(stream.spouts[0][0], ICommitterTridentSpout):
             committers += [(inbox, name) for inbox in stream.emitters]
 
@@ -448,14 +436,14 @@ class TridentTasks:
         if stream is None:
             node = self._plan.graph.nodes[group.operators[0]]
             assert isinstance(node, SpoutNode)
-            return RequestTask(self._hub, number, self._plan, node)
+            return RequestTask(self._router, number, self._plan, node)
         spout, state = stream.spout_of(id[1]), stream.state
-        return EmitterTask(self._hub, number, self._plan, stream.node, id[1], spout=spout, state=state)
+        return EmitterTask(self._router, number, self._plan, stream.node, id[1], spout=spout, state=state)
 
     def _operations(self, group: Stage, id: TaskId, number: int) -> GroupTask:
         task = id[1]
         return GroupTask(
-            self._hub,
+            self._router,
             number,
             self._plan,
             group,
@@ -497,9 +485,9 @@ class _StreamTasks:
         self._taken.add(task)
         return self.spouts[task][0]
 
-    def coordinator(self, hub: TridentRouter, number: int, inbox: deque[Any]) -> CoordinatorTask:
+    def coordinator(self, router: TridentRouter, number: int, inbox: deque[Any]) -> CoordinatorTask:
         """Return a new coordinator."""
-        return CoordinatorTask(hub, self._context, number, inbox, self.spouts, self.emitters, self.state)
+        return CoordinatorTask(router, self._context, number, inbox, self.spouts, self.emitters, self.state)
 
 
 def coordinator_state(plan: TridentPlan, store: RecordStore) -> TransactionalState:
@@ -512,9 +500,6 @@ def _root(plan: TridentPlan, store: RecordStore) -> TransactionalState:
 
 
 # -- TridentCluster --------------------------------------------------------------------------------------------------------------
-
-
-"""For a stream the rows of each batch, in place of its spout: the n-th are those of txid n, in every attempt and every run."""
 
 
 class TridentCluster(LoopedCluster):
@@ -558,12 +543,13 @@ class TridentCluster(LoopedCluster):
             raise ConfigError(
                 f"topology {self.plan.name!r} was given both records= and state_path={quote(str(state_path))}; leave one out"
             )
-        announce(Runtime.TRIDENT, logging.getLogger("windowing").warning, self.plan.name, self.plan.config)
-        self._hub = TridentRouter(seed or 0)
-        super().__init__(self.plan.name, clock, self._hub, seed)
+        log, coordinated = logging.getLogger("windowing").warning, coordination is not None
+        announce(Runtime.TRIDENT, log, self.plan.name, self.plan.config, coordinated=coordinated)
+        self._router = TridentRouter(seed or 0)
+        super().__init__(self.plan.name, clock, self._router, seed)
         given = _checked_batches(self.plan, batches)
         writers = _checked_sinks(self.plan, sinks)
-        self._hub.trident.sinks = {name: [] for name in self.plan.sinks if name not in writers}
+        self._router.trident.sinks = {name: [] for name in self.plan.sinks if name not in writers}
         self._own = None if state_path is None else SqliteRecordStore(state_path)
         store = self._own or records or MemoryRecordStore()
         self._coordinator = coordinator_state(self.plan, store)
@@ -573,16 +559,16 @@ class TridentCluster(LoopedCluster):
                 made = (state.spec.factory.make_state(part, state.partitions) for part in range(state.partitions))
                 self.states[id] = list(made)
             config = coordination or _coordination(self.plan)
-            self.crew = TridentTasks(self.plan, self._hub, config, store, self.states, given)
+            self.task_set = TridentTasks(self.plan, self._router, config, store, self.states, given)
         except BaseException:
             self._end("it could not be made")
             raise
-        self.crew.master.writers = writers
+        self.task_set.master.writers = writers
 
     @property
     def result(self) -> TridentResult:
         """What came of the run so far."""
-        return self._hub.trident
+        return self._router.trident
 
     def explain(self) -> str:
         """Return groups, exchanges and operations as text."""
@@ -598,7 +584,7 @@ class TridentCluster(LoopedCluster):
         may, BoltError for other errors of users' code.
         """
         self._begin()
-        master = self.crew.master
+        master = self.task_set.master
         master.until_end, master.drains = True, drain
         self._busy()
         while not master.machine.over and self._pass_time():
@@ -609,7 +595,7 @@ class TridentCluster(LoopedCluster):
         """Run for this long by the clock, and leave everything as it is then. With a VirtualClock a round in which batches begin
         takes a millisecond."""
         self._begin()
-        self.crew.master.until_end = False
+        self.task_set.master.until_end = False
         self._run_for(span)
         return self.result
 
@@ -617,13 +603,13 @@ class TridentCluster(LoopedCluster):
         """Return what a function of DRPC answers; no batch begins meanwhile. Raises FailedException if it fails, or gives no answer
         within `topology.message.timeout.secs`."""
         self._begin()
-        task = self.crew.requests.get(function)
+        task = self.task_set.requests.get(function)
         if task is None:
-            known = self.crew.requests
+            known = self.task_set.requests
             raise ConfigError(
                 f"there is no function {quote(function)}; {did_you_mean(str(function), known) if known else 'there is none'}"
             )
-        others: list[Task] = [each for each in self.crew.tasks if each is not self.crew.master]
+        others: list[Task] = [each for each in self.task_set.tasks if each is not self.task_set.master]
         number = self._guarded(task.ask, args)
         while (answer := task.answer(number)) is None:
             if not self._guarded(self._loop.round, others):
@@ -642,18 +628,18 @@ class TridentCluster(LoopedCluster):
     def activate(self) -> None:
         """Begin batches again."""
         self._begin()
-        self._guarded(self.crew.master.activate)
+        self._guarded(self.task_set.master.activate)
 
     def deactivate(self) -> None:
         """Begin no more batches; what is under way goes on."""
         self._begin()
-        self._guarded(self.crew.master.deactivate)
+        self._guarded(self.task_set.master.deactivate)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     @property
     def tasks(self) -> Sequence[Task]:
-        return self.crew.tasks
+        return self.task_set.tasks
 
     def _take_hold(self) -> None:
         """Make the states this topology's own; states and records were opened when the cluster was made, to be read."""
@@ -668,10 +654,10 @@ class TridentCluster(LoopedCluster):
         return states if self._own is None else [*states, self._own.close]
 
     def _emissions(self) -> int:
-        return self.crew.master.begun
+        return self.task_set.master.begun
 
     def _pass_time(self, end_ms: int | None = None) -> bool:
-        return self._loop.wait(self.crew.tasks, end_ms)
+        return self._loop.wait(self.task_set.tasks, end_ms)
 
 
 def run_trident(

@@ -1,22 +1,18 @@
 """Spouts of TridentCluster: which kind a stream begins with, and the tasks that coordinate and emit its batches.
 
-Spouts in a cluster: which of the five kinds a stream begins with, and the tasks that coordinate and emit.
-
     Spout (rows one by one)           SingleTuples > RichSpoutBatchExecutor     non-transactional
     IBatchSpout, rows by hand         BatchSpoutExecutor
     ITridentSpout, committer spouts   as it is
     IPartitionedTridentSpout          PartitionedTridentSpoutExecutor
     IOpaquePartitionedTridentSpout    OpaquePartitionedTridentSpoutExecutor
 
-Law: an object of a kind that makes coordinators and emitters (the last three) is used as it is given; of the others each task has
-a copy of its own, which is opened before it is asked for anything. Source: the choice of Storm's `TridentTopology.newStream`.
-
-The tasks of a spout of batches, and of requests: CoordinatorTask, EmitterTask, RequestTask.
+An object of a kind that makes coordinators and emitters (the last three) is used as it is given; of the others each task has a copy
+of its own, which is opened before it is asked for anything. Source: the choice of Storm's `TridentTopology.newStream`.
 
     $batch --> CoordinatorTask (TridentSpoutCoordinator: metadata, durable) --> EmitterTask (TridentSpoutExecutor: rows, reports)
     ask() ---> RequestTask: one row, reports, a tree of its own; answered when that is acked
 
-In a batch that drains no spout emits: it was made by the cluster, to tell the windows that the input is over.
+In a batch that drains no spout emits: it was made by the cluster, to close the windows at the end of the input.
 """
 
 from __future__ import annotations
@@ -63,14 +59,11 @@ from windowing.trident.spout_executor import SendBatch, TridentSpoutCoordinator,
 from windowing.trident.spouts import (
     BatchSpoutExecutor,
     IBatchSpout,
-    IOpaquePartitionedTridentSpout,
-    IPartitionedTridentSpout,
     ITridentSpout,
-    OpaquePartitionedTridentSpoutExecutor,
-    PartitionedTridentSpoutExecutor,
     RichSpoutBatchExecutor,
     SpoutBatch,
     SpoutContext,
+    as_batches,
 )
 from windowing.trident.states import TridentCollector
 from windowing.trident.subtopology import ExchangeWriter
@@ -197,14 +190,9 @@ def batch_spout_of(
     spout = node.source.spout
     if batches is not None:
         return BatchSpoutExecutor(GivenBatches(batches)), None
-    if isinstance(spout, IBatchSpout):
-        return BatchSpoutExecutor(copies_of(spout)()), None
-    if isinstance(spout, ITridentSpout):
-        return spout, None
-    if isinstance(spout, IPartitionedTridentSpout):
-        return PartitionedTridentSpoutExecutor(spout), None
-    if isinstance(spout, IOpaquePartitionedTridentSpout):
-        return OpaquePartitionedTridentSpoutExecutor(spout), None
+    made = as_batches(copies_of(spout)() if isinstance(spout, IBatchSpout) else spout)
+    if made is not None:
+        return made, None
     if isinstance(getattr(spout, "kind", None), SpoutKind):
         raise ConfigError(
             f"{node.called} begins with {quote(spout)}, which says its kind and emits nothing; give an IBatchSpout, an "
@@ -220,7 +208,7 @@ def batch_spout_of(
 
 
 def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a spout's code; what it raises is blamed on it, but for what fails the batch, and what the stores say."""
+    """Call a spout's code; what it raises is attributed to it, but for what fails the batch, and what the stores say."""
     try:
         return call(*arguments)
     except (CheckpointError, StateError):
@@ -234,7 +222,7 @@ class CoordinatorTask(Task):
 
     def __init__(
         self,
-        hub: TridentRouter,
+        router: TridentRouter,
         context: TaskContext,
         id: int,
         inbox: deque[Any],
@@ -242,9 +230,9 @@ class CoordinatorTask(Task):
         emitters: Sequence[deque[Any]],
         state: TransactionalState,
     ) -> None:
-        super().__init__(hub, context, id, inbox)
+        super().__init__(router, context, id, inbox)
         self.emitters = emitters
-        self._trident = hub
+        self._trident = router
         self._who = f"spout {context.component!r}"
         self._spouts, self._state = spouts, state
         self._machine: TridentSpoutCoordinator | None = None
@@ -311,23 +299,23 @@ class CoordinatorTask(Task):
 
 
 class _Source(Task):
-    """What emitters and requests share: a place in the plan, and who reads what they emit."""
+    """What emitters and requests share: a group of the plan, and who reads what they emit."""
 
-    def __init__(self, hub: TridentRouter, id: int, plan: TridentPlan, node: SpoutNode, task: int) -> None:
+    def __init__(self, router: TridentRouter, id: int, plan: TridentPlan, node: SpoutNode, task: int) -> None:
         group = plan.stage_of(node.number)
         self.me = (group.id, task)
-        super().__init__(hub, TaskContext(group.id, task, group.parallelism, plan.config), id, hub.inbox(self.me))
-        self.trident, self.plan, self.node = hub, plan, node
+        super().__init__(router, TaskContext(group.id, task, group.parallelism, plan.config), id, router.inbox(self.me))
+        self.trident, self.plan, self.node = router, plan, node
         self.group = plan.batch_groups[node.number]
         self.targets = targets_of(plan, group.id, self.group)
-        self._outlets = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(group.id)]
+        self._writers = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(group.id)]
 
-    def sending(self, batch: effects.BatchId, facts: ProcessorContext, number: Any) -> Sending:
-        """Return the way out for one attempt."""
-        return Sending(self.trident, self.plan, self.me, self._outlets, batch, facts, number)
+    def sending(self, batch: effects.BatchId, context: ProcessorContext, number: Any) -> Sending:
+        """Return what sends the rows of one attempt."""
+        return Sending(self.trident, self.plan, self.me, self._writers, batch, context, number)
 
     def post_report(self, batch: effects.BatchId, target: Any, sent: int, anchors: Any) -> None:
-        """Tell a target how many pieces it was sent."""
+        """Report to a target how many pieces it was sent."""
         self.trident.inboxes[target].append(Reported(batch, self.me, sent, anchors))
 
 
@@ -336,7 +324,7 @@ class EmitterTask(_Source):
 
     def __init__(
         self,
-        hub: TridentRouter,
+        router: TridentRouter,
         id: int,
         plan: TridentPlan,
         node: SpoutNode,
@@ -345,7 +333,7 @@ class EmitterTask(_Source):
         spout: ITridentSpout,
         state: TransactionalState,
     ) -> None:
-        super().__init__(hub, id, plan, node, task)
+        super().__init__(router, id, plan, node, task)
         self.machine = TridentSpoutExecutor(self.targets)
         self._spout, self._state = spout, state
         self._who = f"spout {node.source.name!r}"
@@ -410,21 +398,21 @@ class EmitterTask(_Source):
         rows = output.take()
         if skip is not None:
             dead = DeadBatch(attempt.txid, str(self.node.source.name), self.context.task, skip, rows)
-            self.trident.bury(attempt, dead)
+            self.trident.hold_dead(attempt, dead)
             return
-        facts = self.trident.batch(attempt)
+        context = self.trident.batch(attempt)
         sending = self.sending(
-            effects.BatchId(self.group, attempt), facts, lambda target: self.machine.emitted(attempt, target)
+            effects.BatchId(self.group, attempt), context, lambda target: self.machine.emitted(attempt, target)
         )
         sending.everywhere(rows)
-        sending.tell_time()
+        sending.send_time()
 
 
 class RequestTask(_Source):
     """The requests of one function of DRPC. `ask` begins one; `answer` returns what came, None as long as it is under way."""
 
-    def __init__(self, hub: TridentRouter, id: int, plan: TridentPlan, node: SpoutNode) -> None:
-        super().__init__(hub, id, plan, node, 0)
+    def __init__(self, router: TridentRouter, id: int, plan: TridentPlan, node: SpoutNode) -> None:
+        super().__init__(router, id, plan, node, 0)
         self._asked = 0
         self._roots: dict[int, int] = {}
         self._answered: dict[int, list[Row] | FailedException] = {}
@@ -438,7 +426,7 @@ class RequestTask(_Source):
         batch, counts = effects.BatchId(self.group, TransactionAttempt(number, 0)), effects.Outgoing(self.targets)
         self.sending(batch, ProcessorContext(("request", number)), counts.number).everywhere(output.take())
         posts = [self._poster(batch, target, sent) for target, sent in counts.counts.items()]
-        self._roots[self.trident.plant(self.id, posts)] = number
+        self._roots[self.trident.begin_tree(self.id, posts)] = number
         return number
 
     def answer(self, number: int) -> list[Row] | None:
@@ -452,7 +440,7 @@ class RequestTask(_Source):
         number = self._roots.pop(message.root)
         batch = effects.BatchId(self.group, TransactionAttempt(number, 0))
         rows = self.trident.answers.pop(batch, [])
-        cause = self.trident.fell(message.root) or "no answer in time"
+        cause = self.trident.end_tree(message.root) or "no answer in time"
         for target in self._readers():
             self.trident.inboxes[target].append(Success(batch))
         failed = isinstance(message, Failed)

@@ -1,22 +1,19 @@
 """Tasks of TridentCluster: the router and the messages between tasks, the task of a group, the result of a run.
 
-What the tasks of a Trident cluster share: messages, trees, and what batches gave before they are committed.
-
     master --$batch--> coordinator --metadata--> emitter --tuples, reports--> group task --> group task
       |    --$commit-> committer emitters, group tasks that commit                    |
       |    --$success> all                                                            +-- rows of sinks: held here until the
       +<------------- acker: the tree of each $batch and $commit was acked, or failed      commit of their attempt is acked
 
-Law: everything between tasks goes through inboxes, first in, first out; a row of a sink comes out once, with its batch.
-
-GroupTask: one task of a group. TridentBoltExecutor says when, the Subtopology does the work, this carries both out.
+In a GroupTask, TridentBoltExecutor says when, the Subtopology does the work, the task carries both out:
 
     tuples, Reported,       --> TridentBoltExecutor --Begin Execute Finish Forget--> GroupBatch --> rows on their way
     CommitMessage, Success      |---Report, Ack, Fail---> inboxes, acker                        --> rows of sinks, answers
 
-A batch's tuples are worked on when all have come, in the order of the tasks that sent them: which of them was faster must not
-decide which partition a tuple is shuffled to, or another attempt would give a state's partitions other tuples than before.
-Windows are kept where the coordinator keeps its record, each time they move on: so a run that is started again goes on with them.
+Laws: everything between tasks goes through inboxes, first in, first out; a row of a sink comes out once, with its batch. A batch's
+tuples are worked on when all have come, in the order of the tasks that sent them: which of them was faster must not decide which
+partition a tuple is shuffled to, or another attempt would give a state's partitions other tuples than before. Windows are stored
+where the coordinator's record is, each time they move on, so that a run that is started again goes on with them.
 """
 
 from __future__ import annotations
@@ -59,7 +56,7 @@ __all__ = [
 
 
 class Piece(NamedTuple):
-    """What travels over an exchange, and from which task: rows, or (rows None) what all tasks of a window are told of the time."""
+    """What travels over an exchange, and from which task: rows, or (rows None) the largest timestamps for all tasks of a window."""
 
     exchange: Exchange
     task: int
@@ -152,7 +149,7 @@ class TridentResult:
 class TridentRouter(Router):
     """The time, the ids and the acker's inbox of a router, and the batches that are under way.
 
-    stamps: of each txid what its tasks are told (its time, whether it drains). answers: of requests that are under way.
+    stamps: of each txid its time, and whether it drains. answers: of requests that are under way.
     """
 
     __slots__ = ("_causes", "_dead", "_rows", "answers", "inboxes", "stamps", "trident")
@@ -176,14 +173,14 @@ class TridentRouter(Router):
         return self.inboxes.setdefault(task, deque())
 
     def batch(self, attempt: TransactionAttempt) -> ProcessorContext:
-        """Return what processors are told of a batch. One that is over has no stamp, and what comes of it does not count."""
+        """Return the context of a batch. One that is over has no stamp, and what comes of it does not count."""
         now_ms, drains = self.stamps.get(attempt.txid, (self.now_ms, False))
         return ProcessorContext(attempt, now_ms, as_of=attempt.txid - 1, drain=drains)
 
     # -- trees ---------------------------------------------------------------------------------------------------------
 
-    def plant(self, owner: int, posts: Sequence[Callable[[Anchors], None]]) -> int:
-        """Begin a tree with one message for each of `posts`; its end is told to the task `owner`. Return the root."""
+    def begin_tree(self, owner: int, posts: Sequence[Callable[[Anchors], None]]) -> int:
+        """Begin a tree with one message for each of `posts`; its end is reported to the task `owner`. Return the root."""
         root, xor = self.edge(), 0
         for post in posts:
             edge = self.edge()
@@ -193,8 +190,8 @@ class TridentRouter(Router):
         self._causes[root] = ""
         return root
 
-    def fell(self, root: int) -> str:
-        """Take note that a tree has ended; return why it failed, if somebody said it."""
+    def end_tree(self, root: int) -> str:
+        """Take note that a tree has ended; return why it failed, if that is known."""
         return self._causes.pop(root, "")
 
     def refuse(self, anchors: Anchors, component: str, cause: str) -> None:
@@ -212,7 +209,7 @@ class TridentRouter(Router):
         for name, rows in sinks.items():
             held.setdefault(name, []).extend(rows)
 
-    def bury(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
+    def hold_dead(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
         """Keep the dead letters of an attempt until it is committed."""
         self._dead.setdefault(attempt, []).append(dead)
 
@@ -226,44 +223,44 @@ class TridentRouter(Router):
 
 
 class Sending:
-    """What one task sends in one attempt: rows over its exchanges, and at the end what windows are told of the time."""
+    """What one task sends in one attempt: rows over its exchanges, and at the end the largest timestamps for windows."""
 
     def __init__(
         self,
-        hub: TridentRouter,
+        router: TridentRouter,
         plan: TridentPlan,
         me: TaskId,
-        outlets: Sequence[ExchangeWriter],
+        writers: Sequence[ExchangeWriter],
         batch: effects.BatchId,
-        facts: ProcessorContext,
+        context: ProcessorContext,
         number: Callable[[TaskId], int],
     ) -> None:
-        self._hub, self._plan, self._me, self._batch, self._number = hub, plan, me, batch, number
-        self._outlets = {
-            outlet.exchange.id: (outlet.exchange, outlet.start_batch(facts))
-            for outlet in outlets
-            if outlet.exchange.batch_group == batch.group
+        self._router, self._plan, self._me, self._batch, self._number = router, plan, me, batch, number
+        self._writers = {
+            writer.exchange.id: (writer.exchange, writer.start_batch(context))
+            for writer in writers
+            if writer.exchange.batch_group == batch.group
         }
 
     def rows(self, exchange: int, rows: list[Row]) -> None:
         """Send rows over an exchange."""
-        found, outlet = self._outlets[exchange]
-        for task, part in outlet.route(rows).items():
+        found, writer = self._writers[exchange]
+        for task, part in writer.route(rows).items():
             self._post((found.target, task), Piece(found, self._me[1], part, None))
 
     def everywhere(self, rows: list[Row]) -> None:
         """Send rows over all exchanges, as a spout does."""
-        for exchange in self._outlets:
+        for exchange in self._writers:
             self.rows(exchange, rows)
 
-    def tell_time(self) -> None:
-        """Tell all tasks of each window what was sent to any of them."""
-        for exchange, outlet in self._outlets.values():
-            for task in range(self._plan.stage(exchange.target).parallelism if outlet.largest else 0):
-                self._post((exchange.target, task), Piece(exchange, self._me[1], None, outlet.largest))
+    def send_time(self) -> None:
+        """Send all tasks of each window the largest timestamps that went to any of them."""
+        for exchange, writer in self._writers.values():
+            for task in range(self._plan.stage(exchange.target).parallelism if writer.largest else 0):
+                self._post((exchange.target, task), Piece(exchange, self._me[1], None, writer.largest))
 
     def _post(self, target: TaskId, piece: Piece) -> None:
-        self._hub.inboxes[target].append(TupleParts(self._batch, self._me, self._number(target), (piece,)))
+        self._router.inboxes[target].append(TupleParts(self._batch, self._me, self._number(target), (piece,)))
 
 
 # -- GroupTask -------------------------------------------------------------------------------------------------------------------
@@ -277,7 +274,7 @@ class GroupTask(Task):
 
     def __init__(
         self,
-        hub: TridentRouter,
+        router: TridentRouter,
         id: int,
         plan: TridentPlan,
         group: Stage,
@@ -289,12 +286,12 @@ class GroupTask(Task):
         timeout_ms: int,
     ) -> None:
         self.me = (group.id, task)
-        super().__init__(hub, TaskContext(group.id, task, group.parallelism, plan.config), id, hub.inbox(self.me))
-        self.trident = hub
+        super().__init__(router, TaskContext(group.id, task, group.parallelism, plan.config), id, router.inbox(self.me))
+        self.trident = router
         self.executor = TridentBoltExecutor(coord_specs(plan, group), timeout_ms)
         self.subtopology = Subtopology(plan, group.id, task, states)
         self._plan, self._windows, self._requests = plan, windows, requests
-        self._outlets = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(group.id)]
+        self._writers = [ExchangeWriter(plan, exchange, task) for exchange in plan.out_of(group.id)]
         self._live: dict[effects.BatchId, tuple[GroupBatch, Sending]] = {}
         self._came: dict[effects.BatchId, list[Piece]] = {}
 
@@ -354,17 +351,17 @@ class GroupTask(Task):
 
     def _begin(self, batch: effects.BatchId) -> None:
         is_request = batch.group in self._requests
-        facts = ProcessorContext(("request", batch.attempt.txid)) if is_request else self.trident.batch(batch.attempt)
+        context = ProcessorContext(("request", batch.attempt.txid)) if is_request else self.trident.batch(batch.attempt)
         sending = Sending(
             self.trident,
             self._plan,
             self.me,
-            self._outlets,
+            self._writers,
             batch,
-            facts,
+            context,
             lambda target: self.executor.emitted(batch, target),
         )
-        self._live[batch] = self.subtopology.start_batch(batch.group, facts), sending
+        self._live[batch] = self.subtopology.start_batch(batch.group, context), sending
         self._came[batch] = []
 
     def _finish(self, batch: effects.BatchId) -> None:
@@ -375,7 +372,7 @@ class GroupTask(Task):
                 self._came[batch], key=lambda piece: (piece.exchange.id, piece.task)
             ):
                 if rows is None:
-                    found.learn(exchange, largest or {})
+                    found.observe(exchange, largest or {})
                 else:
                     found.execute(exchange, rows)
             self._commit(found)
@@ -388,7 +385,7 @@ class GroupTask(Task):
             for error in self.subtopology.take_reports():
                 self.router.report(*self.me, error)
         self._deliver(batch, sending, found.take())
-        sending.tell_time()
+        sending.send_time()
 
     def _commit(self, batch: GroupBatch) -> None:
         batch.finish_batch()

@@ -1,8 +1,7 @@
 """Checks of declarations: names, options, choices, and the names that a user of Storm writes by habit.
 
-Checks of what is declared: names, options, choices; each answers with a value or raises a ConfigError with the way out.
-
-What a user of Storm writes by habit, and what to write here: names in camelCase, and the orders of emit's arguments.
+Each answers with a value or raises a ConfigError with the way out. Names in camelCase, and the orders of emit's arguments, are
+answered with what to write here:
 
     window.getNew()                  'TupleWindow' has no 'getNew'; write get_new()
     tuple.getStringByField("word")   a tuple of split:default[0] has no field 'getStringByField'; write tuple["word"]
@@ -81,17 +80,19 @@ def getters(tuple: str) -> dict[str, str]:
     return found | {f"get{kind}ByField": f'{tuple}["word"]' for kind in _GETTERS} | {"size": f"len({tuple})"}
 
 
-def missing(owner: type[Any], name: str, elsewhere: Mapping[str, str] | None = None, said: str = "") -> AttributeError:
+def missing(
+    owner: type[Any], name: str, elsewhere: Mapping[str, str] | None = None, sentence: str = ""
+) -> AttributeError:
     """Return the error of an attribute that is not there, which says what to write: as `elsewhere` has it, or the nearest name.
 
-    `said` begins the sentence. Cost: O(attributes) for a name that is asked for the first time.
+    `sentence` begins the sentence. Cost: O(attributes) for a name that is asked for the first time.
     """
-    said = said or f"{owner.__name__!r} has no {name!r}"
+    sentence = sentence or f"{owner.__name__!r} has no {name!r}"
     if name.startswith("_"):
-        return AttributeError(said)
+        return AttributeError(sentence)
     if elsewhere and name in elsewhere:
-        return AttributeError(f"{said}; write {elsewhere[name]}")
-    return AttributeError(said + _nearest(owner, name))  # type: ignore[arg-type]  # a class has a hash
+        return AttributeError(f"{sentence}; write {elsewhere[name]}")
+    return AttributeError(sentence + _nearest(owner, name))  # type: ignore[arg-type]  # a class has a hash
 
 
 @lru_cache(maxsize=1024)
@@ -130,7 +131,7 @@ def emit_advice(given: tuple[Any, ...], streams: Collection[str], tracked: str =
     >>> emit_advice(("slow", ["moon"]), ["default", "slow"]).partition("; ")[2]
     "write emit(['moon'], stream='slow')"
     """
-    said = f"{method} takes one row, got {len(given)} values without a name: {quote(given)}"
+    sentence = f"{method} takes one row, got {len(given)} values without a name: {quote(given)}"
     rest, named = list(given), ""
     if isinstance(rest[0], str) and rest[0] in streams and (isinstance(rest[1], _VALUES) or _is_tuple(rest[1])):
         stream = rest.pop(0)
@@ -143,14 +144,14 @@ def emit_advice(given: tuple[Any, ...], streams: Collection[str], tracked: str =
         if tracked == "message_id":
             named = f", message_id={quote(second)}{named}"
         else:
-            return f"{said}; name what is no value of the row: {method}({quote(rest[0])}, stream=...)"
+            return f"{sentence}; name what is no value of the row: {method}({quote(rest[0])}, stream=...)"
     task = "task, " if method == "emit_direct" else ""
     if len(rest) == 1 and len(given) > 1:
         anchored = (
             "" if tracked or not _is_anchor(given[0]) else " (it is anchored to the tuple that is being executed)"
         )
-        return f"{said}; write {method}({task}{quote(rest[0])}{named}){anchored}"
-    return f"{said}; give one tuple: {method}({task}{quote(tuple(rest))}{named})"
+        return f"{sentence}; write {method}({task}{quote(rest[0])}{named}){anchored}"
+    return f"{sentence}; give one tuple: {method}({task}{quote(tuple(rest))}{named})"
 
 
 def stream_or_value(values: Any, stream: Any, streams: Collection[str]) -> str:

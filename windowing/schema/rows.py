@@ -1,13 +1,9 @@
-"""Rows: how a bolt sees one, and which rows it is that a bolt returned.
-
-Record: a row as a bolt sees it, the same in one process and on Spark.
+"""Rows: Record, a row as a bolt sees it, the same in one process and on Spark; and which rows it is that a bolt returned.
 
     row.delay        row["delay"]        row[2]        origin, delay = row        row._asdict()
 
 Laws: `row[name]` finds every field, whatever it is called; `row.name` does where the name is an identifier of Python that begins
 with no underscore. A record is a tuple of its values, equal to any other tuple of them, and never changes.
-
-What a bolt may return, and which rows that is.
 
 | returned                                | meaning                                                  |
 |-----------------------------------------|----------------------------------------------------------|
@@ -68,7 +64,7 @@ class Record(StormNames):
     __slots__ = ()
 
     _by_name = True
-    """Tells `aggregate=` to read fields by item (windowing/windows/partials.py); an attribute may be called otherwise."""
+    """Makes `aggregate=` read fields by item (windowing/windows/partials.py); an attribute may be called otherwise."""
     _positions: ClassVar[Mapping[str, int]]
     _elsewhere = getters("row") | {
         "getValues": "tuple(row)",

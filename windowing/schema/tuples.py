@@ -192,8 +192,8 @@ class Tuple:
             raise AttributeError(name)
         position = self._origin.fields._index.get(name)
         if position is None:
-            said = f"a tuple of {self._origin!r} has no field {name!r}"
-            raise missing(Tuple, name, _IN_STORM, said) if _is_method(name) else AttributeError(said)
+            sentence = f"a tuple of {self._origin!r} has no field {name!r}"
+            raise missing(Tuple, name, _IN_STORM, sentence) if _is_method(name) else AttributeError(sentence)
         return self._values[position]
 
     def __len__(self) -> int:

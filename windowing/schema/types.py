@@ -1,17 +1,13 @@
-"""Types of fields, and Schema: the fields of a stream, in Spark's DDL.
+"""Types of fields, and Schema: the fields that a stream carries, written as in Spark's DDL.
 
-FieldType: the type of a field as a tree, read from Spark's DDL and printed as Spark prints it.
+    "origin string, flights long, mean double"         field, field, ...; a field is a name, a blank (or a colon), a type
 
     "array<struct<x: long, y decimal(5, 2)>>"
         array --of--> struct --x--> bigint
                              --y--> decimal(5,2)          prints array<struct<x:bigint,y:decimal(5,2)>>
 
-Laws: every way of writing a type gives the same tree, so equal types compare equal; what `str` prints, `parse` reads back.
-
-Schema: the fields that a stream carries, written as in Spark's DDL: "origin string, flights long, mean double".
-
-Grammar: field, field, ...; a field is a name, a blank (or a colon), a type. Types are read to their innermost part and kept in
-one spelling (long is bigint), see types.py.
+Laws: every way of writing a type gives the same tree (long is bigint), so equal types compare equal; what `str` prints, `parse`
+reads back.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def timestamp_of(value: Any) -> int | None:
     return _as_whole(value)
 
 
-# -- converters, one maker for each type ---------------------------------------------------------------------------------
+# -- converters, one for each type ---------------------------------------------------------------------------------
 
 
 def _whole(bits: int) -> Converter:

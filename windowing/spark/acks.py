@@ -79,7 +79,7 @@ class AckLog:
                 ) from problem
         if self._folder.exists(_TOLD):
             path = self._folder.of(_TOLD)
-            ledger.told(min(int(loads(unframe(_MAGIC, self._folder.read(_TOLD), path), path)), committed))
+            ledger.notified(min(int(loads(unframe(_MAGIC, self._folder.read(_TOLD), path), path)), committed))
         return ledger
 
     def write(self, record: BatchRecord) -> None:
@@ -177,7 +177,7 @@ class Acks:
         """Take what all senders of an evaluated batch say, and make it durable; called before Spark commits the batch."""
         with self._lock:
             record = BatchRecord(
-                batch, self._begun(batch), partials_of(bytes(each) for each in tables), self._ledger.told_upto
+                batch, self._begun(batch), partials_of(bytes(each) for each in tables), self._ledger.notified_upto
             )
             failpoints.hit("before_ledger", batch)
             self._log.compact(self._ledger)
@@ -235,7 +235,7 @@ class Acks:
                 if each.batch == batch:
                     self._notify_one(each)
             failpoints.hit("after_ack", batch)
-        self._ledger.told(upto)
+        self._ledger.notified(upto)
 
     def _notify_one(self, news: News) -> None:
         name, spout = self._spouts[news.root & ((1 << SOURCE_BITS) - 1)]

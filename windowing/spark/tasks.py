@@ -262,16 +262,16 @@ class _BoltCollector(StormNames):
     ) -> Sequence[int]:
         """Emit a row; returns the ids of the tasks that it goes to, if the call that runs succeeds."""
         if stray:
-            raise self._caller.outlet.refuse((values, *stray), "anchors")
-        return self._add(EmittedRow(stream, self._caller.outlet.checked(values, stream, False)), anchors).ids()
+            raise self._caller.streams.refuse((values, *stray), "anchors")
+        return self._add(EmittedRow(stream, self._caller.streams.checked(values, stream, False)), anchors).ids()
 
     def emit_direct(
         self, task: int, values: Any, *stray: Any, anchors: Tuple | Iterable[Tuple] = (), stream: str = DEFAULT_STREAM
     ) -> None:
         """Emit a row to the task of this id."""
         if stray:
-            raise self._caller.outlet.refuse((values, *stray), "anchors", "emit_direct")
-        self._add(EmittedRow(stream, self._caller.outlet.checked(values, stream, True), task), anchors)
+            raise self._caller.streams.refuse((values, *stray), "anchors", "emit_direct")
+        self._add(EmittedRow(stream, self._caller.streams.checked(values, stream, True), task), anchors)
 
     def _add(self, row: EmittedRow, anchors: Tuple | Iterable[Tuple]) -> Targets:
         roots, chosen = _anchored_to(anchors), self._choose(row)

@@ -35,8 +35,8 @@ from windowing.spark.trident_stages import DEAD_LETTERS, batch_stage
 from windowing.spark.writer import BatchWriter
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.kinds import StateType, TransactionAttempt
+from windowing.trident.maps import SnapshotFactory
 from windowing.trident.plan import TridentPlan
-from windowing.trident.state_operations import SnapshottableFactory
 
 __all__ = [
     "Attempts",
@@ -58,7 +58,7 @@ class Attempts:
     def __init__(self, plan: TridentPlan) -> None:
         self._ledgers: list[tuple[str, Any, int]] = []
         for id, factory, partitions in sorted(plan.written):
-            own = factory.factory if isinstance(factory, SnapshottableFactory) else factory
+            own = factory.factory if isinstance(factory, SnapshotFactory) else factory
             if callable(getattr(own, "claim_attempt", None)):
                 self._ledgers.append((id, factory, partitions))
             elif factory.kind is not StateType.NON_TRANSACTIONAL:

@@ -42,39 +42,16 @@ from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import TridentPlan
 from windowing.trident.processors import TridentOutput
 from windowing.trident.spout_executor import SendBatch, TridentSpoutCoordinator
-from windowing.trident.spouts import (
-    BatchSpoutExecutor,
-    CommitterEmitter,
-    IBatchSpout,
-    IOpaquePartitionedTridentSpout,
-    IPartitionedTridentSpout,
-    ITridentSpout,
-    OpaquePartitionedTridentSpoutExecutor,
-    PartitionedTridentSpoutExecutor,
-    SpoutBatch,
-    SpoutContext,
-)
+from windowing.trident.spouts import CommitterEmitter, SpoutBatch, SpoutContext, as_batches
 from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
 
 __all__ = [
     "TridentSpoutReader",
-    "as_batches",
     "spout_rows",
 ]
 
 
 _log = logging.getLogger("windowing.spark")
-
-
-def as_batches(spout: Any) -> ITridentSpout | None:
-    """Return a spout as one of batches; None for one of single tuples, and for what is fed from outside."""
-    if isinstance(spout, IBatchSpout):
-        return BatchSpoutExecutor(spout)
-    if isinstance(spout, IPartitionedTridentSpout):
-        return PartitionedTridentSpoutExecutor(spout)
-    if isinstance(spout, IOpaquePartitionedTridentSpout):
-        return OpaquePartitionedTridentSpoutExecutor(spout)
-    return spout if isinstance(spout, ITridentSpout) else None
 
 
 def spout_rows(spark: SparkSession, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> DataFrame:

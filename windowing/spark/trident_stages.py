@@ -59,7 +59,7 @@ from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import TridentPlan
 from windowing.trident.processors import ProcessorContext
-from windowing.trident.subtopology import ExchangeWriter, GroupBatch, GroupOutput, OutletBatch, Subtopology
+from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBatch, GroupOutput, Subtopology
 
 __all__ = [
     "DEAD_LETTERS",
@@ -127,7 +127,7 @@ class PacketWriter:
     def __init__(self, plan: TridentPlan, task: int, upstream: int, batch: ProcessorContext, now: int) -> None:
         self._plan, self._task, self._batch = plan, task, batch
         self._sent = RowNumbering(upstream, now)
-        self._writers: dict[int, OutletBatch] = {}
+        self._writers: dict[int, ExchangeBatch] = {}
         self._parts: dict[tuple[int, int], list[PacketValues]] = {}
         self._out: dict[tuple[str, str], tuple[Schema, list[PacketValues]]] = {}
 
@@ -261,7 +261,7 @@ def _feed(plan: TridentPlan, batch: GroupBatch, packets: list[ExchangeRow], larg
     for row in largest:
         exchange = plan.exchanges[int(row.stream)]
         if exchange.batch_group == batch.batch_group:
-            batch.learn(exchange, {row.source: row.value})
+            batch.observe(exchange, {row.source: row.value})
 
 
 def _restore(subtopology: Subtopology, stored: bytes | None, what: str) -> None:

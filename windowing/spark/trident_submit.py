@@ -31,7 +31,7 @@ from windowing.spark.settings import take
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.trident_commits import Attempts, TridentCommits
-from windowing.spark.trident_spouts import as_batches, spout_rows
+from windowing.spark.trident_spouts import spout_rows
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, trident_turn
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure
@@ -39,6 +39,7 @@ from windowing.trident.fence import Life, Progress, owned
 from windowing.trident.graph import SpoutNode
 from windowing.trident.kinds import StateType
 from windowing.trident.plan import TridentPlan
+from windowing.trident.spouts import as_batches
 from windowing.trident.streams import TridentTopology, planned
 from windowing.trident.transactional_state import RecordStore
 from windowing.trident.windows import LateTuples, WindowOperation

@@ -1,17 +1,14 @@
 """States by name and stores by address: map_state, snapshot_state, store_of.
 
-map_state: a Trident state in a store, as what topologies take: a StateFactory.
-
     map_state(SqliteStore("counts.db"), "counts")  --make_state(0, partitions=2)-->  OpaqueMap > [CachedMap >] rows in the file
 
-A factory is plain data (of a memory store: the store itself) and opens nothing until it makes a state, so that it can travel.
+A factory of states is plain data (of a memory store: the store itself) and opens nothing until it makes a state, so that it can
+travel. `store_of` makes a store of an address, for commands and settings; what it needs is imported when it is given:
 
-store_of: a store by its address, for commands and settings. What an address needs is imported when it is given.
-
-memory:                            a MemoryStore of its own
-sqlite:counts.db, counts.db        a file, relative to the working folder; sqlite:/data/counts.db an absolute one
-postgresql://user:password@host/db     extra `postgres`
-redis://:password@host:6379/0          extra `redis`; rediss:// and unix:// too
+    memory:                                a MemoryStore of its own
+    sqlite:counts.db, counts.db            a file, relative to the working folder; sqlite:/data/counts.db an absolute one
+    postgresql://user:password@host/db     extra `postgres`
+    redis://:password@host:6379/0          extra `redis`; rediss:// and unix:// too
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ from windowing.trident.fence import (
     counted,
 )
 from windowing.trident.kinds import StateType, TransactionAttempt
-from windowing.trident.maps import CachedMap, SnapshottableMap, map_of
-from windowing.trident.states import MapState, Snapshottable, StateCodec, TypedJson
+from windowing.trident.maps import CachedMap, SnapshotFactory, map_of
+from windowing.trident.states import MapState, StateCodec, TypedJson
 
 __all__ = [
     "MapStateFactory",
@@ -128,48 +125,6 @@ class MapStateFactory:
         attempt begins."""
         with closing(self.ledger(partitions)) as ledger:
             return ledger.claim(txid, at_least)
-
-
-@dataclass(frozen=True)
-class SnapshotFactory:
-    """The partitions of a state of one value; see MapStateFactory."""
-
-    values: MapStateFactory
-
-    @property
-    def kind(self) -> StateType:
-        """What the state makes of a batch that comes again."""
-        return self.values.kind
-
-    def make_state(self, partition: int, partitions: int) -> Snapshottable:
-        """Return partition number `partition`, from 0, of `partitions`."""
-        return SnapshottableMap(self.values.make_state(partition, partitions))
-
-    def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
-        """Claim the next attempt at a batch; see MapStateFactory."""
-        return self.values.claim_attempt(txid, partitions, at_least)
-
-    @property
-    def name(self) -> str:
-        """The name of the state."""
-        return self.values.name
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """What is written to."""
-        return self.values.identity
-
-    def owned_by(self, owner: Owner) -> SnapshotFactory:
-        """Return the same state, as this owner writes it."""
-        return SnapshotFactory(self.values.owned_by(owner))
-
-    def stored(self, partitions: int) -> list[tuple[PartitionId, Fence | None, int]]:
-        """Return the fences and numbers of rows; see MapStateFactory."""
-        return self.values.stored(partitions)
-
-    def mark(self, partitions: int) -> None:
-        """Leave a sign that the state was begun; see MapStateFactory."""
-        self.values.mark(partitions)
 
 
 def map_state(

@@ -1,36 +1,26 @@
-"""Pages of a persistent window: their bytes, the file or the memory that has them, and the window's checkpoints over them.
-
-The bytes of one page: a frame with its id, columns of scalars as JSON, and typed JSON for what is no scalar. No pickle.
-
-    frame    magic WNDP · version · crc32 · length · body
-    body     page id u64 · length u32 · zlib( JSON of times, numbers, kind, names, cells ) · typed payloads, if kind is "typed"
-
-Times and numbers are differences. Rows of scalars, which is what windows mostly hold, are one flat list of cells: they cost no
-Python call a value. `kind` says what they were: "scalars", "rows" (tuples of one width), "records" (dicts with the same keys),
-"named" (namedtuples, which come back as Records: read by attribute, name or position), "tuples" (topology
-Tuples, with a table of where they came from), "typed" (anything else that the core's codec knows).
-
-Where the pages of a persistent window lie: one SQLite file a task, or memory for tests.
+"""Pages of a persistent window: their bytes, the file that has them, and the window's checkpoints over them.
 
     page         id -> bytes                    never changed, only added and dropped
     checkpoint   txid -> manifest, committed?   at most one committed, at most one prepared
 
-    prepare(7, manifest)    pages and manifest are durable; after a crash the coordinator says whether 7 is
-    commit(7)               committed again, or
-    rollback()              gone: then 6 still stands, with all its pages
+    frame of a page    magic WNDP · version · crc32 · length · body
+    body               page id u64 · length u32 · zlib( JSON of times, numbers, kind, names, cells ) · typed payloads, if any
+
+Times and numbers are differences. Rows of scalars, which is what windows mostly hold, are one flat list of cells: they cost no
+Python call a value. `kind` says what they were: "scalars", "rows" (tuples of one width), "records" (dicts with the same keys),
+"named" (namedtuples, which come back as Records: read by attribute, name or position), "tuples" (topology
+Tuples, with a table of where they came from), "typed" (anything else that the core's codec knows). No pickle.
+
+PersistentWindow is the window of one task in one file, as a State that takes part in checkpoints:
+
+    init(n)              the executor becomes that of checkpoint n, a new one for NEVER
+    prepare_commit(n)    pages and manifest are durable; after a crash the coordinator says whether n is committed or rolled back
+    commit(n)            the manifest counts; pages that it does not name are deleted
+    rollback()           what was prepared is gone; the checkpoint before it still stands, with all its pages, and init comes next
 
 Laws: a page and a manifest are read as they were written, or a CorruptStateError names them; a file has one process; what
-`flush`, `prepare` and `commit` returned from survives kill -9 and loss of power.
-
-PersistentWindow: the window of one task in one file, as a State that takes part in checkpoints.
-
-    INITSTATE n    init(n)              the executor becomes that of checkpoint n, a new one for NEVER
-    PREPARE n      prepare_commit(n)    pages and manifest are durable
-    COMMIT n       commit(n)            the manifest counts; pages that it does not name are deleted
-    ROLLBACK       rollback()           what was prepared is gone; init comes next
-
-A task offers each tuple to `executor` and acks it at once, which `StatefulBoltExecutor` (local/checkpoints.py) lets take
-effect with the commit. Law: what `init(n)` gives is what `prepare_commit(n)` had.
+`flush`, `prepare` and `commit` returned from survives kill -9 and loss of power. What `init(n)` gives is what `prepare_commit(n)`
+had.
 """
 
 from __future__ import annotations
@@ -58,7 +48,6 @@ from windowing.windows.persistent import PersistentWindowedBoltExecutor
 
 __all__ = [
     "PAGE_MAGIC",
-    "MemoryPages",
     "PersistentWindow",
     "SqlitePages",
     "decode_page",
@@ -181,9 +170,9 @@ def _payloads(columns: PageColumns, typed: bytes, what: str, task_ids: Mapping[s
             names = columns["names"]
             return [dict(zip(names, row, strict=True)) for row in _by_width(columns["cells"], len(names))]
         case "named":
-            makers = [record_type(tuple(names))._make for names in columns["table"]]
+            record_types = [record_type(tuple(names))._make for names in columns["table"]]
             values = _payloads(columns["values"], typed, what)
-            return [makers[number](row) for row, number in zip(values, columns["named"], strict=True)]
+            return [record_types[number](row) for row, number in zip(values, columns["named"], strict=True)]
         case "tuples":
             table = [
                 Origin(component, task, Fields(fields), stream, task_ids)
@@ -209,39 +198,6 @@ _SCHEMA = """
     CREATE TABLE IF NOT EXISTS checkpoint (txid INTEGER PRIMARY KEY, committed INTEGER NOT NULL, body BLOB NOT NULL);
 """
 _COMMIT_EVERY = 64  # pages: the log of an open transaction cannot be reused, so it must not grow with the window
-
-
-class MemoryPages:
-    """A PageStore in memory, for tests: pages are bytes, as on disk.
-
-    >>> pages = MemoryPages()
-    >>> pages.write(0, PageRows([1, 5], ["a", ("b", 2)], [0, 1])); pages.read(0)
-    PageRows(timestamps=[1, 5], payloads=['a', ('b', 2)], sequences=[0, 1])
-    """
-
-    def __init__(self) -> None:
-        self._bodies: dict[int, bytes] = {}
-
-    def write(self, page_id: int, rows: PageRows) -> None:
-        if page_id in self._bodies:
-            raise CheckpointError(_written_twice(f"page {page_id}"))
-        self._bodies[page_id] = encode_page(page_id, rows)
-
-    def read(self, page_id: int) -> PageRows:
-        body = self._bodies.get(page_id)
-        if body is None:
-            raise CorruptStateError(f"page {page_id} is missing; nothing was reset")
-        return decode_page(page_id, body, f"page {page_id}")
-
-    def drop(self, page_ids: Collection[int]) -> None:
-        for page_id in page_ids:
-            self._bodies.pop(page_id, None)
-
-    def flush(self) -> None:
-        """Memory is as durable as it gets."""
-
-    def ids(self) -> list[int]:
-        return list(self._bodies)
 
 
 class SqlitePages:
@@ -297,7 +253,7 @@ class SqlitePages:
             try:
                 self._db.execute("INSERT INTO page VALUES (?, ?)", (page_id, body))
             except sqlite3.IntegrityError:
-                raise CheckpointError(_written_twice(self._page(page_id))) from None
+                raise CheckpointError(written_twice(self._page(page_id))) from None
         self._uncommitted += 1
         if self._uncommitted >= _COMMIT_EVERY:
             self.flush()
@@ -392,7 +348,7 @@ class SqlitePages:
             ) from problem
 
 
-def _written_twice(what: str) -> str:
+def written_twice(what: str) -> str:
     return (
         f"{what} is already written, and pages never change; restore the machine from its checkpoint (None for a new one) "
         "before it gets tuples"

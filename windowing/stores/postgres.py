@@ -117,7 +117,7 @@ class PostgresStore:
 
     def identity(self, state: str) -> tuple[Any, ...]:
         """Return what the rows of a state are known by: server, database, schema and table, by whatever user. Other names of one
-        server are told apart by the fence only."""
+        server are distinguished by the fence only."""
         try:
             found = psycopg.conninfo.conninfo_to_dict(self.url)
         except psycopg.ProgrammingError:
@@ -136,7 +136,7 @@ class _Bounded(psycopg.Connection[Any]):
     deadline = math.inf
 
     def wait(self, gen: Generator[Any, Any, Any], *_: Any, **__: Any) -> Any:
-        """Do what psycopg wants done: its generators say what they wait for, and are told what is ready."""
+        """Do what psycopg wants done: its generators say what they wait for, and are sent what is ready."""
         try:
             wanted = next(gen)
             with _Selector() as selector:
@@ -255,24 +255,24 @@ class PostgresMap(Remote):
         return found.fetchall()
 
     def _refused(self, problem: Exception) -> WindowingError | None:
-        told, where = self._told(problem), masked(self._url)
-        if "authentication failed" in told or "no password supplied" in told:
+        text, where = self._text(problem), masked(self._url)
+        if "authentication failed" in text or "no password supplied" in text:
             return ConfigError(
-                f"PostgreSQL at {where} refuses the user: {told}; give the user and password of the database"
+                f"PostgreSQL at {where} refuses the user: {text}; give the user and password of the database"
             )
         if isinstance(problem, psycopg.errors.IdleInTransactionSessionTimeout):
             return StoreUnavailableError(
-                f"PostgreSQL at {where} ended the connection of the state {self.place}: {told}"
+                f"PostgreSQL at {where} ended the connection of the state {self.place}: {text}"
             )
         if isinstance(problem, psycopg.errors.InsufficientPrivilege | psycopg.errors.ReadOnlySqlTransaction):
             return ConfigError(
-                f"the state {self.place} cannot be written at {where}: {told}; give a user who may create and write its tables"
+                f"the state {self.place} cannot be written at {where}: {text}; give a user who may create and write its tables"
             )
         if isinstance(
             problem, psycopg.ProgrammingError | psycopg.DataError | psycopg.IntegrityError | psycopg.InternalError
         ):
             return CorruptStateError(
-                f"the tables of the state {self.place} at {where} are not ours, or damaged: {told}; restore them from a copy, or "
+                f"the tables of the state {self.place} at {where} are not ours, or damaged: {text}; restore them from a copy, or "
                 "give the state another name; nothing was reset"
             )
         return None

@@ -99,7 +99,7 @@ class RedisStore:
 
     def identity(self, state: str) -> tuple[Any, ...]:
         """Return what the rows of a state are known by: server, database and name, by whatever user. Other names of one server are
-        told apart by the fence only."""
+        distinguished by the fence only."""
         parse: Any = redis.connection.parse_url
         try:
             found: dict[str, Any] = dict(parse(self.url))
@@ -192,23 +192,23 @@ class RedisMap(Remote):
         return StateRow.sound(self.place, key, txid, value, blob[end:] if has & _HAS_PREVIOUS else None, crc)
 
     def _refused(self, problem: Exception) -> WindowingError | None:
-        told, where = self._told(problem), masked(self._url)
+        text, where = self._text(problem), masked(self._url)
         if (
             isinstance(problem, redis.exceptions.AuthenticationError | redis.exceptions.NoPermissionError)
-            or "NOAUTH" in told
+            or "NOAUTH" in text
         ):
-            return ConfigError(f"Redis at {where} refuses the user: {told}; give the user and password of the server")
+            return ConfigError(f"Redis at {where} refuses the user: {text}; give the user and password of the server")
         if isinstance(problem, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
             return StoreUnavailableError(
-                f"Redis at {where} cannot write the state {self.place}: {told}; nothing was written"
+                f"Redis at {where} cannot write the state {self.place}: {text}; nothing was written"
             )
         if isinstance(problem, redis.ResponseError) and str(problem).startswith(_CANNOT_NOW):
             return StoreUnavailableError(
-                f"Redis at {where} cannot serve the state {self.place} now: {told}; see to the server"
+                f"Redis at {where} cannot serve the state {self.place} now: {text}; see to the server"
             )
         if isinstance(problem, redis.ResponseError):
             return CorruptStateError(
-                f"the keys of the state {self.place} at {where} are not ours, or damaged: {told}; restore them from a copy, or "
+                f"the keys of the state {self.place} at {where} are not ours, or damaged: {text}; restore them from a copy, or "
                 "give the state another name; nothing was reset"
             )
         return None

@@ -3,7 +3,7 @@
     read      connection lost   -> connect, read again
     write     connection lost   -> connect, read the fence:   the expected one   nothing arrived (yet): write again, same claim
                                                                my own            it arrived
-                                                               another           somebody else goes on: tell the caller
+                                                               another           somebody else goes on: returned
 
 A write that is still under way in the server when it is sent again does no harm: only one of the two finds the expected fence.
 """
@@ -80,8 +80,8 @@ def _secrets_of(address: str) -> set[str]:
 
 
 def checked_address(address: Any, patience_s: Any, example: str) -> None:
-    """Raise ConfigError for an address that is no text, and for a patience that is no time."""
-    if not isinstance(address, str):
+    """Raise ConfigError for an address that is no text or has none, and for a patience that is no time."""
+    if not isinstance(address, str) or not address.strip():
         raise ConfigError(f"the address of a store is text, got {quote(address)}; write {example}")
     if isinstance(patience_s, bool) or not isinstance(patience_s, int | float) or not 0 < patience_s < 1e6:
         raise ConfigError(
@@ -165,7 +165,7 @@ class Remote(ABC):
             if time.monotonic() + pause > self._deadline:
                 raise StoreUnavailableError(
                     f"the store of the state {self.place} at {masked(self._url)} did not answer for {self._patience_s:g} s: "
-                    f"{self._told(failed)}; see whether the server runs, and who holds locks; what was under way is looked up by "
+                    f"{self._text(failed)}; see whether the server runs, and who holds locks; what was under way is looked up by "
                     "the next attempt"
                 ) from self._cause(failed)
             time.sleep(pause)
@@ -175,7 +175,7 @@ class Remote(ABC):
         """Return for how long the call that is under way may still wait."""
         return max(0.05, self._deadline - time.monotonic())
 
-    def _told(self, problem: BaseException) -> str:
+    def _text(self, problem: BaseException) -> str:
         return printable(masked(f"{type(problem).__name__}: {problem}".strip(), self._url))
 
     def _cause(self, problem: BaseException) -> BaseException | None:

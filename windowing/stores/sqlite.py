@@ -1,36 +1,26 @@
 """Trident in a SQLite file: SqliteStore for states, SqliteRecordStore for the records of coordinators and spouts.
 
-SqliteStore: states in one SQLite file, the embedded default.
-
     table <state>           partition, key, txid, value, previous, crc      one row a key
     table <state>_fences    partition, record                              one row a partition
+    windowing_records       path -> value          "word_count/coordinator", "word_count/spouts/sentences/coordinator/meta/7", ...
 
-A commit is one transaction: the fence is compared, then fence and rows are written. What was committed is in
-the file, on the disk (sqlite_files.py), and a process that is killed anywhere leaves what was before or what comes after.
+A write is one transaction: the fence, or what is expected of the records, is compared, then all is written. What was committed is
+in the file, on the disk (sqlite_files.py); a process that is killed anywhere leaves what was before or what comes after.
 
-Processes on one machine may share a file; writers queue, for `timeout_s`. Names of tables are checked identifiers, everything else
-is bound. Cost of undoing an attempt: a scan of the partition, in retries only.
-
-SqliteRecordStore: what a Trident coordinator and its spouts must not forget, in one table of a SQLite file.
-
-    windowing_records    path -> value          "word_count/coordinator", "word_count/spouts/sentences/coordinator/meta/7", ...
-
-A write is one transaction: what is expected is compared, then all is written; what was committed is in the file, on the disk
-(sqlite_files.py). The file may be that of the states (SqliteStore): other tables in it are left alone. SQL is constant text, paths
-and values are bound.
+Processes on one machine may share a file; writers queue, for `timeout_s`. States and records may share one too: other tables in it
+are left alone. Names of tables are checked identifiers, everything else is bound. Cost of undoing an attempt: a scan of the
+partition, in retries only.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError
-from windowing.stores.sqlite_files import DAMAGED, checked_path, code_of, make_durable
+from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError, WindowingError
+from windowing.stores.sqlite_files import SqliteFile, checked_path
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
 from windowing.trident.kinds import TransactionAttempt
 
@@ -65,36 +55,23 @@ class SqliteStore:
 
     def identity(self, state: str) -> tuple[Any, ...]:
         """Return what the rows of a state are known by: the file, whatever links lead to it, and the table, whose case SQLite
-        does not tell apart."""
+        does not distinguish."""
         return "sqlite", str(Path(self.path).resolve()), state.lower()
 
 
-class SqliteMap:
-    """One partition (BackingMap). For one thread at a time."""
+class SqliteMap(SqliteFile):
+    """One partition (BackingMap)."""
 
     def __init__(self, path: Path, place: PartitionId, timeout_s: float) -> None:
-        self.path = path
         self.place = place
         self._rows = checked_state_name(place.state)
         self._fences = f"{self._rows}_fences"
-        with self._told():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
-        try:
-            with self._told():
-                self._prepare(timeout_s)
-        except BaseException:
-            self._db.close()
-            raise
-
-    def _prepare(self, timeout_s: float) -> None:
-        make_durable(self._db, timeout_s)
-        self._db.execute(
-            f'CREATE TABLE IF NOT EXISTS "{self._fences}" (partition INTEGER PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID'
-        )
-        self._db.execute(
-            f'CREATE TABLE IF NOT EXISTS "{self._rows}" (partition INTEGER NOT NULL, key BLOB NOT NULL, txid INTEGER NOT NULL, '
-            "value BLOB, previous BLOB, crc INTEGER NOT NULL, PRIMARY KEY (partition, key)) WITHOUT ROWID"
+        super().__init__(
+            path,
+            timeout_s,
+            f'"{self._fences}" (partition INTEGER PRIMARY KEY, record BLOB NOT NULL)',
+            f'"{self._rows}" (partition INTEGER NOT NULL, key BLOB NOT NULL, txid INTEGER NOT NULL, '
+            "value BLOB, previous BLOB, crc INTEGER NOT NULL, PRIMARY KEY (partition, key))",
         )
 
     def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
@@ -107,7 +84,7 @@ class SqliteMap:
         return Reading(fence, [rows.get(key) for key in keys], left)
 
     def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
-        with self._transaction("BEGIN IMMEDIATE"):
+        with self._transaction():
             if claim is not None:
                 found = self._fence()
                 if found != claim.expected:
@@ -131,7 +108,7 @@ class SqliteMap:
     def items(self) -> Iterator[tuple[bytes, StateRow]]:
         last = b""  # no key is empty
         while True:
-            with self._told():
+            with self._translated():
                 page = self._checked("AND key > ? ORDER BY key LIMIT ?", last, _PAGE)
             yield from page.items()
             if len(page) < _PAGE:
@@ -139,12 +116,9 @@ class SqliteMap:
             last = next(reversed(page))
 
     def count(self) -> int:
-        with self._told():
+        with self._translated():
             query = f'SELECT count(*) FROM "{self._rows}" WHERE partition = ?'
             return int(self._db.execute(query, (self.place.partition,)).fetchone()[0])
-
-    def close(self) -> None:
-        self._db.close()
 
     def _fence(self) -> Fence | None:
         query = f'SELECT record FROM "{self._fences}" WHERE partition = ?'
@@ -163,33 +137,16 @@ class SqliteMap:
         rows = self._db.execute(query, (self.place.partition, *bound))
         return {row[0]: StateRow.sound(self.place, *row) for row in rows}
 
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator[None]:
-        with self._told():
-            self._db.execute(begin)
-            try:
-                yield
-                self._db.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn what SQLite and the file system say into a sentence."""
-        try:
-            yield
-        except (sqlite3.Error, OSError) as problem:
-            if isinstance(problem, sqlite3.Error) and code_of(problem) in DAMAGED:
-                raise CorruptStateError(
-                    f"the tables of the state {self.place} in {self.path} are damaged, or not ours ({problem}); restore the file "
-                    "from a copy, or give the path of a new one; nothing was reset"
-                ) from problem
-            raise StoreUnavailableError(
-                f"the state {self.place} in {self.path} cannot be reached or written: {problem}; it holds what it held "
-                "before; look at the disk, the rights of the file, and who else uses it"
-            ) from problem
+    def _error(self, problem: Exception, is_damaged: bool) -> WindowingError:
+        if is_damaged:
+            return CorruptStateError(
+                f"the tables of the state {self.place} in {self.path} are damaged, or not ours ({problem}); restore the file "
+                "from a copy, or give the path of a new one; nothing was reset"
+            )
+        return StoreUnavailableError(
+            f"the state {self.place} in {self.path} cannot be reached or written: {problem}; it holds what it held "
+            "before; look at the disk, the rights of the file, and who else uses it"
+        )
 
 
 # -- SqliteRecordStore -----------------------------------------------------------------------------------------------------------
@@ -198,8 +155,8 @@ class SqliteMap:
 _AFTER_ALL = "\U0010ffff"
 
 
-class SqliteRecordStore:
-    """A RecordStore in a file; a new one is made, its folder too. Cost: one transaction, so one sync of the disk, a write.
+class SqliteRecordStore(SqliteFile):
+    """A RecordStore in a file. Cost: one transaction, so one sync of the disk, a write.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -210,23 +167,13 @@ class SqliteRecordStore:
     """
 
     def __init__(self, path: str | Path, timeout_s: float = 30.0) -> None:
-        self.path, self._timeout_s = checked_path(path, "records").absolute(), timeout_s
-        with self._told():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
-        try:
-            with self._told():
-                make_durable(self._db, timeout_s)
-                self._db.execute(
-                    "CREATE TABLE IF NOT EXISTS windowing_records (path TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
-                )
-        except BaseException:
-            self._db.close()
-            raise
+        self._timeout_s = timeout_s
+        table = "windowing_records (path TEXT PRIMARY KEY, value BLOB NOT NULL)"
+        super().__init__(checked_path(path, "records").absolute(), timeout_s, table)
 
     def read(self, path: str) -> bytes | None:
         """Return what was written under `path` last."""
-        with self._told():
+        with self._translated():
             found = self._db.execute("SELECT value FROM windowing_records WHERE path = ?", (path,)).fetchone()
         return None if found is None else bytes(found[0])
 
@@ -245,41 +192,20 @@ class SqliteRecordStore:
     def paths(self, prefix: str) -> list[str]:
         """Return all paths that begin with `prefix`, in their order."""
         query = "SELECT path FROM windowing_records WHERE path >= ? AND path < ? ORDER BY path"
-        with self._told():
+        with self._translated():
             return [path for (path,) in self._db.execute(query, (prefix, prefix + _AFTER_ALL))]
 
     def __reduce__(self) -> tuple[type[SqliteRecordStore], tuple[str, float]]:
         """Travel to another process, which opens the file for itself."""
         return SqliteRecordStore, (str(self.path), self._timeout_s)
 
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self._db.close()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._told():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._db.execute("COMMIT")
-            finally:
-                if self._db.in_transaction:
-                    with suppress(sqlite3.Error):
-                        self._db.execute("ROLLBACK")
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn what SQLite and the file system say into a sentence."""
-        try:
-            yield
-        except (sqlite3.Error, OSError) as problem:
-            if isinstance(problem, sqlite3.Error) and code_of(problem) in DAMAGED:
-                raise CorruptStateError(
-                    f"the records in {self.path} are damaged, or the file is not ours ({problem}); restore it from a copy, or give "
-                    "the path of a new one; nothing was reset"
-                ) from problem
-            raise CheckpointError(
-                f"the records in {self.path} cannot be read or written: {problem}; the file holds what it held before; look at "
-                "the disk, the rights of the file, and who else uses it"
-            ) from problem
+    def _error(self, problem: Exception, is_damaged: bool) -> WindowingError:
+        if is_damaged:
+            return CorruptStateError(
+                f"the records in {self.path} are damaged, or the file is not ours ({problem}); restore it from a copy, or give "
+                "the path of a new one; nothing was reset"
+            )
+        return CheckpointError(
+            f"the records in {self.path} cannot be read or written: {problem}; the file holds what it held before; look at "
+            "the disk, the rights of the file, and who else uses it"
+        )

@@ -1,4 +1,4 @@
-"""What all our SQLite files share: what was committed is in the file itself, paths are paths, and which errors mean what.
+"""SQLite files: what was committed is in the file itself, paths are paths, and which errors mean what.
 
     before a commit   the pages that change are in `<file>-journal`, on the disk: a killed process is undone from there
     after it          they are in the file, on the disk, and the journal is of no use to anybody
@@ -13,16 +13,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from windowing.errors import ConfigError, quote
+from windowing.errors import ConfigError, WindowingError, quote
 
 __all__ = [
     "BUSY",
     "DAMAGED",
+    "SqliteFile",
     "checked_path",
     "code_of",
     "make_durable",
@@ -87,3 +88,50 @@ def checked_path(path: Any, what: str) -> Path:
     if isinstance(path, str | os.PathLike) and isinstance(text := os.fspath(path), str) and text and "\0" not in text:
         return Path(text)
     raise ConfigError(f"the path of {what} is text or a Path, got {quote(path)}; give the path of a file")
+
+
+class SqliteFile:
+    """A connection to a file with these tables; a new one is made, its folder too. For one thread at a time."""
+
+    def __init__(self, path: Path, timeout_s: float, *tables: str) -> None:
+        self.path = path
+        with self._translated():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+        try:
+            with self._translated():
+                make_durable(self._db, timeout_s)
+                for table in tables:
+                    self._db.execute(f"CREATE TABLE IF NOT EXISTS {table} WITHOUT ROWID")
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._db.close()
+
+    def _error(self, problem: Exception, is_damaged: bool) -> WindowingError:
+        """Return the error that names what lies in the file."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+        with self._translated():
+            self._db.execute(begin)
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise the errors of this class for those of SQLite and the file system."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as problem:
+            is_damaged = isinstance(problem, sqlite3.Error) and code_of(problem) in DAMAGED
+            raise self._error(problem, is_damaged) from problem

@@ -1,15 +1,12 @@
-"""The slow and obvious model of the lossless windows, against which the fast engine is tested.
-
-The rules, each a small function whose docstring is the sentence of docs/semantics.md.
+"""LosslessModel: the slow and obvious model of the lossless windows, against which the fast engine is tested.
 
     W is the watermark, -infinity at the start and +infinity after a drain.
-    A window is `(end - length, end]`; an end e is passed in the turn with `before < e <= now`.
+    A window is `(end - length, end]`; an end e is passed in the watermark advance with `before < e <= now`.
 
-Each rule scans all tuples ever accepted: O(n^2), without cleverness, and without any code of the engine.
+Each rule is a small function whose docstring is the sentence of docs/semantics.md; it scans all tuples ever accepted: O(n^2),
+without cleverness, and without any code of the engine. LosslessModel puts the rules in order:
 
-LosslessModel shares no code with the engine; it puts the rules in order:
-
-    a turn: W rises; number and fire, each key for itself; show the firings in (reference, first arrival of the key)
+    W rises; number and fire, each key for itself; show the firings in (reference, first arrival of the key)
     order, new and expired against the last window of the key; expire what no later firing can hold; forget keys.
 """
 
@@ -26,7 +23,6 @@ __all__ = [
     "ModelMix",
     "ModelResult",
     "WatermarkModel",
-    "lossless_model",
     "run_model",
 ]
 
@@ -467,11 +463,11 @@ def ids(rows: list[ModelRow]) -> list[Any]:
 
 def window_of(case: dict[str, Any]) -> ModelWindow:
     """The window that a case declares; a slide that is left out is Count(1)."""
-    letter = {"count": "C", "duration_ms": "D"}
+    symbol = {"count": "C", "duration_ms": "D"}
     [(length_unit, length)] = case["length"].items()
     [(slide_unit, slide)] = (case.get("slide") or {"count": 1}).items()
     window = ModelWindow(
-        mix=ModelMix(f"{letter[length_unit]}/{letter[slide_unit]}"),
+        mix=ModelMix(f"{symbol[length_unit]}/{symbol[slide_unit]}"),
         length=length,
         slide=slide,
         offset_ms=case.get("offset_ms") or 0,
@@ -513,8 +509,3 @@ def run_model(case: dict[str, Any]) -> ModelResult:
     for index, op in enumerate(case["ops"]):
         model.apply(index, op)
     return model.result()
-
-
-def lossless_model(case: dict[str, Any]) -> list[list[Any]]:
-    """The events of a lossless case, in the format of `conformance/README.md`."""
-    return run_model(case).events

@@ -1,20 +1,14 @@
-"""Recorded cases replayed by Storm's machines and by the lossless ones, and histories of runs to compare.
-
-Replay of recorded cases: a list of operations in, the list of events out, both as plain data.
+"""Replay of recorded cases: a list of operations in, the list of events out, both as plain data.
 
     case   {"length": {"count": 2}, "slide": {"count": 2}, "event_time": None, "stateful": False, "clock_start_ms": 0,
             "ops": [["add", 1], ["add", 2]]}
     events [[1, "activate", [1, 2], [1, 2], [], 0]]
 
 Ops: ["clock", ms] sets the clock; ["add", id] adds a tuple at its time; ["tuple", stream, id, ts_ms] offers one with a
-timestamp; ["watermark"] is a watermark turn; ["tick"] one firing of the time trigger; ["drain"] (lossless only) ends
+timestamp; ["watermark"] advances the watermark; ["tick"] one firing of the time trigger; ["drain"] (lossless only) ends
 the stream. Events, each with the index of the op that caused it: [op, "activate", ids, new_ids, expired_ids,
-reference_ms], [op, "expire", ids], [op, "late", id]. `semantics` is "storm" (default) or "lossless"; `batched` feeds
-runs of adds through `add_batch`.
-
-The lossless half of `replay`: a case through the WindowedBoltExecutor, one op at a time or in batches.
-
-Histories: the events of a replayed case, brought into a form that two runs of it can be compared in.
+reference_ms], [op, "expire", ids], [op, "late", id]. `semantics` is "storm" (default): Storm's machines, or "lossless":
+WindowedBoltExecutor; `batched` feeds runs of adds through `add_batch`.
 """
 
 from __future__ import annotations
@@ -24,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from windowing.errors import ConfigError, quote
-from windowing.testing.models import ModelResult
 from windowing.windows.config import Semantics, SkippedTuplesWarning, WindowConfig
 from windowing.windows.events import Activation, Effect, Expired
 from windowing.windows.eviction import (
@@ -47,15 +40,11 @@ from windowing.windows.trigger import (
 from windowing.windows.watermark import WaterMarkEventGenerator
 
 __all__ = [
-    "History",
     "LosslessReplay",
     "StormReplay",
-    "by_op",
     "config_of",
-    "counts_of",
     "replay",
     "replay_lossless",
-    "run_steps",
 ]
 
 
@@ -322,60 +311,6 @@ class LosslessReplay:
 
 def replay_lossless(case: Mapping[str, Any]) -> list[Recorded]:
     """Run a case of lossless semantics and return its events, in order of their ops."""
-    pass
-
     run = LosslessReplay(case)
     events = [event for first, ops in runs_of(case) for event in run.feed(first, ops)]
     return sorted(events, key=lambda event: event[0])
-
-
-# -- histories -------------------------------------------------------------------------------------------------------------------
-
-
-History = dict[int, tuple[list[Any], list[Any], list[Any]]]
-"""By op: activations in order, expired ids sorted, late ids in order."""
-
-
-def by_op(events: Iterable[list[Any]]) -> History:
-    """Return events by op; the order of expiries among the events of one op is free, that of windows is not.
-
-    >>> by_op([[3, "expire", [2, 1]], [3, "activate", [2], [2], [], 9], [3, "expire", [0]]])
-    {3: ([[[2], [2], [], 9]], [0, 1, 2], [])}
-    """
-    history: History = {}
-    for op, kind, *what in events:
-        activations, expired, late = history.setdefault(op, ([], [], []))
-        if kind == "activate":
-            activations.append(what)
-        elif kind == "expire":
-            expired.extend(what[0])
-        else:
-            late.append(what[0])
-    for _, expired, _ in history.values():
-        expired.sort()
-    return history
-
-
-def counts_of(result: ModelResult) -> dict[str, int]:
-    """Return what the model says of a case, as WindowedBoltExecutor.counts does."""
-    shown, skipped, pending, late = (
-        len(ids) for ids in (result.shown, result.skipped, result.pending, result.late_reasons)
-    )
-    return {
-        "in": shown + skipped + pending + late,
-        "shown": shown,
-        "skipped": skipped,
-        "pending": pending,
-        "expired": len(result.expired),
-        "late": late,
-        "fired": sum(event[1] == "activate" for event in result.events),
-    }
-
-
-def run_steps(case: Mapping[str, Any], run: LosslessReplay | None = None) -> Iterator[list[list[Any]]]:
-    """Yield the events of each op (of each batch in a batched case), and `check` the executor after it."""
-    run = run or LosslessReplay(case)
-    for first, ops in runs_of(case):
-        events = run.feed(first, ops)
-        run.executor.check()
-        yield events

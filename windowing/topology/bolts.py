@@ -1,21 +1,15 @@
-"""Bolts as data: how each task gets its instance, WindowedBolt, and what a function's signature says.
+"""Bolts as data: how each task gets its instance, what a user's signature says, and WindowedBolt.
 
-What makes the instance of a component's class for each task: the class, a partial of it, or an instance to be copied.
+What makes the instance for each task is the class, a partial of it, or an instance to be copied:
 
     Count                        Count()
     functools.partial(Count, 3)  Count(3)
-    Count(3)                     a deep copy of it, as it was when it was given
+    Count(3)                     a deep copy of it, as it was when it was given: `copies_of`
 
-`copies_of` makes a factory of the last; `class_of` is the way back from any factory to the class, to look at its methods.
-
-WindowedBolt: a bolt as data, what it is called, which windows it sees, what it emits and how it is called.
-
-What the signature of a user's function says about how it is called, and whether it can be called at all.
+How a function, or `execute`, is called is read from its signature; nothing is called here, and what cannot work is a ConfigError:
 
     (window)               it returns or yields its rows       CallStyle.ROWS
     (window, collector)    it hands them to the collector      CallStyle.COLLECTOR
-
-Nothing is called here: a signature is read, and what cannot work is a ConfigError.
 """
 
 from __future__ import annotations
@@ -68,17 +62,17 @@ def copies_of(instance: Any) -> Callable[[], Any]:
         ) from problem
 
 
-def class_of(maker: Any) -> type[Any] | None:
-    """Return the class whose instances `maker` makes, None for a function.
+def class_of(factory: Any) -> type[Any] | None:
+    """Return the class whose instances `factory` makes, None for a function.
 
     >>> class_of(dict), class_of(functools.partial(dict, a=1)), class_of(copies_of({})), class_of(len)
     (<class 'dict'>, <class 'dict'>, <class 'dict'>, None)
     """
-    if isinstance(maker, type):
-        return maker
-    if not isinstance(maker, functools.partial):
+    if isinstance(factory, type):
+        return factory
+    if not isinstance(factory, functools.partial):
         return None
-    return type(maker.args[0]) if maker.func is copy.deepcopy else class_of(maker.func)
+    return type(factory.args[0]) if factory.func is copy.deepcopy else class_of(factory.func)
 
 
 # -- WindowedBolt ----------------------------------------------------------------------------------------------------------------
@@ -250,12 +244,12 @@ def fields_set(of_class: type[Any], method: str = "execute") -> list[str]:
     True
     """
     found: dict[str, None] = {}
-    ahead, seen = [method], {"__init__", "open", "prepare", "init_state", "cleanup"}
+    ahead, visited = [method], {"__init__", "open", "prepare", "init_state", "cleanup"}
     while ahead:
         name = ahead.pop()
-        if name in seen:
+        if name in visited:
             continue
-        seen.add(name)
+        visited.add(name)
         function = _parsed(getattr(of_class, name, None))
         if function is None or not (*function.args.posonlyargs, *function.args.args):
             continue

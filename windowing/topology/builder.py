@@ -21,7 +21,7 @@ from windowing.errors import quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.tuples import Fields
 from windowing.topology.config import Setting, without_effect
-from windowing.topology.declaration import ComponentDeclaration, ResolvedTopology, facts_of
+from windowing.topology.declaration import ComponentDeclaration, ResolvedTopology, resolve_topology
 from windowing.topology.groupings import (
     AllGrouping,
     CustomGrouping,
@@ -52,10 +52,10 @@ class Declarer(StormNames):
     The grouping methods name a component and one of its streams; docs/topology.md says what each does.
     """
 
-    __slots__ = ("_draft",)
+    __slots__ = ("_component",)
 
-    def __init__(self, draft: ComponentDeclaration) -> None:
-        self._draft = draft
+    def __init__(self, component: ComponentDeclaration) -> None:
+        self._component = component
 
     def fields_grouping(self, component: str, fields: _Names, stream: str = DEFAULT_STREAM) -> Declarer:
         """Read it so that tuples with equal values of these fields reach one task."""
@@ -95,12 +95,12 @@ class Declarer(StormNames):
 
     def grouping(self, component: str, grouping: Grouping, stream: str = DEFAULT_STREAM) -> Declarer:
         """Read a stream by a grouping that is given as data."""
-        self._draft.inputs.append(Subscription(_text(component), _text(stream), grouping))
+        self._component.inputs.append(Subscription(_text(component), _text(stream), grouping))
         return self
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> Declarer:
         """Set this component alone, by Storm's keys or typed names; a later setting wins."""
-        self._draft.settings += [*(settings or {}).items(), *typed.items()]
+        self._component.settings += [*(settings or {}).items(), *typed.items()]
         return self
 
     def add_configuration(self, key: str, value: Any) -> Declarer:
@@ -109,11 +109,11 @@ class Declarer(StormNames):
 
     def set_num_tasks(self, tasks: int) -> Declarer:
         """Set the number of tasks, which is what `parallelism` says too."""
-        self._draft.parallelism = tasks
+        self._component.parallelism = tasks
         return self
 
     def __repr__(self) -> str:
-        return f"Declarer({self._draft.id!r})"
+        return f"Declarer({self._component.id!r})"
 
 
 class TopologyBuilder(StormNames):
@@ -142,7 +142,7 @@ class TopologyBuilder(StormNames):
 
     def __init__(self, name: str = "topology") -> None:
         self.name = name
-        self._drafts: list[ComponentDeclaration] = []
+        self._components: list[ComponentDeclaration] = []
         self._settings: list[Setting] = []
 
     def set_spout(self, id: str, spout: Any, parallelism: int = 1) -> Declarer:
@@ -163,53 +163,55 @@ class TopologyBuilder(StormNames):
 
     def build(self) -> Topology:
         """Return the plan, or raise TopologyError with a sentence for every mistake. Cost: O(components + groupings)."""
-        facts = facts_of(self._drafts, self._settings)
-        problems = [*self._names_problems(), *facts.problems]
+        resolved = resolve_topology(self._components, self._settings)
+        problems = [*self._names_problems(), *resolved.problems]
         for rule in RULES:
-            problems += rule(facts)
+            problems += rule(resolved)
         if problems:
             raise TopologyError(self.name if isinstance(self.name, str) else quote(self.name), tuple(problems))
-        topology = _topology(self.name, facts)
-        idle = without_effect([*topology.config.own, *(key for each in facts.configs.values() for key in each.own)])
+        topology = _topology(self.name, resolved)
+        idle = without_effect([*topology.config.own, *(key for each in resolved.configs.values() for key in each.own)])
         if idle is not None:
             warnings.warn(f"topology {self.name!r}: settings {idle}", stacklevel=2)
         return topology
 
-    def _add(self, draft: ComponentDeclaration) -> Declarer:
-        self._drafts.append(draft)
-        return Declarer(draft)
+    def _add(self, component: ComponentDeclaration) -> Declarer:
+        self._components.append(component)
+        return Declarer(component)
 
     def _names_problems(self) -> Iterable[str]:
         """Yield what is wrong with names before they can be used: the topology's, ids that are no text, ids given twice."""
         problem = name_problem(self.name, "the name of a topology")
         if problem is not None:
             yield problem
-        for draft in self._drafts:
-            if not isinstance(draft.id, str):
-                yield f"the id of a component is a text, got {quote(draft.id)}; write for example 'count'"
-        for name, times in Counter(draft.id for draft in self._drafts if isinstance(draft.id, str)).items():
+        for component in self._components:
+            if not isinstance(component.id, str):
+                yield f"the id of a component is a text, got {quote(component.id)}; write for example 'count'"
+        for name, times in Counter(
+            component.id for component in self._components if isinstance(component.id, str)
+        ).items():
             if times > 1:
                 yield f"the id {quote(name)} is given to {times} components; give each its own"
 
 
-def _topology(name: str, facts: ResolvedTopology) -> Topology:
-    assert facts.order is not None
-    limit = facts.config.max_task_parallelism
+def _topology(name: str, resolved: ResolvedTopology) -> Topology:
+    assert resolved.order is not None
+    limit = resolved.config.max_task_parallelism
     return Topology(
         name=name,
         components={
             id: Component(
                 id=id,
-                declaration=facts.declarations[id],
-                parallelism=draft.parallelism if limit is None else min(limit, draft.parallelism),
-                outputs=facts.outputs[id],
-                inputs=tuple(draft.inputs),
-                config=facts.configs[id],
+                declaration=resolved.declarations[id],
+                parallelism=component.parallelism if limit is None else min(limit, component.parallelism),
+                outputs=resolved.outputs[id],
+                inputs=tuple(component.inputs),
+                config=resolved.configs[id],
             )
-            for id, draft in facts.drafts.items()
+            for id, component in resolved.components.items()
         },
-        order=facts.order,
-        config=facts.config,
+        order=resolved.order,
+        config=resolved.config,
     )
 
 
@@ -219,5 +221,5 @@ def _names(fields: Any) -> tuple[str, ...]:
 
 
 def _text(name: Any) -> str:
-    """Return a name; what is none is shown, and then not found by `build`."""
+    """Return a name; what is none is quoted, and then not found by `build`."""
     return name if isinstance(name, str) else quote(name)

@@ -1,8 +1,4 @@
-"""Components: the classes of spouts and bolts, and what they are handed.
-
-TaskContext: what a task is told of itself when it begins.
-
-Spout, Bolt, BasicBolt, StatefulBolt, StatefulWindowedBolt: what a component's class has, and what it is handed.
+"""Components: the classes of spouts and bolts, and what `open` and `prepare` are handed.
 
 | class                | is called                                       | who acks                                       |
 |----------------------|-------------------------------------------------|------------------------------------------------|
@@ -20,7 +16,7 @@ Source: `ISpout`, `IBolt`, `IBasicBolt`, `IStatefulBolt`, `IStatefulWindowedBolt
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -34,7 +30,6 @@ __all__ = [
     "BasicBolt",
     "BasicOutputCollector",
     "Bolt",
-    "BoltState",
     "InputSpout",
     "OutputCollector",
     "Spout",
@@ -108,11 +103,11 @@ def _no_such(context: TaskContext, name: str) -> Any:
 TaskContext.__getattr__ = _no_such  # type: ignore[attr-defined]  # the body of a NamedTuple would type it
 
 
-# -- Spout, Bolt, BasicBolt, StatefulBolt, StatefulWindowedBolt ------------------------------------------------------------------
+# -- classes of spouts and bolts, and their collectors ---------------------------------------------------------------------------
 
 
 class TopologyContext(Protocol):
-    """What a task is told of itself. `task` is its id, by which `emit` and `emit_direct` know it, `task_index` counts from 0 within
+    """What a task knows of itself. `task` is its id, by which `emit` and `emit_direct` know it, `task_index` counts from 0 within
     the component, `component_tasks` gives the ids of a component's tasks.
     """
 
@@ -130,20 +125,10 @@ class TopologyContext(Protocol):
         """Return the ids of a component's tasks."""
 
 
-class BoltState(Protocol):
-    """The key-value state of one task of a stateful bolt; it is committed with the checkpoints."""
-
-    def get(self, key: Any, default: Any = None) -> Any: ...
-    def put(self, key: Any, value: Any) -> None: ...
-    def delete(self, key: Any) -> Any: ...
-    def items(self) -> Iterator[tuple[Any, Any]]: ...
-    def __contains__(self, key: object) -> bool: ...
-
-
 class BasicOutputCollector(Protocol):
     """What a BasicBolt or a function emits to: every tuple is anchored to the one that is being executed.
 
-    A row leaves when `execute` has returned, so `emit` has no tasks to tell of. `emit_direct` takes the id of a task.
+    A row leaves when `execute` has returned, so `emit` returns no tasks. `emit_direct` takes the id of a task.
     """
 
     def emit(self, values: Any, stream: str = DEFAULT_STREAM) -> None:
@@ -173,7 +158,7 @@ class OutputCollector(Protocol):
         """Say that a tuple is done; what was anchored to it is not waited for by the bolt."""
 
     def fail(self, tuple: Tuple) -> None:
-        """Say that a tuple failed: its spout is told, and may emit it again."""
+        """Say that a tuple failed: its spout is notified, and may emit it again."""
 
     def reset_timeout(self, tuple: Tuple) -> None:
         """Begin the timeout of a tuple's trees anew."""

@@ -22,6 +22,7 @@ __all__ = [
     "IN_TRIDENT",
     "KEYS",
     "OUTSIDE_TRIDENT",
+    "WINDOWS_OUTSIDE_TRIDENT",
     "ComponentConfig",
     "Key",
     "Misplaced",
@@ -94,7 +95,7 @@ class TopologyConfig:
             if value is None and getattr(defaults, key.attribute) is not None:
                 written[key.storm] = None
             elif value is not None:
-                written[key.storm] = key.unit.write(value)
+                written[key.storm] = key.kind.write(value)
         return written | dict(self.own)
 
 
@@ -130,13 +131,13 @@ class SettingKind:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One row of the table; `places` are where the key may stand: "topology", "spout", "bolt"."""
+    """One row of the table; `scopes` are where the key may stand: "topology", "spout", "bolt"."""
 
     storm: str
     typed: str
     attribute: str
-    unit: SettingKind
-    places: tuple[str, ...] = ("topology",)
+    kind: SettingKind
+    scopes: tuple[str, ...] = ("topology",)
 
 
 def _whole(least: int) -> Callable[[Any], int]:
@@ -302,7 +303,7 @@ WITHOUT_EFFECT = {
     "topology.classpath": _WORKERS,
     "topology.environment": _WORKERS,
 }
-"""Beginnings of Storm's keys that change no result there and nothing here, and why: they are taken, and said once."""
+"""Beginnings of Storm's keys that change no result there and nothing here, and why: they are taken, and logged once."""
 
 
 def without_effect(names: Iterable[str]) -> str | None:
@@ -312,8 +313,8 @@ def without_effect(names: Iterable[str]) -> str | None:
     "without effect: topology.workers (LocalCluster is one process; on Spark the session's executors and cores decide)"
     """
     found = {name: reason for name in names if (reason := _idle(name)) is not None}
-    told = "; ".join(f"{name} ({reason})" for name, reason in sorted(found.items()))
-    return f"without effect: {told}" if told else None
+    listed = "; ".join(f"{name} ({reason})" for name, reason in sorted(found.items()))
+    return f"without effect: {listed}" if listed else None
 
 
 def _idle(name: str) -> str | None:
@@ -349,6 +350,18 @@ OUTSIDE_TRIDENT = Misplaced(
 )
 
 
+WINDOWS_OUTSIDE_TRIDENT: Mapping[str, str] = {
+    "late_stream": "the late tuples of a Trident window are a stream: ask what window() returns for .late_stream()",
+    "message_id": "batches are known by their txid, so no tuple has to be",
+    "recovery_timeout": "batches are known by their txid, so no tuple is waited for",
+    "max_events_in_memory": "the windows of a batch go back when its commit fails, which those on disk cannot",
+    "semantics": "Storm's Trident windows differ from those of its bolts; the windows here lose nothing",
+    "watermark_interval": "a turn is a batch",
+    "aggregate": "the aggregator of a Trident window is what window() is given",
+}
+"""The options of windowed bolts that a window of Trident refuses, and why."""
+
+
 def pointless(config: TopologyConfig, misplaced: Misplaced) -> Iterator[str]:
     """Yield a sentence for each setting that says something else than its default, and is refused."""
     defaults = TopologyConfig()
@@ -357,10 +370,10 @@ def pointless(config: TopologyConfig, misplaced: Misplaced) -> Iterator[str]:
             yield f"{key.storm} {misplaced.sentence(key.attribute)}; leave it out"
 
 
-def read_settings(settings: Iterable[Setting], place: str) -> tuple[dict[str, Any], list[str]]:
-    """Return (arguments of the config of this place, a sentence for each setting that is wrong); a later one wins.
+def read_settings(settings: Iterable[Setting], scope: str) -> tuple[dict[str, Any], list[str]]:
+    """Return (arguments of the config of this scope, a sentence for each setting that is wrong); a later one wins.
 
-    `place` is "topology", "spout" or "bolt". Cost: O(settings).
+    `scope` is "topology", "spout" or "bolt". Cost: O(settings).
     """
     by_name = {key.storm: key for key in KEYS} | {key.typed: key for key in KEYS}
     values: dict[str, Any] = {}
@@ -372,8 +385,8 @@ def read_settings(settings: Iterable[Setting], place: str) -> tuple[dict[str, An
             problem = _foreign(name, value)
             if problem is None:
                 own[name] = value
-        elif place not in key.places:
-            problem = _misplaced(key, name, place)
+        elif scope not in key.scopes:
+            problem = _misplaced(key, name, scope)
         else:
             problem = _take(key, name, value, values)
         problems += [] if problem is None else [problem]
@@ -381,8 +394,8 @@ def read_settings(settings: Iterable[Setting], place: str) -> tuple[dict[str, An
 
 
 def _take(key: Key, name: str, value: Any, values: dict[str, Any]) -> str | None:
-    unit = key.unit
-    wanted, read = (unit.wanted, unit.read) if name == key.storm else (unit.wanted_typed, unit.read_typed)
+    kind = key.kind
+    wanted, read = (kind.wanted, kind.read) if name == key.storm else (kind.wanted_typed, kind.read_typed)
     try:
         values[key.attribute] = read(value)
     except (ValueError, OverflowError):  # ConfigError is a ValueError
@@ -390,11 +403,11 @@ def _take(key: Key, name: str, value: Any, values: dict[str, Any]) -> str | None
     return None
 
 
-def _misplaced(key: Key, name: str, place: str) -> str:
-    if key.places == ("topology",):
-        return f"{name} holds for the whole topology, not for one {place}; give it to TopologyBuilder.configure"
-    where = " or ".join(f"a {spot}" for spot in key.places if spot != "topology")
-    return f"{name} is for {where}, not for a {place}; leave it out here"
+def _misplaced(key: Key, name: str, scope: str) -> str:
+    if key.scopes == ("topology",):
+        return f"{name} holds for the whole topology, not for one {scope}; give it to TopologyBuilder.configure"
+    where = " or ".join(f"a {spot}" for spot in key.scopes if spot != "topology")
+    return f"{name} is for {where}, not for a {scope}; leave it out here"
 
 
 def _foreign(name: Any, value: Any) -> str | None:

@@ -8,7 +8,7 @@ A message, or a tuple, that failed in every attempt (in one process: or that no 
 that failed it, or where its tree was last seen; a window that failed, where the bolt says `on_error="dead_letter"`, on that of its
 bolt. Bolts read it like any other stream.
 
-Law: what is a dead letter is done with for its source only when all who read the letter are done with that.
+Law: what is a dead letter is done with for its source only when all who read the dead letter are done with that.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DeadLetter:
 
     @classmethod
     def of_window(cls, bolt: str, task: int, error: BaseException | str, window: TupleWindow) -> DeadLetter:
-        """Return the letter of a window on which a bolt failed; it keeps the tuples, not the window."""
+        """Return the dead letter of a window on which a bolt failed; it keeps the tuples, not the window."""
         return cls(
             component=bolt,
             task=task,
@@ -94,8 +94,8 @@ class DeadLetter:
         return tuple(self.tuples[0])
 
     def row(self) -> tuple[Any, ...]:
-        """Return the letter as a row of the stream. Cost: JSON of its tuples."""
-        told = None if self.tuples is None else [self._told(each) for each in self.tuples]
+        """Return it as a row of the stream. Cost: JSON of its tuples."""
+        rows = None if self.tuples is None else [self._as_plain(each) for each in self.tuples]
         return (
             self.component,
             self.task,
@@ -104,10 +104,10 @@ class DeadLetter:
             self.window_start,
             self.window_end,
             None if self.window_key is None else as_json(self.window_key),
-            None if told is None else json.dumps(_plain(told), default=as_json),
+            None if rows is None else json.dumps(_plain(rows), default=as_json),
         )
 
-    def _told(self, row: Any) -> Any:
+    def _as_plain(self, row: Any) -> Any:
         """Return a row by name, where it has names; a single tuple with where it comes from."""
         if isinstance(row, Tuple) and not self.is_window:
             return {"component": row.source_component, "stream": row.source_stream, "values": _named(row)}

@@ -1,7 +1,7 @@
 """Declarations: a topology as its author wrote it, and what can be resolved of it, right or wrong.
 
-`facts_of` never raises for a mistake of the author: what cannot be read is left out of the facts and said in `problems`, so
-that the rules (windowing/topology/rules.py) go on with the rest and all mistakes are reported together.
+`resolve_topology` never raises for a mistake of the author: what cannot be read is left out and said in `problems`, so that the
+rules (windowing/topology/rules.py) go on with the rest and all mistakes are reported together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
     "REASON",
     "ComponentDeclaration",
     "ResolvedTopology",
-    "facts_of",
+    "resolve_topology",
     "stream_called",
 ]
 
@@ -59,12 +59,12 @@ def stream_called(found: Subscription) -> str:
 class ResolvedTopology:
     """What is known of a topology; each mapping holds only what could be read.
 
-    drafts: the first one of each id. declarations, configs: by id. outputs: by id and stream, the late stream of a bolt
+    components: the first one of each id. declarations, configs: by id. outputs: by id and stream, the late stream of a bolt
     only where its inputs agree on the types of fields of one name. order: None while there is a cycle. problems: what could
     not be read.
     """
 
-    drafts: dict[str, ComponentDeclaration]
+    components: dict[str, ComponentDeclaration]
     config: TopologyConfig
     declarations: dict[str, Declaration] = field(default_factory=dict)
     configs: dict[str, ComponentConfig] = field(default_factory=dict)
@@ -74,14 +74,14 @@ class ResolvedTopology:
     problems: list[str] = field(default_factory=list)
 
     def bolts(self) -> Iterator[ComponentDeclaration]:
-        """Yield the drafts of bolts."""
-        return (draft for draft in self.drafts.values() if not draft.is_spout)
+        """Yield the components of bolts."""
+        return (component for component in self.components.values() if not component.is_spout)
 
     def windowed(self) -> Iterator[tuple[ComponentDeclaration, Declaration]]:
         """Yield the windowed bolts."""
         for name, declared in self.declarations.items():
             if declared.window is not None:
-                yield self.drafts[name], declared
+                yield self.components[name], declared
 
     def stream(self, found: Subscription) -> OutputStream | None:
         """Return the stream that a subscription reads, None where it is not known."""
@@ -89,43 +89,43 @@ class ResolvedTopology:
 
     def spouts_above(self, name: str) -> list[str]:
         """Return the spouts that a component's tuples come from, in the order in which they were given."""
-        seen, ahead = {name}, [name]
+        visited, ahead = {name}, [name]
         while ahead:
-            for found in self.drafts[ahead.pop()].inputs:
-                if found.component in self.drafts and found.component not in seen:
-                    seen.add(found.component)
+            for found in self.components[ahead.pop()].inputs:
+                if found.component in self.components and found.component not in visited:
+                    visited.add(found.component)
                     ahead.append(found.component)
-        return [spout for spout, draft in self.drafts.items() if draft.is_spout and spout in seen]
+        return [spout for spout, component in self.components.items() if component.is_spout and spout in visited]
 
 
-def facts_of(drafts: Sequence[ComponentDeclaration], settings: Iterable[Setting]) -> ResolvedTopology:
+def resolve_topology(components: Sequence[ComponentDeclaration], settings: Iterable[Setting]) -> ResolvedTopology:
     """Read what the author wrote. Cost: O(components + subscriptions), and one instance where a class has settings."""
     values, problems = read_settings(settings, "topology")
     first: dict[str, ComponentDeclaration] = {}
-    for draft in drafts:
-        if isinstance(draft.id, str):
-            first.setdefault(draft.id, draft)
-    facts = ResolvedTopology(first, TopologyConfig(**values), problems=problems)
-    for name, draft in first.items():
-        _declare(facts, name, draft)
-    _sort(facts)
-    for name in facts.order or ():
-        if name in facts.declarations:
-            facts.outputs[name] = _outputs(facts, name)
-    return facts
+    for component in components:
+        if isinstance(component.id, str):
+            first.setdefault(component.id, component)
+    resolved = ResolvedTopology(first, TopologyConfig(**values), problems=problems)
+    for name, component in first.items():
+        _declare(resolved, name, component)
+    _sort(resolved)
+    for name in resolved.order or ():
+        if name in resolved.declarations:
+            resolved.outputs[name] = _outputs(resolved, name)
+    return resolved
 
 
-def _declare(facts: ResolvedTopology, name: str, draft: ComponentDeclaration) -> None:
+def _declare(resolved: ResolvedTopology, name: str, component: ComponentDeclaration) -> None:
     try:
-        declared = declaration_of(draft.target)
+        declared = declaration_of(component.target)
         written = _own_settings(declared)
     except ConfigError as problem:
-        facts.problems.append(f"{draft.called}: {problem.args[0]}")
+        resolved.problems.append(f"{component.called}: {problem.args[0]}")
         return
-    values, problems = read_settings([*written.items(), *draft.settings], "spout" if draft.is_spout else "bolt")
-    facts.declarations[name] = declared
-    facts.configs[name] = ComponentConfig.of(values)
-    facts.problems += [f"{draft.called}: {problem}" for problem in problems]
+    values, problems = read_settings([*written.items(), *component.settings], "spout" if component.is_spout else "bolt")
+    resolved.declarations[name] = declared
+    resolved.configs[name] = ComponentConfig.of(values)
+    resolved.problems += [f"{component.called}: {problem}" for problem in problems]
 
 
 def _own_settings(declared: Declaration) -> Mapping[str, Any]:
@@ -150,40 +150,40 @@ def _own_settings(declared: Declaration) -> Mapping[str, Any]:
     return settings
 
 
-def _sort(facts: ResolvedTopology) -> None:
+def _sort(resolved: ResolvedTopology) -> None:
     """Find the order of the components, or every cycle that stands in its way."""
     edges = {
-        name: [found.component for found in draft.inputs if found.component in facts.drafts]
-        for name, draft in facts.drafts.items()
-        if not draft.is_spout
+        name: [found.component for found in component.inputs if found.component in resolved.components]
+        for name, component in resolved.components.items()
+        if not component.is_spout
     }
-    nodes = {name: edges.get(name, []) for name in facts.drafts}
+    nodes = {name: edges.get(name, []) for name in resolved.components}
     while True:
         try:
             order = tuple(graphlib.TopologicalSorter(nodes).static_order())
         except graphlib.CycleError as found:
-            cycle = _from_first(found.args[1][:-1], facts.drafts)
-            facts.cycles.append(cycle)
+            cycle = _from_first(found.args[1][:-1], resolved.components)
+            resolved.cycles.append(cycle)
             nodes[cycle[0]] = [name for name in nodes[cycle[0]] if name != cycle[-1]]
             continue
-        facts.order = None if facts.cycles else order
+        resolved.order = None if resolved.cycles else order
         return
 
 
-def _from_first(cycle: list[str], drafts: Mapping[str, ComponentDeclaration]) -> list[str]:
+def _from_first(cycle: list[str], components: Mapping[str, ComponentDeclaration]) -> list[str]:
     """Return a cycle in the direction of the data, from its component that was given first."""
-    first = min(range(len(cycle)), key=lambda position: list(drafts).index(cycle[position]))
+    first = min(range(len(cycle)), key=lambda position: list(components).index(cycle[position]))
     return cycle[first:] + cycle[:first]
 
 
-def _outputs(facts: ResolvedTopology, name: str) -> dict[str, OutputStream]:
-    declared = facts.declarations[name]
+def _outputs(resolved: ResolvedTopology, name: str) -> dict[str, OutputStream]:
+    declared = resolved.declarations[name]
     outputs = {
         stream: OutputStream(schema, direct=stream in declared.direct) for stream, schema in declared.outputs.items()
     }
     late = None if declared.window is None else declared.window.config.late_stream
     if late is not None:
-        read = [facts.stream(found) for found in facts.drafts[name].inputs]
+        read = [resolved.stream(found) for found in resolved.components[name].inputs]
         fields = _late_fields([stream.schema for stream in read if stream is not None])
         if fields is not None and read and None not in read:
             outputs[late] = OutputStream(fields, late=True)

@@ -1,34 +1,28 @@
-"""The decorators: @windowed_bolt, @tumbling, @sliding, @spout, @bolt.
-
-@windowed_bolt, @tumbling, @sliding: they check a declaration, mark what they stand on, and return it unchanged.
-
-Law: what is decorated stays what it was, callable and testable; `bolt_of` collects the mark into a WindowedBolt.
+"""The decorators @windowed_bolt, @tumbling, @sliding, @spout and @bolt, and what collects what they have marked.
 
     @sliding(hours(1), minutes(15), timestamp="departure", output="flights long")
-    def count_flights(window):
-        return len(window)
+    def count_flights(window):                  a function of (window) or (window, collector), or a class with execute
+    @spout(output="sentence string")
+    def sentences(): ...                        a function of () or (collector), or a class with next_tuple
+    @bolt(output="word string")
+    def split(tuple): ...                       a function of (tuple) or (tuple, collector), or a class with execute
 
-@spout, @bolt: they check a declaration, mark what they stand on, and return it unchanged; `declaration_of` collects.
-
-    @spout(output="sentence string")            a function of () that returns or yields rows, or of (collector),
-    def sentences(): ...                        or a class with next_tuple
-    @bolt(output="word string")                 a function of (tuple) or (tuple, collector), or a class with execute
-    def split(tuple): ...
+Law: a decorator checks a declaration, marks what it stands on, and returns it unchanged, callable and testable. `bolt_of` makes a
+WindowedBolt of the mark, `declaration_of` what a topology needs to know of any component.
 
 What a topology takes: a marked function; a marked class (each task makes its own); `functools.partial` of one, for arguments;
 an instance of a marked class (each task gets a deep copy of it, as it is now); an InputSpout; a WindowedBolt.
-Law: what is decorated stays what it was, callable and testable.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, NamedTuple, TypeVar, Unpack, overload
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, checked_name, did_you_mean
@@ -57,7 +51,6 @@ __all__ = [
     "bolt",
     "bolt_of",
     "declaration_of",
-    "is_windowed",
     "sliding",
     "spout",
     "tumbling",
@@ -65,9 +58,8 @@ __all__ = [
 ]
 
 
-_MARK = "__windowed_bolt__"
-COMPONENT_MARK = "__topology_component__"
-"""What @spout and @bolt leave on their target (windowing/topology/decorators.py)."""
+_MARK = "__windowing_component__"
+"""The attribute in which a decorator leaves a Declaration, or a _WindowMark, on its target."""
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 _Length = Count | Duration | timedelta
@@ -75,10 +67,10 @@ _Output = str | Schema | Mapping[str, str | Schema]
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
-    """What a decorator leaves on its target: everything of the bolt but the target itself."""
+class _WindowMark:
+    """What a decorator of windows leaves on its target: everything of the bolt but the target itself."""
 
-    name: str
+    title: str
     config: WindowConfig
     outputs: Mapping[str, Schema]
     style: CallStyle
@@ -170,54 +162,26 @@ def bolt_of(target: Any) -> WindowedBolt:
     """
     if isinstance(target, WindowedBolt):
         return target
-    mark = _mark_of(target)
-    if mark is not None:
-        if isinstance(target, type):
-            check_call(target, (), f"class {title_of(target)!r}", HOW_TO_MAKE)
-        return _bolt(mark, target, isinstance(target, type))
-    if isinstance(target, functools.partial):
-        return _bolt_of_partial(target)
-    mark = None if isinstance(target, type) else _mark_of(type(target))
-    if mark is not None:
-        return _bolt(mark, copies_of(target), True)
-    parent = " (a class that it inherits from is)" if isinstance(getattr(target, _MARK, None), _Mark) else ""
-    raise ConfigError(
-        f"{title_of(target)!r} is not declared as a bolt{parent}; put @windowed_bolt(length=..., output=...) on it"
-    )
-
-
-def is_windowed(target: Any) -> bool:
-    """Whether `bolt_of` knows the target: it, what it is a partial of, or the class of it is marked."""
-    if isinstance(target, WindowedBolt) or _mark_of(target) is not None:
-        return True
-    if isinstance(target, functools.partial):
-        return is_windowed(target.func)
-    return not isinstance(target, type) and _mark_of(type(target)) is not None
-
-
-def _bolt_of_partial(target: functools.partial[Any]) -> WindowedBolt:
-    inner: Any = target.func
-    mark = _mark_of(inner) if isinstance(inner, type) else None
-    if mark is not None:
-        check_call(target, (), f"{title_of(inner)!r} with these arguments", "fill in what is missing")
-        return _bolt(mark, target, True)
-    declared = bolt_of(inner)
-    refuse_positions(target, declared.name)
-    return replace(declared, target=target)
-
-
-def refuse_positions(target: functools.partial[Any], title: str) -> None:
-    """Raise for a partial of a function that fills in what the driver gives."""
-    if target.args:
+    found = _found(target)
+    if found is None or not isinstance(found.mark, _WindowMark):
+        marked = _innermost(target)
+        parent = " (a class that it inherits from is)" if isinstance(getattr(marked, _MARK, None), _WindowMark) else ""
         raise ConfigError(
-            f"functools.partial of {title!r} fills in the argument that the driver gives, got {quote(target.args)}; "
-            "fill in arguments by name"
+            f"{title_of(marked)!r} is not declared as a bolt{parent}; put @windowed_bolt(length=..., output=...) on it"
         )
+    return _windowed_bolt(found)
 
 
-def _bolt(mark: _Mark, target: Callable[..., Any], is_class: bool) -> WindowedBolt:
+def _windowed_bolt(found: _Marked) -> WindowedBolt:
+    mark = found.mark
+    assert isinstance(mark, _WindowMark)
     return WindowedBolt(
-        name=mark.name, config=mark.config, outputs=mark.outputs, target=target, style=mark.style, is_class=is_class
+        name=mark.title,
+        config=mark.config,
+        outputs=mark.outputs,
+        target=found.target,
+        style=mark.style,
+        is_class=found.is_class,
     )
 
 
@@ -237,38 +201,11 @@ def _decorator(
     config = config_of(length, slide, options, stacklevel=4)
     outputs = _outputs(output, config)
 
-    def mark(target: _Target) -> _Target:
-        title = title_of(target)
-        refuse_marked(target, title)
+    def declare(target: Any, title: str) -> _WindowMark:
         style = _style(target, title)
-        declared = _Mark(_name(target, name), config, outputs, style)
-        if style is CallStyle.ROWS and outputs and DEFAULT_STREAM not in outputs:
-            raise ConfigError(
-                f"{title!r} returns its rows, which go to the stream 'default', but output names only "
-                f"{', '.join(outputs)}; add 'default' to output, or take (window, collector)"
-            )
-        try:
-            setattr(target, _MARK, declared)
-        except (AttributeError, TypeError):
-            raise ConfigError(
-                f"{title!r} cannot be marked, it is a {type(target).__name__}; wrap it in a function of your own"
-            ) from None
-        return target
+        return _WindowMark(_name(target, name), config, outputs, style)
 
-    return mark
-
-
-def refuse_marked(target: Any, title: str) -> None:
-    """Raise where a decorator has marked `target` itself already."""
-    if _mark_of(target) is None and COMPONENT_MARK not in getattr(target, "__dict__", ()):
-        return
-    what = "a spout" if getattr(getattr(target, COMPONENT_MARK, None), "is_spout", False) else "a bolt"
-    raise ConfigError(f"{title!r} is already declared as {what}; keep one decorator, or wrap it in a new function")
-
-
-def _mark_of(target: Any) -> _Mark | None:
-    mark = vars(target).get(_MARK) if hasattr(target, "__dict__") else None
-    return mark if isinstance(mark, _Mark) else None
+    return _marker(declare)
 
 
 def _outputs(output: _Output | None, config: WindowConfig) -> Mapping[str, Schema]:
@@ -349,7 +286,7 @@ class ComponentKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """A component before it has a place in a topology: what a decorator marked.
+    """A component before it stands in a topology: what a decorator marked.
 
     target: the function, or what makes an instance (`is_class`); None for an INPUT. style: ROWS if the function, or a
     BASIC_BOLT's execute, returns its rows. direct: the streams on which the emitter names the task. values_back: which
@@ -429,43 +366,18 @@ def declaration_of(target: Any) -> Declaration:
         return target
     if isinstance(target, InputSpout):
         return Declaration(kind=ComponentKind.INPUT, title="an InputSpout", outputs=target.outputs)
-    if is_windowed(target):
-        return _windowed(bolt_of(target))
-    own = getattr(target, "__dict__", {})
-    if COMPONENT_MARK in own:
-        declared: Declaration = own[COMPONENT_MARK]
-        if declared.is_class:
-            check_call(target, (), f"class {declared.title!r}", HOW_TO_MAKE)
-        return replace(declared, target=target)
-    if isinstance(target, functools.partial):
-        return _partial(target)
-    marked = None if isinstance(target, type) else _marked(type(target))
-    if marked is not None:
-        return replace(marked, target=copies_of(target))
-    raise _undeclared(target)
-
-
-def _marked(of_class: type[Any]) -> Declaration | None:
-    """Return what @spout or @bolt has left on a class itself."""
-    found: Declaration | None = vars(of_class).get(COMPONENT_MARK)
-    return found
-
-
-def _partial(target: functools.partial[Any]) -> Declaration:
-    inner: Any = target.func
-    marked = _marked(inner) if isinstance(inner, type) else None
-    if marked is not None:
-        check_call(target, (), f"{title_of(inner)!r} with these arguments", "fill in what is missing")
-        return replace(marked, target=target)
-    declared = declaration_of(inner)
-    refuse_positions(target, declared.title)
-    return replace(declared, target=target)
+    if isinstance(target, WindowedBolt):
+        return _windowed(target)
+    found = _found(target)
+    if found is None:
+        raise _undeclared(_innermost(target))
+    if isinstance(found.mark, _WindowMark):
+        return _windowed(_windowed_bolt(found))
+    return replace(found.mark, target=found.target)
 
 
 def _undeclared(target: Any) -> ConfigError:
-    inherited = getattr(target, COMPONENT_MARK, None)
-    parent = any(map(is_windowed, target.__mro__)) if isinstance(target, type) else False
-    why = " (a class that it inherits from is)" if parent or isinstance(inherited, Declaration) else ""
+    why = " (a class that it inherits from is)" if getattr(target, _MARK, None) is not None else ""
     return ConfigError(
         f"{title_of(target)!r} is not declared as a component{why}; put @spout, @bolt or @windowed_bolt with output=... on it"
     )
@@ -491,41 +403,17 @@ def _windowed(window: WindowedBolt) -> Declaration:
 
 
 def _direct(direct: Any, outputs: Mapping[str, Schema]) -> frozenset[str]:
+    if not isinstance(direct, Iterable):
+        raise ConfigError(f"direct names streams of output, got {quote(direct)}; write direct='default', say")
     names = (direct,) if isinstance(direct, str) else tuple(direct)
     for name in names:
-        if name not in outputs:
+        if not isinstance(name, str) or name not in outputs:
             raise ConfigError(
                 f"direct names stream {quote(name)}, which output does not; {did_you_mean(str(name), outputs)}"
                 if outputs
                 else f"direct={quote(direct)} names a stream, but there is no output; declare the stream in output"
             )
     return frozenset(names)
-
-
-def _marker(declare: Callable[[Any, str], Declaration]) -> Callable[[_Target], _Target]:
-    def mark(target: _Target) -> _Target:
-        title = title_of(target)
-        refuse_marked(target, title)
-        declared = declare(target, title)
-        if declared.style is CallStyle.ROWS and declared.outputs and DEFAULT_STREAM not in declared.outputs:
-            raise ConfigError(
-                f"{title!r} returns its rows, which go to the stream 'default', but output names only "
-                f"{', '.join(declared.outputs)}; add 'default' to output, or take a collector"
-            )
-        if declared.style is CallStyle.ROWS and DEFAULT_STREAM in declared.direct:
-            raise ConfigError(
-                f"{title!r} returns its rows, but on a direct stream each row needs a task; "
-                "take a collector and call emit_direct"
-            )
-        try:
-            setattr(target, COMPONENT_MARK, declared)
-        except (AttributeError, TypeError):
-            raise ConfigError(
-                f"{title!r} cannot be marked, it is a {type(target).__name__}; wrap it in a function of your own"
-            ) from None
-        return target
-
-    return mark
 
 
 def _spout_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: frozenset[str]) -> Declaration:
@@ -622,3 +510,93 @@ def _binds(function: Callable[..., Any], arguments: int) -> bool:
     except ValueError:  # written in C, without a signature
         return arguments <= 1
     return True
+
+
+# -- marks -----------------------------------------------------------------------------------------------------------------------
+
+
+class _Marked(NamedTuple):
+    """A mark, and what it is to be called or to make an instance: the target itself, a partial of it, or copies of an instance."""
+
+    mark: Declaration | _WindowMark
+    target: Callable[..., Any]
+    is_class: bool
+
+
+def _marker(declare: Callable[[Any, str], Declaration | _WindowMark]) -> Callable[[_Target], _Target]:
+    """Return a decorator that leaves on its target what `declare` makes of (target, title)."""
+
+    def mark(target: _Target) -> _Target:
+        title = title_of(target)
+        _refuse_marked(target, title)
+        declared = declare(target, title)
+        if declared.style is CallStyle.ROWS and declared.outputs and DEFAULT_STREAM not in declared.outputs:
+            other = "(window, collector)" if isinstance(declared, _WindowMark) else "a collector"
+            raise ConfigError(
+                f"{title!r} returns its rows, which go to the stream 'default', but output names only "
+                f"{', '.join(declared.outputs)}; add 'default' to output, or take {other}"
+            )
+        if declared.style is CallStyle.ROWS and DEFAULT_STREAM in getattr(declared, "direct", ()):
+            raise ConfigError(
+                f"{title!r} returns its rows, but on a direct stream each row needs a task; "
+                "take a collector and call emit_direct"
+            )
+        try:
+            setattr(target, _MARK, declared)
+        except (AttributeError, TypeError):
+            raise ConfigError(
+                f"{title!r} cannot be marked, it is a {type(target).__name__}; wrap it in a function of your own"
+            ) from None
+        return target
+
+    return mark
+
+
+def _mark_of(target: Any) -> Declaration | _WindowMark | None:
+    """Return what a decorator has left on `target` itself, not on a class that it inherits from."""
+    mark = vars(target).get(_MARK) if hasattr(target, "__dict__") else None
+    return mark if isinstance(mark, Declaration | _WindowMark) else None
+
+
+def _refuse_marked(target: Any, title: str) -> None:
+    mark = _mark_of(target)
+    if mark is not None:
+        what = "a spout" if isinstance(mark, Declaration) and mark.is_spout else "a bolt"
+        raise ConfigError(f"{title!r} is already declared as {what}; keep one decorator, or wrap it in a new function")
+
+
+def _found(target: Any) -> _Marked | None:
+    """Return the mark of a function, a class, a partial of one, or an instance of a class; None where there is none."""
+    mark = _mark_of(target)
+    if mark is not None:
+        if isinstance(target, type):
+            check_call(target, (), f"class {title_of(target)!r}", HOW_TO_MAKE)
+        return _Marked(mark, target, isinstance(target, type))
+    if isinstance(target, functools.partial):
+        return _found_in_partial(target)
+    mark = None if isinstance(target, type) else _mark_of(type(target))
+    return None if mark is None else _Marked(mark, copies_of(target), True)
+
+
+def _found_in_partial(target: functools.partial[Any]) -> _Marked | None:
+    inner: Any = target.func
+    mark = _mark_of(inner) if isinstance(inner, type) else None
+    if mark is not None:
+        check_call(target, (), f"{title_of(inner)!r} with these arguments", "fill in what is missing")
+        return _Marked(mark, target, True)
+    found = _found(inner)
+    if found is None:
+        return None
+    if target.args:
+        raise ConfigError(
+            f"functools.partial of {found.mark.title!r} fills in the argument that the driver gives, got {quote(target.args)}; "
+            "fill in arguments by name"
+        )
+    return found._replace(target=target)
+
+
+def _innermost(target: Any) -> Any:
+    """Return what a partial is of."""
+    while isinstance(target, functools.partial):
+        target = target.func
+    return target

@@ -336,10 +336,12 @@ class _Custom(_Fixed):
 
     def __call__(self, values: Sequence[Any], state: list[int]) -> Sequence[int]:
         tasks = len(self._tasks)
-        said = self._choose(values, tasks)
-        chosen = (said,) if isinstance(said, int) else said
+        returned = self._choose(values, tasks)
+        chosen = (returned,) if isinstance(returned, int) else returned
         if not isinstance(chosen, list | tuple | range):
-            raise GroupingError(f"{self._title} returned {quote(said)}; return the index of a task, or a list of them")
+            raise GroupingError(
+                f"{self._title} returned {quote(returned)}; return the index of a task, or a list of them"
+            )
         try:
             return tuple(direct_task(task, tasks) for task in chosen)
         except GroupingError as problem:

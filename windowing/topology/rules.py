@@ -1,10 +1,7 @@
-"""The rules: every mistake that a topology can have.
+"""The rules: a function for each mistake that a topology can have, which yields a sentence wherever it is made.
 
-Windowed bolts: fields that are not there or make no key, windows that hold more than may be in flight.
-
-Windows that outlive their process: what a crash would lose.
-
-RULES: a function for each mistake, which yields a sentence for each place where it is made.
+RULES are all of them, in the order in which their sentences are reported; WINDOW_RULES among them are those of windowed bolts,
+CHECKPOINT_RULES those of windows that outlive their process, which a crash would lose something of.
 
 The first line of a rule's docstring is its row in docs/topology.md (a test compares them). A rule looks only at what could be
 resolved: one mistake is reported once, not again by all that follows from it.
@@ -35,7 +32,7 @@ from windowing.topology.user_code import TIMELESS, holds_times
 from windowing.windows.measures import Count, Duration
 
 __all__ = [
-    "KEPT_RULES",
+    "CHECKPOINT_RULES",
     "RULES",
     "WINDOW_RULES",
     "name_problem",
@@ -72,9 +69,9 @@ def no_id(called: str, name: str, kind: str) -> str | None:
     )
 
 
-def fields_of_windows(facts: ResolvedTopology) -> Iterator[str]:
+def fields_of_windows(resolved: ResolvedTopology) -> Iterator[str]:
     """The fields that a window names (timestamp, source, message_id, key) are in every stream that its bolt reads."""
-    for draft, declared in facts.windowed():
+    for component, declared in resolved.windowed():
         assert declared.window is not None
         config = declared.window.config
         named = [
@@ -83,55 +80,57 @@ def fields_of_windows(facts: ResolvedTopology) -> Iterator[str]:
             ("message_id", config.message_id),
             *(("key", key) for key in config.key or ()),
         ]
-        for found in draft.inputs:
-            stream = facts.stream(found)
+        for found in component.inputs:
+            stream = resolved.stream(found)
             if stream is None:
                 continue
             for option, name in named:
                 if isinstance(name, str) and name not in stream.schema.names:
                     hint = did_you_mean(name, stream.schema.names)
-                    yield f"{draft.called} has {option}={name!r}, a field that {stream_called(found)} has not; {hint}"
+                    yield f"{component.called} has {option}={name!r}, a field that {stream_called(found)} has not; {hint}"
 
 
-def plain_keys(facts: ResolvedTopology) -> Iterator[str]:
+def plain_keys(resolved: ResolvedTopology) -> Iterator[str]:
     """The fields of a window's key are no arrays, maps or structs."""
-    for draft, declared in facts.windowed():
+    for component, declared in resolved.windowed():
         assert declared.window is not None
-        types = [dict(zip(stream.schema.names, stream.schema.types, strict=True)) for stream in _inputs(facts, draft)]
+        types = [
+            dict(zip(stream.schema.names, stream.schema.types, strict=True)) for stream in _inputs(resolved, component)
+        ]
         for name in declared.window.config.key or ():
-            found = (nested("key", draft.called, name, kinds[name]) for kinds in types if name in kinds)
+            found = (nested("key", component.called, name, kinds[name]) for kinds in types if name in kinds)
             yield from dict.fromkeys(filter(None, found))
 
 
-def whole_ids(facts: ResolvedTopology) -> Iterator[str]:
+def whole_ids(resolved: ResolvedTopology) -> Iterator[str]:
     """The message_id of a window is a whole number."""
-    for draft, declared in facts.windowed():
+    for component, declared in resolved.windowed():
         assert declared.window is not None
         name = declared.window.config.message_id
-        for stream in _inputs(facts, draft):
+        for stream in _inputs(resolved, component):
             kinds = dict(zip(stream.schema.names, stream.schema.types, strict=True))
-            problem = None if name is None or name not in kinds else no_id(draft.called, name, kinds[name])
+            problem = None if name is None or name not in kinds else no_id(component.called, name, kinds[name])
             if problem is not None:
                 yield problem
                 break
 
 
-def times_of_windows(facts: ResolvedTopology) -> Iterator[str]:
+def times_of_windows(resolved: ResolvedTopology) -> Iterator[str]:
     """The timestamp of a window is a number, a date or a time."""
-    for draft, declared in facts.windowed():
+    for component, declared in resolved.windowed():
         assert declared.window is not None
         name = declared.window.config.timestamp
-        for found in draft.inputs:
-            stream = facts.stream(found)
+        for found in component.inputs:
+            stream = resolved.stream(found)
             kinds = {} if stream is None else dict(zip(stream.schema.names, stream.schema.types, strict=True))
             if isinstance(name, str) and name in kinds and not holds_times(kinds[name]):
-                yield f"{draft.called} has timestamp={name!r}, which {stream_called(found)} declares {kinds[name]}: {TIMELESS}"
+                yield f"{component.called} has timestamp={name!r}, which {stream_called(found)} declares {kinds[name]}: {TIMELESS}"
 
 
-def windows_within_timeout(facts: ResolvedTopology) -> Iterator[str]:
+def windows_within_timeout(resolved: ResolvedTopology) -> Iterator[str]:
     """Length + slide + lag + watermark interval of a time window in memory are at most the message timeout, if there is one."""
-    config = facts.config
-    for draft, declared in facts.windowed() if config.timeouts else ():
+    config = resolved.config
+    for component, declared in resolved.windowed() if config.timeouts else ():
         assert declared.window is not None
         window = declared.window.config
         if window.max_events_in_memory is not None:
@@ -146,16 +145,16 @@ def windows_within_timeout(facts: ResolvedTopology) -> Iterator[str]:
         if held > config.message_timeout_ms and any(isinstance(measure, Duration) for _, measure in parts):
             clock = "taking event time for the clock, as Storm does; " if window.event_time else ""
             yield (
-                f"{draft.called} acks a tuple when it expires, after up to {held} ms "
+                f"{component.called} acks a tuple when it expires, after up to {held} ms "
                 f"({' + '.join(f'{what} {ms}' for what, ms in spans)}), but it fails after {config.message_timeout_ms} ms; "
                 f"{clock}set topology.message.timeout.secs to {-(-held // 1000)} or more, or "
                 "topology.enable.message.timeouts to False"
             )
 
 
-def windows_within_pending(facts: ResolvedTopology) -> Iterator[str]:
+def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
     """Length + slide of a count window in memory, times its tasks, are at most the max spout pending of every spout above."""
-    for draft, declared in facts.windowed() if facts.config.acker_executors > 0 else ():
+    for component, declared in resolved.windowed() if resolved.config.acker_executors > 0 else ():
         assert declared.window is not None
         window = declared.window.config
         if window.max_events_in_memory is not None:
@@ -165,32 +164,37 @@ def windows_within_pending(facts: ResolvedTopology) -> Iterator[str]:
             for what, measure in (("length", window.length), ("slide", window.slide))
             if isinstance(measure, Count)
         ]
-        tasks = _sharing_tasks(draft)
+        tasks = _sharing_tasks(component)
         held = sum(value for _, value in counts) * tasks
         each = f" in each of {tasks} tasks" if tasks > 1 else ""
-        for spout in facts.spouts_above(str(draft.id)):
-            own = facts.configs.get(spout)
-            said = own is not None and "max_spout_pending" in own.given
-            pending = own.max_spout_pending if own is not None and said else facts.config.max_spout_pending
+        for spout in resolved.spouts_above(str(component.id)):
+            own = resolved.configs.get(spout)
+            is_given = own is not None and "max_spout_pending" in own.given
+            pending = own.max_spout_pending if own is not None and is_given else resolved.config.max_spout_pending
             if pending is not None and held > pending:
                 yield (
-                    f"{draft.called} holds up to {held} tuples without an ack "
+                    f"{component.called} holds up to {held} tuples without an ack "
                     f"({' + '.join(f'{what} {value}' for what, value in counts)}{each}), but spout {spout!r} stops at "
                     f"{pending} in flight, so no window might ever be full; set topology.max.spout.pending to {held} or more"
                 )
 
 
-def ticks_of_bolts(facts: ResolvedTopology) -> Iterator[str]:
+def ticks_of_bolts(resolved: ResolvedTopology) -> Iterator[str]:
     """A windowed bolt asks for no ticks, and a topology that asks for them has a bolt of another kind."""
-    windowed = {str(draft.id) for draft, _ in facts.windowed()}
+    windowed = {str(component.id) for component, _ in resolved.windowed()}
     for name in windowed:
-        if facts.configs[name].tick_tuple_freq_ms is not None:
+        if resolved.configs[name].tick_tuple_freq_ms is not None:
             yield (
-                f"{facts.drafts[name].called} asks for ticks (topology.tick.tuple.freq.secs), but it is handed windows, and a tick "
-                "is a tuple; leave it out: a window over the clock fires in time by itself, or give ticks to a bolt behind it"
+                f"{resolved.components[name].called} asks for ticks (topology.tick.tuple.freq.secs), but it is handed windows, "
+                "and a tick is a tuple; leave it out: a window over the clock fires in time by itself, or give ticks to a bolt "
+                "behind it"
             )
-    bolts = [draft for draft in facts.bolts() if isinstance(draft.id, str)]
-    if facts.config.tick_tuple_freq_ms is not None and bolts and all(str(draft.id) in windowed for draft in bolts):
+    bolts = [component for component in resolved.bolts() if isinstance(component.id, str)]
+    if (
+        resolved.config.tick_tuple_freq_ms is not None
+        and bolts
+        and all(str(component.id) in windowed for component in bolts)
+    ):
         yield (
             "topology.tick.tuple.freq.secs asks for ticks, but every bolt is a windowed one, and those are handed windows; "
             "leave it out: a window over the clock fires in time by itself"
@@ -209,15 +213,15 @@ WINDOW_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
 """All of them, in the order in which their sentences are reported."""
 
 
-def _inputs(facts: ResolvedTopology, draft: ComponentDeclaration) -> Iterator[OutputStream]:
-    return filter(None, map(facts.stream, draft.inputs))
+def _inputs(resolved: ResolvedTopology, component: ComponentDeclaration) -> Iterator[OutputStream]:
+    return filter(None, map(resolved.stream, component.inputs))
 
 
-def _sharing_tasks(draft: ComponentDeclaration) -> int:
+def _sharing_tasks(component: ComponentDeclaration) -> int:
     """Return how many tasks of a bolt share its tuples: one where each of them gets all, or one of them does."""
     whole = (GroupingKind.GLOBAL, GroupingKind.ALL)
-    shared = any(found.grouping.kind not in whole for found in draft.inputs)
-    return draft.parallelism if shared and isinstance(draft.parallelism, int) else 1
+    shared = any(found.grouping.kind not in whole for found in component.inputs)
+    return component.parallelism if shared and isinstance(component.parallelism, int) else 1
 
 
 # -- rules of windows that outlive their process ---------------------------------------------------------------------------------
@@ -226,48 +230,48 @@ def _sharing_tasks(draft: ComponentDeclaration) -> int:
 _BY_CHANCE = (ShuffleGrouping, LocalOrShuffleGrouping, PartialKeyGrouping)
 
 
-def ids_find_their_windows(facts: ResolvedTopology) -> Iterator[str]:
+def ids_find_their_windows(resolved: ResolvedTopology) -> Iterator[str]:
     """With message_id= a tuple that comes again takes the same way: shuffles and partial keys lead to one task only."""
-    for draft, declared in facts.windowed():
+    for component, declared in resolved.windowed():
         assert declared.window is not None
         if declared.window.config.message_id is None:
             continue
-        for reader, found in _way_to(facts, draft):
+        for reader, found in _way_to(resolved, component):
             if isinstance(found.grouping, _BY_CHANCE) and reader.parallelism != 1:
                 yield (
-                    f"{draft.called} knows tuples again by message_id={quote(declared.window.config.message_id)}, but "
+                    f"{component.called} knows tuples again by message_id={quote(declared.window.config.message_id)}, but "
                     f"{reader.called} reads {quote(found.component)} by {found.grouping} grouping with {reader.parallelism} "
                     "tasks, so that a tuple that comes again may go to another one; use fields_grouping, or one task"
                 )
 
 
-def ids_come_again(facts: ResolvedTopology) -> Iterator[str]:
+def ids_come_again(resolved: ResolvedTopology) -> Iterator[str]:
     """With message_id= there is an acker, so that tuples come again."""
-    for draft, declared in facts.windowed() if facts.config.acker_executors == 0 else ():
+    for component, declared in resolved.windowed() if resolved.config.acker_executors == 0 else ():
         assert declared.window is not None
         if declared.window.config.message_id is not None and declared.stateful:
             yield (
-                f"{draft.called} waits after a restart for tuples that were not acked, but without an acker all are; set "
+                f"{component.called} waits after a restart for tuples that were not acked, but without an acker all are; set "
                 "topology.acker.executors to 1 or more"
             )
 
 
-def disks_feed_disks(facts: ResolvedTopology) -> Iterator[str]:
+def disks_feed_disks(resolved: ResolvedTopology) -> Iterator[str]:
     """What a window on disk emits, which no spout sends again, goes to no window in memory, by no way."""
-    for draft, declared in facts.windowed():
+    for component, declared in resolved.windowed():
         assert declared.window is not None
         if declared.window.config.max_events_in_memory is not None:
             continue
-        for disk in sorted({found.component for _, found in _way_to(facts, draft)}):
-            above = facts.declarations.get(disk)
+        for disk in sorted({found.component for _, found in _way_to(resolved, component)}):
+            above = resolved.declarations.get(disk)
             if above is not None and above.window is not None and above.window.config.max_events_in_memory is not None:
                 yield (
-                    f"{draft.called} keeps in memory what comes from {quote(disk)}, whose window is on disk and whose tuples were "
-                    "acked: after a crash nobody sends that again; give it max_events_in_memory= too"
+                    f"{component.called} keeps in memory what comes from {quote(disk)}, whose window is on disk and whose "
+                    "tuples were acked: after a crash nobody sends that again; give it max_events_in_memory= too"
                 )
 
 
-KEPT_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
+CHECKPOINT_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
     ids_find_their_windows,
     ids_come_again,
     disks_feed_disks,
@@ -276,17 +280,17 @@ KEPT_RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
 
 
 def _way_to(
-    facts: ResolvedTopology, draft: ComponentDeclaration
+    resolved: ResolvedTopology, component: ComponentDeclaration
 ) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
     """Yield every subscription on the way from the spouts to a bolt, with who reads by it."""
-    seen, ahead = {draft.id}, [draft]
+    visited, ahead = {component.id}, [component]
     while ahead:
         reader = ahead.pop()
         for found in reader.inputs:
             yield reader, found
-            if found.component in facts.drafts and found.component not in seen:
-                seen.add(found.component)
-                ahead.append(facts.drafts[found.component])
+            if found.component in resolved.components and found.component not in visited:
+                visited.add(found.component)
+                ahead.append(resolved.components[found.component])
 
 
 # -- RULES -----------------------------------------------------------------------------------------------------------------------
@@ -311,81 +315,81 @@ def name_problem(name: object, what: str) -> str | None:
     )
 
 
-def good_names(facts: ResolvedTopology) -> Iterator[str]:
+def good_names(resolved: ResolvedTopology) -> Iterator[str]:
     """An id is a name: letters, digits, `_`, `-` and `.`, a letter or `_` first, at most 63; two underscores first are ours."""
-    for name, draft in facts.drafts.items():
-        problem = name_problem(name, f"the id of a {'spout' if draft.is_spout else 'bolt'}")
+    for name, component in resolved.components.items():
+        problem = name_problem(name, f"the id of a {'spout' if component.is_spout else 'bolt'}")
         if problem is not None:
             yield problem
         elif name.startswith("__"):
-            yield f"{draft.called} begins with two underscores, as only the driver's own components do; rename it"
-        elif (owner := name.rpartition(".")[0]) in facts.drafts:
-            yield f"{draft.called} is called like a stream of {owner!r}, whose rows a run gives as {name!r}; rename one of them"
+            yield f"{component.called} begins with two underscores, as only the driver's own components do; rename it"
+        elif (owner := name.rpartition(".")[0]) in resolved.components:
+            yield f"{component.called} is called like a stream of {owner!r}, whose rows a run gives as {name!r}; rename one of them"
 
 
-def distinct_names(facts: ResolvedTopology) -> Iterator[str]:
+def distinct_names(resolved: ResolvedTopology) -> Iterator[str]:
     """No two ids differ only in upper and lower case."""
-    seen: dict[str, str] = {}
-    for name in facts.drafts:
-        other = seen.setdefault(name.lower(), name)
+    first: dict[str, str] = {}
+    for name in resolved.components:
+        other = first.setdefault(name.lower(), name)
         if other != name:
             yield f"{quote(other)} and {quote(name)} differ only in upper and lower case; rename one of them"
 
 
-def has_spout(facts: ResolvedTopology) -> Iterator[str]:
+def has_spout(resolved: ResolvedTopology) -> Iterator[str]:
     """There is a spout."""
-    if not any(draft.is_spout for draft in facts.drafts.values()):
+    if not any(component.is_spout for component in resolved.components.values()):
         yield "there is no spout, so there is nothing to work on; add one with set_spout(id, spout)"
 
 
-def right_kind(facts: ResolvedTopology) -> Iterator[str]:
+def right_kind(resolved: ResolvedTopology) -> Iterator[str]:
     """`set_spout` is given a spout, `set_bolt` a bolt."""
-    for name, declared in facts.declarations.items():
-        draft = facts.drafts[name]
-        if declared.is_spout != draft.is_spout:
+    for name, declared in resolved.declarations.items():
+        component = resolved.components[name]
+        if declared.is_spout != component.is_spout:
             is_now = "spout" if declared.is_spout else "bolt"
-            yield f"{draft.called} is given {declared.title!r}, which is a {is_now}; use set_{is_now}"
+            yield f"{component.called} is given {declared.title!r}, which is a {is_now}; use set_{is_now}"
 
 
-def positive_parallelism(facts: ResolvedTopology) -> Iterator[str]:
+def positive_parallelism(resolved: ResolvedTopology) -> Iterator[str]:
     """The parallelism is a whole number above 0."""
-    for draft in facts.drafts.values():
-        tasks = draft.parallelism
+    for component in resolved.components.values():
+        tasks = component.parallelism
         if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks <= 0:
-            yield f"{draft.called} has parallelism={quote(tasks)}; give the number of its tasks, 1 or more"
+            yield f"{component.called} has parallelism={quote(tasks)}; give the number of its tasks, 1 or more"
 
 
-def no_input_of_spouts(facts: ResolvedTopology) -> Iterator[str]:
+def no_input_of_spouts(resolved: ResolvedTopology) -> Iterator[str]:
     """A spout reads no stream."""
-    for draft in facts.drafts.values():
-        if draft.is_spout and draft.inputs:
-            found = draft.inputs[0]
+    for component in resolved.components.values():
+        if component.is_spout and component.inputs:
+            found = component.inputs[0]
             yield (
-                f"{draft.called} is subscribed to {stream_called(found)}, but a spout only emits; "
+                f"{component.called} is subscribed to {stream_called(found)}, but a spout only emits; "
                 "make it a bolt, or leave out the grouping"
             )
 
 
-def input_of_bolts(facts: ResolvedTopology) -> Iterator[str]:
+def input_of_bolts(resolved: ResolvedTopology) -> Iterator[str]:
     """A bolt reads some stream."""
-    for draft in facts.bolts():
-        if not draft.inputs:
-            yield f"{draft.called} reads nothing; say what it reads, for example .shuffle_grouping('sentences')"
+    for component in resolved.bolts():
+        if not component.inputs:
+            yield f"{component.called} reads nothing; say what it reads, for example .shuffle_grouping('sentences')"
 
 
-def known_components(facts: ResolvedTopology) -> Iterator[str]:
+def known_components(resolved: ResolvedTopology) -> Iterator[str]:
     """What a bolt reads is a component of the topology."""
-    for draft, found in _subscriptions(facts):
-        if found.component not in facts.drafts:
-            hint = did_you_mean(found.component, [name for name in facts.drafts if name != draft.id])
-            yield f"{draft.called} reads component {quote(found.component)}, which is not there; {hint}"
+    for component, found in _subscriptions(resolved):
+        if found.component not in resolved.components:
+            hint = did_you_mean(found.component, [name for name in resolved.components if name != component.id])
+            yield f"{component.called} reads component {quote(found.component)}, which is not there; {hint}"
 
 
-def known_streams(facts: ResolvedTopology) -> Iterator[str]:
+def known_streams(resolved: ResolvedTopology) -> Iterator[str]:
     """What a bolt reads is a stream that its component declares; a late stream needs late_stream=."""
-    for draft, found in _subscriptions(facts):
-        declared = facts.declarations.get(found.component)
-        if declared is None or found.stream in facts.outputs.get(found.component, declared.outputs):
+    for component, found in _subscriptions(resolved):
+        declared = resolved.declarations.get(found.component)
+        if declared is None or found.stream in resolved.outputs.get(found.component, declared.outputs):
             continue
         window = declared.window
         if window is not None and found.stream == window.config.late_stream:
@@ -394,46 +398,46 @@ def known_streams(facts: ResolvedTopology) -> Iterator[str]:
         hint = did_you_mean(found.stream, streams) if streams else "it declares none; add output= to its decorator"
         if window is not None and window.config.late_stream is None:
             hint += f", or for late tuples add late_stream={quote(found.stream)} and a timestamp to {window.name!r}"
-        yield f"{draft.called} reads stream {stream_called(found)}, which is not declared; {hint}"
+        yield f"{component.called} reads stream {stream_called(found)}, which is not declared; {hint}"
 
 
-def no_own_dead_letters(facts: ResolvedTopology) -> Iterator[str]:
+def no_own_dead_letters(resolved: ResolvedTopology) -> Iterator[str]:
     """No component declares a stream `dead_letters`: there goes what is given up in it."""
-    for name, declared in facts.declarations.items():
+    for name, declared in resolved.declarations.items():
         late = None if declared.window is None else declared.window.config.late_stream
         for stream in (*declared.outputs, late or ""):
             if stream.lower() == DEAD_LETTERS:
-                yield f"{facts.drafts[name].called} has a stream {stream!r}, where dead letters go; give it another name"
+                yield f"{resolved.components[name].called} has a stream {stream!r}, where dead letters go; give it another name"
 
 
-def one_subscription(facts: ResolvedTopology) -> Iterator[str]:
+def one_subscription(resolved: ResolvedTopology) -> Iterator[str]:
     """A bolt reads a stream once, by one grouping."""
-    for draft in facts.bolts():
-        seen = set()
-        for found in draft.inputs:
-            place = (found.component, found.stream)
-            if place in seen:
-                yield f"{draft.called} reads {stream_called(found)} twice; keep one grouping (Storm would keep the last)"
-            seen.add(place)
+    for component in resolved.bolts():
+        read = set()
+        for found in component.inputs:
+            stream = (found.component, found.stream)
+            if stream in read:
+                yield f"{component.called} reads {stream_called(found)} twice; keep one grouping (Storm would keep the last)"
+            read.add(stream)
 
 
-def no_cycle(facts: ResolvedTopology) -> Iterator[str]:
+def no_cycle(resolved: ResolvedTopology) -> Iterator[str]:
     """No component reads, by way of others, what it emits."""
-    for cycle in facts.cycles:
+    for cycle in resolved.cycles:
         yield (
             f"{' -> '.join([*cycle, cycle[0]])} is a cycle, in which a tuple tree might never be complete; "
             "leave out one of these groupings, or send what goes round through an outer queue"
         )
 
 
-def keys_of_fields(facts: ResolvedTopology) -> Iterator[str]:
+def keys_of_fields(resolved: ResolvedTopology) -> Iterator[str]:
     """A grouping by fields names fields of the stream, each once, whose types have a hash (no map, no struct)."""
-    for draft, found in _subscriptions(facts):
-        stream = facts.stream(found)
+    for component, found in _subscriptions(resolved):
+        stream = resolved.stream(found)
         if not isinstance(found.grouping, FieldsGrouping):
             continue
         names = found.grouping.fields
-        what = f"{draft.called} groups {stream_called(found)} by"
+        what = f"{component.called} groups {stream_called(found)} by"
         if not names:
             yield f"{what} no field; name some, or use global_grouping (which is what Storm makes of it)"
         elif len(set(names)) < len(names):
@@ -443,92 +447,92 @@ def keys_of_fields(facts: ResolvedTopology) -> Iterator[str]:
                 yield from _wrong_field(what, name, stream)
 
 
-def same_keys(facts: ResolvedTopology) -> Iterator[str]:
+def same_keys(resolved: ResolvedTopology) -> Iterator[str]:
     """A bolt that reads two streams by the same fields finds them there with types that hash alike."""
-    for draft in facts.bolts():
-        seen: dict[tuple[str, ...], tuple[Subscription, list[str]]] = {}
-        for found in draft.inputs:
-            stream = facts.stream(found)
+    for component in resolved.bolts():
+        first: dict[tuple[str, ...], tuple[Subscription, list[str]]] = {}
+        for found in component.inputs:
+            stream = resolved.stream(found)
             if not isinstance(found.grouping, FieldsGrouping) or stream is None:
                 continue
             names, schema = found.grouping.fields, stream.schema
             if not set(names) <= set(schema.names):
                 continue
             kinds = [schema.types[schema.names.index(name)] for name in names]
-            other, expected = seen.setdefault(names, (found, kinds))
+            other, expected = first.setdefault(names, (found, kinds))
             if [_alike(kind) for kind in kinds] != [_alike(kind) for kind in expected]:
                 yield (
-                    f"{draft.called} reads {stream_called(other)} and {stream_called(found)} by {', '.join(names)}, which is "
+                    f"{component.called} reads {stream_called(other)} and {stream_called(found)} by {', '.join(names)}, which is "
                     f"{', '.join(expected)} in one and {', '.join(kinds)} in the other, so equal keys would not meet; "
                     "declare the same types"
                 )
 
 
-def direct_streams(facts: ResolvedTopology) -> Iterator[str]:
+def direct_streams(resolved: ResolvedTopology) -> Iterator[str]:
     """A direct grouping reads a stream that is declared direct, and such a stream is read by no other grouping."""
-    for draft, found in _subscriptions(facts):
-        stream = facts.stream(found)
+    for component, found in _subscriptions(resolved):
+        stream = resolved.stream(found)
         if stream is None:
             continue
         if isinstance(found.grouping, DirectGrouping) and not stream.direct:
             way_out = f"declare it with direct={found.stream!r}, or use another grouping"
-            yield f"{draft.called} reads {stream_called(found)} by direct grouping, but it is not declared direct; {way_out}"
+            yield f"{component.called} reads {stream_called(found)} by direct grouping, but it is not declared direct; {way_out}"
         elif stream.direct and not isinstance(found.grouping, DirectGrouping):
             yield (
-                f"{draft.called} reads {stream_called(found)} by {found.grouping} grouping, but its emitter names the task of "
+                f"{component.called} reads {stream_called(found)} by {found.grouping} grouping, but its emitter names the task of "
                 "each tuple; use direct_grouping"
             )
 
 
-def callable_custom(facts: ResolvedTopology) -> Iterator[str]:
+def callable_custom(resolved: ResolvedTopology) -> Iterator[str]:
     """A custom grouping is a function of (values, tasks), or has choose_tasks(values, tasks)."""
-    for draft, found in _subscriptions(facts):
+    for component, found in _subscriptions(resolved):
         if isinstance(found.grouping, CustomGrouping):
             choose = found.grouping.choose
             if not callable(getattr(choose, "choose_tasks", choose)) or isinstance(choose, type):
                 yield (
-                    f"{draft.called} groups {stream_called(found)} by {quote(choose)}; "
+                    f"{component.called} groups {stream_called(found)} by {quote(choose)}; "
                     "give a function of (values, tasks), or an object with choose_tasks(values, tasks)"
                 )
 
 
-def late_streams(facts: ResolvedTopology) -> Iterator[str]:
+def late_streams(resolved: ResolvedTopology) -> Iterator[str]:
     """A late stream has a timestamp to be late by, and inputs without a field `reason` that agree on the type of a name."""
-    for draft, declared in facts.windowed():
+    for component, declared in resolved.windowed():
         assert declared.window is not None
         late = declared.window.config.late_stream
         if late is None:
             continue
         if not declared.window.config.event_time:
-            yield f"{draft.called} has late_stream={late!r}, but no tuple is late without timestamp=; add one"
-        read = [(found, facts.stream(found)) for found in draft.inputs]
+            yield f"{component.called} has late_stream={late!r}, but no tuple is late without timestamp=; add one"
+        read = [(found, resolved.stream(found)) for found in component.inputs]
         for found, stream in read:
             if stream is not None and REASON in map(str.lower, stream.schema.names):
-                yield f"{draft.called}: its late stream adds a field 'reason', which {stream_called(found)} has; rename it"
-        yield from _alike_by_name(draft, late, [(found, stream) for found, stream in read if stream is not None])
+                yield f"{component.called}: its late stream adds a field 'reason', which {stream_called(found)} has; rename it"
+        yield from _alike_by_name(component, late, [(found, stream) for found, stream in read if stream is not None])
 
 
 def _alike_by_name(
-    draft: ComponentDeclaration, late: str, read: list[tuple[Subscription, OutputStream]]
+    component: ComponentDeclaration, late: str, read: list[tuple[Subscription, OutputStream]]
 ) -> Iterator[str]:
-    seen: dict[str, tuple[Subscription, str, str]] = {}
+    first: dict[str, tuple[Subscription, str, str]] = {}
     for found, stream in read:
         for name, kind in zip(stream.schema.names, stream.schema.types, strict=True):
-            other, called, expected = seen.setdefault(name.lower(), (found, name, kind))
+            other, called, expected = first.setdefault(name.lower(), (found, name, kind))
             if (called, expected) != (name, kind):
                 yield (
-                    f"{draft.called} reads streams of different fields, so its late stream {late!r} has no fields of its own: "
+                    f"{component.called} reads streams of different fields, so its late stream {late!r} has no fields of its own: "
                     f"{called!r} is {expected} in {stream_called(other)}, {name!r} is {kind} in {stream_called(found)}; declare "
                     f"one name and one type, or leave out late_stream= (late tuples are counted)"
                 )
 
 
-def checkpoints_within_timeout(facts: ResolvedTopology) -> Iterator[str]:
+def checkpoints_within_timeout(resolved: ResolvedTopology) -> Iterator[str]:
     """With a stateful bolt, or a window on disk, the checkpoint interval is at most the message timeout, if there is one."""
-    config = facts.config
+    config = resolved.config
     stateful = [
         name
-        for name, declared in facts.declarations.items()
+        for name, declared in resolved.declarations.items()
         if declared.stateful
         or (declared.window is not None and declared.window.config.max_events_in_memory is not None)
     ]
@@ -540,9 +544,9 @@ def checkpoints_within_timeout(facts: ResolvedTopology) -> Iterator[str]:
         )
 
 
-def ordered_delays(facts: ResolvedTopology) -> Iterator[str]:
+def ordered_delays(resolved: ResolvedTopology) -> Iterator[str]:
     """The longest delay of a retry is at least the first one, and less than an hour."""
-    first_ms, longest_ms = facts.config.retry_delay_ms, facts.config.retry_delay_max_ms
+    first_ms, longest_ms = resolved.config.retry_delay_ms, resolved.config.retry_delay_max_ms
     if not first_ms <= longest_ms < 3_600_000:
         yield (
             f"a failed message waits {first_ms} ms at first and {longest_ms} ms at most; give windowing.retry.delay.max.ms a "
@@ -550,9 +554,9 @@ def ordered_delays(facts: ResolvedTopology) -> Iterator[str]:
         )
 
 
-def settings_of_batches(facts: ResolvedTopology) -> Iterator[str]:
+def settings_of_batches(resolved: ResolvedTopology) -> Iterator[str]:
     """The two settings of batches are for Trident topologies."""
-    yield from pointless(facts.config, OUTSIDE_TRIDENT)
+    yield from pointless(resolved.config, OUTSIDE_TRIDENT)
 
 
 RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
@@ -577,13 +581,13 @@ RULES: tuple[Callable[[ResolvedTopology], Iterator[str]], ...] = (
     ordered_delays,
     settings_of_batches,
     checkpoints_within_timeout,
-    *KEPT_RULES,
+    *CHECKPOINT_RULES,
 )
 """All of them, in the order in which their sentences are reported."""
 
 
-def _subscriptions(facts: ResolvedTopology) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
-    return ((draft, found) for draft in facts.bolts() for found in draft.inputs)
+def _subscriptions(resolved: ResolvedTopology) -> Iterator[tuple[ComponentDeclaration, Subscription]]:
+    return ((component, found) for component in resolved.bolts() for found in component.inputs)
 
 
 def _wrong_field(what: str, name: str, stream: OutputStream) -> Iterator[str]:

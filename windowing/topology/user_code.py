@@ -1,33 +1,18 @@
 """User code: how a bolt or a timestamp function is called, and the error that names what it did wrong.
 
-Errors: what a user's code did wrong, as one BoltError in one line that names component, place and line of code.
+    BoltRunner           a windowed bolt on one window           open(context) -> run(window) -> ... -> close()
+    BoltCaller           any other bolt on one tuple             open(context) -> execute(tuple) -> ... -> close()
+    TimestampFunction    a function of a row                     1_000, 1000.0, a datetime, ... -> milliseconds
+                                                                 None -> None: the row has no timestamp (invalid)
+                                                                 "soon", KeyError -> None, and a warning with the first such case
 
-A bolt's timestamp function, asked for each row: its answers are taken as the values of a field are, its failures are told.
+What goes wrong becomes one BoltError in one line that names component, place and line of code, with the user's error as its cause
+(`blame`); a FailedException stays what it is: the tuple fails, and nothing stops. Only KeyboardInterrupt and GeneratorExit pass.
 
-    row --function--> 1_000, 1000.0, a datetime, ...  -->  milliseconds
-                      None                            -->  None: the row has no timestamp          (invalid)
-                      "soon", KeyError: 'att'         -->  None, and the first such case is kept   (invalid, and a warning)
-
-Both runtimes ask here. With `on_invalid="raise"` the second and the third are an InvalidTimestampError, whose cause is the
-function's error.
-
-BoltCaller: makes a bolt that is no windowed one, calls it on a tuple, and returns what it emitted, as plain data.
-
-    open(context) -> execute(tuple) -> execute(tuple) -> ... -> close()
-
-`OutputStreams` is how every emit of a component is checked, whoever collects it: stream, number of values, direct or not.
-
-Laws: a BasicBolt's rows are taken before `execute` returns, so nothing that a failed call emitted gets out (in Storm it
-does). What fails becomes one BoltError with the user's error as its cause; a FailedException stays what it is: the tuple
-fails, and nothing stops.
-
-BoltRunner: calls the user's function on one window and returns what it emitted, as plain data.
-
-    open(context) -> run(window) -> run(window) -> ... -> close()
-
-Laws: all rows are taken before `run` returns, so the window is valid while the user's code runs, generators included.
-What fails inside becomes one BoltError that names bolt, window and line, with the user's error as its cause; nothing
-that a failed call emitted gets out. Only KeyboardInterrupt and GeneratorExit pass, see `blame`. Nothing is retried here.
+Laws: all rows of a call are taken before it returns, generators included, so a window is valid while the user's code runs, and
+nothing that a failed call emitted gets out (in Storm it does). `OutputStreams` is how every emit of a component is checked, whoever
+collects it: stream, number of values, direct or not. Nothing is retried here. With `on_invalid="raise"` the second and third kind
+of timestamp are an InvalidTimestampError, whose cause is the function's error.
 """
 
 from __future__ import annotations
@@ -300,10 +285,10 @@ class OutputStreams:
 class CollectedRows(StormNames):
     """What a bolt of (tuple, collector) emits to, valid until its call returns. Source: `BasicOutputCollector`."""
 
-    __slots__ = ("_open", "_outlet", "rows")
+    __slots__ = ("_open", "_streams", "rows")
 
-    def __init__(self, outlet: OutputStreams) -> None:
-        self._outlet = outlet
+    def __init__(self, streams: OutputStreams) -> None:
+        self._streams = streams
         self._open = True
         self.rows: list[EmittedRow] = []
 
@@ -311,15 +296,15 @@ class CollectedRows(StormNames):
         """Emit one row, anchored to the tuple that is being executed."""
         self._check_open(values)
         if stray or type(stream) is not str:
-            raise self._outlet.refuse((values, stream, *stray))
-        self.rows.append(EmittedRow(stream, self._outlet.checked(values, stream, False)))
+            raise self._streams.refuse((values, stream, *stray))
+        self.rows.append(EmittedRow(stream, self._streams.checked(values, stream, False)))
 
     def emit_direct(self, task: int, values: Any, stream: str = DEFAULT_STREAM, *stray: Any) -> None:
         """Emit one row to the task of this id, on a stream that is declared direct."""
         self._check_open(values)
         if stray or type(stream) is not str:
-            raise self._outlet.refuse((values, stream, *stray), method="emit_direct")
-        self.rows.append(EmittedRow(stream, self._outlet.checked(values, stream, True), task))
+            raise self._streams.refuse((values, stream, *stray), method="emit_direct")
+        self.rows.append(EmittedRow(stream, self._streams.checked(values, stream, True), task))
 
     def take(self) -> list[EmittedRow]:
         """Close the collector and return what was emitted, in order."""
@@ -354,7 +339,7 @@ class BoltCaller(UserCode):
     [('the',), ('cow',)]
     """
 
-    __slots__ = ("_call", "_component", "outlet")
+    __slots__ = ("_call", "_component", "streams")
 
     def __init__(self, component: Component) -> None:
         self._component = component
@@ -362,7 +347,7 @@ class BoltCaller(UserCode):
         assert declaration.target is not None
         super().__init__(f"bolt {component.id!r}", declaration.target, "execute" if declaration.is_class else None)
         self._call: Any = None
-        self.outlet = OutputStreams(component.outputs)
+        self.streams = OutputStreams(component.outputs)
 
     def open(self, context: Any, collector: Any = None) -> None:
         """Make the instance; a stateful bolt is prepared by `prepare` after its `init_state`, any other one here."""
@@ -394,7 +379,7 @@ class BoltCaller(UserCode):
             if self._component.kind is ComponentKind.BOLT:
                 self._nothing(self._call(tuple))
                 return []
-            collector = CollectedRows(self.outlet)
+            collector = CollectedRows(self.streams)
             try:
                 self._nothing(self._call(tuple, collector))
             finally:
@@ -468,7 +453,7 @@ class BoltRunner(UserCode):
     """Runs one bolt for one task; a class gets one instance per runner, made by `open`.
 
     fitted: for a driver that takes tables, which then come as one emission each; given a table that the bolt returned, it returns
-    what the driver takes, or None where a row at a time has to tell what is wrong with it.
+    what the driver takes, or None where a row at a time has to say what is wrong with it.
 
     Cost: one call of the user's code per window, plus 0.5 us a row to check its shape and the types of its values.
     """

@@ -1,4 +1,4 @@
-"""What the executors of spouts and bolts ask of their driver, and what of a batch is counted on its way out.
+"""Effects of the executors of spouts and bolts: what their driver is to do, and what of a batch is counted on its way out.
 
 A batch is (group, attempt): txids are counted in each group of a topology by itself. `message` is whatever carries a `$batch`, a
 report or a `$commit`: it comes back once, acked or failed.
@@ -58,7 +58,7 @@ class Execute(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """Tell the bolt that it has all of the batch. FailedException as in Execute."""
+    """Finish the batch in the bolt: it has all of it. FailedException as in Execute."""
 
     batch: BatchId
 
@@ -93,7 +93,7 @@ class Succeed(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Tell a target how many tuples of the batch were sent to it, anchored to `message`."""
+    """Report to a target how many tuples of the batch were sent to it, anchored to `message`."""
 
     attempt: TransactionAttempt
     target: TaskKey

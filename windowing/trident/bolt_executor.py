@@ -1,16 +1,14 @@
-"""TridentBoltExecutor: when one task has all of a batch, and what it sends then.
-
-TrackedBatch: what has come of one attempt at one batch, and what is still missing; CoordSpec: what there is to wait for.
-
-RECEIVING --all reports and tuples of the batch phase--> ARRIVED --commit, all of the commit phase--> FINISHED
-    +-----------------------------------------------------+--- a failure, a timeout, a greater attempt ---> FAILED
-
-TridentBoltExecutor: when one task of a bolt has all of a batch, what it tells the next tasks, and when it acks.
+"""TridentBoltExecutor: when one task of a bolt has all of a batch, what it reports to the next tasks, and when it acks.
 
     upstream a  0 1 2 |3|           each tuple has its number, each report says how many there were
     upstream b  0 1 . |2|           all reports in and all tuples here: the batch has arrived
     bolt        Begin Execute ... Execute   Finish   Report   Ack        finished at once
                                    Ack . . . $commit  Finish  Report  Ack    with commits, or upstream tasks that report then
+
+    RECEIVING --all reports and tuples of the batch phase--> ARRIVED --commit, all of the commit phase--> FINISHED
+        +-----------------------------------------------------+--- a failure, a timeout, a greater attempt ---> FAILED
+
+CoordSpec says what there is to wait for in a group of batches, TrackedBatch what has come of one attempt and what is missing.
 
 Laws
 - A batch has arrived when each upstream task has reported, and as many different tuples came of each as it says. A tuple, report
@@ -60,7 +58,7 @@ __all__ = [
 
 
 class CoordSpec:
-    """What a task waits for in one group of batches, and whom it tells.
+    """What a task waits for in one group of batches, and to whom it reports.
 
     reports: the upstream tasks that report while the batch is processed. commits: whether it is finished at the commit.
     commit_reports: upstream tasks that finish at the commit themselves. targets: the downstream tasks.
@@ -230,7 +228,7 @@ BoltEffect = Begin | Execute | Finish | Forget | Report | Ack | Fail
 
 
 class TridentBoltExecutor:
-    """One task. `specs` says for each group what it waits for and whom it tells.
+    """One task. `specs` says for each group what it waits for and to whom it reports.
 
     in_order: whether the tuples of a task always come before its report, so that one that is missing then is lost, and the batch
     fails at once; False: it may still come, and only the timeout ends the waiting.

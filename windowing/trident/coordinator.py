@@ -1,37 +1,27 @@
-"""MasterBatchCoordinator: when each batch is begun, committed and tried again; its record and its rules.
-
-CoordinatorRecord: what must outlive a coordinator, so that the next one goes on where it was.
-
-    current 7                       txids below 7 are committed
-    tries   7: 2, 3, committing     batch 7 was emitted as 7:2 last, failed 3 times as the first, and a commit of it was begun
-            8: 1, 0                 8 too was emitted, as 8:1; later txids never were
-
-Laws: an attempt stands here before it is sent. So after a restart every attempt is greater than any that may still be under way,
-for all txids (Storm forgets those from `max pending - 1` on). A record that cannot be read is an error, never "start again at 1".
-
-The rules of MasterBatchCoordinator as data: what can become of a batch, what is sent when, what a driver is asked to do.
-
-    waiting --due / $batch--> processing --acked--> processed --its turn / $commit--> committing --acked / $success--> done
-       ^                          |                     |                                 |
-       +------- failed, or an earlier one failed -------+------------- failed ------------+
-
-Laws: `TRANSITIONS` is all that can happen; `ANSWERS` is what a status waits for, and an answer to anything else is stale.
-
-MasterBatchCoordinator: which batch is begun, committed, done or tried again, and when.
+"""MasterBatchCoordinator: which batch is begun, committed, done or tried again, and when; its record and its rules.
 
     $batch    1:0  2:0  3:0 .  .  .   .  2:1  3:1 .  .  .            max_pending 3
     answers     acked: 1, 3   2 fails               3, then 2
     $commit              1:0                            2:1   3:1    in order, one at a time
     $success                 1:0                           2:1   3:1
 
+    waiting --due / $batch--> processing --acked--> processed --its turn / $commit--> committing --acked / $success--> done
+       ^                          |                     |                                 |
+       +------- failed, or an earlier one failed -------+------------- failed ------------+
+
+    current 7                       txids below 7 are committed                                                 CoordinatorRecord
+    tries   7: 2, 3, committing     batch 7 was emitted as 7:2 last, failed 3 times as the first, and a commit of it was begun
+            8: 1, 0                 8 too was emitted, as 8:1; later txids never were
+
 Laws
-- `TRANSITIONS` (coordinator.py) is all that can happen to a batch. What is under way is `current`, `current + 1`, ... without
-  a gap, at most `max_pending` of them; only the first commits.
+- `TRANSITIONS` is all that can happen to a batch; `ANSWERS` is what a status waits for. What is under way is `current`,
+  `current + 1`, ... without a gap, at most `max_pending` of them; only the first commits.
 - Commits are sent in the order of txids, the next after the commit before was acked: each txid is done once, by one attempt.
-- When a batch fails, so do all later ones: they may rest on it. Attempts of a txid only grow, also over restarts: the record is
-  durable before what rests on it is sent.
-- Answers to what is not waited for change nothing: those of earlier attempts (in Storm they end the attempt that is under way), and
-  those of the other stream.
+- When a batch fails, so do all later ones: they may rest on it. An attempt stands in the record, durable, before it is sent. So
+  attempts of a txid only grow, and after a restart every attempt is greater than any that may still be under way (Storm forgets
+  those from `max pending - 1` on). A record that cannot be read is an error, never "start again at 1".
+- Answers to what is not waited for are stale and change nothing: those of earlier attempts (in Storm they end the attempt that is
+  under way), and those of the other stream.
 - A batch that failed `max_attempts` times while it was the first stops the topology, or is skipped: sent once more, with its tuples
   to the dead letters. One whose commit was begun is never skipped. A later batch is tried again as long as it is not the first: it
   may have failed because of an earlier one. What was sent before is sent again without asking for readiness.
@@ -195,7 +185,7 @@ def _is_row(row: Any) -> bool:
 
 
 class CoordinatorStream(Enum):
-    """What the coordinator sends on. The trees of the first two are acked or failed, the last is told only."""
+    """What the coordinator sends on. The trees of the first two are acked or failed, the last is only sent."""
 
     BATCH = "$batch"
     COMMIT = "$commit"
@@ -244,7 +234,7 @@ TRANSITIONS: dict[tuple[Status, BatchCause], BatchTransition] = {
 }
 
 ANSWERS = {_PROCESSING: CoordinatorStream.BATCH, _COMMITTING: CoordinatorStream.COMMIT}
-"""Whose ack or fail a status waits for. Storm does not tell the two apart, so that a second ack of a batch completes its commit."""
+"""Whose ack or fail a status waits for. Storm does not distinguish them, so that a second ack of a batch completes its commit."""
 
 
 class Readiness(Enum):

@@ -1,66 +1,49 @@
-r"""The fence of a state partition: rows, which attempt may write them, and to whom the state belongs.
+"""The fence of a state partition: its rows, which attempt may write them, and to whom the state belongs.
 
-StateRow, Fence, BackingMap: what one partition of a state keeps in a store, and the two calls by which it is reached.
-
-    fence of the partition    txid:attempt that wrote last, and what the state is (kind, codec, number of partitions)
+    fence of the partition    txid:attempt that wrote last, and what the state is (kind, codec, number of partitions, owner, rows)
     row of a key              the txid that wrote it, the value, and the value before that txid
 
     multi_get(keys)           -> the fence and the rows, as of one moment                            one round trip
     multi_put(rows, claim)    -> all rows and the new fence, if the fence is still the expected one   one round trip, atomic
 
-Laws
-- Fence and rows are written together or not at all: no row is newer than its fence, and what a fence says was written is there.
-- A row has a checksum over its state, partition and key too: one that is damaged, or in another's place, is an error that names it.
-- A fence says who wrote it and how many rows there are then: what another writer did, and rows that were lost, are seen.
-- Nothing is ever reset.
-
-Source: Storm's `IBackingMap`, `TransactionalValue` and `OpaqueValue`, which know no fence.
-
-The fence: what an attempt may do to a state partition, decided by the attempt that wrote there last.
-
-    found \ mine 5:1      transactional                    opaque
+    found \\ mine 5:1      transactional                    opaque
     none, or txid < 5      NEW         apply                apply
     5:0                    RETRY       keep the rows        undo the rows of 5:0, then apply
     5:1                    DONE        keep, write nothing  keep, write nothing
     5:2, or txid > 5       SUPERSEDED  refuse               refuse
 
-Laws
+Laws of a store (BackingMap): fence and rows are written together or not at all. A row has a checksum over its state, partition and
+key too: one that is damaged, or in another's place, is an error that names it; rows that were lost are found by their number.
+Nothing is ever reset.
+
+Laws of attempts
 - The fence only grows. It is compared and written in the store transaction that writes the rows, so that whoever comes too late
   changes nothing, wherever he was held up. (In Storm nobody is refused: a commit of txid 5 that lands after 6 adds again.)
 - A row holds the value before its txid. To undo an attempt is to put that back into every row of the txid, also those that the
   next attempt does not touch. (Storm looks only at the keys that come again: what came once only is counted for good.)
 - Every attempt commits at every partition, also where it has no tuples: what an earlier attempt left there is undone then.
 - A transactional batch comes again with the same keys; other keys are an error, and nothing is written.
-- One writer a state: a fence of another owner refuses, whatever its txid (two topologies, two persists, or a life whose records
-  were lost have the same txids and mean other batches). A fence without an owner is taken over.
-- An owner commits every txid, in order. So a fence that is more than one txid behind has lost what came between: refused.
 - Whatever is decided is decided from one reading; a claim fails if that is no longer what is stored.
-
-Source: Storm's `TransactionalMap` and `OpaqueValue`; the fence is ours.
-
-AttemptLedger: attempt numbers for a driver that has no coordinator to hand them out (Spark's replayed micro-batches).
-
-    batch 5, first evaluation     -> 5:0      one fence for the whole state, beside those of its partitions
-    batch 5 again, after a crash  -> 5:1
-
-Law: no two claims are the same, whoever makes them: a claim whose answer got lost is never used, the next one is taken.
-
-Ownership: which life of a topology writes a state, and what each partition must hold when the topology starts.
+- AttemptLedger claims attempts for a driver without a coordinator (Spark's replayed micro-batches): no two claims are the same,
+  whoever makes them; a claim whose answer got lost is never used, the next one is taken.
 
     records of a life    owner "words 5f0c", committed txid 12, states {counts: since 1, totals: since 7}
     fence of counts/0    12:0, owner "words 5f0c/counts"     all is there
     fence of counts/1    9:0                                 10 to 12 are lost (an older copy, say): refused
     totals/0             no fence                            lost, unless committed < 7: then it has not begun
 
-Laws
+Laws of ownership
 - A life of a topology has an id, kept where its progress is: with the coordinator's records, or in Spark's checkpoint. Without
   records a life ends with its run: a second run over the same state is another life, and is refused. It does not go on above the
   fence, since rows that are given by hand, and spouts that begin anew, are numbered from txid 1.
-- Every batch commits at every partition, in the order of txids, with tuples or without. So every fence is at the txid that was
-  committed last, or at the one after it, if that was begun. Less is lost; more is ahead of the records.
+- One writer a state: a fence of another owner refuses, whatever its txid. A fence without an owner (an older version wrote it) is
+  taken over by a life whose own records are as old, and fit it.
+- An owner commits every txid, in order, at every partition. So every fence is at the txid that was committed last, or at the one
+  after it, if that was begun. Less is lost; more is ahead of the records.
 - A state is known by its name. One that the records do not know is new: it has to be empty, and begins with the next txid. One
   that left the topology is forgotten: it lacks batches, so it cannot come back.
-- A fence without an owner (an older version wrote it) is taken over by a life whose own records are as old, and fit it.
+
+Source: Storm's `IBackingMap`, `TransactionalValue`, `OpaqueValue`, `TransactionalMap`; the fence is ours.
 """
 
 from __future__ import annotations
@@ -285,7 +268,7 @@ class BackingMap(Protocol):
         """Write all rows (None: delete) and the fence, at once and durably; return None, or the fence that was in the way.
 
         Without a claim the rows are written whatever the fence is. After an answer that got lost the fence is read: if it is the
-        claim's own, it is returned too, for nobody can tell whether this call wrote it or a twin of the same attempt.
+        claim's own, it is returned too, for nobody knows whether this call wrote it or a twin of the same attempt.
         """
 
     def items(self) -> Iterator[tuple[bytes, StateRow]]:
@@ -428,7 +411,7 @@ def base(row: StateRow | None, txid: int, rule: Rule) -> bytes | None:
 
 
 def written(row: StateRow | None, txid: int, value: bytes | None, rule: Rule) -> StateRow:
-    """Return the row with the value that this txid gives it; one without a value stays, to tell that the txid was here."""
+    """Return the row with the value that this txid gives it; one without a value stays, as a sign of the txid."""
     return StateRow(txid, value, base(row, txid, rule))
 
 
@@ -641,7 +624,7 @@ def _refuse_foreign(state: WrittenState, owner: Owner, progress: Progress, fence
 
 def _named(state: WrittenState) -> str:
     """Return what a factory writes to, in a message."""
-    factory = getattr(state.factory, "values", None) or getattr(state.factory, "factory", state.factory)
+    factory = getattr(state.factory, "factory", state.factory)
     store = getattr(factory, "store", None)
     return quote(factory) if store is None else f"{factory.name} in {quote(store)}"
 

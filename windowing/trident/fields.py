@@ -1,15 +1,8 @@
 """Fields of a stream, and where a repartition sends its tuples.
 
-Fields of a stream of tuples: chosen by name, taken out of rows, put together.
-
     schema   sentence string, n bigint
     rows     ("to be", 1), ("or not", 2)            a row is a plain tuple of values, in the order of the schema
-    picked   Row(n=1), Row(n=2)                     what a user's function sees: a Record of the fields it asked for
-
-Laws: a schema has each name once, upper and lower case being the same; a key is equal to every key of the same values, all NaN
-being one; nothing here changes a row.
-
-Partitions: where the tuples of a stream go between two groups of nodes, as data; PartitionRouter does it for one task.
+    picked   Row(n=1), Row(n=2)                     what a user's function is given: a Record of the fields it asked for
 
 | repartition                | grouping              | tasks of a tuple                                            |
 |----------------------------|-----------------------|-------------------------------------------------------------|
@@ -21,8 +14,10 @@ Partitions: where the tuples of a stream go between two groups of nodes, as data
 | partition(function)        | Custom                | what the function of (values, tasks) says                   |
 | identity_partition, and between groups | Identity  | the one of the same number                                  |
 
-Laws: (tuples, batch, partition) alone decide, so an attempt that is made again sends each tuple where it went before; the order
-of tuples between two tasks stays. Source: Storm's `IndexHashGrouping`, `GlobalGrouping`, `IdentityGrouping`.
+Laws: a schema has each name once, upper and lower case being the same; a key is equal to every key of the same values, all NaN
+being one; nothing here changes a row. (tuples, batch, partition) alone decide where a tuple goes, so an attempt that is made again
+sends each tuple where it went before; the order of tuples between two tasks stays.
+Source: Storm's `IndexHashGrouping`, `GlobalGrouping`, `IdentityGrouping`.
 """
 
 from __future__ import annotations
@@ -68,7 +63,7 @@ _NAN = float("nan")
 
 
 def names_of(fields: Any) -> tuple[str, ...]:
-    """Return the names that a user wrote, unchecked; what is no text is shown as one, and then not found.
+    """Return the names that a user wrote, unchecked; what is no text is quoted, and then not found.
 
     >>> names_of("word"), names_of(("word", "n")), names_of(None), names_of(3)
     (('word',), ('word', 'n'), (), ('3',))

@@ -1,27 +1,21 @@
 """Attempts, and the kinds of spouts and states with what each pair of them guarantees.
 
-TransactionAttempt: the name of a batch (txid), and which try at it this is (attempt).
+    1:0  2:0  3:0      2:0 fails, and 3:0 with it      2:1  3:1        txid:attempt, a TransactionAttempt
 
-    1:0  2:0  3:0      2:0 fails, and 3:0 with it      2:1  3:1
-
-Laws: txids are 1, 2, 3, ...; attempts of one txid only grow, so that the greater supersedes the smaller wherever both are seen.
-Compared as tuples: by txid, then by attempt.
-
-Source: Storm's `TransactionAttempt`.
-
-SpoutKind, StateType: what a spout promises about a replayed batch, what a state makes of it, and what both give together.
+Laws of attempts: txids are 1, 2, 3, ...; attempts of one txid only grow, so that the greater supersedes the smaller wherever both
+are known. Compared as tuples: by txid, then by attempt.
 
                         state   NON_TRANSACTIONAL   TRANSACTIONAL   OPAQUE
     spout NON_TRANSACTIONAL     at least once       best effort     at least once
           TRANSACTIONAL         at least once       exactly once    exactly once
           OPAQUE                at least once       best effort     exactly once
 
-Why: a transactional state skips a batch that it has seen, which is right only if the batch comes with the same tuples again; an
-opaque state undoes what it has seen of the txid, which is right whatever comes, as long as each tuple is in one committed batch;
+Why: a transactional state skips a batch that it has applied, which is right only if the batch comes with the same tuples again; an
+opaque state undoes what it has applied of the txid, which is right whatever comes, as long as each tuple is in one committed batch;
 a non-transactional state adds everything that comes.
 
-Law: a pair that cannot be exactly-once is refused when a topology is built, unless its weaker guarantee is asked for by name.
-(Storm has this table in its manual only.)
+Law of pairs: one that cannot be exactly-once is refused when a topology is built, unless its weaker guarantee is asked for by name.
+(Storm has this table in its manual only.) Source: Storm's `TransactionAttempt`, `StateType`.
 """
 
 from __future__ import annotations

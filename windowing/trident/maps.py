@@ -1,33 +1,24 @@
-"""Map states: caches, and the three kinds of a map that commits batches.
-
-CachedBatchReadsMap: what one batch has read and written. CachedMap: rows kept in memory from batch to batch.
-
-    map  ->  CachedBatchReadsMap  ->  [CachedMap]  ->  the store
-             one batch; one read       many batches      one partition
-             for each key, one write
-
-Laws
-- A batch sees one moment of the store: readings with different fences are a conflict. A key is read once, then remembered.
-- What a batch writes is seen by the batch at once, and by the store when it is flushed, all of it or nothing.
-- CachedMap writes first, then remembers; a write that fails or is refused makes it forget everything. (Storm's remembers first:
-  after a put that failed, the retry finds its update applied, and it never reaches the store.)
-- What CachedMap remembers is as of one fence, and never outlives it: whoever decides from it decides as from the store, since the
-  store refuses a claim that expects another fence.
-
-Source: Storm's classes of these names.
-
-The map states: NonTransactionalMap, TransactionalMap, OpaqueMap, and SnapshottableMap, a map of one value.
+"""The map states: NonTransactionalMap, TransactionalMap, OpaqueMap, their caches, and SnapshottableMap, a map of one value.
 
                       batch 5 comes for the first time     it comes again, as another attempt
     non-transactional adds to what is there                 adds again
     transactional     adds, writes the fence 5:0            keeps what is there, writes the fence 5:1
     opaque            adds, writes the fence 5:0            undoes 5:0 wherever it wrote, adds, writes the fence 5:1
 
+    map  ->  CachedBatchReadsMap  ->  [CachedMap]  ->  the store
+             one batch; one read       many batches      one partition
+             for each key, one write
+
 Laws
-- The last two are exactly-once, whoever crashes, comes late or comes twice: `fence.py` decides, and says why.
-- Reads of one `multi_update` are one round trip; the writes of a commit are one, with the fence.
+- The last two kinds are exactly-once, whoever crashes, comes late or comes twice: `fence.py` decides, and says why.
+- A batch sees one moment of the store: readings with different fences are a conflict. A key is read once, then remembered. Reads of
+  one `multi_update` are one round trip; the writes of a commit are one, with the fence.
 - Until `commit` nothing of a transactional or opaque batch is in the store. (A non-transactional map writes at once, as Storm's.)
 - All updates of a key are applied, in order, however often it comes. (Storm's last one wins.)
+- CachedMap writes first, then remembers; a write that fails or is refused makes it forget everything. (Storm's remembers first:
+  after a put that failed, the retry finds its update applied, and it never reaches the store.) What it remembers is as of one
+  fence, and never outlives it: whoever decides from it decides as from the store, since the store refuses a claim that expects
+  another.
 
 Source: Storm's classes of these names.
 """
@@ -36,6 +27,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from windowing.errors import (
@@ -64,7 +56,7 @@ from windowing.trident.fence import (
     written,
 )
 from windowing.trident.kinds import StateType, TransactionAttempt
-from windowing.trident.states import MapState, ReplaceUpdater, StateCodec, TypedJson, ValueUpdater
+from windowing.trident.states import MapState, ReplaceUpdater, Snapshottable, StateCodec, TypedJson, ValueUpdater
 
 __all__ = [
     "CachedBatchReadsMap",
@@ -72,6 +64,7 @@ __all__ = [
     "NonTransactionalMap",
     "OpaqueMap",
     "RetVal",
+    "SnapshotFactory",
     "SnapshottableMap",
     "TransactionalMap",
 ]
@@ -528,6 +521,35 @@ class SnapshottableMap:
 
     def close(self) -> None:
         self.values.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFactory:
+    """Makes of the map states of a factory states of one value, as `persistent_aggregate` without keys needs them."""
+
+    factory: Any
+
+    @property
+    def kind(self) -> StateType:
+        """What the state makes of a batch that comes again."""
+        kind: StateType = self.factory.kind
+        return kind
+
+    def make_state(self, partition: int, partitions: int) -> Snapshottable:
+        """Return one partition; what has one value already stays as it is."""
+        state = self.factory.make_state(partition, partitions)
+        return state if hasattr(state, "update") else SnapshottableMap(state)
+
+    def __getattr__(self, name: str) -> Any:
+        """Look up what else the factory says of its state: name, identity, stored, mark, claim_attempt."""
+        if name.startswith("_") or name == "factory":
+            raise AttributeError(name)
+        return getattr(self.factory, name)
+
+    def owned_by(self, owner: Owner) -> SnapshotFactory:
+        """Return the same state, as this owner writes it."""
+        own = getattr(self.factory, "owned_by", None)
+        return self if own is None else SnapshotFactory(own(owner))
 
 
 MAPS: dict[StateType, type[NonTransactionalMap | TransactionalMap | OpaqueMap]] = {

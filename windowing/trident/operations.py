@@ -1,6 +1,4 @@
-"""Operations: each, filter, map, join, aggregate and the rest, as data with their checks.
-
-Operations: what the nodes of a plan do, as data. Each says which fields come out of it, and makes its processor for a task.
+"""Operations: what the nodes of a plan do, as data. Each says which fields come out of it, and makes its processor for a task.
 
     resolve(check) -> Schema      when the topology is built: every mistake is noted in `check`, None if there is one
     processor(node)               for each task, of what has been resolved
@@ -9,12 +7,12 @@ Operations: what the nodes of a plan do, as data. Each says which fields come ou
 |---|---|
 | Each, Filter, Map, FlatMap, Peek | EachProcessor, MapProcessor, FlatMapProcessor |
 | Project, Merge | ProjectedProcessor, IdentityMultiReducer |
-| Aggregate , Join | AggregateProcessor, MultiReducerProcessor |
+| Aggregate, Join | AggregateProcessor, MultiReducerProcessor |
 | Persist, Query (state_operations.py) | PartitionPersistProcessor, StateQueryProcessor |
 | WindowOperation, LateTuples (windows.py) | WindowTridentProcessor |
 | SinkOperation | none: a leaf of Storm's graph is dropped |
 
-Joins: the tuples of one batch from several streams that have one key, put together.
+A join puts together the tuples of one batch, from several streams, that have one key:
 
     left   (1, a) (1, b) (2, c)          key  left  right
     right  (1, x) (3, y)                 1    a     x
@@ -22,12 +20,9 @@ Joins: the tuples of one batch from several streams that have one key, put toget
     left OUTER                           3    None  y       the left side may be missing
     right OUTER                          2    c     None    the right side may be missing
 
-Laws: a key of which every INNER side has a tuple gives the cross product of its sides, an empty OUTER side counting as one row of
-None; any other key gives nothing. Keys come in the order in which they were first seen, a key with None joins nothing but itself,
-as in Storm. A join sees one batch: tuples of different batches never meet.
-Source: Storm's `JoinerMultiReducer`, `JoinType`.
-
-Operations over many tuples of a batch: Aggregate and Join.
+Laws of a join: a key of which every INNER side has a tuple gives the cross product of its sides, an empty OUTER side counting as
+one row of None; any other key gives nothing. Keys come in the order in which they first came in, a key with None joins nothing but
+itself, as in Storm. Tuples of different batches never meet. Source: Storm's `JoinerMultiReducer`, `JoinType`.
 """
 
 from __future__ import annotations
@@ -195,7 +190,7 @@ class Filter(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Peek(Operation):
-    """A function that is shown each tuple, for what it does outside; the stream stays as it is."""
+    """A function that is called with each tuple, for what it does outside; the stream stays as it is."""
 
     function: Any
 
@@ -342,7 +337,7 @@ class JoinProcessor(TridentProcessor):
         sides = list(zip(schemas, keys, strict=True))
         rests = [tuple(name for name in schema.names if name not in key) for schema, key in sides]
         self._keys: list[Callable[[Row], Any]] = [key_picker(schema, key) for schema, key in sides]
-        self._shown = [picker(schema, key) for schema, key in sides]
+        self._key_rows = [picker(schema, key) for schema, key in sides]
         self._rests = [picker(schema, rest) for (schema, _), rest in zip(sides, rests, strict=True)]
         self._missing = [[(None,) * len(rest)] for rest in rests]
 
@@ -350,12 +345,12 @@ class JoinProcessor(TridentProcessor):
         return {}
 
     def execute(self, slot: dict[Any, tuple[Row, list[list[Row]]]], rows: list[Row], source: int = 0) -> list[Row]:
-        key_of, shown, rest = self._keys[source], self._shown[source], self._rests[source]
+        key_of, key_row, rest = self._keys[source], self._key_rows[source], self._rests[source]
         for row in rows:
             key = key_of(row)
             found = slot.get(key)
             if found is None:
-                found = slot[key] = shown(row), [[] for _ in self._kinds]
+                found = slot[key] = key_row(row), [[] for _ in self._kinds]
             found[1][source].append(rest(row))
         return []
 
@@ -471,9 +466,12 @@ class Aggregate(Operation):
 
     def _begun(self, schema: Schema, group: Schema, parts: tuple[AggregatorPart, ...]) -> Schema:
         """Return what goes over the exchange: the fields that are read there, in their order, then a value for each combiner."""
-        told = zip(self.specs, parts, strict=True)
+        written = zip(self.specs, parts, strict=True)
         read = {
-            name for spec, part in told if not _combines(part.aggregator) or spec.output is None for name in part.inputs
+            name
+            for spec, part in written
+            if not _combines(part.aggregator) or spec.output is None
+            for name in part.inputs
         }
         kept = chosen(schema, [name for name in schema.names if name in read or name in group.names])
         taken = {name.lower() for name in kept.names}

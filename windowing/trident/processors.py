@@ -1,15 +1,4 @@
-"""Processors: how an operation handles the tuples of a batch, calls user code and aggregates.
-
-TaskCode: what a user hands to an operation, and how a task calls it.
-
-    a function of (tuple), or of (tuple, collector)
-    an object, or a class, with the operation's method (execute, keep, ...), and perhaps prepare(context), cleanup()
-
-Laws: each task has an instance of its own, a class made without arguments, an object copied; what is wrong with a signature is
-found when the topology is built, and what the code raises becomes one BoltError that names operation, tuple and line. A
-FailedException stays what it is: it fails the batch.
-
-TridentProcessor: what one node of a group does with the tuples of a batch, as a machine; and the processors of single tuples.
+"""Processors: what one node of a group does with the tuples of a batch, how it calls user code, and aggregation inside a batch.
 
     slot = start_batch(batch)
     execute(slot, rows, source) -> rows      any number of times; `source` is the input that the rows come from
@@ -17,9 +6,11 @@ TridentProcessor: what one node of a group does with the tuples of a batch, as a
 
 Laws: all that a batch leaves behind until it is finished lies in its slot, so batches may run side by side, and one that fails
 is dropped with its slot; rows may come in pieces of any size, with the same result; nothing here knows who runs it.
-Source: Storm's `TridentProcessor`, `ProcessorContext`.
 
-Aggregation inside a batch: folds of the three kinds of aggregators, over all tuples of a partition or over those of each key.
+User code is a function of (tuple) or (tuple, collector), or an object or a class with the operation's method (execute, keep, ...),
+and perhaps prepare(context), cleanup(). Each task has an instance of its own, a class made without arguments, an object copied.
+What is wrong with a signature is found when the topology is built; what the code raises becomes one BoltError that names
+operation, tuple and line; a FailedException stays what it is: it fails the batch.
 
     combiner      partial, in each partition          combine(combine(init(a), init(b)), init(c))
                   ==== exchange ====
@@ -31,7 +22,7 @@ Aggregation inside a batch: folds of the three kinds of aggregators, over all tu
 
 A key that has no tuple in a batch has no row. Without keys each partition emits (`partition_aggregate`), or the one partition
 to which an exchange has brought everything (`aggregate`), also if the batch is empty: the count of an empty batch is 0.
-Source: Storm's `AggregateProcessor`, `GroupedAggregator`, `ChainedAggregatorImpl`, `SingleEmitAggregator`.
+Source: Storm's `TridentProcessor`, `ProcessorContext`, `AggregateProcessor`, `GroupedAggregator`, `ChainedAggregatorImpl`.
 """
 
 from __future__ import annotations
@@ -77,10 +68,10 @@ __all__ = [
     "TridentProcessor",
     "UserProcessor",
     "code_of",
+    "drop_report",
     "fold_of",
     "kind_of",
     "raised",
-    "unheard",
 ]
 
 
@@ -93,7 +84,7 @@ Reporter = Callable[[BaseException], None]
 """Takes an error that users' code reports without stopping."""
 
 
-def unheard(error: BaseException) -> None:
+def drop_report(error: BaseException) -> None:
     """Drop a report: nobody drives the operation."""
 
 
@@ -135,7 +126,7 @@ class TridentOutput(StormNames):
 
     __slots__ = ("_maker", "_report", "rows")
 
-    def __init__(self, schema: Schema, report: Reporter = unheard) -> None:
+    def __init__(self, schema: Schema, report: Reporter = drop_report) -> None:
         self._maker = RowMaker(schema)
         self._report = report
         self.rows: list[Row] = []
@@ -255,7 +246,7 @@ class ProcessorContext(NamedTuple):
 class TridentProcessor:
     """A node of one task; by itself it lets pass what comes. report: takes what users' code reports, set by whoever drives it."""
 
-    report: Reporter = staticmethod(unheard)
+    report: Reporter = staticmethod(drop_report)
 
     def prepare(self, context: Any) -> None:
         """Get ready for batches: make the instances of the user's code. `context` is a TaskContext."""
@@ -334,7 +325,7 @@ class FilterProcessor(UserProcessor):
 
 
 class PeekProcessor(UserProcessor):
-    """All rows, each shown to the code."""
+    """All rows; the code is called with each."""
 
     def _one(self, row: Row, emitted: list[Row]) -> None:
         refuse_awaitable(self._call(self._record(row)))
@@ -400,7 +391,7 @@ class Emits(Enum):
 class BatchFold(Protocol):
     """How the tuples of a batch, or of one of its keys, become rows."""
 
-    def start(self, batch_id: Any, report: Reporter = unheard) -> Any: ...
+    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any: ...
     def add(self, value: Any, row: Row) -> Any: ...
     def rows(self, value: Any) -> list[Row]: ...
 
@@ -451,7 +442,7 @@ class _CombinerFold:
             (lambda row: row[position]) if part.combines else (lambda row: init(record(row)))
         )
 
-    def start(self, batch_id: Any, report: Reporter = unheard) -> Any:
+    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any:
         return _NOTHING
 
     def add(self, value: Any, row: Row) -> Any:
@@ -468,7 +459,7 @@ class _ReducerFold:
         self._aggregator, self._make = part.aggregator, RowMaker(part.output).one
         self._record = recorder(schema, part.inputs)
 
-    def start(self, batch_id: Any, report: Reporter = unheard) -> Any:
+    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any:
         return self._aggregator.init()
 
     def add(self, value: Any, row: Row) -> Any:
@@ -485,7 +476,7 @@ class _AggregatorFold:
         self._aggregator, self._output = part.aggregator, part.output
         self._record = recorder(schema, part.inputs)
 
-    def start(self, batch_id: Any, report: Reporter = unheard) -> Any:
+    def start(self, batch_id: Any, report: Reporter = drop_report) -> Any:
         collector = TridentOutput(self._output, report)
         return self._aggregator.init(batch_id, collector), collector
 
@@ -505,7 +496,7 @@ class _Chained:
     def __init__(self, folds: list[BatchFold]) -> None:
         self._folds = folds
 
-    def start(self, batch_id: Any, report: Reporter = unheard) -> list[Any]:
+    def start(self, batch_id: Any, report: Reporter = drop_report) -> list[Any]:
         return [fold.start(batch_id, report) for fold in self._folds]
 
     def add(self, value: list[Any], row: Row) -> list[Any]:

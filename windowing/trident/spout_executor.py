@@ -1,33 +1,24 @@
-"""The coordinator and the tasks of one spout of batches.
-
-TridentSpoutCoordinator: the metadata of each batch of one spout, made once, durable before it is sent, the same in each attempt.
+"""The coordinator and the tasks of one spout of batches: TridentSpoutCoordinator, TridentSpoutExecutor.
 
     $batch 6:0 --> initialize_transaction(6, metadata of 5, None)            --> stored --> (6:0, metadata) to the spout's tasks
     $batch 6:1 --> initialize_transaction(6, metadata of 5, metadata of 6)   --> stored --> (6:1, metadata)
     $success 6 --> what is before 6 is forgotten
-
-Laws
-- A batch that rests on another has that one's metadata: a `$batch` that overtook what it rests on is failed. (In Storm it takes the
-  metadata of the last but one, and tuples come twice.)
-- A txid that was cleaned up is failed, not begun anew with the metadata of nothing: it is a message that comes too late, or the
-  record of the coordinator is lost.
-- An attempt smaller than one that was seen is failed; one that comes twice is sent once.
-
-Source: Storm's `TridentSpoutCoordinator`.
-
-TridentSpoutExecutor: one task of a spout: which batch is emitted, which is committed, and what comes too late.
 
     (6:0, metadata) --EmitBatch--> Report to each target, Ack        a FailedException: Fail
     $commit 6:0     --Commit-----> Ack                               of another attempt than was emitted: Fail
     $success 6      --Succeed----> 6 and what is before is forgotten
 
 Laws
+- The metadata of a batch is made once, durable before it is sent. A batch that rests on another has that one's metadata: a `$batch`
+  that overtook what it rests on is failed. (In Storm it takes the metadata of the last but one, and tuples come twice.)
+- A txid that was cleaned up is failed, not begun anew with the metadata of nothing: it is a message that comes too late, or the
+  record of the coordinator is lost.
+- A greater attempt supersedes a smaller, which is failed if it comes later. A message that comes twice is taken once, and the
+  second is not settled.
 - A committed attempt is the last one that this task emitted, wholly; so a task that has died since then fails the commit.
-- A greater attempt supersedes a smaller; a smaller one that comes later is failed. A message that comes twice is taken once, and
-  the second is not settled.
 - What is held: one entry for each txid between the last success and the newest batch.
 
-Source: Storm's `TridentSpoutExecutor`, with what `TridentBoltExecutor` does around it.
+Source: Storm's `TridentSpoutCoordinator`, `TridentSpoutExecutor`, with what `TridentBoltExecutor` does around it.
 """
 
 from __future__ import annotations

@@ -1,40 +1,21 @@
 """Spouts of batches: the five kinds, and the executors that make an ITridentSpout of each.
 
-What a spout of batches is: five kinds, from a function of the txid to partitions with offsets.
-
     Spout (topology/)                 tuples one by one, with ack and fail              NON_TRANSACTIONAL
     IBatchSpout                       rows of a txid                                    as it says
     ITridentSpout                     a coordinator makes metadata, emitters read it    as it says
-    ICommitterTridentSpout            the same, and the emitters hear of the commit     as it says
+    ICommitterTridentSpout            the same, and the emitters take part in commits   as it says
     IPartitionedTridentSpout          per partition, from metadata to metadata          TRANSACTIONAL
     IOpaquePartitionedTridentSpout    the same; a replay may hold other rows            OPAQUE
 
 Each becomes an ITridentSpout: by RichSpoutBatchExecutor, BatchSpoutExecutor, as it is, as it is, and by
 PartitionedTridentSpoutExecutor, OpaquePartitionedTridentSpoutExecutor. `kind` is a promise that nobody can check:
-kinds.py says what it is worth. Metadata is plain data. Source: Storm's interfaces of the same names.
-
-Batches without partitions: rows by txid, fixed rows for tests and examples, and a spout of single tuples cut into batches.
-
-    FixedBatchSpout(size 3)       a b c | d e f | g |  and then the end      batch n is rows [(n - 1) * 3, n * 3), in every attempt
-    RichSpoutBatchExecutor        next_tuple until it is dry or full         batch n: message ids, acked by its success, failed by
-                                                                             its next attempt
-
-Laws
-- FixedBatchSpout is transactional, also over restarts, for it keeps nothing. (Storm's begins with the first row again.)
-- A rich spout hears of each message id once: ack after the commit, fail before the rows of the next attempt. Nothing is forgotten
-  by a timeout (in Storm such ids are neither acked nor failed, and the source never sends them again).
-- Acked is what was emitted in the attempt that succeeded, and in those that it rested on. What else is pending up to its txid is
-  failed, and comes again: nobody here knows that it was committed, another life of the task may have emitted what was.
-
-Source: Storm's `BatchSpoutExecutor`, `FixedBatchSpout`, `RichSpoutBatchExecutor`.
-
-PartitionedTridentSpoutExecutor, OpaquePartitionedTridentSpoutExecutor: spouts that read partitions, as spouts of batches.
+kinds.py says what it is worth. Metadata is plain data. Source: Storm's interfaces and classes of the same names.
 
     partition p0     |-- 5 --|-- 6 --|-- 7 --     metadata of 6 says where it begins and ends; 7 begins where 6 ends
     transactional    stored when it is first emitted: every attempt at 6 is the same rows
     opaque           in memory until the commit: 6:1 may hold other rows than 6:0, from where 5 ended on
 
-Laws
+Laws of partitioned spouts
 - A batch begins where the one it rests on ended: the attempt that is under way, or what is committed. One that overtook what it
   rests on is failed. (In Storm it begins where the last but one ended, and tuples come twice.) So is one that reads a partition
   which another task has read so far, until all before it is committed, or at least stored.
@@ -45,7 +26,12 @@ Laws
   not emitted, or whose rows it has since read anew, cannot be committed.
 - A txid below all that are stored is never read from the beginning: it is an error in words.
 
-Source: Storm's classes of the same names.
+Laws of batches without partitions
+- FixedBatchSpout is transactional, also over restarts, for it keeps nothing. (Storm's begins with the first row again.)
+- Each message id of a rich spout is acked or failed once: acked after the commit, failed before the rows of the next attempt.
+  Nothing is forgotten by a timeout (in Storm such ids are neither acked nor failed, and the source never sends them again).
+- Acked is what was emitted in the attempt that succeeded, and in those that it rested on. What else is pending up to its txid is
+  failed, and comes again: nobody here knows that it was committed, another life of the task may have emitted what was.
 """
 
 from __future__ import annotations
@@ -82,6 +68,7 @@ __all__ = [
     "RichSpoutBatchExecutor",
     "SpoutBatch",
     "SpoutContext",
+    "as_batches",
 ]
 
 
@@ -93,7 +80,7 @@ class SpoutBatch(NamedTuple):
     after: TransactionAttempt | None = None
 
 
-def _unheard(error: BaseException) -> None:
+def _drop_report(error: BaseException) -> None:
     """Drop a report: nobody drives the spout."""
 
 
@@ -107,7 +94,7 @@ class SpoutContext(NamedTuple):
     task: int = 0
     tasks: int = 1
     topology: Any = None
-    report_error: Callable[[BaseException], None] = _unheard
+    report_error: Callable[[BaseException], None] = _drop_report
 
 
 class _Closing:
@@ -134,7 +121,7 @@ class IBatchSpout(_Closing, ABC):
         """Emit the rows of a batch, again and again if asked. Raise FailedException to fail the attempt."""
 
     def ack(self, txid: int) -> None:
-        """Hear that the batch is committed: it is not asked for again."""
+        """Called when the batch is committed: it is not asked for again."""
 
 
 class BatchCoordinator(_Closing, ABC):
@@ -150,7 +137,7 @@ class BatchCoordinator(_Closing, ABC):
         returned for this txid before (None if never), which a transactional spout returns again."""
 
     def success(self, txid: int) -> None:
-        """Hear that the batch is committed everywhere."""
+        """Called when the batch is committed everywhere."""
 
 
 class Emitter(_Closing, ABC):
@@ -161,7 +148,7 @@ class Emitter(_Closing, ABC):
         """Emit this task's part of the batch. Raise FailedException to fail the attempt."""
 
     def success(self, attempt: TransactionAttempt) -> None:
-        """Hear that the batch is committed everywhere."""
+        """Called when the batch is committed everywhere."""
 
 
 class CommitterEmitter(Emitter):
@@ -188,7 +175,7 @@ class ITridentSpout(ABC):
 
 
 class ICommitterTridentSpout(ITridentSpout):
-    """A spout whose emitters hear of the commit, in the order of txids."""
+    """A spout whose emitters take part in the commit, in the order of txids."""
 
     @abstractmethod
     def get_emitter(self, context: SpoutContext) -> CommitterEmitter:
@@ -221,7 +208,7 @@ class OpaquePartitionedEmitter(_Closing, ABC):
         """Emit what follows `last` (None: the beginning), and return the metadata that says what it was and where it ends."""
 
     def refresh_partitions(self, partitions: Sequence[str]) -> None:
-        """Hear which partitions this task reads from now on."""
+        """Called with the partitions that this task reads from now on."""
 
 
 class PartitionedEmitter(OpaquePartitionedEmitter):
@@ -433,7 +420,7 @@ class _RichEmitter(Emitter):
     def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
         txid, cutter = batch.attempt.txid, self._cutter
         if txid in self._pending:
-            self._tell(self._spout.fail, self._pending.pop(txid)[1])
+            self._settle(self._spout.fail, self._pending.pop(txid)[1])
         cutter.pending = []
         self._pending[txid] = batch, cutter.pending
         cutter.target, cutter.emitted = collector, 0
@@ -447,24 +434,24 @@ class _RichEmitter(Emitter):
 
     def success(self, attempt: TransactionAttempt) -> None:
         committed: TransactionAttempt | None = attempt
-        news: list[tuple[Any, list[Pending]]] = []
+        settled: list[tuple[Any, list[Pending]]] = []
         for txid in sorted((txid for txid in self._pending if txid <= attempt.txid), reverse=True):
             batch, pending = self._pending.pop(txid)
             is_committed = batch.attempt == committed
             committed = batch.after if is_committed else None
-            news.append((self._spout.ack if is_committed else self._spout.fail, pending))
-        for hear, pending in reversed(news):
-            self._tell(hear, pending)
+            settled.append((self._spout.ack if is_committed else self._spout.fail, pending))
+        for how, pending in reversed(settled):
+            self._settle(how, pending)
 
     def close(self) -> None:
         self._spout.close()
 
-    def _tell(self, hear: Any, pending: list[Pending]) -> None:
-        if not callable(hear):
+    def _settle(self, how: Any, pending: list[Pending]) -> None:
+        if not callable(how):
             return
-        with_values = len(inspect.signature(hear).parameters) > 1
+        with_values = len(inspect.signature(how).parameters) > 1
         for message_id, values in pending:
-            hear(*(message_id, values) if with_values else (message_id,))
+            how(*(message_id, values) if with_values else (message_id,))
 
 
 # -- PartitionedTridentSpoutExecutor, OpaquePartitionedTridentSpoutExecutor ------------------------------------------------------
@@ -536,7 +523,7 @@ class _Reader:
         self.mine: list[str] = []
 
     def take(self, txid: int, partitions: list[str]) -> None:
-        """Take note of the partitions of a batch; tell the emitter if they are others."""
+        """Take note of the partitions of a batch; notify the emitter if they are others."""
         self._lists[txid] = partitions
         if partitions == self._current:
             return
@@ -661,3 +648,14 @@ class _OpaqueEmitter(CommitterEmitter):
 def _end_of(stored: Any) -> Any:
     """Return where a committed batch ended; None at the beginning."""
     return None if stored is None else stored[1]
+
+
+def as_batches(spout: Any) -> ITridentSpout | None:
+    """Return a spout as one of batches; None for one of single tuples, and for what is fed from outside."""
+    if isinstance(spout, IBatchSpout):
+        return BatchSpoutExecutor(spout)
+    if isinstance(spout, IPartitionedTridentSpout):
+        return PartitionedTridentSpoutExecutor(spout)
+    if isinstance(spout, IOpaquePartitionedTridentSpout):
+        return OpaquePartitionedTridentSpoutExecutor(spout)
+    return spout if isinstance(spout, ITridentSpout) else None

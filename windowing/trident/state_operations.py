@@ -1,21 +1,17 @@
 """Persists and queries: the operations and processors that write and read states.
 
-State in a group: what is written in the commit phase, and what is asked in the processing phase.
-
     partition_persist   rows --kept--> commit phase: begin_commit, update_state(state, rows), commit --> new values
     state_query         rows --kept--> end of the batch: batch_retrieve(state, rows), one call --> rows with what was found
 
+    persistent_aggregate
+      combiner, by key  aggregate within the batch, then  stored = combine(stored, value of the batch)
+      reducer, by key   partition by key, then            stored = reduce(reduce(stored, a), b)
+      without key       the same, of the one value of a Snapshottable
+
 Laws: a state is written only in the commit phase, so in the order of the txids; every partition claims every batch, one without
 tuples too, since an earlier attempt may have left some there. A query sees what was committed before.
-Source: Storm's `PartitionPersistProcessor`, `StateQueryProcessor`.
-
-Operations beside a state: Persist and Query; StateSpec and the updaters of `persistent_aggregate`.
-
-    combiner, by key     aggregate within the batch, then  stored = combine(stored, value of the batch)
-    reducer, by key      partition by key, then            stored = reduce(reduce(stored, a), b)
-    without key          the same, of the one value of a Snapshottable
-
-Source: Storm's `MapCombinerAggStateUpdater`, `MapReducerAggStateUpdater`, `CombinerAggStateUpdater`, `ReducerAggStateUpdater`.
+Source: Storm's `PartitionPersistProcessor`, `StateQueryProcessor`, `MapCombinerAggStateUpdater`, `MapReducerAggStateUpdater`,
+`CombinerAggStateUpdater`, `ReducerAggStateUpdater`.
 """
 
 from __future__ import annotations
@@ -27,10 +23,8 @@ from typing import Any
 from windowing.errors import BoltError, CheckpointError, ConfigError, StateError, quote
 from windowing.schema.types import Schema
 from windowing.topology.bolts import copies_of
-from windowing.trident.fence import Owner
 from windowing.trident.fields import Row, chosen, extended, recorder, short_title, stored_key
-from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
-from windowing.trident.maps import SnapshottableMap
+from windowing.trident.kinds import Guarantee, StateType
 from windowing.trident.operations import NO_FIELDS, Check, NodeContext, Operation
 from windowing.trident.processors import ProcessorContext, TridentOutput, TridentProcessor, raised
 from windowing.trident.states import CombinerValueUpdater, ReducerValueUpdater
@@ -42,7 +36,6 @@ __all__ = [
     "Query",
     "QueryProcessor",
     "ReducerUpdater",
-    "SnapshottableFactory",
     "StateSpec",
     "StatefulProcessor",
 ]
@@ -176,40 +169,6 @@ class StateSpec:
         """What the state makes of a batch that comes again, None for what is no StateFactory."""
         kind = getattr(self.factory, "kind", None)
         return kind if isinstance(kind, StateType) and callable(getattr(self.factory, "make_state", None)) else None
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshottableFactory:
-    """Makes of the map states of a factory states of one value, as `persistent_aggregate` without keys needs them."""
-
-    factory: Any
-
-    @property
-    def kind(self) -> StateType:
-        """What the state makes of a batch that comes again."""
-        kind: StateType = self.factory.kind
-        return kind
-
-    def make_state(self, partition: int, partitions: int) -> Any:
-        """Return one partition; what has one value already stays as it is."""
-        state = self.factory.make_state(partition, partitions)
-        return state if hasattr(state, "update") else SnapshottableMap(state)
-
-    def claim_attempt(self, txid: int, partitions: int, at_least: int = 0) -> TransactionAttempt:
-        """Claim the next attempt at a batch, as the factory does it."""
-        attempt: TransactionAttempt = self.factory.claim_attempt(txid, partitions, at_least)
-        return attempt
-
-    def __getattr__(self, name: str) -> Any:
-        """Look up what else the factory says of its state: name, identity, stored, mark."""
-        if name.startswith("_") or name == "factory":
-            raise AttributeError(name)
-        return getattr(self.factory, name)
-
-    def owned_by(self, owner: Owner) -> SnapshottableFactory:
-        """Return the same state, as this owner writes it."""
-        own = getattr(self.factory, "owned_by", None)
-        return self if own is None else SnapshottableFactory(own(owner))
 
 
 @dataclass(frozen=True, slots=True)

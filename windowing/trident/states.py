@@ -1,35 +1,24 @@
-"""The ports of Trident's states: codecs, aggregators, updaters, and what a state has to offer.
+"""The ports of Trident's states: what a state, a codec, an aggregator, an updater and a query have to offer.
 
-StateCodec: how keys and values become the bytes that a store keeps. TypedJson is the one that states use unless told.
-
-    ("JFK", 3)  --encode-->  {"$":["tuple",["JFK",3]]}  --decode-->  ("JFK", 3)
-
-Laws
-- What is read is what was written, types included; what cannot be written is a TypeError, before anything is stored.
-- Bytes never become code: only types that were registered come back as objects, through the function given for them.
-- A codec has a name, which is stored beside the values: another one is refused before a value is read by it.
-
-Aggregators: how the tuples of a batch become one value, and how that value changes what is stored.
+    begin_commit(5:0)   multi_update(keys, updaters)   commit(5:0)      per partition, in txid order, in the commit phase
+    multi_get(keys)                                                     at any time, for queries
 
     combiner   init(a) init(b) init(c)  ->  combine, combine      before the exchange and after it, in any grouping
     reducer    init() -> reduce(., a) -> reduce(., b)             one tuple after the other, in one place
     aggregator init -> aggregate(v, a), aggregate(v, b) -> complete     may emit any number of rows, at any time
 
-Laws of a combiner: `combine(zero(), x) == x == combine(x, zero())` and `combine(a, combine(b, c)) == combine(combine(a, b), c)`.
-Values are plain data, and what `combine` and `reduce` are given stays as it is: a stored value may be used again.
+    ("JFK", 3)  --encode-->  {"$":["tuple",["JFK",3]]}  --decode-->  ("JFK", 3)           TypedJson, the codec where none is given
 
-Source: Storm's `CombinerAggregator`, `ReducerAggregator`, `Aggregator`, `TridentCollector`, `ValueUpdater` and its two updaters.
+Laws
+- Every attempt of every batch begins and commits at every partition of the state, also where it has no tuples.
+- A combiner: `combine(zero(), x) == x == combine(x, zero())` and `combine(a, combine(b, c)) == combine(combine(a, b), c)`. Values
+  are plain data, and what `combine` and `reduce` are given stays as it is: a stored value may be used again.
+- A codec: what is read is what was written, types included; what cannot be written is a TypeError, before anything is stored. Bytes
+  never become code: only types that were registered come back as objects, through the function given for them. Its name is stored
+  beside the values: another one is refused before a value is read by it.
 
-The ports of Trident's state: what topologies, updaters and queries know of a state, whatever it is made of.
-
-    begin_commit(5:0)   multi_update(keys, updaters)   commit(5:0)      per partition, in txid order, in the commit phase
-    multi_get(keys)                                                     at any time, for queries
-
-Law: every attempt of every batch begins and commits at every partition of the state, also where it has no tuples.
-
-Source: Storm's `State`, `ReadOnlyMapState`, `MapState`, `ReadOnlySnapshottable`, `Snapshottable`, `StateFactory`, `StateUpdater`,
-`QueryFunction`. Storm commits by txid; here the attempt is told too. In `state.py` is the state of Storm's stateful bolts, which is
-another thing.
+Source: Storm's interfaces of these names. Storm commits by txid, here by attempt. In topology/state.py is the state of Storm's
+stateful bolts, which is another thing.
 """
 
 from __future__ import annotations
@@ -74,7 +63,7 @@ class StateCodec(Protocol):
 
     @property
     def name(self) -> str:
-        """What is stored to tell whose bytes these are; another format is another name."""
+        """What is stored beside the bytes, which are of this format; another format is another name."""
 
     def encode(self, value: Any) -> bytes:
         """Return the value as bytes, equal values as equal bytes. Raises TypeError for one it cannot write."""

@@ -1,44 +1,25 @@
-"""What a user writes: TridentTopology, Stream, GroupedStream, TridentState.
-
-ChainedAggregatorDeclarer: several aggregators over the same tuples, in one pass.
-
-    stream.chained_agg()                            by word:   the  2  7
-        .aggregate(None, Count(), "n long")                     of   1  3
-        .aggregate("len", Sum(), "letters long")
-        .chain_end()
-
-    combiners only      partial --exchange--> combine           what travels is a row for each partition (and key)
-    some combiners      init --exchange--> fold                 all tuples travel: the fields that are read, and first values
-    no combiner         --exchange--> aggregate                 all tuples travel
-    partition_aggregate aggregate                               nothing travels
-
-The rows of a batch (of a group) are the cross product of what each aggregator emits.
-Source: Storm's `ChainedAggregatorDeclarer`, `GlobalAggregationScheme`.
-
-Stream, GroupedStream, TridentState: the fluent part of a Trident topology. Each call adds a step and returns what follows it.
-
-    topology.new_stream("sentences", spout)                 sentence
-        .each("sentence", split, "word string")             sentence, word
-        .group_by("word")
-        .persistent_aggregate(factory, None, Count(), "n long")
-
-Laws: nothing here raises or looks at fields; a stream never changes, so one stream may have many steps behind it; all mistakes are
-found by `TridentTopology.build`. Source: Storm's classes of these names.
-
-TridentTopology: streams over batches of spouts and requests of DRPC; `build` finds every mistake and returns the plan.
+"""What a user writes: TridentTopology, Stream, GroupedStream, TridentState, ChainedAggregatorDeclarer.
 
     topology = TridentTopology("word_count")
     counts = (
-        topology.new_stream("sentences", spout)
-        .each("sentence", split, "word string")
+        topology.new_stream("sentences", spout)                     sentence
+        .each("sentence", split, "word string")                     sentence, word
         .group_by("word")
         .persistent_aggregate(factory, None, Count(), "n long")
     )
     topology.new_drpc_stream("count_of").each("args", split, "word string").group_by("word").state_query(counts, ...)
     plan = topology.build()
 
-Laws: nothing before `build` raises or looks at what it is given; `build` reports all mistakes together, changes nothing, and may be
-called again. Source: Storm's `TridentTopology`.
+A chain of aggregators works on the same tuples in one pass; its rows are the cross product of what each of them emits.
+
+    combiners only      partial --exchange--> combine           what travels is a row for each partition (and key)
+    some combiners      init --exchange--> fold                 all tuples travel: the fields that are read, and first values
+    no combiner         --exchange--> aggregate                 all tuples travel
+    partition_aggregate aggregate                               nothing travels
+
+Laws: each call adds a step and returns what follows it; a stream never changes, so one stream may have many steps behind it.
+Nothing before `build` raises or looks at what it is given; `build` reports all mistakes together, changes nothing, and may be
+called again. Source: Storm's classes of these names, `GlobalAggregationScheme`.
 """
 
 from __future__ import annotations
@@ -62,6 +43,7 @@ from windowing.topology.groupings import (
 from windowing.trident.builtins import MaxBy, MinBy
 from windowing.trident.fields import BatchGlobalGrouping, IdentityGrouping, Names, Partitioning, names_of
 from windowing.trident.graph import GraphBuilder, StepDeclaration, StreamSource
+from windowing.trident.maps import SnapshotFactory
 from windowing.trident.operations import (
     Aggregate,
     AggregationStage,
@@ -81,7 +63,7 @@ from windowing.trident.operations import (
 from windowing.trident.plan import TridentPlan
 from windowing.trident.planner import built
 from windowing.trident.processors import AggregatorKind, Emits, kind_of
-from windowing.trident.state_operations import CombinerUpdater, Persist, Query, SnapshottableFactory, StateSpec
+from windowing.trident.state_operations import CombinerUpdater, Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
 from windowing.windows.config import WindowOptions
 from windowing.windows.measures import Count, Duration
@@ -134,8 +116,8 @@ class ChainedAggregatorDeclarer(StormNames):
         """Return the stream of the results: the fields of the key, then those of each aggregator."""
         stream, specs = self._stream, tuple(self._specs)
         if len(set(self._full)) > 1:
-            stream._sketch.note(
-                f"a chain behind {stream._draft.called} has aggregate and partition_aggregate; use one of them in a chain"
+            stream._builder.note(
+                f"a chain behind {stream._step.called} has aggregate and partition_aggregate; use one of them in a chain"
             )
         if not all(self._full):
             return stream._then(Aggregate(specs, self._group, Emits.EACH))
@@ -159,7 +141,7 @@ class ChainedAggregatorDeclarer(StormNames):
         return stream.repartition(self._to if self._group is None else FieldsGrouping(self._group))
 
 
-# -- Stream, GroupedStream, TridentState -----------------------------------------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------------------------------------------------
 
 
 _Output = str | Schema
@@ -167,13 +149,73 @@ _Length = Count | Duration | Any
 _Built = TypeVar("_Built")
 
 
-class Stream(StormNames):
+class AggregableStream(StormNames):
+    """What a stream and its groups share: aggregation within a batch, and windows over batches."""
+
+    __slots__ = ()
+
+    def chained_agg(self) -> ChainedAggregatorDeclarer:
+        """Begin a chain of aggregators over the same tuples; `.chain_end()` gives the stream of their results."""
+        raise NotImplementedError
+
+    def partition_aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
+        """Aggregate what one partition has of a batch, or of each group of it; each partition emits, nothing travels.
+
+        Without output: the fields of `inputs`.
+        """
+        return self.chained_agg().partition_aggregate(inputs, aggregator, output).chain_end()
+
+    def aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
+        """Aggregate a batch: one partition emits, for an empty batch too. Of groups: the fields of the group, then those of the
+        aggregator. Combiners work before tuples travel.
+        """
+        return self.chained_agg().aggregate(inputs, aggregator, output).chain_end()
+
+    def window(
+        self,
+        length: _Length,
+        slide: _Length,
+        inputs: Names | None,
+        aggregator: Any,
+        output: _Output,
+        **options: Unpack[WindowOptions],
+    ) -> WindowOutput:
+        """Aggregate windows of each partition, or group, over batches: an aggregator over `inputs`, or a function of (window).
+
+        The options are those of `WindowConfig.of`; with `timestamp=` the windows are of event time.
+        """
+        spec = AggSpec(None if inputs is None else names_of(inputs), aggregator, output)
+        return self._window(length, slide, spec, options)
+
+    def tumbling_window(
+        self, length: _Length, inputs: Names | None, aggregator: Any, output: _Output, **options: Unpack[WindowOptions]
+    ) -> WindowOutput:
+        """Aggregate adjacent windows, each as long as the slide."""
+        return self.window(length, length, inputs, aggregator, output, **options)
+
+    def sliding_window(
+        self,
+        length: _Length,
+        slide: _Length,
+        inputs: Names | None,
+        aggregator: Any,
+        output: _Output,
+        **options: Unpack[WindowOptions],
+    ) -> WindowOutput:
+        """Aggregate windows of `length` that begin every `slide`."""
+        return self.window(length, slide, inputs, aggregator, output, **options)
+
+    def _window(self, length: Any, slide: Any, spec: AggSpec, options: Mapping[str, Any]) -> WindowOutput:
+        raise NotImplementedError
+
+
+class Stream(AggregableStream):
     """A stream of tuples in batches. Made by `TridentTopology`; every method returns a new one."""
 
-    __slots__ = ("_draft", "_name", "_sketch")
+    __slots__ = ("_builder", "_name", "_step")
 
-    def __init__(self, sketch: GraphBuilder, draft: StepDeclaration, name: str | None = None) -> None:
-        self._sketch, self._draft, self._name = sketch, draft, name
+    def __init__(self, builder: GraphBuilder, step: StepDeclaration, name: str | None = None) -> None:
+        self._builder, self._step, self._name = builder, step, name
 
     # -- one tuple at a time -------------------------------------------------------------------------------------------
 
@@ -196,7 +238,7 @@ class Stream(StormNames):
         return self._then(FlatMap(function, output))
 
     def peek(self, function: Any) -> Stream:
-        """Show each tuple to a function, for what it does outside; a batch that is tried again is shown again."""
+        """Call a function with each tuple, for what it does outside; again for a batch that is tried again."""
         return self._then(Peek(function))
 
     def project(self, *names: Names) -> Stream:
@@ -243,14 +285,6 @@ class Stream(StormNames):
 
     # -- many tuples of a batch ----------------------------------------------------------------------------------------
 
-    def partition_aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
-        """Aggregate what one partition has of a batch; each partition emits. Without output: the fields of `inputs`."""
-        return self.chained_agg().partition_aggregate(inputs, aggregator, output).chain_end()
-
-    def aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
-        """Aggregate a batch; one partition emits, for an empty batch too. Combiners work before tuples travel."""
-        return self.chained_agg().aggregate(inputs, aggregator, output).chain_end()
-
     def chained_agg(self) -> ChainedAggregatorDeclarer:
         """Begin a chain of aggregators over the same tuples; `.chain_end()` gives the stream of their results."""
         return ChainedAggregatorDeclarer(self, None)
@@ -267,43 +301,6 @@ class Stream(StormNames):
         """Group by the values of these fields; what follows works on each group of a batch."""
         return GroupedStream(self, tuple(name for each in names for name in names_of(each)))
 
-    # -- windows -------------------------------------------------------------------------------------------------------
-
-    def window(
-        self,
-        length: _Length,
-        slide: _Length,
-        inputs: Names | None,
-        aggregator: Any,
-        output: _Output,
-        **options: Unpack[WindowOptions],
-    ) -> WindowOutput:
-        """Aggregate windows of each partition, over batches: an aggregator over `inputs`, or a function of (window).
-
-        The options are those of `WindowConfig.of`; with `timestamp=` the windows are of event time.
-        """
-        return self._window(
-            length, slide, AggSpec(None if inputs is None else names_of(inputs), aggregator, output), options
-        )
-
-    def tumbling_window(
-        self, length: _Length, inputs: Names | None, aggregator: Any, output: _Output, **options: Unpack[WindowOptions]
-    ) -> WindowOutput:
-        """Aggregate adjacent windows, each as long as the slide."""
-        return self.window(length, length, inputs, aggregator, output, **options)
-
-    def sliding_window(
-        self,
-        length: _Length,
-        slide: _Length,
-        inputs: Names | None,
-        aggregator: Any,
-        output: _Output,
-        **options: Unpack[WindowOptions],
-    ) -> WindowOutput:
-        """Aggregate windows of `length` that begin every `slide`."""
-        return self.window(length, slide, inputs, aggregator, output, **options)
-
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def partition_persist(
@@ -319,7 +316,8 @@ class Stream(StormNames):
         """Keep the aggregate of all batches as the one value of a state, in one partition; new values come in each batch."""
         whole = _spec(state)
         if whole.kind is not None:
-            whole = StateSpec(SnapshottableFactory(whole.factory), whole.partitions or 1, whole.accept)
+            factory = whole.factory if isinstance(whole.factory, SnapshotFactory) else SnapshotFactory(whole.factory)
+            whole = StateSpec(factory, whole.partitions or 1, whole.accept)
         if kind_of(aggregator) is AggregatorKind.REDUCER:
             return self.global_()._persist(whole, inputs=inputs, updater=aggregator, output=output, reduces=True)
         chain = ChainedAggregatorDeclarer(self, None, GlobalGrouping(), Emits.FIRST)
@@ -328,8 +326,8 @@ class Stream(StormNames):
 
     def state_query(self, state: TridentState, inputs: Names | None, function: Any, output: _Output) -> Stream:
         """Append what a state answers about each tuple; asked once for a batch, of what is committed."""
-        if not isinstance(state, TridentState) or state._sketch is not self._sketch:
-            self._sketch.note(f"state_query is given {quote(state)}; give a TridentState of this topology")
+        if not isinstance(state, TridentState) or state._builder is not self._builder:
+            self._builder.note(f"state_query is given {quote(state)}; give a TridentState of this topology")
         asked = state.id if isinstance(state, TridentState) else ""
         return self._then(Query(asked, None if inputs is None else names_of(inputs), function, output))
 
@@ -341,11 +339,11 @@ class Stream(StormNames):
 
     def name(self, name: str) -> Stream:
         """Call the steps that follow so, in drawings and in the ids of groups."""
-        return Stream(self._sketch, self._draft, name)
+        return Stream(self._builder, self._step, name)
 
     def parallelism_hint(self, parallelism: int) -> Stream:
         """Ask for so many tasks, for the group of the step before; the largest hint of a group holds."""
-        self._draft.hint = parallelism
+        self._step.hint = parallelism
         return self
 
     def apply_assembly(self, assembly: Callable[[Stream], _Built]) -> _Built:
@@ -353,14 +351,14 @@ class Stream(StormNames):
         return assembly(self)
 
     def __repr__(self) -> str:
-        return f"Stream({self._draft.called!r})"
+        return f"Stream({self._step.called!r})"
 
     def _then(self, what: Operation | Partitioning) -> Stream:
-        return Stream(self._sketch, self._sketch.add(what, (self._draft,), self._name), self._name)
+        return Stream(self._builder, self._builder.add(what, (self._step,), self._name), self._name)
 
     def _repartitioned(self, grouping: Partitioning) -> Stream:
         """Add a repartition; between two of them stands a step that lets everything pass, as in Storm."""
-        return (self._then(Merge()) if self._draft.is_partition else self)._then(grouping)
+        return (self._then(Merge()) if self._step.is_partition else self)._then(grouping)
 
     def _window(
         self,
@@ -370,19 +368,21 @@ class Stream(StormNames):
         options: Mapping[str, Any],
         group: tuple[Any, ...] | None = None,
     ) -> WindowOutput:
-        if not self._draft.is_partition:  # windows begin a group of their own
+        if not self._step.is_partition:  # windows begin a group of their own
             return self.identity_partition()._window(length, slide, spec, options, group)
-        number = len(self._sketch.steps) + 1
+        number = len(self._builder.steps) + 1
         name = self._name if isinstance(self._name, str) and self._name.isidentifier() else "window"
         operation = WindowOperation(f"{name}_{number}", length, slide, spec, group, dict(options))
-        return WindowOutput(self._sketch, self._sketch.add(operation, (self._draft,), self._name), self._name)
+        return WindowOutput(self._builder, self._builder.add(operation, (self._step,), self._name), self._name)
 
     def _persist(self, state: Any, *, inputs: Any, **rest: Any) -> TridentState:
         spec = _spec(state)
-        id = self._sketch.state_id()
+        id = self._builder.state_id()
         read = None if inputs is None else names_of(inputs)
         operation = Persist(state=id, spec=spec, inputs=read, **rest)
-        return TridentState(self._sketch, id, spec, self._sketch.add(operation, (self._draft,), self._name), self._name)
+        return TridentState(
+            self._builder, id, spec, self._builder.add(operation, (self._step,), self._name), self._name
+        )
 
 
 class WindowOutput(Stream):
@@ -392,26 +392,18 @@ class WindowOutput(Stream):
 
     def late_stream(self) -> Stream:
         """Return the tuples that came too late for their windows, with a field `reason` more. Needs `timestamp=`."""
-        window = self._draft.what
+        window = self._step.what
         assert isinstance(window, WindowOperation)
         return self._then(LateTuples(window.options.get("timestamp") is not None))
 
 
-class GroupedStream(StormNames):
+class GroupedStream(AggregableStream):
     """A stream in groups of equal values of some fields."""
 
     __slots__ = ("_group", "_stream")
 
     def __init__(self, stream: Stream, group: tuple[Any, ...]) -> None:
         self._stream, self._group = stream, group
-
-    def aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
-        """Aggregate each group of a batch: the fields of the group, then those of the aggregator."""
-        return self.chained_agg().aggregate(inputs, aggregator, output).chain_end()
-
-    def partition_aggregate(self, inputs: Names | None, aggregator: Any, output: _Output | None = None) -> Stream:
-        """Aggregate what one partition has of each group of a batch; nothing travels."""
-        return self.chained_agg().partition_aggregate(inputs, aggregator, output).chain_end()
 
     def chained_agg(self) -> ChainedAggregatorDeclarer:
         """Begin a chain of aggregators over the same groups."""
@@ -439,36 +431,8 @@ class GroupedStream(StormNames):
         """Append to each tuple what a function makes of it, or filter; the groups stay."""
         return GroupedStream(self._stream.each(inputs, function, output), self._group)
 
-    def window(
-        self,
-        length: _Length,
-        slide: _Length,
-        inputs: Names | None,
-        aggregator: Any,
-        output: _Output,
-        **options: Unpack[WindowOptions],
-    ) -> WindowOutput:
-        """Aggregate windows of each group, over batches: the fields of the group, then those of the aggregator."""
-        spec = AggSpec(None if inputs is None else names_of(inputs), aggregator, output)
+    def _window(self, length: Any, slide: Any, spec: AggSpec, options: Mapping[str, Any]) -> WindowOutput:
         return self._stream.partition_by(self._group)._window(length, slide, spec, options, self._group)
-
-    def tumbling_window(
-        self, length: _Length, inputs: Names | None, aggregator: Any, output: _Output, **options: Unpack[WindowOptions]
-    ) -> WindowOutput:
-        """Aggregate adjacent windows of each group."""
-        return self.window(length, length, inputs, aggregator, output, **options)
-
-    def sliding_window(
-        self,
-        length: _Length,
-        slide: _Length,
-        inputs: Names | None,
-        aggregator: Any,
-        output: _Output,
-        **options: Unpack[WindowOptions],
-    ) -> WindowOutput:
-        """Aggregate windows of each group, of `length` and every `slide`."""
-        return self.window(length, slide, inputs, aggregator, output, **options)
 
     def to_stream(self) -> Stream:
         """Return the stream without its groups."""
@@ -478,31 +442,31 @@ class GroupedStream(StormNames):
 class TridentState(StormNames):
     """A state of a topology, for queries, and the stream of its new values."""
 
-    __slots__ = ("_draft", "_name", "_sketch", "id", "spec")
+    __slots__ = ("_builder", "_name", "_step", "id", "spec")
 
     def __init__(
         self,
-        sketch: GraphBuilder,
+        builder: GraphBuilder,
         id: str,
         spec: StateSpec,
-        draft: StepDeclaration | None = None,
+        step: StepDeclaration | None = None,
         name: str | None = None,
     ) -> None:
         self.id, self.spec = id, spec
-        self._sketch, self._draft, self._name = sketch, draft, name
+        self._builder, self._step, self._name = builder, step, name
 
     def new_values_stream(self) -> Stream:
         """Return what each commit put into the state. Only operators within a batch, persists and sinks may follow."""
-        draft = self._draft
-        if draft is None:
-            draft = self._sketch.add(Merge(), (), self._name)
-            self._sketch.note(f"{self.id} is a static state, which no stream writes, so it has no new values")
-        return Stream(self._sketch, draft, self._name)
+        step = self._step
+        if step is None:
+            step = self._builder.add(Merge(), (), self._name)
+            self._builder.note(f"{self.id} is a static state, which no stream writes, so it has no new values")
+        return Stream(self._builder, step, self._name)
 
     def parallelism_hint(self, parallelism: int) -> TridentState:
         """Ask for so many partitions."""
-        if self._draft is not None:
-            self._draft.hint = parallelism
+        if self._step is not None:
+            self._step.hint = parallelism
         return self
 
 
@@ -519,7 +483,7 @@ class TridentTopology(StormNames):
     def __init__(self, name: str = "trident") -> None:
         self.name = name
         self._settings: list[Setting] = []
-        self._sketch = GraphBuilder()
+        self._builder = GraphBuilder()
 
     def configure(self, settings: Mapping[str, Any] | None = None, /, **typed: Any) -> TridentTopology:
         """Set the whole topology, by Storm's keys or typed names; a later setting wins."""
@@ -531,17 +495,17 @@ class TridentTopology(StormNames):
 
         output: the fields, for a spout that does not declare them.
         """
-        return Stream(self._sketch, self._sketch.add(StreamSource(name, spout, output), ()))
+        return Stream(self._builder, self._builder.add(StreamSource(name, spout, output), ()))
 
     def new_drpc_stream(self, function: str) -> Stream:
         """Begin a stream with the requests of a function: a field `args`, a text. The last step that is added answers."""
-        return Stream(self._sketch, self._sketch.add(StreamSource(function, is_drpc=True), ()))
+        return Stream(self._builder, self._builder.add(StreamSource(function, is_drpc=True), ()))
 
     def new_static_state(self, state: Any) -> TridentState:
         """Return a state for queries that no stream of this topology writes."""
-        id, spec = self._sketch.state_id(), _spec(state)
-        self._sketch.static_states[id] = spec
-        return TridentState(self._sketch, id, spec)
+        id, spec = self._builder.state_id(), _spec(state)
+        self._builder.static_states[id] = spec
+        return TridentState(self._builder, id, spec)
 
     def merge(self, *streams: Stream | Sequence[Stream], names: Names | None = None) -> Stream:
         """Return one stream of the tuples of several, which have the same types; the names are those of the first."""
@@ -564,7 +528,7 @@ class TridentTopology(StormNames):
         by = [names_of(keys)] * len(sides) if for_all else [names_of(key) for key in keys]
         how = list(kinds) if isinstance(kinds, Iterable) else [kinds] * len(sides)
         if len(by) != len(sides) or len(how) != len(sides):
-            self._sketch.note(
+            self._builder.note(
                 f"a join of {len(sides)} streams is given {len(by)} keys and {len(how)} kinds; give one of each for each stream"
             )
             return self._of(Merge(), (), "join")
@@ -573,7 +537,7 @@ class TridentTopology(StormNames):
 
     def build(self) -> TridentPlan:
         """Return the plan, or raise TopologyError with a sentence for every mistake. Cost: O(steps)."""
-        plan = built(self.name, self._sketch, self._settings)
+        plan = built(self.name, self._builder, self._settings)
         idle = without_effect(plan.config.own)
         if idle is not None:
             warnings.warn(f"topology {self.name!r}: settings {idle}", stacklevel=2)
@@ -583,14 +547,14 @@ class TridentTopology(StormNames):
         good = [stream for stream in streams if isinstance(stream, Stream)]
         for stream in streams:
             if not isinstance(stream, Stream):
-                self._sketch.note(f"{what} is given {quote(stream)}; give streams of this topology")
-            elif stream._sketch is not self._sketch:
-                self._sketch.note(f"{what} is given {stream!r} of another topology; give streams of this one")
+                self._builder.note(f"{what} is given {quote(stream)}; give streams of this topology")
+            elif stream._builder is not self._builder:
+                self._builder.note(f"{what} is given {stream!r} of another topology; give streams of this one")
         if (len(streams) < 2 and what == "merge") or (not streams and what != "join"):
-            self._sketch.note(f"{what} is given {len(streams)} streams; give two or more")
-        complete = len(good) == len(streams) and all(stream._sketch is self._sketch for stream in good)
+            self._builder.note(f"{what} is given {len(streams)} streams; give two or more")
+        complete = len(good) == len(streams) and all(stream._builder is self._builder for stream in good)
         return Stream(
-            self._sketch, self._sketch.add(operation, tuple(stream._draft for stream in good) if complete else ())
+            self._builder, self._builder.add(operation, tuple(stream._step for stream in good) if complete else ())
         )
 
 

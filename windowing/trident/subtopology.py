@@ -1,29 +1,20 @@
-"""One task of a group: what it does in a batch, and how its rows get to the tasks behind it.
+"""One task of a group as a machine, how its rows get to the tasks behind it, and TridentRun, which runs a plan batch by batch.
 
-ExchangeWriter: how the rows of one task get over an exchange; what every driver does with what a group emitted.
-
-rows --route--> {task: rows}                      by the grouping, from a start that the batch gives
-     --largest-> {source: timestamp}, for ALL tasks    of an exchange to a window: so that all have one watermark
-
-Subtopology: one task of a group, as a machine; GroupBatch: one batch in it.
-
-    batch = subtopology.start_batch("bg0", Batch(TransactionAttempt(5, 0)))
+    batch = subtopology.start_batch("bg0", ProcessorContext(TransactionAttempt(5, 0)))       a GroupBatch
     batch.execute(exchange, rows)       as tuples arrive, in pieces of any size
     batch.finish_batch()                when all tuples of the processing phase are there
     batch.commit_batch()                in the commit phase, in the order of the txids, when all of that phase are there
-    batch.take() -> Emitted             after any of them: what goes over exchanges, to sinks, and back to a caller of DRPC
+    batch.take() -> GroupOutput         after any of them: what goes over exchanges, to sinks, and back to a caller of DRPC
+
+    rows --ExchangeWriter--> {task: rows}             by the grouping, from a start that the batch gives
+         --largest--> {source: timestamp}, for ALL tasks    of an exchange to a window: so that all have one watermark
 
 Laws: batches lie side by side, each in its GroupBatch; to drop one that failed is to forget it. What a batch emits depends on its
 tuples and on the states alone, not on how they were cut into pieces. Source: Storm's `SubtopologyBolt`, `TridentBoltExecutor`.
 
-TridentRun: a plan, run one batch after the other, at the prompt or in a test; the slow, obvious driver.
-
-    run = TridentRun(topology.build())
-    run.batch({"sentences": ["to be or not to be"]})        what came out of each sink
-    run.ask("count_of", "be")                               what a function of DRPC answers
-
-Laws: it does what a driver does with the same machines, with nothing between them: what it gives is what any driver must give.
-Rows of a spout with several tasks are dealt out in turn. A batch that raises is forgotten; the same txid may be tried again.
+TridentRun is the slow, obvious driver of the same machines, with nothing between them, for the prompt and for tests: what it gives
+is what any driver must give. Rows of a spout with several tasks are dealt out in turn. A batch that raises is forgotten; the same
+txid may be tried again.
 """
 
 from __future__ import annotations
@@ -48,10 +39,10 @@ from windowing.trident.windows import LateTuples, WindowClock, WindowOperation, 
 
 __all__ = [
     "BatchInFlight",
+    "ExchangeBatch",
     "ExchangeWriter",
     "GroupBatch",
     "GroupOutput",
-    "OutletBatch",
     "Subtopology",
     "TridentRun",
 ]
@@ -70,25 +61,25 @@ class ExchangeWriter:
             if isinstance(node.operation, WindowOperation)
         ]
 
-    def start_batch(self, batch: ProcessorContext) -> OutletBatch:
+    def start_batch(self, batch: ProcessorContext) -> ExchangeBatch:
         """Begin a batch."""
-        return OutletBatch(self, batch)
+        return ExchangeBatch(self, batch)
 
 
-class OutletBatch:
-    """One batch on its way over an exchange. largest: what to tell every task of the target when all rows are sent."""
+class ExchangeBatch:
+    """One batch on its way over an exchange. largest: what to send every task of the target when all rows are sent."""
 
-    def __init__(self, outlet: ExchangeWriter, batch: ProcessorContext) -> None:
-        self._outlet, self._batch = outlet, batch
-        self._state = outlet.router.start(batch.txid)
+    def __init__(self, writer: ExchangeWriter, batch: ProcessorContext) -> None:
+        self._writer, self._batch = writer, batch
+        self._state = writer.router.start(batch.txid)
         self.largest: dict[str | None, int] = {}
 
     def route(self, rows: list[Row]) -> dict[int, list[Row]]:
         """Return the rows for each task of the target."""
-        for clock in self._outlet.clocks:
+        for clock in self._writer.clocks:
             for source, timestamp in clock.largest(rows, self._batch.now_ms).items():
                 self.largest[source] = max(timestamp, self.largest.get(source, timestamp))
-        return self._outlet.router.route(rows, self._batch.txid, self._state)
+        return self._writer.router.route(rows, self._batch.txid, self._state)
 
 
 # -- Subtopology -----------------------------------------------------------------------------------------------------------------
@@ -184,12 +175,12 @@ class GroupBatch:
         for target, index in exchange.targets:
             self._run([(target, index, rows)])
 
-    def learn(self, exchange: Exchange, largest: Mapping[str | None, int]) -> None:
+    def observe(self, exchange: Exchange, largest: Mapping[str | None, int]) -> None:
         """Take in the largest timestamps of what an upstream task sent to all tasks (see ExchangeWriter)."""
         for target, _ in exchange.targets:
             processor = self._task.processors[target]
             if isinstance(processor, WindowProcessor):
-                processor.learn(self._slots[target], largest)
+                processor.observe(self._slots[target], largest)
 
     def finish_batch(self) -> None:
         """End the processing phase: every tuple of it has been taken in."""
@@ -271,7 +262,7 @@ class TridentRun:
             id: [Subtopology(plan, id, task, self._partitions(task)) for task in range(group.parallelism)]
             for id, group in plan.stages.items()
         }
-        self.outlets = {
+        self.writers = {
             exchange.id: [
                 ExchangeWriter(plan, exchange, task) for task in range(plan.stage(exchange.stage).parallelism)
             ]
@@ -349,8 +340,8 @@ class BatchInFlight:
             for name in group.batch_groups
             if name in batch_groups and not group.is_spout
         }
-        self._outlets: dict[int, list[OutletBatch]] = {
-            id: [outlet.start_batch(batch) for outlet in outlets] for id, outlets in run.outlets.items()
+        self._writers: dict[int, list[ExchangeBatch]] = {
+            id: [writer.start_batch(batch) for writer in writers] for id, writers in run.writers.items()
         }
         for spout in self._plan.spouts:
             if self._plan.batch_groups[spout.number] in batch_groups:
@@ -375,9 +366,9 @@ class BatchInFlight:
         for (id, _), tasks in self._tasks.items():
             for exchange in self._plan.into(id):
                 if self._plan.phases[exchange.source] is phase and exchange.to_window:
-                    for outlet in self._outlets[exchange.id]:
+                    for writer in self._writers[exchange.id]:
                         for task in tasks:
-                            task.learn(exchange, outlet.largest)
+                            task.observe(exchange, writer.largest)
             for number, task in enumerate(tasks):
                 try:
                     if phase is Phase.PROCESS:
@@ -399,5 +390,5 @@ class BatchInFlight:
         targets = self._tasks[exchange.target, exchange.batch_group]
         size = self._run.piece or len(rows) or 1
         for start in range(0, len(rows), size):
-            for target, part in self._outlets[exchange.id][task].route(rows[start : start + size]).items():
+            for target, part in self._writers[exchange.id][task].route(rows[start : start + size]).items():
                 targets[target].execute(exchange, part)

@@ -1,31 +1,22 @@
-"""Records of coordinators and spouts: one under a path, or one for each txid.
-
-TransactionalState: named values that coordinators and spouts keep outside of any batch, over a store of bytes.
+"""Records of coordinators and spouts, over a store of bytes: TransactionalState by name, RotatingTransactionalState by txid.
 
     user/5      metadata of batch 5              path = root / name / ..., each part of letters, digits and -_.$%
     user/6      metadata of batch 6              blob = frame(magic, version, crc) of [path, value]
-
-Laws
-- What is read is what was written, and at its own path: damage, a blob of another path and a newer format are each an error that
-  names the path. Nothing is ever reset, and nothing unreadable is taken for "not there". (In Storm it is, and all starts at 1.)
-- One `write` is atomic: all of its values are durable, or none. It is refused where somebody else has written since this object
-  read or wrote the name: of two lives of a task, one that was given up and went on, say, only one can write.
-
-Source: Storm's `TransactionalState`.
-
-RotatingTransactionalState: one value per txid, of those txids that may still be asked for.
 
     stored     5   6   7          previous(7) is that of 6         cleanup_before(6): 5 goes, 6 stays: what comes next rests on it
                |   +-- under way
                +------ committed
 
 Laws
-- A value is durable before `put` returns, so that after a restart the same txid has the same value.
-- A value is written only over what this object read or wrote itself, and while the one before, on which it rests, is the same.
+- What is read is what was written, and at its own path: damage, a blob of another path and a newer format are each an error that
+  names the path. Nothing is ever reset, and nothing unreadable is taken for "not there". (In Storm it is, and all starts at 1.)
+- One `write` is atomic: all of its values are durable when it returns, or none. It is refused where somebody else has written since
+  this object read or wrote the name: of two lives of a task, one that was given up and went on, say, only one can write. A value of
+  a txid is also refused where the one before, on which it rests, is no more the same.
 - `cleanup_before(txid)` is called when `txid` is done: what is smaller is never asked for again; what is asked for all the same is
   a message that comes too late, or a coordinator that has lost its record. `is_over` says so, and nothing starts from nothing.
 
-Source: Storm's `RotatingTransactionalState`.
+Source: Storm's classes of these names.
 """
 
 from __future__ import annotations

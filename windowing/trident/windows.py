@@ -5,11 +5,10 @@
     batch 5:1  rows ----> kept until the commit phase ----> executor ...
 
 Laws: batches enter the windows in the order of their txids, each once, whatever is tried again; so a tuple is counted once (in
-Storm a retried batch enters again). All tasks of a window have one watermark: what one of them is sent, the others learn of, as
-on Spark. `timestamp=` makes it event time, with a late stream; Storm's Trident windows run over the clock only.
+Storm a retried batch enters again). All tasks of a window have one watermark: the largest timestamps of what one of them is sent go
+to all, as on Spark. `timestamp=` makes it event time, with a late stream; Storm's Trident windows run over the clock only.
+WindowOperation is the operation of a window, LateTuples that of its late stream.
 Source: Storm's `WindowTridentProcessor`, `AbstractTridentWindowManager`.
-
-Operations of windows: Window, and LateTuples beside it.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from windowing.schema.rows import record_type
 from windowing.schema.types import Schema
 from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
+from windowing.topology.config import WINDOWS_OUTSIDE_TRIDENT
 from windowing.topology.declaration import REASON
 from windowing.topology.plan import _measured
 from windowing.topology.user_code import TIMELESS, holds_times
@@ -38,9 +38,9 @@ from windowing.trident.processors import (
     Reporter,
     TridentProcessor,
     code_of,
+    drop_report,
     fold_of,
     kind_of,
-    unheard,
 )
 from windowing.windows.config import OnError, WindowConfig, config_of
 from windowing.windows.events import Late, TupleWindow
@@ -60,7 +60,7 @@ class WindowFold:
     """A bolt over windows that folds their tuples with an aggregator; `key`: each row begins with the key of the window."""
 
     def __init__(self, part: AggregatorPart, schema: Schema, key: tuple[str, ...] = ()) -> None:
-        self.report: Reporter = unheard
+        self.report: Reporter = drop_report
         self._fold = fold_of(part, schema)
         self._key = picker(schema, key)
 
@@ -75,7 +75,7 @@ class WindowFold:
 
 
 class WindowClock:
-    """What the tasks of a window tell each other: the largest timestamp of each source, of rows that may move the watermark."""
+    """What the tasks of a window send each other: the largest timestamp of each source, of rows that may move the watermark."""
 
     def __init__(self, config: WindowConfig, schema: Schema) -> None:
         self._config = config
@@ -171,7 +171,7 @@ class WindowProcessor(TridentProcessor):
         slot.rows += rows
         return []
 
-    def learn(self, slot: _WindowSlot, largest: Mapping[str | None, int]) -> None:
+    def observe(self, slot: _WindowSlot, largest: Mapping[str | None, int]) -> None:
         """Take in what the rows of some upstream task, whichever task they went to, say about the time."""
         slot.largest.append(largest)
 
@@ -242,14 +242,6 @@ class WindowProcessor(TridentProcessor):
 # -- Operations of windows -------------------------------------------------------------------------------------------------------
 
 
-_NOT_HERE = {
-    "late_stream": "the late tuples of a Trident window are a stream: ask what window() returns for .late_stream()",
-    "message_id": "batches are known by their txid, so no tuple has to be",
-    "recovery_timeout": "batches are known by their txid, so no tuple is waited for",
-    "max_events_in_memory": "the windows of a batch go back when its commit fails, which those on disk cannot",
-    "semantics": "Storm's Trident windows differ from those of its bolts; the windows here lose nothing",
-    "watermark_interval": "a turn is a batch",
-}
 _ON_ERROR = (OnError.RAISE, OnError.SKIP)
 
 
@@ -307,7 +299,7 @@ class WindowOperation(Operation):
         return WindowFold(part, schema, self.group or ())
 
     def _config(self) -> WindowConfig:
-        for option, why in _NOT_HERE.items():
+        for option, why in WINDOWS_OUTSIDE_TRIDENT.items():
             if self.options.get(option) is not None:
                 raise ConfigError(f"{option}={quote(self.options[option])} is for bolts: {why}; leave it out")
         if self.group is not None and self.options.get("key") is not None:

@@ -1,4 +1,4 @@
-"""Checks: what must hold in every run, whatever goes wrong; looked at when it could break, not only at the end.
+"""Checks of a run: what must hold whatever goes wrong, looked at when it could break, not only at the end; and the stores of a run.
 
     | I1 | what a source may forget is in a state         | at each ack of a single tuple: a committed batch has it            |
     | I2 | states are those of an undisturbed run        | at each write, as of the last committed txid; at each commit; last |
@@ -9,18 +9,17 @@
     | I7 | once faults stop, all is done                  | at the end, in `BOUND_MS` of virtual time                          |
     | I8 | nothing is dropped or damaged in silence       | what is skipped is all in the dead letters; damage is found        |
     | I9 | a transactional replay has the same rows       | at each emission                                                   |
-    | I10| a sink gets each committed batch, whole        | at each save, of what its master has handed out before              |
+    | I10| a sink gets each committed batch, whole        | at each save, of what its master has handed out before             |
 
 The undisturbed run is a fold: for each committed attempt the rows that its spouts emitted, and these rows, from commit to commit,
 are each partition's rows in order, without a gap, each once.
 
-The stores of a run: the library's own in memory, with steps at which a task dies, writes that come late, lost answers, damage.
+The stores are the library's own in memory, with steps at which a task dies, writes that come late, lost answers, damage. The checks
+read them beneath, past all faults.
 
     task --write--> | step | the store, and what is checked of the write | step | --> task
                        |
                        +-- the task is gone, and the write is done later, as it was: that of a task which was held up
-
-Whoever checks reads the stores beneath, past all faults.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class Checks:
         tree.failed = tree.failed or is_failed
 
     def ended(self, root: int, is_acked: bool) -> None:
-        """The acker has said what became of a tree."""
+        """The acker has settled a tree."""
         tree = self._trees.setdefault(root, _CheckedTree(set()))
         if tree.ended:
             raise Violation(f"I3: tree {root:x} ended twice")
@@ -144,7 +143,7 @@ class Checks:
 
     def released(self, life: int, attempt: TransactionAttempt, dead: list[DeadBatch]) -> None:
         """A life of the master has taken what was kept of an attempt until its commit: these dead letters."""
-        self._released[life, attempt] = [SourceRow(*row) for letter in dead for row in letter.rows]
+        self._released[life, attempt] = [SourceRow(*row) for batch in dead for row in batch.rows]
 
     def handed(self, life: int, txid: int, rows: list[Row]) -> None:
         """A life of the master has handed the rows of a batch to the sink."""
@@ -197,10 +196,10 @@ class Checks:
                 f"I10: {attempt} is done, but the sink has {handed}: not each row once from a map, once from a state"
             )
 
-    def heard(self, row: SourceRow) -> None:
-        """A spout of single tuples has heard that a row is done with: its source has no need to send it again."""
-        letters = (row for rows in self.dead.values() for row in rows)
-        if row not in self.committed_rows and row not in letters:
+    def row_acked(self, row: SourceRow) -> None:
+        """A spout of single tuples was notified that a row is done with: its source has no need to send it again."""
+        dead = (row for rows in self.dead.values() for row in rows)
+        if row not in self.committed_rows and row not in dead:
             raise Violation(f"I1: {row} was acked to its source, but no committed batch has it")
 
     # -- states --------------------------------------------------------------------------------------------------------

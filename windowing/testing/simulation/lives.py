@@ -1,7 +1,7 @@
 """TaskLife: one life of a task of the shipped driver, its clock, its inbox, and a handler that can be held up in the middle.
 
     Link     the inbox of a task: what the driver appends goes over the world's network; `arrive` puts it in
-    Router   the driver's router, which tells the checks what is settled, buried and released
+    Router   the driver's router, which reports to the checks what is settled, held and released
     TaskLife     a task (MasterTask, CoordinatorTask, EmitterTask, GroupTask, AckerTask) from its making to its death
     Strand   a thread in which a handler runs while the world waits, or stands still while the world goes on
 
@@ -90,9 +90,9 @@ class SimulatedRouter(TridentRouter):
         self._world.settles(anchors, True)
         super().fail(anchors, component)
 
-    def bury(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
+    def hold_dead(self, attempt: TransactionAttempt, dead: DeadBatch) -> None:
         self._world.buries()
-        super().bury(attempt, dead)
+        super().hold_dead(attempt, dead)
 
     def release(self, attempt: TransactionAttempt) -> dict[str, list[Row]]:
         self._world.checks.released(self._world.acting, attempt, self._dead.get(attempt, []))
@@ -132,7 +132,7 @@ class TaskLife:
         self.is_open = self.is_dead = self.is_doomed = self.is_held_up = False
         self.misread = set[str]()
         self.emitted: list[SourceRow] = []
-        self.buried, self.emits = False, True
+        self.holds_dead, self.emits = False, True
         self._world = world
         self._clock = _LifeClock(world, base_ms)
 
@@ -211,7 +211,7 @@ class Strand:
             self._turn.acquire()
             try:
                 self._call()
-            except BaseException as problem:  # whoever waits is told
+            except BaseException as problem:  # raised where it is waited for
                 self._problem = problem
             self._over = True
             self._back.release()

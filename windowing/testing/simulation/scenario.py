@@ -3,14 +3,12 @@
     seed 17  -->  Scenario(opaque spout, opaque state, 2 spouts, 1 map, 3 states, ..., faults={CRASHES, ZOMBIES, LOST})
              -->  smaller(): one fault kind less, fewer batches and rows, fewer tasks, ...
 
-Law: equal seeds give equal scenarios, and equal scenarios equal runs. A state without a fence is not asked to withstand zombies:
-a write that was held up puts an old value back, and rows are lost.
-
-Source: the rows that the spouts of a run read, from partitions without end, and what a topology makes of them.
-
-    partition x   x0 x1 x2 x3 ...      a batch of it is [start, end), how long is chance; its metadata is [start, end]
+    partition x   x0 x1 x2 x3 ...      of a spout, without end; a batch of it is [start, end), how long is chance; its metadata
+                                       is [start, end]
 
 Every row has a key and a weight, given by its name alone: a state is right if each of its keys has the sum of the right weights.
+Law: equal seeds give equal scenarios, and equal scenarios equal runs. A state without a fence is not asked to withstand zombies:
+a write that was held up puts an old value back, and rows are lost.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class Fault(StrEnum):
     ZOMBIES = "tasks are held up, replaced, and go on; so do their writes"
     CLOCKS = "each life has its own monotonic clock, which may be read late; wall clocks jump"
     DAMAGE = "records of coordinators and spouts are damaged"
-    STORES = "stores do not answer, or do and are not heard"
+    STORES = "stores do not answer, or do and the answer is lost"
     FAILURES = "users' code raises FailedException"
     MOVES = "partitions of the source move from task to task"
 
@@ -305,7 +303,7 @@ def _queue_of(world: World) -> type:
             self._collector.emit(tuple(row), message_id=row)
 
         def ack(self, row: SourceRow) -> None:
-            world.checks.heard(row)
+            world.checks.row_acked(row)
             if row in self._queue:
                 self._queue.remove(row)
 

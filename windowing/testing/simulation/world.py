@@ -79,14 +79,14 @@ class World:
         self._acting: TaskLife | None = None
         self._living: dict[TaskId, TaskLife] = {}
         self._zombies: dict[TaskId, TaskLife] = {}
-        self._planted: dict[int, TaskLife] = {}
+        self._began: dict[int, TaskLife] = {}
         self._opened = set[TaskId]()
         self._arrivals: dict[tuple[int, TaskId], int] = {}
         self.records = Records(self)
         self.states = States(self)
         self.plan = topology_of(self, self.states)
         self.checks = Checks(scenario, self.plan, self.states.beneath)
-        self._hub = SimulatedRouter(self)
+        self._router = SimulatedRouter(self)
         self._spouts = {group.id for group in self.plan.stages.values() if group.is_spout}
         self._tasks = self._made()
         self._coordinators = {
@@ -104,7 +104,7 @@ class World:
         self._partitions = {self._state: [self._partition(part) for part in range(found.partitions)]}
         retry = RetryPolicy(scenario.attempts, first_ms=100, cap_ms=2_000)
         config = CoordinatorConfig(scenario.max_pending, 20, 50, retry, scenario.on_failure)
-        return TridentTasks(self.plan, self._hub, config, self.records, self._partitions, {})
+        return TridentTasks(self.plan, self._router, config, self.records, self._partitions, {})
 
     def _partition(self, part: int) -> Any:
         found = self.plan.states[self._state]
@@ -181,20 +181,20 @@ class World:
         self.step()
 
     def _looked_at(self, link: Link, body: Any, life: TaskLife) -> TaskLife | None:
-        """Tell the checks what a message says; return the life that it is for, where only one can take it."""
+        """Report to the checks what a message says; return the life that it is for, where only one can take it."""
         if link.id == ACKER:
             if body[0] == INIT:
-                self._planted[body[1]] = life
+                self._began[body[1]] = life
             return None
         if isinstance(body, Acked | Failed):
             self.checks.ended(body.root, isinstance(body, Acked))
-            return self._planted[body.root]
+            return self._began[body.root]
         anchors = getattr(body, "anchors", None)
         for root, edge in () if anchors is None else anchors.edges.items():
             self.checks.grew(root, edge)
         if isinstance(body, Reported) and life.id[0] in self._spouts and life.emits:
             life.emits = False
-            self.checks.emitted(body.batch.attempt, life.name, life.emitted, life.buried)
+            self.checks.emitted(body.batch.attempt, life.name, life.emitted, life.holds_dead)
         return None
 
     def _deliver(self, message: _Message) -> None:
@@ -207,7 +207,7 @@ class World:
             return
         anchors = getattr(body, "anchors", None)
         if anchors is not None and anchors.settled:
-            body = body._replace(anchors=Anchors({}))  # a copy: its trees were told when the other came
+            body = body._replace(anchors=Anchors({}))  # a copy: its trees were reported when the other came
         self.trace.append((self.now_ms, life.name, life.number, *plain(body)))
         self._enter(life, life.take, body)
 
@@ -234,7 +234,7 @@ class World:
     def buries(self) -> None:
         """Take note that a spout's rows become dead letters."""
         if self._acting is not None:
-            self._acting.buried = True
+            self._acting.holds_dead = True
 
     def settles(self, anchors: Anchors | None, is_failed: bool) -> None:
         """Take note that a task acks or fails a message."""
@@ -292,12 +292,12 @@ class World:
 
     def _open(self, life: TaskLife) -> None:
         life.open()
-        self._tasks.place(life.id, life.task)
+        self._tasks.attach(life.id, life.task)
         self._opened.add(life.id)
 
     def _enter(self, life: TaskLife, call: Callable[..., None], *args: Any) -> None:
         """Let a life take an event, wholly; or in part, if it dies or is held up."""
-        life.emitted, life.buried, life.emits = [], False, True
+        life.emitted, life.holds_dead, life.emits = [], False, True
         if self.faulty and 0 < life.fuse <= _STRAND_STEPS and self._may_be_held_up(life):
             life.strand = Strand.of(call, *args)
             self._let(life, life.strand.go)
@@ -305,7 +305,7 @@ class World:
             self._let(life, call, *args)
 
     def _let(self, life: TaskLife, call: Callable[..., None], *args: Any) -> None:
-        self._acting, self.writer, self._hub.now_ms = life, life.number, life.now_ms()
+        self._acting, self.writer, self._router.now_ms = life, life.number, life.now_ms()
         try:
             call(*args)
         except BaseException as problem:

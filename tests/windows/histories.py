@@ -1,0 +1,57 @@
+"""Histories: the events of a replayed case, brought into a form that two runs of it can be compared in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from windowing.testing.models import ModelResult
+from windowing.testing.replay import LosslessReplay, runs_of
+
+History = dict[int, tuple[list[Any], list[Any], list[Any]]]
+"""By op: activations in order, expired ids sorted, late ids in order."""
+
+
+def by_op(events: Iterable[list[Any]]) -> History:
+    """Return events by op; the order of expiries among the events of one op is free, that of windows is not.
+
+    >>> by_op([[3, "expire", [2, 1]], [3, "activate", [2], [2], [], 9], [3, "expire", [0]]])
+    {3: ([[[2], [2], [], 9]], [0, 1, 2], [])}
+    """
+    history: History = {}
+    for op, kind, *what in events:
+        activations, expired, late = history.setdefault(op, ([], [], []))
+        if kind == "activate":
+            activations.append(what)
+        elif kind == "expire":
+            expired.extend(what[0])
+        else:
+            late.append(what[0])
+    for _, expired, _ in history.values():
+        expired.sort()
+    return history
+
+
+def counts_of(result: ModelResult) -> dict[str, int]:
+    """Return what the model says of a case, as WindowedBoltExecutor.counts does."""
+    shown, skipped, pending, late = (
+        len(ids) for ids in (result.shown, result.skipped, result.pending, result.late_reasons)
+    )
+    return {
+        "in": shown + skipped + pending + late,
+        "shown": shown,
+        "skipped": skipped,
+        "pending": pending,
+        "expired": len(result.expired),
+        "late": late,
+        "fired": sum(event[1] == "activate" for event in result.events),
+    }
+
+
+def run_steps(case: Mapping[str, Any], run: LosslessReplay | None = None) -> Iterator[list[list[Any]]]:
+    """Yield the events of each op (of each batch in a batched case), and `check` the executor after it."""
+    run = run or LosslessReplay(case)
+    for first, ops in runs_of(case):
+        events = run.feed(first, ops)
+        run.executor.check()
+        yield events
