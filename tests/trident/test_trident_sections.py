@@ -127,3 +127,20 @@ def test_what_leads_to_a_window_is_of_the_stream_and_what_follows_is_not() -> No
     plan.check()
     assert plan.depths(Section.STREAM)[-1] < plan.depths(Section.BATCH)[0]
     assert {stage.section for stage in plan.stages.values() if stage.keeps_window} == {Section.STREAM}
+
+
+def test_what_leads_to_several_operations_of_a_later_section_is_one_exchange_to_all_of_them() -> None:
+    topology = TridentTopology("two")
+    rows = topology.new_stream("in", Given()).shuffle().map(lambda row: (row.k, row.n), "k string, n long")
+    for name in ("a", "b"):
+        rows.partition_persist(map_state(MemoryStore(), name), "n", Updates())
+    plan = topology.build()
+    cut = plan.by_section()
+    cut.check()
+    assert [len(stage.operators) for stage in plan.stages.values()] == [1, 3]
+    (inner,) = [each for each in cut.exchanges if cut.stages[each.stage].component == "b_0"]
+    assert [number for number, _ in inner.targets] == list(cut.stages[inner.target].operators)
+
+
+class Updates:
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None: ...
