@@ -28,7 +28,7 @@ from windowing.spark.control import task_labels
 from windowing.spark.exchange import EXCHANGE
 from windowing.spark.hadoop import literal_path
 from windowing.spark.operator import TaskTurn, evaluated
-from windowing.spark.running import Plan, WindowedQuery, trigger_options
+from windowing.spark.running import QuerySpec, WindowedQuery, trigger_options
 from windowing.spark.spouts import PartitionedSpout
 from windowing.spark.writer import BatchWriter
 from windowing.windows.config import WindowConfig
@@ -86,7 +86,7 @@ class Assembly:
     ) -> WindowedQuery:
         """Start the query. stored: what is kept with the checkpoint beside what every query keeps there."""
         counted = metrics.wire_metric_columns() if self.schema == EXCHANGE else None
-        plan = Plan(
+        spec = QuerySpec(
             spark=self.spark,
             checkpoint=checkpoint,
             definition=definition.frame(self.spark) | stored,
@@ -96,7 +96,7 @@ class Assembly:
             trigger=trigger_options(trigger, drain),
             query_name=query_name,
         )
-        return WindowedQuery.start(plan, drain)
+        return WindowedQuery.start(spec, drain)
 
 
 def labels_of(spark: SparkSession, plan: ExecutionPlan, partitions: int) -> dict[int, tuple[int, ...]]:

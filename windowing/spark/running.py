@@ -38,7 +38,7 @@ from windowing.spark.writer import BatchWriter
 from windowing.windows.measures import Duration
 
 __all__ = [
-    "Plan",
+    "QuerySpec",
     "WindowedQuery",
     "trigger_options",
 ]
@@ -50,7 +50,7 @@ _log = logging.getLogger("windowing.spark")
 
 
 @dataclass(frozen=True)
-class Plan:
+class QuerySpec:
     """All that is needed to start the query, and to start it once more. `output` builds the operator over a control
     folder.
     """
@@ -102,34 +102,34 @@ def trigger_options(trigger: str | Duration | timedelta, drain: bool) -> dict[st
 class WindowedQuery:
     """A running query; made by `WindowedStream.start`. A thread of the driver watches it and makes the drain."""
 
-    def __init__(self, plan: Plan, drain: bool, finish: bool, done: threading.Event) -> None:
-        self._plan, self._drain, self._finish, self._done = plan, drain, finish, done
+    def __init__(self, spec: QuerySpec, drain: bool, finish: bool, done: threading.Event) -> None:
+        self._spec, self._drain, self._finish, self._done = spec, drain, finish, done
         self._stopping = False
         self._failure: BaseException | None = None
         self._metrics: dict[int, BatchMetrics] = {}
-        self._query = plan.run()
+        self._query = spec.run()
         self._thread = threading.Thread(target=self._watch, name=f"windowing-{self._query.id}", daemon=True)
 
     @classmethod
-    def start(cls, plan: Plan, drain: bool) -> WindowedQuery:
-        """Check the checkpoint against the plan and the sinks against the checkpoint, start the query, and watch over it."""
-        done = take(plan.spark, plan.checkpoint)
+    def start(cls, spec: QuerySpec, drain: bool) -> WindowedQuery:
+        """Check the checkpoint against the spec and the sinks against the checkpoint, start the query, and watch over it."""
+        done = take(spec.spark, spec.checkpoint)
         try:
-            return cls._started(plan, drain, done)
+            return cls._started(spec, drain, done)
         except BaseException:
             done.set()
             raise
 
     @classmethod
-    def _started(cls, plan: Plan, drain: bool, done: threading.Event) -> WindowedQuery:
-        finish = _open(plan)
-        claim(plan.spark, plan.checkpoint, plan.writer.sinks, plan.writer.schemas)
-        if plan.writer.acks is not None:
-            plan.writer.acks.open()
+    def _started(cls, spec: QuerySpec, drain: bool, done: threading.Event) -> WindowedQuery:
+        finish = _open(spec)
+        claim(spec.spark, spec.checkpoint, spec.writer.sinks, spec.writer.schemas)
+        if spec.writer.acks is not None:
+            spec.writer.acks.open()
         try:
-            query = cls(plan, drain, finish, done)
+            query = cls(spec, drain, finish, done)
         except Exception as error:
-            found = library_error(error, plan.failed_query)
+            found = library_error(error, spec.failed_query)
             if found is error:
                 raise
             raise found from error
@@ -187,22 +187,22 @@ class WindowedQuery:
             if self._finish or self._has_read_all():
                 self._make_drain()
         except BaseException as error:
-            failure = (None if isinstance(error, QueryStoppedError) else self._plan.writer.failure) or error
+            failure = (None if isinstance(error, QueryStoppedError) else self._spec.writer.failure) or error
             self._failure = failure  # before it is explained: whatever goes wrong there, the query has not ended well
             self._end()
-            self._failure = library_error(failure, self._plan.failed_query)
+            self._failure = library_error(failure, self._spec.failed_query)
         finally:
             self._done.set()
 
     def _has_read_all(self) -> bool:
         """Wait for the query; return whether a drain is to follow. Raises QueryStoppedError for one that was stopped too early."""
         self._wait()
-        if self._stopping or "availableNow" not in self._plan.trigger:
+        if self._stopping or "availableNow" not in self._spec.trigger:
             return False
         if not _found_no_more(self._query):
             raise QueryStoppedError(
                 "the query was stopped from outside before it had read all its input; nothing was drained. "
-                + GO_ON.format(self._plan.checkpoint)
+                + GO_ON.format(self._spec.checkpoint)
             )
         return self._drain
 
@@ -210,20 +210,20 @@ class WindowedQuery:
         """Have the batch of the drain made, and mark the checkpoint when it is committed. Rows that came since the end of the input
         are read behind it; windowed bolts are closed then, and they are late.
         """
-        plan = self._plan
+        spec = self._spec
         if not self._finish:
-            control.write_drain(control.control_folder(plan.spark, plan.checkpoint))
-            self._query = plan.run()
+            control.write_drain(control.control_folder(spec.spark, spec.checkpoint))
+            self._query = spec.run()
         self._wait()
         if self._stopping:
             return
-        batch = control.drain_batch(plan.spark, plan.checkpoint)
-        if batch is None or not (Folder(plan.spark, plan.checkpoint) / "commits").exists(str(batch)):
+        batch = control.drain_batch(spec.spark, spec.checkpoint)
+        if batch is None or not (Folder(spec.spark, spec.checkpoint) / "commits").exists(str(batch)):
             raise QueryStoppedError(
-                f"the query on checkpoint {plan.checkpoint} was stopped from outside while it drained; start it again from the "
+                f"the query on checkpoint {spec.checkpoint} was stopped from outside while it drained; start it again from the "
                 'checkpoint, with trigger="available_now", drain=True, to finish that'
             )
-        _mark_drained(plan)
+        _mark_drained(spec)
 
     def _end(self) -> None:
         """Stop Spark's query: what was raised need not have ended it (a spout's `ack`), and it would go on unwatched."""
@@ -233,7 +233,7 @@ class WindowedQuery:
             _log.warning("query %s could not be stopped: %s", self._query.id, describe_error(problem))
 
     def _wait(self) -> None:
-        acks = self._plan.writer.acks
+        acks = self._spec.writer.acks
         try:
             if acks is None:
                 self._query.awaitTermination()
@@ -248,26 +248,26 @@ class WindowedQuery:
         for progress in self._query.recentProgress:
             found = metrics_of(progress)
             if found is not None:
-                reported = self._plan.writer.reported.get(found.batch_id, 0)
+                reported = self._spec.writer.reported.get(found.batch_id, 0)
                 self._metrics[found.batch_id] = replace(found, reported=found.reported + reported)
 
 
-def _open(plan: Plan) -> bool:
+def _open(spec: QuerySpec) -> bool:
     """Refuse what cannot go on; return whether the checkpoint is in the middle of a drain, which this run has to
     finish.
     """
-    definition.refuse_drained(plan.spark, plan.checkpoint)
-    definition.keep(plan.spark, plan.checkpoint, plan.definition)
-    folder = control.control_folder(plan.spark, plan.checkpoint)
+    definition.refuse_drained(spec.spark, spec.checkpoint)
+    definition.keep(spec.spark, spec.checkpoint, spec.definition)
+    folder = control.control_folder(spec.spark, spec.checkpoint)
     folder.make()
     if not folder.exists(control.DRAIN_FILE):
         return False
-    if control.drain_batch(plan.spark, plan.checkpoint) is None:
+    if control.drain_batch(spec.spark, spec.checkpoint) is None:
         folder.delete(control.DRAIN_FILE)
         return False
-    if "availableNow" not in plan.trigger:
+    if "availableNow" not in spec.trigger:
         raise CheckpointError(
-            f"checkpoint {plan.checkpoint} was being drained when its query died; start it once with "
+            f"checkpoint {spec.checkpoint} was being drained when its query died; start it once with "
             'trigger="available_now", drain=True to finish that'
         )
     return True
@@ -281,6 +281,6 @@ def _found_no_more(query: StreamingQuery) -> bool:
     return bool(execution.noNewData())
 
 
-def _mark_drained(plan: Plan) -> None:
-    home = Folder(plan.spark, plan.checkpoint) / "windowing"
+def _mark_drained(spec: QuerySpec) -> None:
+    home = Folder(spec.spark, spec.checkpoint) / "windowing"
     home.write(definition.DRAINED_FILE, json.dumps({"drained": True}).encode())
