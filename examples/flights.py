@@ -218,11 +218,13 @@ def crash(options: argparse.Namespace) -> None:
     CONSOLE.rule("1. A run that nothing disturbs", align="left")
     expect(0, run_job(script, options, whole.path), "the undisturbed run")
 
-    point = failpoint(options.crash_at, CRASH_AT, len(whole.staged()))
+    files = len(whole.staged())
+    point = failpoint(options.crash_at, CRASH_AT, files)
     CONSOLE.rule(f"2. The same once more, killed at {point}", align="left")
     code = run_job(script, options, killed.path, "--brief", failpoint=point)
     expect(-signal.SIGKILL, code, f"the run with failpoint {point}")
-    say(f"\nKilled: driver and JVM got SIGKILL. Committed until then: {committed(killed, 'flights')} batches.")
+    done = committed(killed, "flights")
+    say(f"\nKilled: driver and JVM got SIGKILL. Spark has committed {done} of {files + 1} batches.")
 
     CONSOLE.rule("3. Restarted from its checkpoint", align="left")
     expect(0, run_job(script, options, killed.path, "--brief", "--resume"), "the restarted run")

@@ -266,6 +266,16 @@ class LivesMachine(RuleBasedStateMachine):
         self.cluster.checkpoint()
         Refusing.refused = ("", 0)
 
+    @rule(rounds=st.integers(1, 6))
+    def crash_behind_a_checkpoint(self, rounds: int) -> None:
+        """What it holds is cut in the middle of the work, and nothing comes after it."""
+        for _ in range(rounds):
+            self.cluster.step()
+        coordinator = self.cluster.task_set.coordinator
+        assert coordinator is not None
+        coordinator.take()
+        self.crash()
+
     @rule(writes=st.integers(0, 30))
     def crash_in_a_checkpoint(self, writes: int) -> None:
         """The process is gone before a write, or before a page is, and with it whatever is not prepared."""
