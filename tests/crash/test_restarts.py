@@ -32,10 +32,9 @@ from tests.crash.harness import (
 )
 from tests.crash.job import DEFINITIONS, REFUSED, Job, start
 from windowing import millis
-from windowing.errors import CheckpointError, DrainedCheckpointError
+from windowing.errors import CheckpointError
 from windowing.spark import FileSink, operator
 from windowing.spark.control import DRAIN_FILE
-from windowing.spark.running import DRAINED_FILE
 
 pytestmark = pytest.mark.crash
 
@@ -44,28 +43,6 @@ Undisturbed = Callable[..., Outputs]
 
 
 # -- drained checkpoints ----------------------------------------------------------------------------------------------------
-
-
-def test_a_drained_checkpoint_is_refused_with_the_way_out(spark: SparkSession, job_of: Jobs) -> None:
-    job = job_of("tumbling")
-    finish(spark, job)
-    written = outputs(job)
-    for drain in (True, False):
-        with pytest.raises(DrainedCheckpointError, match=r"was drained.*start with a new checkpoint"):
-            start(spark, replace(job, drain=drain))
-    assert_same(outputs(job), written)
-
-
-def test_a_driver_that_died_between_the_drain_and_its_mark_marks_it_at_the_next_start(
-    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
-) -> None:
-    job = job_of("sliding")
-    finish(spark, job)
-    (job.checkpoint / "windowing" / DRAINED_FILE).unlink()
-    finish(spark, job)
-    assert_same(outputs(job), undisturbed("sliding"))
-    with pytest.raises(DrainedCheckpointError):
-        start(spark, job)
 
 
 def test_a_drain_that_was_asked_for_and_never_begun_is_not_implied_by_the_next_start(

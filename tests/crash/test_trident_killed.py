@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from tests.crash import trident_spark_job
 from tests.crash.harness import DRAIN, Outputs, assert_same, input_rows, kill_process, outputs, worker_environment
 from tests.crash.trident_spark_job import TridentJob, start, states
-from windowing.errors import SupersededError
 from windowing.spark.failpoints import TRIDENT_NAMES
 
 cloudpickle.register_pickle_by_value(trident_spark_job)  # type: ignore[no-untyped-call]  # the workers do not see the tests
@@ -91,17 +90,3 @@ def test_a_worker_that_is_killed_makes_its_turn_again(
     assert hit.exists(), "no worker was killed"
     assert_same(sorted_outputs(job), undisturbed[0])
     assert states(job) == undisturbed[1]
-
-
-@pytest.mark.crash
-def test_a_checkpoint_that_is_older_than_the_states_is_refused(
-    spark: SparkSession, source: Path, tmp_path: Path
-) -> None:
-    job = TridentJob(str(source), str(tmp_path / "job"))
-    finish(spark, job)
-    before = states(job)
-    (Path(job.folder) / "checkpoint").rename(tmp_path / "lost")
-    (Path(job.folder) / "out").rename(tmp_path / "out")
-    with pytest.raises(SupersededError, match=r"is new, but state1 .* was written by attempt"):
-        finish(spark, job)
-    assert states(job) == before
