@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,13 @@ MACHINE = {
     "commit": "abc",
     "packages": {"windowing": "0"}, "scale": 1,
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _loud(monkeypatch):
+    """Clear up before no round: a collection among the objects of all tests takes longer than the round."""
+    monkeypatch.setattr(frame, "quiet", nullcontext)
+    monkeypatch.setattr(growth, "quiet", nullcontext)
 
 
 def plan(*contenders: Contender, **options: object) -> Plan:

@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from windowing.errors import WindowingError, describe_error, printable, quote
 
 ROOT = Path(__file__).parents[1]
 
 
-def declared() -> Iterator[tuple[str, str]]:
-    """(code, class) of every class in windowing/ whose body sets `code` to a text in capitals."""
-    for source in sorted((ROOT / "windowing").rglob("*.py")):
-        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                yield from ((code, node.name) for code in map(code_of, node.body) if code is not None)
+class Class(NamedTuple):
+    """A class in windowing/: the codes its body sets, texts in capitals, and the names of its bases."""
+
+    file: str
+    name: str
+    codes: tuple[str, ...]
+    bases: frozenset[str]
+
+
+@cache
+def classes() -> tuple[Class, ...]:
+    return tuple(
+        Class(
+            str(source),
+            node.name,
+            tuple(code for code in map(code_of, node.body) if code is not None),
+            frozenset(base.id for base in node.bases if isinstance(base, ast.Name)),
+        )
+        for source in sorted((ROOT / "windowing").rglob("*.py"))
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
 
 
 def code_of(statement: ast.stmt) -> str | None:
@@ -30,23 +47,17 @@ def code_of(statement: ast.stmt) -> str | None:
 
 
 def test_every_code_is_one_class_s_and_stands_in_the_table() -> None:
-    found = sorted(declared())
+    found = sorted((code, each.name) for each in classes() for code in each.codes)
     assert len({code for code, _ in found}) == len(found) > 15
     page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `([A-Z_]+)` \| `(\w+)`", page, re.MULTILINE)) == found
 
 
 def test_every_class_has_a_code_of_its_own() -> None:
-    classes = {name for _, name in declared()}
-    for source in (ROOT / "windowing").rglob("*.py"):
-        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-            bases = (
-                {base.id for base in node.bases if isinstance(base, ast.Name)}
-                if isinstance(node, ast.ClassDef)
-                else set()
-            )
-            if bases & classes and node.name.endswith("Error"):
-                assert node.name in classes or node.name == "RowError", f"{source}: {node.name}"
+    coded = {each.name for each in classes() if each.codes}
+    for each in classes():
+        if each.bases & coded and each.name.endswith("Error"):
+            assert each.codes or each.name == "RowError", f"{each.file}: {each.name}"
 
 
 def test_what_comes_from_data_is_escaped_and_cut() -> None:

@@ -46,16 +46,6 @@ Undisturbed = Callable[..., Outputs]
 # -- drained checkpoints ----------------------------------------------------------------------------------------------------
 
 
-def test_a_drained_checkpoint_is_refused_with_the_way_out(spark: SparkSession, job_of: Jobs) -> None:
-    job = job_of("tumbling")
-    finish(spark, job)
-    written = outputs(job)
-    for drain in (True, False):
-        with pytest.raises(DrainedCheckpointError, match=r"was drained.*start with a new checkpoint"):
-            start(spark, replace(job, drain=drain))
-    assert_same(outputs(job), written)
-
-
 def test_a_driver_that_died_between_the_drain_and_its_mark_marks_it_at_the_next_start(
     spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
 ) -> None:

@@ -91,6 +91,8 @@ def test_a_worker_that_is_killed_makes_its_turn_again(
     assert hit.exists(), "no worker was killed"
     assert_same(sorted_outputs(job), undisturbed[0])
     assert states(job) == undisturbed[1]
+    assert_same(sorted_outputs(job), undisturbed[0])
+    assert states(job) == undisturbed[1]
 
 
 @pytest.mark.crash

@@ -7,7 +7,7 @@ import random
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.execution.chains import Chain, chained
@@ -267,6 +267,7 @@ def test_damaged_values_are_named_and_never_reset() -> None:
             list(again.items())
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(st.integers(0, 1000))
 def test_a_batch_made_again_gives_the_same_bytes_whatever_order_rows_come_in(seed: int) -> None:
     @tumbling(count(3), timestamp="n", key="word", output="word string, mean double")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.execution.chains import Chain
@@ -35,7 +35,7 @@ from windowing.topology.plan import Topology
 from windowing.windows import aggregate as agg
 from windowing.windows.measures import count, millis
 
-slow = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+slow = settings(max_examples=settings().max_examples // 2)  # each is a topology that runs twice
 
 # -- hashes ----------------------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from windowing import Activation, count, millis
 from windowing.codec import dumps, loads
-from windowing.errors import BoltError, ConfigError, CorruptStateError
+from windowing.errors import BoltError, ConfigError, CorruptStateError, InvalidTimestampError
 from windowing.spark.exchange import ExchangeRow
 from windowing.spark.state import encode_table
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, TurnResult
@@ -244,11 +244,11 @@ def test_a_batch_writes_only_what_outlives_it() -> None:
     task = Task(bolt_with(length=millis(1000), slide=millis(1000), timestamp="ts"))
     sizes = []
     for index in range(40):
-        batch = rows_of([(index * 100 + at // 10, "a") for at in range(1000)], index * 1000)
+        batch = rows_of([(index * 100 + at // 3, "a") for at in range(300)], index * 300)
         before = task.written
         task.run(batch)
         sizes.append(task.written - before)
-    one_batch = len(encode_table(table_of(rows_of([(at // 10, "a") for at in range(1000)], 0))))
+    one_batch = len(encode_table(table_of(rows_of([(at // 3, "a") for at in range(300)], 0))))
     assert sum(sizes) < 3 * 40 * one_batch
     assert len(task.chunks) < 40
 
@@ -324,6 +324,18 @@ def test_late_and_invalid_rows_go_to_the_side_stream_with_their_reason() -> None
         ("late", 8, "invalid"),
     ]
     assert result.metrics["late"] == 2
+
+
+def test_a_timestamp_of_the_far_future_is_late_and_one_that_is_none_fails_the_batch_if_the_bolt_says_so() -> None:
+    options: dict[str, Any] = {"length": millis(10), "slide": millis(10), "timestamp": "ts"}
+    row = {"id": 7, "ts": 1101, "key": "a", "v": 0.5}
+    result = Task(bolt_with(**options, max_future=millis(100))).run([row, row | {"ts": 1100}], now_ms=1000)
+    assert [(stream, row["ts"], row["reason"]) for stream, row in result.rows if stream == "late"] == [
+        ("late", 1101, "future")
+    ]
+    strict = windowed_bolt(name="checked", output="n long", on_invalid="raise", **options)(lambda window: 1)
+    with pytest.raises(InvalidTimestampError, match="bolt 'checked': timestamp 'ts' is None"):
+        Task(bolt_of(strict)).run([row | {"ts": None}])
 
 
 def test_processing_time_takes_the_batchs_clock_and_idle_ticks_fire() -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.local.test_trident_cluster_random import Opaque, Transactional, patient
+from tests.local.test_trident_cluster_random import patient
 from windowing.acking.acker import Acked, Failed, Reason
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import (
@@ -37,7 +37,11 @@ from windowing.trident.spouts import (
     FixedBatchSpout,
     IBatchSpout,
     ICommitterTridentSpout,
+    IOpaquePartitionedTridentSpout,
+    IPartitionedTridentSpout,
     ITridentSpout,
+    PartitionedCoordinator,
+    PartitionedEmitter,
 )
 from windowing.trident.transactional_state import MemoryRecordStore
 from windowing.windows.measures import count, seconds
@@ -187,6 +191,47 @@ def test_spouts_of_batches_count_every_row(given: Any, seed: int | None) -> None
 def test_spouts_of_single_tuples_are_cut_into_batches_until_they_have_nothing(given: Any) -> None:
     result = run(counting(given, accept=AT_LEAST))
     assert result.states == {"state1": COUNTS}
+
+
+class Source(PartitionedCoordinator, PartitionedEmitter):
+    """Partitions of numbered rows, with an end; how many a new batch holds, also when it is tried again, is chance."""
+
+    output = "k string, n long"
+
+    def __init__(self, sizes: dict[str, int], chance: Any) -> None:
+        self.sizes, self.chance = sizes, chance
+        self.read = dict.fromkeys(sizes, 0)
+
+    def get_coordinator(self) -> Source:
+        return self
+
+    def get_emitter(self) -> Source:
+        return self
+
+    def get_partitions_for_batch(self) -> list[str]:
+        return sorted(self.sizes)
+
+    def is_ready(self, txid: int) -> Readiness:
+        return Readiness.READY if txid <= 12 else Readiness.ENDED
+
+    def emit_partition_batch_new(self, attempt: TransactionAttempt, collector: Any, partition: str, last: Any) -> Any:
+        start = last[1] if last else 0
+        most = self.sizes[partition] - start
+        end = start + (most if attempt.txid == 12 else min(most, self.chance.randrange(4)))
+        self.emit_partition_batch(attempt, collector, partition, [start, end])
+        return [start, end]
+
+    def emit_partition_batch(self, attempt: Any, collector: Any, partition: str, metadata: Any) -> None:
+        for number in range(*metadata):
+            collector.emit((f"{partition}{number}", 1))
+
+
+class Transactional(Source, IPartitionedTridentSpout):
+    pass
+
+
+class Opaque(Source, IOpaquePartitionedTridentSpout):
+    pass
 
 
 @pytest.mark.parametrize("kind", [Transactional, Opaque])

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.trident import test_trident_operations
 from tests.trident.test_trident_operations import (
     BATCHES,
-    FIELDS,
     PARTED,
     PERSIST,
     WINDOW,
@@ -30,19 +29,10 @@ from windowing.acking.pending import RetryPolicy
 from windowing.errors import FailedException
 from windowing.local import VirtualClock
 from windowing.local.trident_cluster import TridentCluster
-from windowing.stores.factory import map_state
-from windowing.stores.memory import MemoryStore
 from windowing.stores.sqlite import SqliteRecordStore, SqliteStore
 from windowing.trident import builtins as b
-from windowing.trident.coordinator import CoordinatorConfig, Readiness
-from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.coordinator import CoordinatorConfig
 from windowing.trident.plan import TridentPlan
-from windowing.trident.spouts import (
-    IOpaquePartitionedTridentSpout,
-    IPartitionedTridentSpout,
-    PartitionedCoordinator,
-    PartitionedEmitter,
-)
 from windowing.trident.streams import TridentTopology
 from windowing.trident.subtopology import TridentRun
 from windowing.trident.transactional_state import MemoryRecordStore
@@ -221,82 +211,6 @@ def test_a_cluster_that_is_abandoned_between_any_two_rounds_goes_on_in_the_next_
     assert {id: cluster.values(id) for id in cluster.states} == values_of(alone)
 
 
-class Source(PartitionedCoordinator, PartitionedEmitter):
-    """Partitions of numbered rows, with an end; how many a new batch holds, also when it is tried again, is chance."""
-
-    output = FIELDS
-
-    def __init__(self, sizes: dict[str, int], chance: Any) -> None:
-        self.sizes, self.chance = sizes, chance
-        self.read = dict.fromkeys(sizes, 0)
-
-    def get_coordinator(self) -> Source:
-        return self
-
-    def get_emitter(self) -> Source:
-        return self
-
-    def get_partitions_for_batch(self) -> list[str]:
-        return sorted(self.sizes)
-
-    def is_ready(self, txid: int) -> Readiness:
-        return Readiness.READY if txid <= 12 else Readiness.ENDED
-
-    def emit_partition_batch_new(self, attempt: TransactionAttempt, collector: Any, partition: str, last: Any) -> Any:
-        start = last[1] if last else 0
-        most = self.sizes[partition] - start
-        end = start + (most if attempt.txid == 12 else min(most, self.chance.randrange(4)))
-        self.emit_partition_batch(attempt, collector, partition, [start, end])
-        return [start, end]
-
-    def emit_partition_batch(self, attempt: Any, collector: Any, partition: str, metadata: Any) -> None:
-        for number in range(*metadata):
-            collector.emit((f"{partition}{number}", 1))
-
-
-class Transactional(Source, IPartitionedTridentSpout):
-    pass
-
-
-class Opaque(Source, IOpaquePartitionedTridentSpout):
-    pass
-
-
-@settings(max_examples=settings().max_examples // 2)
-@given(
-    st.sampled_from([Transactional, Opaque]),
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.none() | st.integers(0, 9),
-    BURNS,
-    BURNS,
-    st.randoms(use_true_random=False),
-)
-def test_each_row_of_a_partitioned_spout_counts_once_however_batches_are_cut_when_they_are_tried_again(
-    kind: type[Any], tasks: int, max_pending: int, seed: int | None, burns: Any, deaths: Any, chance: Any
-) -> None:
-    sizes = {"x": 9, "y": 4, "z": 0}
-    fuse, sunk = Fuse(burns), Sunk()
-    topology = TridentTopology("rows")
-    rows = topology.new_stream("in", kind(sizes, chance)).parallelism_hint(tasks).filter(lambda row: fuse())
-    counts = rows.group_by("k").persistent_aggregate(map_state(MemoryStore(), "s"), "n", b.Sum(), "n long")
-    counts.new_values_stream().filter(lambda row: fuse()).sink("out")
-    plan, records = topology.build(), Mortal(MemoryRecordStore(), Fuse(deaths))
-    states = survive(
-        lambda: TridentCluster(
-            plan,
-            clock=VirtualClock(),
-            seed=seed,
-            coordination=patient(max_pending),
-            records=records,
-            sinks={"out": sunk.__setitem__},
-        )
-    )
-    wanted = {(f"{partition}{number}",): 1 for partition, size in sizes.items() for number in range(size)}
-    assert states == {"state1": wanted}
-    assert sorted(row for rows in sunk.values() for row in rows) == sorted((*key, 1) for key in wanted)
-
-
 @pytest.mark.parametrize(
     ("step", "drain"),
     [(("window",), True), (("keyed",), True), (("keyed",), False), (("persist", b.Sum()), True)],
@@ -320,38 +234,3 @@ def test_a_crash_before_or_after_any_write_of_the_records_changes_nothing(step: 
         return not fuse.burns
 
     assert next(number for number in count() if not crashes_at(number)) > 30
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_records_and_states_in_one_sqlite_file_survive_crashes(tmp_path: Path, seed: int) -> None:
-    batches = [[(key, number) for key in "abc"] for number in range(6)]
-    fuse = Fuse([(5 + seed, False), (3 * seed, True), (11, False), (seed, True), (2, True)])
-
-    def made() -> TridentPlan:
-        topology = TridentTopology("two_persists")
-        rows = topology.new_stream("in", Given()).parallelism_hint(2).filter(lambda row: fuse())
-        store = SqliteStore(tmp_path / "all.db")
-        sums = rows.group_by("k").persistent_aggregate(map_state(store, "sums"), "n", b.Sum(), "n long")
-        sums.parallelism_hint(2).new_values_stream().filter(lambda row: fuse()).sink("out")
-        rows.shuffle().persistent_aggregate(map_state(store, "counts"), None, b.Count(), "n long")
-        return topology.build()
-
-    def make() -> TridentCluster:
-        records = Mortal(SqliteRecordStore(tmp_path / "all.db"), Fuse([(4 + 2 * seed, True)] if not deaths else []))
-        deaths.append(1)
-        return TridentCluster(
-            made(),
-            batches={"in": batches},
-            clock=VirtualClock(),
-            seed=seed,
-            coordination=patient(3),
-            records=records,
-            sinks={"out": lambda txid, rows: sunk.__setitem__(txid, sorted(rows))},
-        )
-
-    deaths: list[int] = []
-    sunk: Sunk = {}
-    states = survive(make)
-    assert len(deaths) > 2, "it was started again"
-    assert states == {"state1": dict.fromkeys([("a",), ("b",), ("c",)], 15), "state2": 18}
-    assert sunk == {txid: [(key, sum(range(txid))) for key in "abc"] for txid in range(1, 7)}

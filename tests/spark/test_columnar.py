@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from tests.execution.chains import chained
 from tests.spark.test_query import batches, late_rows, plain_windows
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
 from windowing.topology.decorators import sliding
 from windowing.windows import aggregate as agg
 from windowing.windows.measures import seconds
@@ -41,21 +43,34 @@ def by_tables(window: Any) -> Any:
     return found.append_column("end", pa.repeat(window.end_timestamp, len(found)))
 
 
+def check(bolt: Any, fed: list[list[dict[str, Any]]], rows: list[tuple[Any, ...]], late: list[tuple[Any, ...]]) -> None:
+    expected_late = late_rows(fed, 1000)
+    expected = plain_windows([row for batch in fed for row in batch if row not in expected_late])
+    assert expected_late, "the test needs late rows"
+    found = {(k, end): (n, total) for k, end, n, total in rows}
+    assert {place: n for place, (n, _) in found.items()} == {place: n for place, (n, _) in expected.items()}
+    for place, (_, total) in found.items():
+        # Panes are added up pane by pane: the same numbers in another order.
+        assert total == expected[place][1] or (bolt is not by_columns and abs(total - expected[place][1]) < 1e-9)
+    assert Counter(late) == Counter((row["k"], row["ts"], row["v"], "late") for row in expected_late)
+
+
 def test_windows_over_columns_and_over_panes_are_those_of_a_plain_computation(
-    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
+    feed: Callable[..., Any], run: Callable[..., Any]
 ) -> None:
     fed = batches(3, 80)
-    late = late_rows(fed, 1000)
-    expected = plain_windows([row for rows in fed for row in rows if row not in late])
-    assert late, "the test needs late rows"
-    for bolt in (by_columns, by_panes, by_tables):
-        name = bolt.__name__
-        done = run(
-            bolt, feed(name=name).add(*fed).read(), tasks=2, drain=True, checkpoint=str(tmp_path / f"{name}-checkpoint")
-        )
-        found = {(k, end): (n, total) for k, end, n, total in done.rows()}
-        assert {place: n for place, (n, _) in found.items()} == {place: n for place, (n, _) in expected.items()}
-        for place, (_, total) in found.items():
-            # Panes are added up pane by pane: the same numbers in another order.
-            assert total == expected[place][1] or (bolt is not by_columns and abs(total - expected[place][1]) < 1e-9)
-        assert Counter(done.rows("late")) == Counter((row["k"], row["ts"], row["v"], "late") for row in late)
+    done = run(by_tables, feed().add(*fed).read(), tasks=2, drain=True)
+    check(by_tables, fed, done.rows(), done.rows("late"))
+
+
+def test_the_same_on_the_stages_of_a_topology_without_a_jvm() -> None:
+    builder = TopologyBuilder("columnar").configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("rows", InputSpout("k string, ts long, v double"))
+    bolts = {bolt.__name__: bolt for bolt in (by_columns, by_panes, by_tables)}
+    for name, bolt in bolts.items():
+        builder.set_bolt(name, bolt, 2).fields_grouping("rows", "k")
+    fed = batches(3, 80)
+    out = chained(builder.build(), {"rows": [[tuple(row.values()) for row in batch] for batch in fed]})
+    for name, bolt in bolts.items():
+        rows, late = ([row for batch in out for row in batch.get(stream, [])] for stream in (name, f"{name}.late"))
+        check(bolt, fed, rows, late)

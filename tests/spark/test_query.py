@@ -124,22 +124,25 @@ def test_windows_late_rows_and_metrics_are_those_of_a_plain_computation(
     assert {m.batch_id: m for m in seen} == {m.batch_id: m for m in metrics}
 
 
-def test_the_stateful_part_is_evaluated_once_per_batch(
+def test_the_stateful_part_is_evaluated_once_per_batch_and_no_late_tuple_goes_to_a_declared_stream_called_late(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     trace = tmp_path / "calls"
 
-    @tumbling(seconds(1), timestamp="ts", late_stream="late", output={"default": "n long", "other": "n long"})
+    @tumbling(seconds(1), timestamp="ts", output={"default": "n long", "other": "n long", "late": "k string, ts long"})
     def traced(window: Any, collector: Any) -> None:
         with trace.open("a") as out:
             out.write(f"{window.end_timestamp}\n")
         collector.emit(len(window))
         collector.emit(-len(window), "other")
+        collector.emit(("own", window.end_timestamp), "late")
 
     rows = [{"k": "a", "ts": 100 * i, "v": 0.0} for i in range(40)]
-    done = run(traced, feed().add(rows[:20], rows[20:]).read())
+    done = run(traced, feed().add(rows[:20], [*rows[20:], rows[0]]).read())
     calls = trace.read_text().split()
     assert len(calls) == len(set(calls)) == len(done.rows()) == len(done.rows("other")) > 0
+    assert sorted(done.rows("late")) == sorted(("own", int(end)) for end in calls)
+    assert sum(batch.late for batch in done.query.progress) == 1
 
 
 def test_a_drained_checkpoint_is_refused_and_names_the_way_out(
@@ -287,28 +290,6 @@ def test_input_streams_with_other_columns_are_refused_with_a_sentence(feed: Call
     assert windowed(summed, {"a": one, "b": one.select("v", "ts", "k")}).tasks == 2
 
 
-def test_null_and_future_timestamps_go_to_the_late_stream_with_a_reason(
-    feed: Callable[..., Any], run: Callable[..., Any]
-) -> None:
-    source = feed("k string, ts double, v double")
-    source.add([{"k": "a", "ts": None, "v": 1.0}, {"k": "b", "ts": 2.5, "v": 2.0}, {"k": "c", "ts": 2e14, "v": 3.0}])
-    source.add([{"k": "d", "ts": 1000.0, "v": 4.0}, {"k": "d", "ts": 9000.0, "v": 5.0}])
-    done = run(summed, source.read())
-    assert sorted((row[0], row[-1]) for row in done.rows("late")) == [
-        ("a", "invalid"),
-        ("b", "invalid"),
-        ("c", "future"),
-    ]
-    assert done.query.progress[-1].watermark_ms == 8000, "a timestamp of the far future has not moved it"
-    assert done.rows() == [("d", 2000, 1, 4.0), ("d", 4000, 1, 4.0)]
-
-
-def test_processing_time_never_hangs_an_available_now_run(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
-    source = feed().add([{"k": "a", "ts": 0, "v": 0.0}], [{"k": "b", "ts": 0, "v": 0.0}])
-    done = run(counted, source.read(), drain=True)
-    assert sum(n for (n,) in done.rows()) == 2
-
-
 def test_processing_time_windows_fire_on_an_idle_stream_and_the_query_goes_on_with_another_trigger(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -355,31 +336,17 @@ def test_a_bolt_without_output_runs_without_sinks(
     assert {file.name: file.read_text() for file in tmp_path.glob("window-*")} == {"window-2": "a,b", "window-3": "c"}
 
 
-def test_late_tuples_never_reach_a_declared_stream_that_happens_to_be_called_late(
-    feed: Callable[..., Any], run: Callable[..., Any]
+def test_more_tasks_of_a_global_window_than_one_and_a_grouping_that_spreads_a_key_are_refused(
+    feed: Callable[..., Any],
 ) -> None:
-    @tumbling(seconds(1), timestamp="ts", output={"default": "n long", "late": "k string, ts long"})
-    def punctual(window: Any, collector: Any) -> None:
-        collector.emit(len(window))
-        collector.emit(("own", window.end_timestamp), "late")
-
-    source = feed().add([{"k": "a", "ts": 9000, "v": 0.0}], [{"k": "b", "ts": 1, "v": 0.0}])
-    done = run(punctual, source.read(), drain=True)
-    assert done.rows("late") == [("own", 9000)]
-    assert sum(batch.late for batch in done.query.progress) == 1
-
-
-def test_a_global_window_sees_all_rows_and_more_tasks_than_one_are_refused(
-    feed: Callable[..., Any], run: Callable[..., Any]
-) -> None:
-    source = feed().add([{"k": name, "ts": i, "v": 0.0} for i, name in enumerate("abc")])
+    source = feed()
     with pytest.raises(ConfigError, match="tasks=2"):
         windowed(threes, source.read(), tasks=2)
     with pytest.raises(ConfigError, match="spread the rows of one key"):
         windowed(summed, source.read(), grouping="shuffle")
     with pytest.raises(ConfigError, match="group by"):
         windowed(summed, source.read(), grouping="v")
-    assert run(threes, source.read(), grouping="global").rows() == [("a,b,c",)]
+    assert windowed(threes, source.read(), grouping="global").tasks == 1
 
 
 def test_the_tasks_of_a_checkpoint_are_kept_by_a_start_that_names_none(
@@ -394,10 +361,13 @@ def test_the_tasks_of_a_checkpoint_are_kept_by_a_start_that_names_none(
 
 
 def test_shuffle_grouping_gives_each_row_to_one_task(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
+    @tumbling(count(1), timestamp="ts", output="id string")
+    def each(window: Any) -> Any:
+        return window.get()[0].k
+
     source = feed().add([{"k": f"{i}", "ts": i, "v": 0.0} for i in range(60)])
-    done = run(threes, source.read(), grouping="shuffle", tasks=2, drain=True)
-    ids = [name for (text,) in done.rows() for name in text.split(",")]
-    assert sorted(ids, key=int) == [f"{i}" for i in range(60)]
+    done = run(each, source.read(), grouping="shuffle", tasks=2)
+    assert sorted(int(name) for (name,) in done.rows()) == list(range(60))
     assert done.query.progress[-1].tasks == 2
 
 
@@ -497,14 +467,14 @@ def test_spark_refuses_a_batch_that_nobody_evaluated_so_every_batch_is(
     assert run(threes, source.read()).rows() == [("a,b,c",)]
 
 
-def test_a_lost_definition_or_another_query_s_checkpoint_is_refused(
+def test_a_global_window_sees_all_rows_and_its_checkpoint_is_refused_when_the_definition_is_lost(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    source = feed().add([{"k": "a", "ts": 0, "v": 0.0}])
-    run(threes, source.read())
+    source = feed().add([{"k": name, "ts": i, "v": 0.0} for i, name in enumerate("abc")])
+    assert run(threes, source.read(), grouping="global").rows() == [("a,b,c",)]
     shutil.rmtree(tmp_path / "checkpoint/windowing")
     with pytest.raises(CheckpointError, match=r"no windowing/definition\.json"):
-        run(threes, source.read())
+        run(threes, source.read(), grouping="global")
 
 
 def _lines(file: Path) -> list[str]:

@@ -120,16 +120,38 @@ def sales(topology: TridentTopology) -> Any:
     return topology.new_stream("sales", InputSpout(SALES))
 
 
-@pytest.mark.parametrize("kind", list(StateType))
-def test_counts_per_key_with_each_kind_of_state(same: Any, kind: StateType) -> None:
+def test_counts_of_each_kind_of_state_chained_aggregates_repartitions_and_joins(same: Any) -> None:
     def make(store: Any) -> TridentTopology:
-        topology = TridentTopology("counts")
-        spec = StateSpec(map_state(store, "items", kind), accept=Guarantee.BEST_EFFORT)
-        counts = sales(topology).group_by("item").persistent_aggregate(spec, "n", b.Sum(), "n long")
-        counts.parallelism_hint(2).new_values_stream().filter(lambda row: row.n > 2).sink("large")
+        topology = TridentTopology("many")
+        source = sales(topology).parallelism_hint(2)
+        for kind in StateType:
+            spec = StateSpec(map_state(store, f"items_{kind.name.lower()}", kind), accept=Guarantee.BEST_EFFORT)
+            counts = source.group_by("item").persistent_aggregate(spec, "n", b.Sum(), "n long")
+            counts.parallelism_hint(2).new_values_stream().filter(lambda row: row.n > 2).sink(
+                f"large_{kind.name.lower()}"
+            )
+        source.persistent_aggregate(snapshot_state(store, "all"), "n", b.Sum(), "n long")
+        rows = source.shuffle().filter(lambda row: row.n < 9).parallelism_hint(2)
+        rows = rows.partition_by("shop").map(lambda row: row, SALES).parallelism_hint(2).shuffle()
+        chain = rows.group_by("shop").chained_agg().aggregate(None, b.Count(), "c long")
+        per_shop = chain.aggregate("n", b.Sum(), "s long").chain_end()
+        per_shop.global_().batch_global().max_by("s").sink("best")
+        per_shop.sink("shops")
+        mixed = source.group_by("item").chained_agg().aggregate("n", b.Sum(), "s long")
+        mixed.aggregate("at", Latest(), "at long").chain_end().parallelism_hint(2).sink("items")
+        stock = topology.new_stream("stock", InputSpout("item string, pack string"))
+        joined = topology.join(
+            [source.project("item", "shop", "n"), stock], "item", kinds=[JoinType.INNER, JoinType.OUTER]
+        )
+        joined.parallelism_hint(2).sink("packs")
+        joined.filter(lambda row: row.pack is not None).group_by("pack").persistent_aggregate(
+            map_state(store, "packs"), "n", b.Sum(), "n long"
+        )
         return topology
 
-    assert same(make, sales=DAYS) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}}
+    items = {("pen",): 16, ("ink",): 14, ("nut",): 9}
+    states = same(make, sales=DAYS, stock=STOCK)
+    assert list(states.values()) == [items, items, items, 39, {("box",): 11, ("jar",): 2, ("bag",): 9}]
 
 
 def test_two_persists_of_one_stream_and_a_query_of_what_was_committed_before(same: Any) -> None:
@@ -145,39 +167,6 @@ def test_two_persists_of_one_stream_and_a_query_of_what_was_committed_before(sam
         return topology
 
     assert same(make, sales=DAYS) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 39}
-
-
-def test_chained_aggregates_and_many_repartitions(same: Any) -> None:
-    def make(store: Any) -> TridentTopology:
-        topology = TridentTopology("chained")
-        source = sales(topology).parallelism_hint(3)
-        rows = source.shuffle().filter(lambda row: row.n < 9).parallelism_hint(2)
-        rows = rows.partition_by("shop").map(lambda row: row, SALES).parallelism_hint(2).shuffle()
-        chain = rows.group_by("shop").chained_agg().aggregate(None, b.Count(), "c long")
-        per_shop = chain.aggregate("n", b.Sum(), "s long").chain_end()
-        per_shop.global_().batch_global().max_by("s").sink("best")
-        per_shop.sink("shops")
-        mixed = source.group_by("item").chained_agg().aggregate("n", b.Sum(), "s long")
-        mixed.aggregate("at", Latest(), "at long").chain_end().parallelism_hint(2).sink("items")
-        return topology
-
-    same(make, sales=DAYS)
-
-
-def test_joins_of_two_streams(same: Any) -> None:
-    def make(store: Any) -> TridentTopology:
-        topology = TridentTopology("joined")
-        stock = topology.new_stream("stock", InputSpout("item string, pack string"))
-        rows = sales(topology).project("item", "shop", "n")
-        kinds = [JoinType.INNER, JoinType.OUTER]
-        joined = topology.join([rows, stock], "item", kinds=kinds).parallelism_hint(2)
-        joined.sink("packs")
-        joined.filter(lambda row: row.pack is not None).group_by("pack").persistent_aggregate(
-            map_state(store, "packs"), "n", b.Sum(), "n long"
-        )
-        return topology
-
-    assert same(make, sales=DAYS, stock=STOCK) == {"state1": {("box",): 11, ("jar",): 2, ("bag",): 9}}
 
 
 def test_windowed_counts_with_late_tuples_are_persisted(same: Any) -> None:
@@ -241,23 +230,23 @@ class Fails:
         return True
 
 
-@pytest.mark.parametrize("where", ["before", "after", "behind"])
-def test_a_batch_that_fails_is_tried_again_and_counts_once(on_spark: Any, tmp_path: Path, where: str) -> None:
-    fails = Fails(tmp_path, 2)
-    topology = TridentTopology("failing").configure(retry_delay=seconds(0))
-    rows = sales(topology)
-    rows = rows.filter(fails) if where == "before" else rows
-    kept = rows.partition_by("shop").filter(fails) if where == "after" else rows
+def test_a_batch_that_fails_is_tried_again_and_counts_once(on_spark: Any, tmp_path: Path) -> None:
+    places = {name: tmp_path / name for name in ("before", "after", "behind")}
+    for folder in places.values():
+        folder.mkdir()
+    topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=9)
+    rows = sales(topology).filter(Fails(places["before"], 2))
+    kept = rows.partition_by("shop").filter(Fails(places["after"], 2))
     store = SqliteStore(tmp_path / "states.db")
     new = (
         kept.group_by("item")
         .persistent_aggregate(map_state(store, "items"), "n", b.Sum(), "n long")
         .new_values_stream()
     )
-    (new.filter(fails) if where == "behind" else new).sink("new")
+    new.filter(Fails(places["behind"], 2)).sink("new")
     rows.persistent_aggregate(snapshot_state(store, "all"), "n", b.Sum(), "n long")
     found = on_spark(topology, {"sales": DAYS})
-    assert len(list(tmp_path.glob("failed*"))) == 2
+    assert {name: len(list(folder.glob("failed*"))) for name, folder in places.items()} == dict.fromkeys(places, 2)
     assert values_in(topology) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 39}
     assert found["new"][2] == [("ink", 14), ("nut", 9), ("pen", 16)]
 
@@ -329,20 +318,25 @@ def test_what_fails_right_behind_a_source_is_in_the_dead_letters_whole(on_spark:
     assert found["out"] == {}
 
 
-@pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
 def test_a_state_behind_the_new_values_of_another_takes_part_in_whole_attempts_only(
-    on_spark: Any, tmp_path: Path, kind: StateType
+    on_spark: Any, tmp_path: Path
 ) -> None:
     store = SqliteStore(tmp_path / "states.db")
     topology = TridentTopology("behind").configure(retry_delay=seconds(0))
-    items = (
-        sales(topology).group_by("item").persistent_aggregate(map_state(store, "items", kind), "n", b.Sum(), "n long")
-    )
-    changed = items.parallelism_hint(2).new_values_stream().filter(Fails(tmp_path, 1, "nut"))
-    changed.shuffle().persistent_aggregate(snapshot_state(store, "changes", kind), None, b.Count(), "n long")
+    rows = sales(topology)
+    kinds = (StateType.OPAQUE, StateType.TRANSACTIONAL)
+    for kind in kinds:
+        (tmp_path / kind.value).mkdir()
+        items = map_state(store, f"items_{kind.name.lower()}", kind)
+        new = rows.group_by("item").persistent_aggregate(items, "n", b.Sum(), "n long").parallelism_hint(2)
+        changed = new.new_values_stream().filter(Fails(tmp_path / kind.value, 1)).shuffle()
+        changed.persistent_aggregate(
+            snapshot_state(store, f"changes_{kind.name.lower()}", kind), None, b.Count(), "n long"
+        )
     on_spark(topology, {"sales": DAYS})
-    assert len(list(tmp_path.glob("failed*"))) == 1
-    assert values_in(topology) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 2 + 2 + 3}
+    assert [len(list((tmp_path / kind.value).glob("failed*"))) for kind in kinds] == [1, 1]
+    states = list(values_in(topology).values())
+    assert sorted(states, key=repr) == [*[2 + 2 + 3] * 2, *[{("pen",): 16, ("ink",): 14, ("nut",): 9}] * 2]
 
 
 def test_functions_that_close_over_megabytes_run_behind_a_source_in_a_window_and_in_a_commit(
