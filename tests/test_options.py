@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -32,6 +32,7 @@ from windowing.execution.support import (
     Refused,
     Runtime,
     Without,
+    announce_bolt,
     lost_fields,
     settings_without_effect,
     tasks_without_effect,
@@ -949,6 +950,39 @@ def test_no_argument_of_a_start_is_left_untried(runtime: Runtime) -> None:
             file.read_text(encoding="utf-8") for name in ("spark", "crash") for file in (folder / name).glob("*.py")
         )
         assert {option for option in given if not re.search(rf"\b{option}=|\"{option}\":", text)} == set()
+
+
+@pytest.mark.parametrize("runtime", [Runtime.LOCAL, Runtime.WINDOWED])
+def test_settings_that_a_windowed_bolt_asks_for_itself_are_refused_or_said_where_it_runs_alone(
+    runtime: Runtime,
+) -> None:
+    @windowed_bolt(length=Count(2), output="n long")
+    class Asks:
+        settings: ClassVar[dict[str, Any]] = {}
+
+        def get_component_configuration(self) -> dict[str, Any]:
+            return self.settings
+
+        def execute(self, window: Any) -> list[tuple[int]]:
+            return []
+
+    said: list[str] = []
+
+    def announced() -> list[str]:
+        said.clear()
+        announce_bolt(runtime, lambda form, *values: said.append(form % values), bolt_of(Asks))
+        return said
+
+    assert announced() == []
+    Asks.settings = {"my.key": 1}
+    assert [sentence for sentence in announced() if "'my.key' (get_component_configuration)" in sentence] == said
+    assert len(said) == 1
+    for ticks in ({"topology.tick.tuple.freq.secs": 1}, {"tick_tuple_freq": seconds(1)}):
+        Asks.settings = ticks
+        with pytest.raises(
+            ConfigError, match=r"'Asks' asks for ticks .* a window over the clock fires in time by itself"
+        ):
+            announced()
 
 
 def test_an_option_without_effect_is_logged_at_the_start(caplog: pytest.LogCaptureFixture) -> None:

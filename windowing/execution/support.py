@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
+from windowing.errors import ConfigError, quote
 from windowing.topology.bolts import WindowedBolt, class_of, fields_set
 from windowing.topology.config import (
     IN_TRIDENT,
@@ -23,7 +24,9 @@ from windowing.topology.config import (
     WINDOWS_OUTSIDE_TRIDENT,
     ComponentConfig,
     TopologyConfig,
+    read_settings,
 )
+from windowing.topology.declaration import own_settings
 from windowing.topology.decorators import Declaration
 from windowing.topology.plan import Component
 from windowing.windows.config import WindowConfig
@@ -364,11 +367,27 @@ def announce(
 
 
 def announce_bolt(runtime: Runtime, log: Callable[..., object], bolt: WindowedBolt) -> None:
-    """Say the same of a windowed bolt that runs alone."""
-    for sentence in windows_without_effect(runtime, bolt):
+    """Say the same of a windowed bolt that runs alone. Raises ConfigError for one that asks for tick tuples."""
+    for sentence in (*windows_without_effect(runtime, bolt), *_own_without_effect(bolt)):
         log("%s", sentence)
     if runtime is Runtime.WINDOWED:
         _warn_of_lost_fields(bolt.name, bolt, bolt.stateful)
+
+
+def _own_without_effect(bolt: WindowedBolt) -> Iterator[str]:
+    """Yield a sentence for each setting that a bolt asks for itself: without a topology nobody reads it."""
+    settings = own_settings(bolt)
+    values, _ = read_settings(settings.items(), "bolt")
+    if ComponentConfig.of(values).tick_tuple_freq_ms is not None:
+        raise ConfigError(
+            f"bolt {bolt.name!r} asks for ticks (topology.tick.tuple.freq.secs), but it is handed windows, and a tick is a tuple; "
+            "leave it out: a window over the clock fires in time by itself"
+        )
+    for name in settings:
+        yield (
+            f"bolt {bolt.name!r} sets {quote(name)} (get_component_configuration), which has no effect here: the bolt runs alone, "
+            "and a setting is one of a component of a topology"
+        )
 
 
 def _warn_of_lost_fields(title: str, declared: Declaration | WindowedBolt, stateful: bool) -> None:

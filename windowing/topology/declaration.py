@@ -13,7 +13,7 @@ from typing import Any
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.types import Schema
-from windowing.topology.bolts import class_of
+from windowing.topology.bolts import WindowedBolt, class_of
 from windowing.topology.components import _Component
 from windowing.topology.config import ComponentConfig, Setting, TopologyConfig, read_settings
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
@@ -24,6 +24,7 @@ __all__ = [
     "REASON",
     "ComponentDeclaration",
     "ResolvedTopology",
+    "own_settings",
     "resolve_topology",
     "stream_called",
 ]
@@ -118,7 +119,7 @@ def resolve_topology(components: Sequence[ComponentDeclaration], settings: Itera
 def _declare(resolved: ResolvedTopology, name: str, component: ComponentDeclaration) -> None:
     try:
         declared = declaration_of(component.target)
-        written = _own_settings(declared)
+        written = own_settings(declared)
     except ConfigError as problem:
         resolved.problems.append(f"{component.called}: {problem.args[0]}")
         return
@@ -128,7 +129,7 @@ def _declare(resolved: ResolvedTopology, name: str, component: ComponentDeclarat
     resolved.problems += [f"{component.called}: {problem}" for problem in problems]
 
 
-def _own_settings(declared: Declaration) -> Mapping[str, Any]:
+def own_settings(declared: Declaration | WindowedBolt) -> Mapping[str, Any]:
     """Return what `get_component_configuration` of a class says, asked of an instance made for it."""
     of_class = class_of(declared.target) if declared.is_class else None
     method = getattr(of_class, "get_component_configuration", None)

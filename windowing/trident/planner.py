@@ -30,7 +30,7 @@ from windowing.execution.plan import Exchange, Stage, numbered
 from windowing.schema.hashing import hashable
 from windowing.schema.types import Schema
 from windowing.topology.config import IN_TRIDENT, Setting, TopologyConfig, pointless, read_settings
-from windowing.topology.declaration import _own_settings
+from windowing.topology.declaration import own_settings
 from windowing.topology.decorators import ComponentKind, declaration_of
 from windowing.topology.groupings import AllGrouping, CustomGrouping, FieldsGrouping
 from windowing.topology.plan import TopologyError
@@ -185,7 +185,7 @@ def _spout(source: StreamSource) -> _Spout:
         raise ConfigError(
             f"{declared.title!r} is no spout with a stream 'default'; give a spout, of tuples or of batches"
         )
-    _refuse_settings(_own_settings(declared))
+    _refuse_settings(own_settings(declared))
     fed = declared.kind is ComponentKind.INPUT  # its driver hands in the same batch again
     return _Spout(declared.outputs["default"], SpoutKind.TRANSACTIONAL if fed else SpoutKind.NON_TRANSACTIONAL, False)
 
