@@ -1,7 +1,7 @@
 """The suite `growth`: what one event costs as one thing grows, and what a trigger costs as that grows which it does not need.
 
 Only the last `MEASURED` events count: the windows are filled before, outside the time that is taken. Where work comes in blocks
-(aggregates are merged once a length, sliding.py), as many events count as make a whole block. Each point of a curve is a contender,
+(aggregates are merged once a length), as many events count as make a whole block. Each point of a curve is a contender,
 so all points of a curve take turns; the ratio is to the first point.
 """
 

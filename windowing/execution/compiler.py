@@ -11,7 +11,7 @@ A bolt is *keyed* where it matters which of its tasks gets a tuple: it has windo
 reads.
 
 Laws: a stage is one deeper than the deepest on which something that it reads is made; so rows only go down, whatever branches and
-joins, and each component sees each tuple once. A Trident topology compiles itself: `TridentPlan.by_section` (trident/sections.py).
+joins, and each component sees each tuple once. A Trident topology compiles itself: `TridentPlan.by_section` (trident/plan.py).
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ class LosslessModel:
     """The lossless windows of one task: `apply` each op of a case in order, then ask for the `result`."""
 
     def __init__(self, case: dict[str, Any]) -> None:
-        """Declare the window of a case, in the format of `conformance/README.md`; its ops are not applied yet."""
+        """Declare the window of a case, in the format of `windowing.testing.replay`; its ops are not applied yet."""
         if case.get("semantics") != "lossless":
             raise ValueError(f"semantics must be 'lossless' for this model, got {case.get('semantics')!r}")
         self.window = window_of(case)
@@ -341,7 +341,7 @@ class LosslessModel:
                 self.drain(index)
             case _:
                 time = "processing" if self.streams is None else "event"
-                raise ValueError(f"op must be one of those for {time} time, got {op!r}; see conformance/README.md")
+                raise ValueError(f"op must be one of those for {time} time, got {op!r}; see windowing.testing.replay")
 
     def offer(
         self, index: int, streams: WatermarkModel, stream: str, id: Any, ts: int, options: dict[str, Any]

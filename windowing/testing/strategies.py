@@ -1,4 +1,4 @@
-"""Hypothesis strategies that draw windows and whole cases, in the format of `conformance/README.md`.
+"""Hypothesis strategies that draw windows and whole cases, in the format of `windowing.testing.replay`.
 
 Cases are drawn where windows go wrong: many equal timestamps, timestamps on the watermark and on the ends of windows,
 disorder, gaps of 10**12 ms, times before 1970, drains without a turn before them, and tuples after a drain. A case

@@ -13,8 +13,8 @@
 
 Laws, of Storm and kept: the queue is in arrival order, whatever the timestamps. A watermark is an entry, but no tuple.
 An empty window is not shown, and the tuples expired since the last window are then never told to any window (defect
-D14). There are no keys and no drain. What is lost is counted as skipped, so accepted == shown + skipped + pending. Proven against
-`conformance/`; `semantics="lossless"` is the engine without the losses.
+D14). There are no keys and no drain. What is lost is counted as skipped, so accepted == shown + skipped + pending. Proven by
+`tests/windows/test_conformance.py`; `semantics="lossless"` is the engine without the losses.
 """
 
 from __future__ import annotations
