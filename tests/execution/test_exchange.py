@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from tests.execution.chains import Chain
 from tests.execution.test_chain import FIELDS, GROUPINGS, cases
 from windowing.columnar.hashing import hashed_columns, is_hashed
+from windowing.execution.compatibility import MOST_TASKS
 from windowing.schema.hashing import key_hash
 from windowing.schema.types import FieldType, Schema
 from windowing.spark import stage_writer
 from windowing.spark.arguments import Shipped
 from windowing.spark.edges import partials_of
-from windowing.spark.exchange import CLOCK_BITS, POSITION, TASK_AND_CLOCK, ExchangeRow, spread_of
+from windowing.spark.exchange import CLOCK_BITS, POSITION, TASK_AND_CLOCK, ExchangeRow, clocked, spread_of
 from windowing.spark.spouts import arrow_type
 from windowing.spark.stages import SpoutStage, hashed_reader
 from windowing.spark.state import decode_table
@@ -308,3 +309,10 @@ def none_of(*spouts: str) -> Any:
 def test_only_groupings_that_look_at_each_tuple_go_row_by_row() -> None:
     by_row = [str(each) for each in GROUPINGS if spread_of(each, 3, Schema.parse(FIELDS)) is None]
     assert [name.partition("(")[0] for name in by_row] == ["partialKey", "custom"]
+
+
+def test_the_column_of_task_and_clock_holds_the_largest_number_of_tasks_and_a_clock_of_far_times() -> None:
+    clock = 70_000_000_000_000  # in the year 4188
+    tasks = pa.array([task << CLOCK_BITS | clock for task in (0, 32_768, MOST_TASKS)], pa.int64())
+    columns, found, now = clocked(pa.record_batch({"c0": [1, 2, 3], TASK_AND_CLOCK: tasks}))
+    assert (columns.schema.names, found.tolist(), now) == (["c0"], [0, 32_768, MOST_TASKS], clock)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trident.test_trident_operations import BATCHES, PARTED, Given, Row, assume_few, pipelines, several
 from tests.trident.test_trident_stream_protocol import COMMITTING
+from windowing.errors import ConfigError
 from windowing.execution.compiler import execution_plan
 from windowing.execution.plan import Section, Stage
+from windowing.local.trident_cluster import TridentCluster
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.trident import builtins as b
@@ -144,3 +147,12 @@ def test_what_leads_to_several_operations_of_a_later_section_is_one_exchange_to_
 
 class Updates:
     def update_state(self, state: Any, tuples: Any, collector: Any) -> None: ...
+
+
+def test_a_plan_that_is_cut_by_section_is_for_reading_and_no_runner_takes_it() -> None:
+    topology = TridentTopology("shown")
+    topology.new_stream("in", Given()).sink("out")
+    with pytest.raises(
+        ConfigError, match=r"the plan of 'shown' as execution_plan\(\) shows it.*what its build\(\) returns"
+    ):
+        TridentCluster(execution_plan(topology))

@@ -98,7 +98,8 @@ FIRST_TASK = 1 << 20
 TASK, POSITION, PHASE = "__task", "__pos", "__phase"
 TASK_AND_CLOCK = "__task_clock"
 """A row's task and, in the lower bits, the batch's clock in ms: one column less for Spark to write row by row."""
-CLOCK_BITS = 48
+CLOCK_BITS = 46
+"""Enough until the year 4199; the bits above hold MOST_TASKS and the sign."""
 _SCHEMA = pa.schema(
     [
         ("target", pa.int64()),

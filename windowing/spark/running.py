@@ -129,7 +129,7 @@ class WindowedQuery:
         try:
             query = cls(spec, drain, finish, done)
         except Exception as error:
-            found = library_error(error, spec.failed_query)
+            found = library_error(error, spec.failed_query._replace(spark=None))
             if found is error:
                 raise
             raise found from error

@@ -563,7 +563,12 @@ def planned(given: Any, runner: str) -> TridentPlan:
     if isinstance(given, TridentTopology):
         return given.build()
     if isinstance(given, TridentPlan):
-        return given
+        if all(stage.section is None for stage in given.stages.values()):
+            return given
+        raise ConfigError(
+            f"{runner} was given the plan of {given.name!r} as execution_plan() shows it, cut by section; give the topology, "
+            "or what its build() returns"
+        )
     raise ConfigError(
         f"{runner} runs a TridentTopology or its plan, got {quote(given)}; its name and settings are "
         "TridentTopology(name).configure({...})"
