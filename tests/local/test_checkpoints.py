@@ -87,7 +87,8 @@ def test_a_rollback_undoes_the_state_fails_the_tuples_and_hands_the_state_out_ag
     task.executor.prepare(0)
     task.executor.ack(B)  # type: ignore[arg-type]
     fails = [("fail", name) for name in "abc"]
-    assert task.done(task.executor.roll_back) == [("pre_rollback",), "rollback", *fails, ("init", -1)]
+    assert task.done(task.executor.roll_back) == [("pre_rollback",), "rollback", *fails]
+    assert task.done(task.executor.begin_again) == [("init", -1)]
     assert task.executor.held() == []
 
 
@@ -141,7 +142,7 @@ def test_a_tuple_that_the_bolt_fails_is_failed_at_once_and_never_again() -> None
     task = Logged(A)
     assert task.done(task.executor.fail, A) == [("fail", "a")]
     task.executor.prepare(0)
-    assert task.done(task.executor.roll_back) == [("pre_rollback",), "rollback", ("init", -1)]
+    assert task.done(task.executor.roll_back) == [("pre_rollback",), "rollback"]
 
 
 def test_a_tuple_is_settled_once_and_not_after_a_rollback() -> None:
@@ -369,3 +370,82 @@ def test_states_of_another_txid_than_the_record_are_refused() -> None:
         pytest.raises(CheckpointError, match="was told to commit txid 7"),
     ):
         cluster.step()
+
+
+@bolt(output="n long")
+class Buffering(StatefulBolt):
+    """Emits what it has collected in pre_prepare, as a batching writer does, and knows by its state what it has emitted."""
+
+    refuses = ""
+
+    def init_state(self, state: Any) -> None:
+        self.state: Any = state
+        self.held: list[Any] = []
+
+    def prepare(self, context: TaskContext, collector: Any) -> None:
+        self.collector = collector
+
+    def execute(self, tuple: Any) -> None:
+        self.held.append(tuple)
+
+    def pre_prepare(self, txid: int) -> None:
+        for tuple in self.held:
+            self.collector.emit((tuple["n"],), anchors=tuple)
+            self.collector.ack(tuple)
+            self.state.put(tuple["n"], True)
+        self.held = []
+        if Buffering.refuses == "first":
+            Buffering.refuses = ""
+            raise FailedException("not now")
+
+
+@bolt(output="n long, times long")
+class Behind:
+    def init_state(self, state: Any) -> None:
+        self.state: Any = state
+
+    def execute(self, tuple: Any) -> Any:
+        times = self.state.get(tuple["n"], 0) + 1
+        self.state.put(tuple["n"], times)
+        return tuple["n"], times
+
+    def pre_prepare(self, txid: int) -> None:
+        if Buffering.refuses == "second":
+            Buffering.refuses = ""
+            raise FailedException("not now")
+
+
+def buffered(provider: MemoryStateProvider, **batches: Any) -> LocalCluster:
+    builder = TopologyBuilder("buffered").configure(state_checkpoint_interval=millis(100))
+    builder.set_spout("in", InputSpout("n long"))
+    builder.set_bolt("first", Buffering).global_grouping("in")
+    builder.set_bolt("second", Behind).global_grouping("first")
+    return LocalCluster(builder.build(), clock=VirtualClock(), states=provider, **batches)
+
+
+def test_what_a_hook_emits_is_in_the_states_behind_of_the_same_checkpoint() -> None:
+    provider = DyingStates()
+    with buffered(provider, batches={"in": []}) as cluster:
+        cluster.step()
+        cluster._feed("in", [(1,), (2,)])
+        for _ in range(2):
+            cluster.task_set.spouts[0].step(None)
+        provider.left = 3  # two states are prepared, and recorded as committing
+        with pytest.raises(Killed):
+            coordinator_of(cluster).take()
+    provider.left = -1
+    with buffered(provider, batches={"in": []}) as cluster:
+        cluster.run()
+    assert dict(provider.state("first", 0).items()) == {1: True, 2: True}
+    assert dict(provider.state("second", 0).items()) == {1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("who", ["first", "second"])
+def test_what_a_hook_has_emitted_before_a_prepare_was_refused_is_undone_with_the_rest(who: str) -> None:
+    Buffering.refuses = who
+    provider = MemoryStateProvider()
+    with buffered(provider, batches={"in": [[(1,), (2,)]]}) as cluster:
+        result = cluster.run()
+    assert Buffering.refuses == ""
+    assert sorted(set(result["second"])) == [(1, 1), (2, 1)]
+    assert dict(provider.state("second", 0).items()) == {1: 1, 2: 1}

@@ -316,8 +316,8 @@ def test_a_file_of_another_topology_or_of_a_newer_format_is_refused(filled: Path
     with pytest.raises(DefinitionChangedError, match="belongs to the topology 'words', this one is 'sums'"):
         StateFile(filled, "sums")
     with closing(sqlite3.connect(filled, isolation_level=None)) as db:
-        db.execute("PRAGMA user_version = 2")
-    with pytest.raises(DefinitionChangedError, match="format 2, this version reads 1"):
+        db.execute("PRAGMA user_version = 3")
+    with pytest.raises(DefinitionChangedError, match="format 3, this version reads 2"):
         StateFile(filled, "words")
 
 
@@ -439,3 +439,24 @@ def test_names_and_keys_are_data_and_never_sql(tmp_path: Path) -> None:
         checkpoint(state, 0)
     with SqliteStateProvider(tmp_path / "state.db", name) as provider:
         assert content(provider.state(name, 0)) == {name: name, "\0\n\x1b[31m\ud800": "…"}
+
+
+def test_rows_of_the_commit_before_are_not_taken_for_the_last_though_all_changed_by_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "states.db"
+    older: list[Any] = []
+    for txid in range(2):
+        with SqliteStateProvider(path, "words") as provider:
+            state = provider.state("count", 0)
+            for key in range(40):
+                state.put(f"key-{key}", f"{txid} " * 20)
+            state.prepare_commit(txid)
+            state.commit(txid)
+        with closing(sqlite3.connect(path)) as db, db:
+            older, rows = db.execute("SELECT * FROM committed").fetchall(), older
+            db.executemany("REPLACE INTO committed VALUES (?, ?, ?, ?)", rows)
+    with pytest.raises(
+        CorruptStateError, match="of the 40 committed values of the state count/0/state 40 were found, or others"
+    ):
+        SqliteStateProvider(path, "words")

@@ -110,6 +110,7 @@ class Task:
 
     def roll_back(self) -> None:
         assert self.executor.roll_back()
+        self.executor.begin_again()
         self.executor.check()
 
     def show(self, effects: Any) -> None:

@@ -1,14 +1,15 @@
 """Checkpoints of LocalCluster: snapshots of all states and windows, and the tasks of bolts that outlive their process.
 
-One process, one loop: when no bolt has anything in its inbox, the states of all tasks are one cut through the topology. So a
-checkpoint is one call, and what it holds is the same for every task.
+One process, one loop: if each bolt, in topological order, takes what lies in its inbox before its states are prepared, the states
+of all tasks are one cut through the topology: of what a bolt has emitted, in `pre_prepare` too, nothing is on its way behind it.
+So a checkpoint is one call, and what it holds is the same for every task.
 
-    due          bolts take what lies in their inboxes, in topological order; nothing is on its way between two of them then
-    prepare n    each task: pre_prepare, its states prepared           refused --> roll back
+    prepare n    each task: its inbox, pre_prepare, its states prepared     refused --> roll back
     record       COMMITTING n: a start goes on from n from here on
-    commit n     each task: pre_commit, its states committed, acks     refused --> once more, where it is not done
+    commit n     each task: pre_commit, its states committed, acks          refused --> once more, where it is not done
     record       COMMITTED n
-    roll back    each task: pre_rollback, its states as of the last commit, fails, init_state; refused --> all once more, later
+    roll back    each task: its inbox, pre_rollback, its states as of the last commit, fails; then each: init_state
+                                                                            refused --> all once more, later
     start        COMMITTING n: what is prepared is committed; COMMITTED n: it is gone; then bolts get their states
 
 Laws
@@ -31,7 +32,7 @@ Source: Storm's `CheckpointSpout`, `StatefulBoltExecutor`, `StatefulWindowedBolt
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -229,7 +230,7 @@ class StatefulBoltExecutor:
         return True
 
     def roll_back(self) -> bool:
-        """Become what was committed last, and fail the tuples since."""
+        """Become what was committed last, and fail the tuples since; `begin_again` comes next."""
         if not self._agrees("pre_rollback"):
             return False
         for state in self.states:
@@ -238,8 +239,11 @@ class StatefulBoltExecutor:
         self._prepared, self._acked, self._open = None, {}, {}
         for message in lost:
             self._task.router.fail(message._anchors, self._task.context.component)
-        self._task.init(self.txid)
         return True
+
+    def begin_again(self) -> None:
+        """Hand the bolt its states once more, when those of all tasks are as they were."""
+        self._task.init(self.txid)
 
     def _agrees(self, method: str, *arguments: int) -> bool:
         """Call a hook; a FailedException refuses, and is in the result for whoever looks there."""
@@ -275,10 +279,11 @@ class CheckpointTask(Task):
         self.record = CheckPointState.of(provider.record(RECORD))
         self.rollbacks = 0
         self._provider = provider
-        self._bolts = bolts
-        self._executors = [
-            bolt.stateful for bolt in bolts if isinstance(bolt, StatefulBoltTask | CheckpointedWindowTask)
+        self._bolts = [
+            (bolt, bolt.stateful if isinstance(bolt, StatefulBoltTask | CheckpointedWindowTask) else None)
+            for bolt in bolts
         ]
+        self._executors = [executor for _, executor in self._bolts if executor is not None]
         self._refused: Callable[[], None] | None = None
         self._refusals = 0
         self._next_ms = self._due_ms = 0
@@ -302,14 +307,19 @@ class CheckpointTask(Task):
 
     def take(self) -> None:
         """Take a checkpoint now, or do once more what was refused."""
-        for bolt in self._bolts:
-            bolt.step(None)
         (self._refused or self._prepare)()
+
+    def _emptied(self) -> Iterator[StatefulBoltExecutor]:
+        """Yield what has states, bolt by bolt, each when its inbox is empty: of what those before it emitted meanwhile, too."""
+        for bolt, executor in self._bolts:
+            bolt.step(None)
+            if executor is not None:
+                yield executor
 
     def _prepare(self) -> None:
         self._next_ms = self.router.now_ms + self._interval_ms
         txid = self.record.txid + 1
-        if all(executor.prepare(txid) for executor in self._executors):
+        if all(executor.prepare(txid) for executor in self._emptied()):
             self._save(txid, TxState.COMMITTING)
             self._commit()
         else:
@@ -318,6 +328,7 @@ class CheckpointTask(Task):
 
     def _commit(self) -> None:
         txid = self.record.txid
+        # A refused commit is tried again in a later round, and what lies in the inboxes then is of the next checkpoint.
         if [executor for executor in self._executors if not executor.commit(txid)]:
             self._count_refusal(txid, "COMMIT")
             self._again(self._commit, at_once=self._refused is None)
@@ -328,7 +339,11 @@ class CheckpointTask(Task):
         self._done()
 
     def _roll_back(self) -> None:
-        if [executor for executor in self._executors if not executor.roll_back()]:
+        done = [(executor, executor.roll_back()) for executor in self._emptied()]
+        for executor, agreed in done:
+            if agreed:
+                executor.begin_again()
+        if not all(agreed for _, agreed in done):
             self._count_refusal(self.record.txid + 1, "ROLLBACK")
             self._again(self._roll_back)
             return

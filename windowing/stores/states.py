@@ -30,6 +30,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -77,11 +78,11 @@ class Head:
     def changed(self, changes: Iterable[tuple[Any, Any, int | None]]) -> Head:
         """Return the row after changes of committed values: (whether deleted, new checksum, old one or None)."""
         rows, digest = self.rows, self.digest
-        for deleted, crc, old in changes:
+        for deleted, new, old in changes:
             if old is not None:
                 rows, digest = rows - 1, digest ^ old
             if not deleted:
-                rows, digest = rows + 1, digest ^ crc
+                rows, digest = rows + 1, digest ^ new
         return replace(self, rows=rows, digest=digest)
 
     def crc(self, name: Any) -> int:
@@ -107,48 +108,51 @@ class FileStore:
         return self.head.prepared
 
     def read(self, key: bytes) -> bytes | None:
-        query = "SELECT value, crc FROM committed WHERE state = ? AND key = ?"
-        for value, crc in self._file.rows(query, self._number, key):
-            return self._sound(key, value, crc)
+        query = "SELECT value, checksum FROM committed WHERE state = ? AND key = ?"
+        for value, checksum in self._file.rows(query, self._number, key):
+            return self._sound(key, value, checksum)
         return None
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        query = "SELECT key, value, crc FROM committed WHERE state = ? AND key > ? ORDER BY key LIMIT ?"
+        query = "SELECT key, value, checksum FROM committed WHERE state = ? AND key > ? ORDER BY key LIMIT ?"
         last = b""  # no key is empty
         while page := self._file.rows(query, self._number, last, _PAGE_ROWS):
-            for key, value, crc in page:
-                yield key, self._sound(key, value, crc)
+            for key, value, checksum in page:
+                yield key, self._sound(key, value, checksum)
             last = page[-1][0]
 
     def prepared(self) -> Changes:
-        rows = self._file.rows("SELECT key, value, crc FROM prepared WHERE state = ?", self._number)
-        for key, value, crc in rows:
-            if not isinstance(key, bytes) or crc_of(self.name, key, value) != crc:
+        rows = self._file.rows("SELECT key, value, checksum FROM prepared WHERE state = ?", self._number)
+        for key, value, checksum in rows:
+            if not isinstance(key, bytes) or checksum_of(self.name, key, value) != checksum:
                 raise self._damaged(key)
-        self._whole("prepared", [crc for _, _, crc in rows], self.head.prepared_rows, self.head.prepared_digest)
+        self._whole(
+            "prepared", [checksum for _, _, checksum in rows], self.head.prepared_rows, self.head.prepared_digest
+        )
         return {key: value for key, value, _ in rows}
 
     def prepare(self, txid: int, changes: Changes) -> None:
-        rows = [(key, value, crc_of(self.name, key, value)) for key, value in changes.items()]
-        digest = _xor(crc for _, _, crc in rows)
+        rows = [(key, value, checksum_of(self.name, key, value)) for key, value in changes.items()]
+        digest = _xor(checksum for _, _, checksum in rows)
         head = replace(self.head, prepared=txid, prepared_rows=len(rows), prepared_digest=digest)
         with self._file.transaction() as db:
             number = self._number or self._enter(db)
             db.execute("DELETE FROM prepared WHERE state = ?", (number,))
             db.executemany(
-                "INSERT INTO prepared VALUES (?, ?, ?, ?)", ((number, key, value, crc) for key, value, crc in rows)
+                "INSERT INTO prepared VALUES (?, ?, ?, ?)",
+                ((number, key, value, checksum) for key, value, checksum in rows),
             )
             self._write(db, number, head)
         self._number, self.head = number, head
 
     def put_now(self, key: bytes, value: bytes) -> None:
         """Make one value durable at once, outside of any txid."""
-        crc = crc_of(self.name, key, value)
+        checksum = checksum_of(self.name, key, value)
         with self._file.transaction() as db:
             number = self._number or self._enter(db)
-            old = db.execute("SELECT crc FROM committed WHERE state = ? AND key = ?", (number, key)).fetchone()
-            head = self.head.changed([(False, crc, None if old is None else old[0])])
-            db.execute("REPLACE INTO committed VALUES (?, ?, ?, ?)", (number, key, value, crc))
+            old = db.execute("SELECT checksum FROM committed WHERE state = ? AND key = ?", (number, key)).fetchone()
+            head = self.head.changed([(False, checksum, None if old is None else old[0])])
+            db.execute("REPLACE INTO committed VALUES (?, ?, ?, ?)", (number, key, value, checksum))
             self._write(db, number, head)
         self._number, self.head = number, head
 
@@ -156,7 +160,7 @@ class FileStore:
         with self._file.transaction() as db:
             head = self._after_commit(db, txid)
             db.execute(
-                "REPLACE INTO committed SELECT state, key, value, crc FROM prepared WHERE state = ? AND value IS NOT NULL",
+                "REPLACE INTO committed SELECT state, key, value, checksum FROM prepared WHERE state = ? AND value IS NOT NULL",
                 (self._number,),
             )
             db.execute(
@@ -170,11 +174,13 @@ class FileStore:
     def _after_commit(self, db: sqlite3.Connection, txid: int) -> Head:
         """Return the row of this state once what is prepared replaces what is committed."""
         changed = db.execute(
-            "SELECT p.value IS NULL, p.crc, c.crc FROM prepared p LEFT JOIN committed c ON c.state = p.state AND c.key = p.key "
-            "WHERE p.state = ?",
+            "SELECT p.value IS NULL, p.checksum, c.checksum FROM prepared p "
+            "LEFT JOIN committed c ON c.state = p.state AND c.key = p.key WHERE p.state = ?",
             (self._number,),
         ).fetchall()
-        self._whole("prepared", [crc for _, crc, _ in changed], self.head.prepared_rows, self.head.prepared_digest)
+        self._whole(
+            "prepared", [checksum for _, checksum, _ in changed], self.head.prepared_rows, self.head.prepared_digest
+        )
         return replace(self.head.changed(changed), committed=txid, prepared=None, prepared_rows=0, prepared_digest=0)
 
     def rollback(self) -> None:
@@ -198,20 +204,20 @@ class FileStore:
 
     def verify(self) -> None:
         """Read all rows of the state."""
-        crcs = []
+        checksums = []
         for key, value in self.items():
-            crcs.append(crc_of(self.name, key, value))
-        self._whole("committed", crcs, self.head.rows, self.head.digest)
+            checksums.append(checksum_of(self.name, key, value))
+        self._whole("committed", checksums, self.head.rows, self.head.digest)
         self.prepared()
 
-    def _whole(self, table: str, crcs: list[int], rows: int, digest: int) -> None:
-        if (len(crcs), _xor(crcs)) != (rows, digest):
+    def _whole(self, table: str, checksums: list[int], rows: int, digest: int) -> None:
+        if (len(checksums), _xor(checksums)) != (rows, digest):
             raise self._file.damaged(
-                f"of the {rows} {table} values of the state {self.name} {len(crcs)} were found, or others"
+                f"of the {rows} {table} values of the state {self.name} {len(checksums)} were found, or others"
             )
 
-    def _sound(self, key: bytes, value: Any, crc: int) -> bytes:
-        if not isinstance(key, bytes) or not isinstance(value, bytes) or crc_of(self.name, key, value) != crc:
+    def _sound(self, key: bytes, value: Any, checksum: int) -> bytes:
+        if not isinstance(key, bytes) or not isinstance(value, bytes) or checksum_of(self.name, key, value) != checksum:
             raise self._damaged(key)
         return value
 
@@ -223,25 +229,30 @@ class FileStore:
         return self._file.damaged(f"the value of {name} in the state {self.name} does not have its checksum")
 
 
-def crc_of(name: str, key: Any, value: Any) -> int:
-    """Return the checksum of a row: over whose it is, its key, and its value or that it has none; -1 for no bytes."""
+def checksum_of(name: str, key: Any, value: Any) -> int:
+    """Return the checksum of a row: over whose it is, its key, and its value or that it has none; -1 for no bytes.
+
+    No CRC: that is linear, so where an even number of rows change by the same bits, the XOR of all checksums stays as it was, and
+    rows of an older commit would be taken for those of the last.
+    """
     if not isinstance(key, bytes) or not isinstance(value, bytes | None):
         return -1
-    whose = zlib.crc32(key, zlib.crc32(f"{name} {len(key)} ".encode(errors="surrogateescape")))
-    return zlib.crc32(b"-" if value is None else b"+" + value, whose)
+    whose = f"{name} {len(key)} ".encode(errors="surrogateescape")
+    row = blake2b(b"%b%b%b" % (whose, key, b"-" if value is None else b"+" + value), digest_size=7)
+    return int.from_bytes(row.digest(), "big")
 
 
-def _xor(crcs: Iterable[int]) -> int:
+def _xor(checksums: Iterable[int]) -> int:
     digest = 0
-    for crc in crcs:
-        digest ^= crc
+    for checksum in checksums:
+        digest ^= checksum
     return digest
 
 
 # -- StateFile -------------------------------------------------------------------------------------------------------------------
 
 
-FORMAT = 1
+FORMAT = 2
 _APPLICATION_ID = 0x574E4453  # "WNDS"
 _LOCK_WAIT_S = 1.0
 
@@ -256,10 +267,10 @@ _SCHEMA = f"""
         prepared_rows INTEGER NOT NULL, prepared_digest INTEGER NOT NULL, crc INTEGER NOT NULL
     );
     CREATE TABLE committed (
-        state INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (state, key)
+        state INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (state, key)
     ) WITHOUT ROWID;
     CREATE TABLE prepared (
-        state INTEGER NOT NULL, key BLOB NOT NULL, value BLOB, crc INTEGER NOT NULL, PRIMARY KEY (state, key)
+        state INTEGER NOT NULL, key BLOB NOT NULL, value BLOB, checksum INTEGER NOT NULL, PRIMARY KEY (state, key)
     ) WITHOUT ROWID;
 """
 
