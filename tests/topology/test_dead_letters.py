@@ -309,7 +309,6 @@ def test_a_state_that_counts_letters_is_committed_with_them_and_the_source_is_to
 
 def test_dead_letters_are_dotted_in_a_drawing() -> None:
     assert '-. "dead_letters: shuffle" .->' in fed().to_mermaid()
-    assert "dead_letters" not in str(fed().definition()["components"]["picky"]["outputs"]), "every component has it"
 
 
 def test_a_tuple_that_no_spout_sends_again_is_a_dead_letter_at_once() -> None:

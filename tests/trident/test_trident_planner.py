@@ -484,19 +484,11 @@ def test_what_a_task_waits_for_and_whom_it_tells() -> None:
     assert [plan.waits(group.id, "bg0") for group in (source, holder, behind)] == [False, True, True]
 
 
-def test_the_definition_of_a_plan_is_plain_data() -> None:
-    definition = word_count().definition()
-    assert json.loads(json.dumps(definition)) == definition
-    assert definition["groups"]["b_1_count"]["states"] == ["state1"]
-
-
 def test_the_definition_of_a_window_says_all_that_stored_windows_depend_on() -> None:
     topology = TridentTopology()
     words(topology).tumbling_window(count(2), "n", b.Sum(), "x long", timestamp="n").sink("out")
-    definition = topology.build().definition()
-    (window,) = [
-        node["window"] for group in definition["groups"].values() for node in group["nodes"] if "window" in node
-    ]
+    (stored,) = topology.build().windows()["windows"].values()
+    window = stored["window"]
     assert json.loads(json.dumps(window)) == window
     assert (window["fixed"]["length"], window["fixed"]["timestamp"]) == ({"count": 2}, {"field": "n"})
 

@@ -402,7 +402,7 @@ def test_a_weaker_guarantee_may_be_asked_for_by_name() -> None:
 def test_build_may_be_called_again_and_changes_nothing() -> None:
     topology = TridentTopology()
     topology.new_stream("in", Given()).group_by("word").aggregate(None, b.Count(), "x long").sink("out")
-    assert topology.build().definition() == topology.build().definition()
+    assert topology.build().explain() == topology.build().explain()
 
 
 def test_every_rule_has_a_row_in_the_docs() -> None:

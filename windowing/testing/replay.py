@@ -65,8 +65,6 @@ def replay(case: Mapping[str, Any]) -> list[Recorded]:
     """
     semantics = case.get("semantics", Semantics.STORM.value)
     if semantics == Semantics.LOSSLESS.value:
-        pass
-
         return list(replay_lossless(case))
     if semantics != Semantics.STORM.value:
         raise ConfigError(f'a case has the semantics "storm" or "lossless", got {quote(semantics)}')

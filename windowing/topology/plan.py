@@ -27,6 +27,7 @@ from windowing.topology.config import ComponentConfig, TopologyConfig
 from windowing.topology.decorators import ComponentKind, Declaration
 from windowing.topology.groupings import Grouping
 from windowing.windows.config import OnError
+from windowing.windows.measures import shown_measure
 
 __all__ = [
     "Arrow",
@@ -248,14 +249,6 @@ class Topology:
         values = {name: getattr(own, name) for name in own.given}
         return replace(self.config, own={**self.config.own, **own.own}, **values)
 
-    def definition(self) -> dict[str, Any]:
-        """Return the plan as plain JSON data, to be kept with a checkpoint; functions are known by their names only."""
-        return {
-            "name": self.name,
-            "config": self.config.to_storm(),
-            "components": {name: _definition(component) for name, component in self.components.items()},
-        }
-
     def to_mermaid(self) -> str:
         """Return a drawing of the plan as Mermaid text (GitHub and most wikis show it); the same for the same plan.
 
@@ -271,7 +264,7 @@ class Topology:
             lines = [name if component.parallelism == 1 else f"{name} ×{component.parallelism}"]
             if window is not None:
                 slide = window.config.slide
-                lines.append(f"window {_measured(window.config.length)} / {_measured(slide)}")
+                lines.append(f"window {shown_measure(window.config.length)} / {shown_measure(slide)}")
             shape = "window" if window is not None else "spout" if component.is_spout else "bolt"
             yield Box(name, tuple(lines), "state" if component.stateful else shape)
 
@@ -292,39 +285,3 @@ def required(given: Any, runner: str) -> Topology:
         f"{runner} runs a Topology, got {quote(given)}; give{built} (its name is TopologyBuilder's, its settings are "
         "builder.configure({...}))"
     )
-
-
-def _definition(component: Component) -> dict[str, Any]:
-    declared = component.declaration
-    return {
-        "kind": component.kind.value,
-        "stateful": component.stateful,
-        "target": None if declared.target is None else declared.title,
-        "parallelism": component.parallelism,
-        "window": None if component.window is None else component.window.definition(),
-        "outputs": {
-            stream: {
-                "fields": [list(pair) for pair in zip(output.schema.names, output.schema.types, strict=True)],
-                "direct": output.direct,
-                "late": output.late,
-            }
-            for stream, output in component.outputs.items()
-            if not output.dead  # every component has it
-        },
-        "inputs": [
-            {"component": found.component, "stream": found.stream, "grouping": found.grouping.definition()}
-            for found in component.inputs
-        ],
-    }
-
-
-def _measured(measure: Any) -> str:
-    if measure is None:
-        return "custom"
-    ms = getattr(measure, "ms", None)
-    if ms is None:
-        return f"{measure.value} tuples"
-    for unit, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
-        if ms % unit == 0:
-            return f"{ms // unit} {name}"
-    return f"{ms} ms"

@@ -164,30 +164,6 @@ class TridentPlan(ExecutionPlan):
         """Return whether an exchange is drawn dotted: its tuples come in the commit phase."""
         return self.phases[exchange.source] is Phase.COMMIT
 
-    def definition(self) -> dict[str, Any]:
-        """Return the plan as plain JSON data, to be kept with a checkpoint; functions are known by their names only."""
-        return {
-            "name": self.name,
-            "config": self.config.to_storm(),
-            "groups": {
-                group.id: {
-                    "parallelism": group.parallelism,
-                    "nodes": [self._node_definition(number) for number in group.operators],
-                    "states": list(group.states),
-                }
-                for group in self.stages.values()
-            },
-            "exchanges": [
-                {
-                    "source": exchange.source,
-                    "target": exchange.target,
-                    "grouping": exchange.grouping.definition(),
-                    "inputs": [list(target) for target in exchange.targets],
-                }
-                for exchange in self.exchanges
-            ],
-        }
-
     def windows(self) -> dict[str, Any]:
         """Return what the stored windows of TridentCluster depend on (execution/compatibility.py): by group and node."""
         return {

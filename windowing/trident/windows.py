@@ -26,7 +26,6 @@ from windowing.schema.values import timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt
 from windowing.topology.config import WINDOWS_OUTSIDE_TRIDENT
 from windowing.topology.declaration import REASON
-from windowing.topology.plan import _measured
 from windowing.topology.user_code import TIMELESS, holds_times
 from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowTask
 from windowing.trident.fields import Row, chosen, extended, key_picker, picker, short_title
@@ -45,7 +44,7 @@ from windowing.trident.processors import (
 from windowing.windows.config import OnError, WindowConfig, config_of
 from windowing.windows.events import Late, TupleWindow
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.measures import Count, Duration
+from windowing.windows.measures import Count, Duration, shown_measure
 
 __all__ = [
     "LateTuples",
@@ -265,7 +264,8 @@ class WindowOperation(Operation):
     @property
     def title(self) -> str:
         measures = (
-            _measured(each) if isinstance(each, Count | Duration) else str(each) for each in (self.length, self.slide)
+            shown_measure(each) if isinstance(each, Count | Duration) else str(each)
+            for each in (self.length, self.slide)
         )
         return f"window {' / '.join(measures)} with {short_title(self.spec.aggregator)}"
 

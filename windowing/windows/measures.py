@@ -23,6 +23,7 @@ __all__ = [
     "minutes",
     "plain_measure",
     "seconds",
+    "shown_measure",
 ]
 
 
@@ -135,6 +136,22 @@ def plain_measure(measure: Measure | None) -> dict[str, int] | None:
     if measure is None:
         return None
     return {"count": measure.value} if isinstance(measure, Count) else {"ms": measure.ms}
+
+
+def shown_measure(measure: Measure | None) -> str:
+    """Return a measure as drawings and titles show it, in the largest unit that fits; None: policies of the user's own.
+
+    >>> shown_measure(Count(3)), shown_measure(Duration(ms=90_000)), shown_measure(Duration(ms=3_600_000)), shown_measure(None)
+    ('3 tuples', '90 s', '1 h', 'custom')
+    """
+    if measure is None:
+        return "custom"
+    if isinstance(measure, Count):
+        return f"{measure.value} tuples"
+    for unit, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
+        if measure.ms % unit == 0:
+            return f"{measure.ms // unit} {name}"
+    return f"{measure.ms} ms"
 
 
 def as_measure(value: Count | Duration | timedelta, what: str) -> Measure:
