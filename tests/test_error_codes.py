@@ -1,4 +1,4 @@
-"""Every error class has a code of its own, and a row in docs/errors.md."""
+"""Every error class has a code of its own, and a row in docs/reference/errors.md."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def code_of(statement: ast.stmt) -> str | None:
 def test_every_code_is_one_class_s_and_stands_in_the_table() -> None:
     found = sorted((code, each.name) for each in classes() for code in each.codes)
     assert len({code for code, _ in found}) == len(found) > 15
-    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `([A-Z_]+)` \| `(\w+)`", page, re.MULTILINE)) == found
 
 

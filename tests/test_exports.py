@@ -70,7 +70,7 @@ PUBLIC = {
 SUBMODULES = {"windowing": {"columnar"}, "windowing.testing": {"simulator", "strategies"}}
 """Public modules that are loaded by their name only, for they need a package that not everybody has, or run by themselves."""
 EXTRA = {"windowing.errors"}
-"""Public too: all errors, as docs/errors.md says."""
+"""Public too: all errors, as docs/reference/errors.md says."""
 OPTIONAL = {
     "windowing": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib sqlite3 windowing.trident",
     "windowing.trident": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
@@ -172,10 +172,10 @@ def test_every_error_has_a_code_of_its_own():
 
 
 def test_every_error_is_in_the_page_of_errors():
-    page = (Path(__file__).parents[1] / "docs" / "errors.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
     kinds = [getattr(errors, name) for name in errors.__all__ if inspect.isclass(getattr(errors, name))]
     missing = [kind.__name__ for kind in kinds if f"| `{kind.code}` | `{kind.__name__}`" not in page]
-    assert not missing, f"say in docs/errors.md what these mean, and the way out: {', '.join(missing)}"
+    assert not missing, f"say in docs/reference/errors.md what these mean, and the way out: {', '.join(missing)}"
 
 
 # -- what a user reads ------------------------------------------------------------------------------------------------

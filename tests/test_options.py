@@ -68,7 +68,7 @@ from windowing.windows.config import WindowOptions
 from windowing.windows.eviction import CountEvictionPolicy
 from windowing.windows.trigger import CountTriggerPolicy
 
-DOCS = Path(__file__).parents[1] / "docs" / "options.md"
+DOCS = Path(__file__).parents[1] / "docs" / "reference" / "options.md"
 FIELDS = "id long, ts long, key string, v double"
 FUSED = ("shuffle_grouping", "none_grouping", "local_or_shuffle_grouping")
 """On Spark a bolt that is read so runs where its tuples are made."""

@@ -251,7 +251,7 @@ def test_the_log_of_acks_is_whole_at_any_length_and_its_damage_is_named(spark: S
 def test_the_example_of_the_documentation_runs_as_it_stands(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "spark.md").read_text(encoding="utf-8")
     (example,) = [each for each in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "SqliteQueue(" in each]
     moved = re.sub(r'"(data|out)/', rf'"{tmp_path}/\1/', example)
     exec(compile(moved, "spark.md", "exec"), {"__name__": "spark_md"})

@@ -1,4 +1,4 @@
-"""The slow model against hand-computed examples of docs/semantics.md, sentence by sentence, and against its laws."""
+"""The slow model against hand-computed examples of docs/concepts/windows.md, sentence by sentence, and against its laws."""
 
 import math
 from typing import Any

@@ -23,7 +23,7 @@ from windowing.topology.rules import RULES
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import count, hours, minutes, seconds
 
-DOCS = Path(__file__).parents[2] / "docs" / "topology.md"
+DOCS = Path(__file__).parents[2] / "docs" / "guides" / "topologies.md"
 
 
 @spout(output={"default": "sentence string, at long", "signals": "task int"}, direct="signals")
@@ -528,7 +528,7 @@ def test_one_mistake_is_not_reported_again_by_what_follows_from_it() -> None:
 def test_the_page_has_a_row_for_every_rule() -> None:
     page = DOCS.read_text(encoding="utf-8")
     rows = "\n".join(f"| {(rule.__doc__ or '').splitlines()[0]} |" for rule in RULES)
-    assert rows in page, f"docs/topology.md should hold these rows:\n{rows}"
+    assert rows in page, f"docs/guides/topologies.md should hold these rows:\n{rows}"
 
 
 def test_the_example_of_the_page_runs_and_draws_what_the_page_shows() -> None:

@@ -95,7 +95,7 @@ def test_a_weaker_guarantee_has_to_be_asked_for_by_name(kind, state, accept):
 
 
 def test_the_page_has_the_table():
-    page = (Path(__file__).parents[2] / "docs" / "trident.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "concepts" / "transactions.md").read_text(encoding="utf-8")
     words = {ONCE: "**exactly once**", MORE: "at least once", NONE: "any number of times"}
     for kind in SpoutKind:
         row = " | ".join([f"| {kind.value} spout", *(words[GUARANTEES[kind, state]] for state in StateType)])

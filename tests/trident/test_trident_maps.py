@@ -555,7 +555,7 @@ def test_a_batch_that_is_in_the_store_already_sees_what_it_saw(kind: StateType, 
     assert state.multi_get(["key"]) == [20]
 
 
-# -- where Storm's maps do something else: docs/trident_state.md has the table -------------------------------------------
+# -- where Storm's maps do something else: docs/concepts/trident_state.md has the table -------------------------------------------
 
 
 def twice(kind: StateType, one: Any, two: Any) -> tuple[Any, Any, Any]:

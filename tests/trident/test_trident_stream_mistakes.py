@@ -406,7 +406,7 @@ def test_build_may_be_called_again_and_changes_nothing() -> None:
 
 
 def test_every_rule_has_a_row_in_the_docs() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "trident_streams.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "trident_streams.md").read_text()
     for rule in TRIDENT_RULES:
         assert rule.__doc__ is not None
         assert f"| {rule.__doc__.splitlines()[0]} |" in text, rule.__name__

@@ -1,4 +1,4 @@
-"""The lossless engine equals the slow model, and keeps the laws of docs/semantics.md, on cases that nobody thought of."""
+"""The lossless engine equals the slow model, and keeps the laws of docs/concepts/windows.md, on cases that nobody thought of."""
 
 from __future__ import annotations
 

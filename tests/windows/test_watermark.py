@@ -1,4 +1,4 @@
-"""The watermark generator, lossless (docs/semantics.md) and as Storm has it (its WaterMarkEventGeneratorTest)."""
+"""The watermark generator, lossless (docs/concepts/windows.md) and as Storm has it (its WaterMarkEventGeneratorTest)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each runtime makes of each option: one table, of which docs/options.md is made and by which drivers log what has no effect.
+"""What each runtime makes of each option: one table. docs/reference/options.md is made of it; drivers log by it what has no effect.
 
     WORKS              it does there what its documentation says
     Refused(sentence)  an error with this sentence, before anything runs

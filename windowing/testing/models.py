@@ -3,8 +3,8 @@
     W is the watermark, -infinity at the start and +infinity after a drain.
     A window is `(end - length, end]`; an end e is passed in the watermark advance with `before < e <= now`.
 
-Each rule is a small function whose docstring is the sentence of docs/semantics.md; it scans all tuples ever accepted: O(n^2),
-without cleverness, and without any code of the engine. LosslessModel puts the rules in order:
+Each rule is a small function whose docstring is the sentence of docs/concepts/windows.md; it scans all tuples ever accepted:
+O(n^2), without cleverness, and without any code of the engine. LosslessModel puts the rules in order:
 
     W rises; number and fire, each key for itself; show the firings in (reference, first arrival of the key)
     order, new and expired against the last window of the key; expire what no later firing can hold; forget keys.

@@ -49,7 +49,7 @@ _Names = Fields | str | Iterable[str]
 class Declarer(StormNames):
     """What `set_spout` and `set_bolt` return: says what a component reads and how it is set, and returns itself.
 
-    The grouping methods name a component and one of its streams; docs/topology.md says what each does.
+    The grouping methods name a component and one of its streams; docs/guides/topologies.md says what each does.
     """
 
     __slots__ = ("_component",)

@@ -3,8 +3,8 @@
 RULES are all of them, in the order in which their sentences are reported; WINDOW_RULES among them are those of windowed bolts,
 CHECKPOINT_RULES those of windows that outlive their process, which a crash would lose something of.
 
-The first line of a rule's docstring is its row in docs/topology.md (a test compares them). A rule looks only at what could be
-resolved: one mistake is reported once, not again by all that follows from it.
+The first line of a rule's docstring is its row in docs/guides/topologies.md (a test compares them). A rule looks only at what could
+be resolved: one mistake is reported once, not again by all that follows from it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     resolve    GraphBuilder -> ResolvedTrident: nodes with their fields. A step that cannot be understood has no node, what follows
                it is passed over, and the rest goes on, so that all mistakes are reported together, each once
     RULES      every mistake of a whole topology, a function each, which yields a sentence for each place where it is made; what is
-               wrong with one step its operation says. The first line of a rule's docstring is its row in docs/trident_streams.md
+               wrong with one step its operation says. A rule's docstring begins with its row in docs/guides/trident_streams.md
     plan_of    groups, exchanges and parallelism:
 
     1 groups        operations beside one state together, then GraphGrouper.merge_fully; each spout by itself

@@ -106,10 +106,10 @@ class WindowConfig:
     and when a key is forgotten. on_error: see OnError. on_invalid: "late" (side stream) or "raise". eviction: a factory of
     policies of the user's own, which choose among the tuples that a length, where there is one, holds. trigger: a factory
     of policies that stand for the slide. max_events_in_memory: how many tuples of a task may lie in memory, the rest in
-    pages on disk; None for all of them, see docs/persistent_windows.md. message_id, recovery_timeout_ms: the field by
+    pages on disk; None for all of them, see docs/guides/bigger_than_memory.md. message_id, recovery_timeout_ms: the field by
     which a stateful bolt knows tuples again after a restart, and how long it waits for the next of them, see
-    docs/state.md. columnar: "arrow" or "numpy" where windows, or with aggregate= the results of all keys, are
-    handed out as columns, see docs/columnar.md.
+    docs/guides/state.md. columnar: "arrow" or "numpy" where windows, or with aggregate= the results of all keys, are
+    handed out as columns, see docs/guides/columns.md.
     """
 
     length: Measure | None

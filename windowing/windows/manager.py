@@ -19,7 +19,7 @@ Laws
 - accepted == shown + skipped + pending; each accepted tuple expires exactly once, after the last window that shows it.
 - The watermark never falls; a turn that does not raise it does nothing at all.
 
-Source: Storm's `WindowManager`; the semantics are those of docs/semantics.md, not Storm's (those are in storm.py).
+Source: Storm's `WindowManager`; the semantics are those of docs/concepts/windows.md, not Storm's (those are in storm.py).
 """
 
 from __future__ import annotations
