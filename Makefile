@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 # The Java that set-up found goes first: JAVA_HOME may point to an older one, and Spark would start that.
 PYTHON := JAVA_HOME="$$(cat .venv/java-home)" .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs
 # Two processes, where tests wait or need one core; those on Spark share one session each.
 BESIDE := -n 2 --dist worksteal
 
@@ -95,6 +96,15 @@ bench-storm: setup  ## Measure Storm's own Java windows too: from Maven Central,
 bench-page: setup  ## Write docs/benchmarks.md and its pictures from the results of `make bench`.
 	@$(PYTHON) -m benchmarks --page
 
+.PHONY: docs
+docs: setup  ## Build the manual into site/, which opens from the folder and loads nothing from a network.
+	$(call say,docs: site/index.html)
+	@$(MKDOCS) build --quiet --strict
+
+.PHONY: docs-serve
+docs-serve: setup  ## Show the manual on http://127.0.0.1:8000, anew after each change.
+	@$(MKDOCS) serve --strict --dev-addr 127.0.0.1:8000
+
 .PHONY: lint
 lint: setup  ## Check style and format with ruff.
 	$(call say,lint: ruff check)
@@ -114,5 +124,5 @@ doctests: setup  ## Run the examples in the docstrings of windowing/.
 
 .PHONY: clean
 clean: services-stop  ## Remove .venv and everything else that a command here has made.
-	rm -rf .venv build dist demo-out spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist site demo-out spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

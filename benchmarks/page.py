@@ -15,7 +15,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Benchmarks
 
 Made by `python -m benchmarks --page` from `benchmarks/results/`; do not edit. The method, and what each suite measures, is in
-[benchmarks/README.md](../benchmarks/README.md). Read the ratios: contenders took turns in one run, on a shared machine, so
+`benchmarks/README.md`. Read the ratios: contenders took turns in one run, on a shared machine, so
 only what stands in one table was measured side by side.
 """
 

@@ -246,7 +246,7 @@ READ = sorted(
 def test_what_a_user_reads_imports_from_the_doors_and_nothing_deeper(path):
     deep = [name for code in code_in(path) for name in deep_names(code)]
     if path.suffix == ".md":
-        deep += deep_mentions(path.read_text(encoding="utf-8"))
+        deep += deep_mentions(re.sub(r"(?m)^::: .*", "", path.read_text(encoding="utf-8")))  # ::: makes the reference
     assert not deep, f"{path.relative_to(ROOT)} uses {', '.join(deep)}: take it from {', '.join(sorted(PUBLIC))}"
 
 

@@ -296,3 +296,4 @@ class Late:
 
 
 Effect = Activation | Expired | Late
+"""What a window machine returns: a window that fired, tuples that expired, or late ones."""

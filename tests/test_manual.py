@@ -1,0 +1,72 @@
+"""The manual is built strictly, from every page there is, and loads nothing from a network."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LOADED = re.compile(
+    r"<(?:script|img|iframe|source|embed|object)\b[^>]*\b(?:src|data)=\"([^\"]+)\"|<link\b[^>]*\bhref=\"([^\"]+)\""
+)
+IN_STYLES = re.compile(r"@import\s+[\"']?([^\"';]+)|url\(\s*[\"']?([^\"')]+)")
+PAGES = sorted(page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("manual") / "site"
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+def is_elsewhere(address: str) -> bool:
+    return address.startswith(("http:", "https:", "//"))
+
+
+def test_nothing_is_loaded_from_a_network(site: Path) -> None:
+    loaded = [
+        (path.name, address)
+        for pattern, ending in ((LOADED, "html"), (IN_STYLES, "css"))
+        for path in site.rglob(f"*.{ending}")
+        for found in pattern.findall(path.read_text(encoding="utf-8"))
+        for address in found
+    ]
+    assert len(loaded) > 100
+    assert not [each for each in loaded if is_elsewhere(each[1])]
+    assert not [path for path in site.rglob("*.html") if 'class="mermaid"' in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_the_navigation_leads_to_every_page(site: Path, page: Path) -> None:
+    first = (site / "index.html").read_text(encoding="utf-8")
+    assert f'href="{page.with_suffix(".html").as_posix()}"' in first or page.name == "index.md"
+
+
+def test_the_reference_has_what_each_package_exports(site: Path) -> None:
+    import windowing
+    import windowing.local
+    import windowing.spark
+    import windowing.stores
+    import windowing.testing
+    import windowing.trident
+
+    for module in (windowing, windowing.local, windowing.spark, windowing.stores, windowing.testing, windowing.trident):
+        name = module.__name__.rpartition(".")[2]
+        text = (site / "reference" / "api" / f"{name}.html").read_text(encoding="utf-8")
+        missing = [each for each in module.__all__ if f'id="{module.__name__}.{each}' not in text]
+        assert not missing, f"{name}: {', '.join(missing)}"
