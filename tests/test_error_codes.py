@@ -53,6 +53,14 @@ def test_every_code_is_one_class_s_and_stands_in_the_table() -> None:
     assert sorted(re.findall(r"^\| `([A-Z_]+)` \| `(\w+)`", page, re.MULTILINE)) == found
 
 
+def test_the_page_on_recovery_says_what_to_do_about_every_code() -> None:
+    page = (ROOT / "docs" / "operate" / "recover.md").read_text(encoding="utf-8")
+    said = {
+        code for row in re.findall(r"^\| (`[A-Z_`, ]+`) \|", page, re.MULTILINE) for code in re.findall(r"[A-Z_]+", row)
+    }
+    assert said == {code for each in classes() for code in each.codes}
+
+
 def test_every_class_has_a_code_of_its_own() -> None:
     coded = {each.name for each in classes() if each.codes}
     for each in classes():

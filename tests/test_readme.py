@@ -1,17 +1,17 @@
-"""The code in README.md and docs/ runs: the prompts as doctests, the Spark example as far as it goes without Spark."""
+"""The code in README.md and docs/ runs at the prompt or compiles, links lead somewhere, and the picture is that of a real run."""
 
 from __future__ import annotations
 
-import ast
 import doctest
+import os
 import re
-from collections import namedtuple
+import subprocess
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import settings
-
-from windowing.local import run_local
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -19,15 +19,12 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 FILE = re.compile(r"\b(?:[a-z_]+/)*[a-z_]+\.py\b")
 NAME = re.compile(r"`([A-Za-z_][A-Za-z_.]*)`(?<!\.py`)")
+SVG = "{http://www.w3.org/2000/svg}"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def blocks(page: Path) -> list[str]:
     return BLOCK.findall(page.read_text(encoding="utf-8"))
-
-
-def spark_example() -> str:
-    return next(block for block in blocks(ROOT / "README.md") if "windowing.spark" in block)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -83,31 +80,109 @@ def test_the_page_for_developers_says_how_many_examples_a_property_test_has():
         assert f"`{profile}` ({settings.get_profile(profile).max_examples}" in text
 
 
-def test_the_readme_can_be_tried_at_the_prompt():
-    assert sum(">>>" in block for block in blocks(ROOT / "README.md")) >= 2
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
-def test_the_spark_example_is_short():
-    assert len([line for line in spark_example().splitlines() if line.strip()]) <= 20
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_target_of_make_that_a_page_names_is_there(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = re.findall(r"(?:`|^)make ([a-z][a-z-]*)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert not [name for name in named if name not in targets]
 
 
-def test_the_bolt_of_the_spark_example_runs_without_spark():
-    tree = ast.parse(spark_example())
-    pure = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.ImportFrom) and node.module == "windowing")
-    ]
-    scope: dict[str, object] = {}
-    exec(compile(ast.Module(pure, []), "README.md", "exec"), scope)
-    flight = namedtuple("flight", "origin departure delay id")
-    hour = 3_600_000
-    batches = [
-        [flight("JFK", hour, 4.0, 1), flight("LGA", hour, 1.0, 2), flight("JFK", hour - 1, 6.0, 3)],
-        [flight("JFK", 20 * hour, 0.0, 4)],
-        [flight("JFK", 2 * hour, 9.0, 5)],
-    ]
-    result = run_local(scope["delays"], batches)
-    assert ("JFK", hour, 2, 5.0) in result["default"]
-    assert [late.row.id for late in result.late] == [5]
-    assert len(result["default"]) == 4 + 4 + 4
+def test_the_numbers_of_the_readme_are_those_of_the_benchmarks():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    said = re.findall(r"\b\d+\.\d+\b", text[text.index("## Benchmarks") : text.index("## Documentation")])
+    measured = re.findall(r"(?<= )[\d.]+(?=,| |$)", (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8"))
+    assert len(said) >= 4
+    assert not [number for number in said if number not in measured]
+
+
+@pytest.fixture(scope="module")
+def in_one_process() -> dict[str, object]:
+    """What the first example of README.md defines."""
+    (block,) = [block for block in blocks(ROOT / "README.md") if "run_local" in block]
+    example = doctest.DocTestParser().get_doctest(block, {}, "README.md", None, 0)
+    assert doctest.DocTestRunner(optionflags=OPTIONS).run(example, clear_globs=False).failed == 0
+    return example.globs
+
+
+@pytest.fixture(scope="module")
+def picture() -> ElementTree.Element:
+    return ElementTree.parse(ROOT / "docs" / "time_line.svg").getroot()
+
+
+def drawn(picture: ElementTree.Element, kind: str) -> list[tuple[str, int]]:
+    """Return word and time of the tuples of a kind, from left to right; "tuple" is all of them."""
+    found = [each for each in picture.iter(f"{SVG}g") if {"tuple", kind} <= set(each.get("class", "").split())]
+    return sorted(
+        ((each.get("data-word", ""), int(each.get("data-at", ""))) for each in found), key=lambda each: each[1]
+    )
+
+
+def text_of(tuples: list[tuple[str, int]]) -> str:
+    return " ".join(word for word, _ in tuples)
+
+
+def test_the_picture_holds_the_tuples_of_the_first_example(in_one_process, picture):
+    told = [(row["word"], row["at"]) for batch in in_one_process["batches"] for row in batch]
+    assert drawn(picture, "tuple") == sorted(told, key=lambda each: each[1])
+
+
+def test_the_picture_holds_the_windows_of_the_first_example(in_one_process, picture):
+    windows = [each for each in picture.iter(f"{SVG}g") if "window" in each.get("class", "").split()]
+    held = [(int(each.get("data-end", "")), each.get("data-held")) for each in windows]
+    assert held == [row[:2] for row in in_one_process["result"]["default"]]
+    assert [each.findtext(f"{SVG}text") for each in windows] == [text for _, text in held]
+
+
+def test_the_window_that_the_picture_shows_has_its_new_expired_and_late_tuples(in_one_process, picture):
+    (fires,) = [each for each in picture.iter(f"{SVG}g") if "fires" in each.get("class", "").split()]
+    (row,) = [row for row in in_one_process["result"]["default"] if row[0] == int(fires.get("data-end", ""))]
+    new, held, expired, late = (drawn(picture, kind) for kind in ("new", "held", "expired", "late"))
+    assert row == (15_000, text_of(held + new), text_of(new), text_of(expired))
+    assert [(word, at, "late") for word, at in late] == in_one_process["result"]["late"]
+    assert all(5_000 < at <= 15_000 for _, at in held + new)
+    assert all(0 < at <= 5_000 for _, at in expired)
+    assert all(at > 15_000 for _, at in drawn(picture, "pending"))
+
+
+def test_the_picture_says_the_watermarks_of_the_first_example(in_one_process, picture):
+    told = " ".join(each.text or "" for each in picture.iter(f"{SVG}text"))
+    newest = [max(row["at"] for row in batch) for batch in in_one_process["batches"]]
+    for at in newest[1:]:
+        assert f"watermark {(at - 2_000) // 1_000} s" in told
+
+
+# -- the files that a page tells a reader to write ---------------------------------------------------------------------------------
+
+FILES = re.compile(r"^```(\w+) title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def files_of(page: Path) -> dict[str, str]:
+    """Return the files of a page by name, and what it says that commands print by command."""
+    return {title: text for _, title, text in FILES.findall(page.read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if files_of(page)], ids=lambda page: page.stem)
+def test_the_files_of_a_page_run_and_print_what_it_says(page, tmp_path):
+    files = files_of(page)
+    for name, text in files.items():
+        if name.endswith(".py") and " " not in name:
+            tmp_path.joinpath(name).write_text(text)
+            compile(text, name, "exec")
+    commands = [name for name in files if name.startswith("python ")]
+    tests = [["-m", "pytest", "-q", "-p", "no:cacheprovider", name] for name in files if name.startswith("test_")]
+    for command in [*(name.split()[1:] for name in commands), *tests]:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert files.get(f"python {' '.join(command)}", done.stdout) == done.stdout

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -52,3 +54,20 @@ def test_a_classic_gives_the_same_rows_on_both_runtimes(classic: ModuleType, spa
     there = run_on_spark(classic.topology(), classic.BATCHES, spark)
     assert {name: sorted(rows) for name, rows in there.items()} == {name: sorted(rows) for name, rows in here.items()}
     assert all(here.values())
+
+
+def test_the_bolt_of_the_readme_gives_the_same_rows_on_spark(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import windowing.spark
+
+    blocks = re.findall(r"^```python\n(.*?)^```$", (EXAMPLES.parent / "README.md").read_text(), re.M | re.S)
+    (here,) = [block for block in blocks if "run_local" in block]
+    (there,) = [block for block in blocks if "windowing.spark" in block]
+    example = doctest.DocTestParser().get_doctest(here, {"__name__": "__main__"}, "README.md", None, 0)
+    assert doctest.DocTestRunner().run(example, clear_globs=False).failed == 0
+    monkeypatch.setattr(windowing.spark, "session", lambda name: spark)
+    exec(compile(there, "README.md", "exec"), example.globs)
+    rows = {name: [tuple(row) for row in sink.rows] for name, sink in example.globs["sinks"].items()}
+    assert rows == {name: example.globs["result"][name] for name in ("default", "late")}
+    assert len(rows["default"]) == 5
