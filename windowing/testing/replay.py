@@ -15,28 +15,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from windowing.errors import ConfigError, quote
 from windowing.windows.config import Semantics, SkippedTuplesWarning, WindowConfig
 from windowing.windows.events import Activation, Effect, Expired
-from windowing.windows.eviction import (
-    CountEvictionPolicy,
-    EvictionPolicy,
-    TimeEvictionPolicy,
-    WatermarkCountEvictionPolicy,
-    WatermarkTimeEvictionPolicy,
-)
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Count, Duration, Measure
-from windowing.windows.storm import StormStatefulWindowManager, StormWindowManager
-from windowing.windows.trigger import (
-    CountTriggerPolicy,
-    TimeTriggerPolicy,
-    TriggerPolicy,
-    WatermarkCountTriggerPolicy,
-    WatermarkTimeTriggerPolicy,
-)
+from windowing.windows.storm import StormStatefulWindowManager, StormWindowManager, storm_policies
 from windowing.windows.watermark import WaterMarkEventGenerator
 
 __all__ = [
@@ -88,32 +75,17 @@ def runs_of(case: Mapping[str, Any]) -> Iterator[tuple[int, list[Op]]]:
         yield first, run
 
 
-def storm_policies(case: Mapping[str, Any]) -> tuple[EvictionPolicy, TriggerPolicy]:
-    """Choose the policies as Storm's executor does: length, slide, and whether there is an event time."""
-    length, slide, event_time = case["length"], case["slide"], case["event_time"]
-    eviction: EvictionPolicy
-    trigger: TriggerPolicy
-    if "count" in length:
-        eviction = (WatermarkCountEvictionPolicy if event_time else CountEvictionPolicy)(length["count"])
-    elif event_time:
-        eviction = WatermarkTimeEvictionPolicy(length["duration_ms"], event_time["lag_ms"])
-    else:
-        eviction = TimeEvictionPolicy(length["duration_ms"])
-    if "count" in slide:
-        trigger = (WatermarkCountTriggerPolicy if event_time else CountTriggerPolicy)(slide["count"])
-    else:
-        trigger = (WatermarkTimeTriggerPolicy if event_time else TimeTriggerPolicy)(slide["duration_ms"])
-    return eviction, trigger
-
-
 class StormReplay:
     """One run of a case in Storm's semantics; `snapshot` and `restore` stop and resume it between two ops."""
 
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.stateful: bool = case["stateful"]
         kind = StormStatefulWindowManager if self.stateful else StormWindowManager
-        self.manager = kind(*storm_policies(case))
         event_time = case["event_time"]
+        config = WindowConfig(length=_measure(case["length"]), slide=_measure(case["slide"]))
+        if event_time is not None:
+            config = replace(config, timestamp="ts", lag_ms=event_time["lag_ms"])
+        self.manager = kind(*storm_policies(config))
         self.generator: WaterMarkEventGenerator | None = None
         if event_time is not None:
             self.generator = WaterMarkEventGenerator(event_time["streams"], event_time["lag_ms"], Semantics.STORM)
