@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -105,11 +106,11 @@ def test_a_start_ends_what_another_process_has_recorded_and_undoes_what_it_has_n
     None
 ):  # testCommitBeforeInitstate
     task = Logged()
-    assert task.done(task.executor.recover, CheckPointState(3, TxState.COMMITTING)) == [("commit", 3)]
+    assert task.done(task.executor.recover, CheckPointState(3, TxState.COMMITTING), False) == [("commit", 3)]
     assert task.executor.txid == 3
-    assert task.done(task.executor.recover, CheckPointState(3)) == ["rollback"]
+    assert task.done(task.executor.recover, CheckPointState(3), False) == ["rollback"]
     assert task.executor.txid == 3
-    assert task.done(task.executor.recover, CheckPointState(3, TxState.PREPARING)) == ["rollback"]
+    assert task.done(task.executor.recover, CheckPointState(3, TxState.PREPARING), False) == ["rollback"]
     assert task.executor.txid == 2
 
 
@@ -202,7 +203,7 @@ def test_a_record_of_an_earlier_version_is_read() -> None:
 # -- CheckpointTask -----------------------------------------------------------------------------------------------------
 
 
-def topology(tasks: int = 2, kind: Any = None, **settings: Any) -> Any:
+def topology(tasks: int = 2, kind: Any = None, added: bool = False, **settings: Any) -> Any:
     @bolt(output="n long")
     class Counting:
         def init_state(self, state: Any) -> None:
@@ -216,6 +217,8 @@ def topology(tasks: int = 2, kind: Any = None, **settings: Any) -> Any:
     builder.set_spout("source", InputSpout("n long"))
     builder.set_bolt("first", kind or Counting, tasks).fields_grouping("source", "n")
     builder.set_bolt("second", Counting).global_grouping("first")
+    if added:
+        builder.set_bolt("third", Counting).global_grouping("second")
     return builder.build()
 
 
@@ -329,7 +332,7 @@ def test_the_record_is_durable_before_the_first_state_is_committed() -> None:
         cluster.step()
         states.writes.clear()
         coordinator_of(cluster).take()
-    assert states.writes == [*["prepare_commit"] * 3, "committing", *["commit"] * 3, "committed"]
+    assert states.writes == [*["prepare_commit"] * 3, "definition", "committing", *["commit"] * 3, "committed"]
 
 
 @pytest.mark.parametrize("write", range(8))
@@ -352,6 +355,99 @@ def test_a_start_after_a_kill_at_any_write_of_a_checkpoint_finds_all_states_of_o
         times = [times for task in tasks for _, times in task.state.items()]
         assert times == [1 + recorded] * 4
         assert coordinator_of(cluster).record == CheckPointState(before - 1 + recorded)
+
+
+@pytest.mark.parametrize("write", range(10))
+@pytest.mark.parametrize("checkpoints", [0, 1])
+def test_a_bolt_that_is_added_after_a_kill_at_any_write_begins_empty_and_the_others_go_on(
+    checkpoints: int, write: int
+) -> None:
+    """Whichever write a start dies at, too: with the bolt and without it the states are those of one checkpoint."""
+    states = DyingStates()
+    with LocalCluster(topology(), clock=VirtualClock(), batches={"source": []}, states=states) as cluster:
+        cluster.step()
+        for _ in range(checkpoints):
+            coordinator_of(cluster).take()
+        cluster._feed("source", [(1,), (2,)])
+        cluster.task_set.spouts[0].step(None)
+        states.left, states.writes = write, []
+        with suppress(Killed):
+            coordinator_of(cluster).take()
+    counted = int("committing" in states.writes)
+    for second in range(3):  # the second process dies in its first writes, the third goes on
+        states.left = second if second < 2 else -1
+        with (
+            suppress(Killed),
+            LocalCluster(topology(added=True), clock=VirtualClock(), batches={"source": []}, states=states) as cluster,
+        ):
+            cluster.step()
+            if second == 2:
+                assert coordinator_of(cluster).record == CheckPointState(checkpoints + counted - 1)
+                cluster._feed("source", [(3,)])
+                cluster.step()
+                assert cluster.checkpoint()
+    wanted = {1: counted, 2: counted, 3: 1}
+    assert dict(states.state("second", 0).items()) == {n: times for n, times in wanted.items() if times}
+    assert dict(states.state("third", 0).items()) == {3: 1}
+
+
+@pytest.mark.parametrize("write", range(10))
+def test_each_task_hears_the_pre_commit_of_a_checkpoint_that_counts_also_after_a_kill_at_any_write(write: int) -> None:
+    heard: list[Any] = []
+
+    @bolt(output="n long")
+    class Hearing(StatefulBolt):
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.task, self.collector = context.task_index, collector
+
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def execute(self, tuple: Any) -> None:
+            self.collector.ack(tuple)
+
+        def pre_commit(self, txid: int) -> None:
+            heard.append((self.task, txid))
+
+    states = DyingStates()
+    with LocalCluster(topology(kind=Hearing), clock=VirtualClock(), batches={"source": []}, states=states) as cluster:
+        cluster.step()
+        states.left, states.writes = write, []
+        with suppress(Killed):
+            coordinator_of(cluster).take()
+    states.left = -1
+    with LocalCluster(topology(kind=Hearing), clock=VirtualClock(), batches={"source": []}, states=states) as cluster:
+        cluster.step()
+        assert coordinator_of(cluster).record == CheckPointState(0 if "committing" in states.writes else -1)
+    assert set(heard) == ({(0, 0), (1, 0)} if "committing" in states.writes else set())
+    done = write == 9
+    assert len(heard) <= 2 * (2 - done), "twice at most, once where all was done"
+
+
+def test_a_start_that_cannot_end_a_commit_says_that_the_checkpoint_counts() -> None:
+    @bolt(output="n long")
+    class Refusing(StatefulBolt):
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.collector = collector
+
+        def execute(self, tuple: Any) -> None:
+            self.collector.ack(tuple)
+
+        def pre_commit(self, txid: int) -> None:
+            raise FailedException("not now")
+
+    states = MemoryStateProvider()
+    for _ in range(2):
+        plan = topology(kind=Refusing, max_attempts=3)
+        with (
+            LocalCluster(plan, clock=VirtualClock(), batches={"source": [[(1,)]]}, states=states) as cluster,
+            pytest.raises(CheckpointError, match="checkpoint 0 is recorded, and is committed then"),
+        ):
+            cluster.run()
+        assert states.record("checkpoint")["state"] == "committing"
 
 
 def test_states_of_another_txid_than_the_record_are_refused() -> None:
@@ -430,7 +526,7 @@ def test_what_a_hook_emits_is_in_the_states_behind_of_the_same_checkpoint() -> N
         cluster._feed("in", [(1,), (2,)])
         for _ in range(2):
             cluster.task_set.spouts[0].step(None)
-        provider.left = 3  # two states are prepared, and recorded as committing
+        provider.left = 4  # two states are prepared, and recorded as committing
         with pytest.raises(Killed):
             coordinator_of(cluster).take()
     provider.left = -1

@@ -8,8 +8,9 @@ import pytest
 
 from windowing import count, seconds, windowed_bolt
 from windowing.errors import BoltError, CheckpointError, ConfigError, CorruptStateError, DefinitionChangedError
+from windowing.local.checkpoints import DEFINITION
 from windowing.local.clock import VirtualClock
-from windowing.local.cluster import DEFINITION, LocalCluster, run_topology
+from windowing.local.cluster import LocalCluster, run_topology
 from windowing.stores.states import MemoryStateProvider, SqliteStateProvider
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout

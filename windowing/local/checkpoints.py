@@ -10,11 +10,15 @@ So a checkpoint is one call, and what it holds is the same for every task.
     record       COMMITTED n
     roll back    each task: its inbox, pre_rollback, its states as of the last commit, fails; then each: init_state
                                                                             refused --> all once more, later
-    start        COMMITTING n: what is prepared is committed; COMMITTED n: it is gone; then bolts get their states
+    start        COMMITTING n: what is prepared is committed; COMMITTED n: it is gone; then bolts get their states, and those of a
+                 checkpoint that was COMMITTING pre_commit, as if they had refused it
 
 Laws
 - An ack goes out when the state that the tuple has changed is committed: whatever is acked is in the committed states.
 - The record is durable before the first state is committed. A state's txid is that of the record, or nothing runs.
+- Whoever takes part in a checkpoint hears its pre_commit, once or more: the record says COMMITTED when all have.
+- The definition of what is stored is saved before the record of the first checkpoint of it: a bolt that it lacks is new, and no
+  checkpoint has anything of it.
 - After a rollback a bolt gets its state anew (in Storm it goes on with what it had in memory), and the tuples since the last commit
   fail. A tuple is settled once; one that the bolt itself fails is failed at once, and what it changed by then stays.
 
@@ -47,6 +51,7 @@ from windowing.errors import (
     FailedException,
     quote,
 )
+from windowing.execution.compatibility import same
 from windowing.local.router import Delivery, Outbox, Router
 from windowing.local.tasks import BoltCollector, BoltTask, Task
 from windowing.local.windowed import MessageChannel, WindowedBoltTask
@@ -62,6 +67,7 @@ from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.recovery import Absorbed, Missed, WindowRecovery
 
 __all__ = [
+    "DEFINITION",
     "RECORD",
     "CheckPointState",
     "CheckpointTask",
@@ -76,6 +82,9 @@ __all__ = [
 
 RECORD = "checkpoint"
 """The name of the durable record."""
+
+DEFINITION = "definition"
+"""The name of the record of what the states are of (execution/compatibility.py)."""
 
 _FORMAT = 1
 _MOST_REFUSALS = 1_000
@@ -198,14 +207,16 @@ class StatefulBoltExecutor:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def recover(self, record: CheckPointState) -> None:
-        """Make the stored states those that the record says, before the task opens."""
+    def recover(self, record: CheckPointState, new: bool) -> None:
+        """Make the stored states those that the record says, before the task opens; a `new` one has no part in it."""
+        takes_part = record.state is TxState.COMMITTING and not new
         for state in self.states:
-            if record.state is TxState.COMMITTING:
+            if takes_part:
                 state.commit(record.txid)
             else:
                 state.rollback()
         self.txid = record.committed
+        self._prepared = () if takes_part else None
 
     def prepare(self, txid: int) -> bool:
         """Make the states as they are durable under `txid`."""
@@ -270,15 +281,23 @@ class CheckpointTask(Task):
 
     `recovering` says whether a commit or a rollback was refused and is to be tried again; `rollbacks` counts those that are done.
     There may be as many refusals without a commit as a message has attempts, and no more than 1,000: who asks for no limit of
-    attempts does not ask for a run that never ends.
+    attempts does not ask for a run that never ends. definition: what the states are of.
     """
 
-    def __init__(self, router: Router, context: TaskContext, provider: StateProvider, bolts: Sequence[Task]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        context: TaskContext,
+        provider: StateProvider,
+        bolts: Sequence[Task],
+        definition: Mapping[str, Any],
+    ) -> None:
         super().__init__(router, context, 0, deque())
         self._interval_ms = context.config.state_checkpoint_interval_ms
         self.record = CheckPointState.of(provider.record(RECORD))
         self.rollbacks = 0
         self._provider = provider
+        self._definition, self._is_defined = definition, False
         self._bolts = [
             (bolt, bolt.stateful if isinstance(bolt, StatefulBoltTask | CheckpointedWindowTask) else None)
             for bolt in bolts
@@ -293,11 +312,17 @@ class CheckpointTask(Task):
         return self._refused is not None
 
     def open(self) -> None:
-        for executor in self._executors:
-            executor.recover(self.record)
-        if self.record.state is not TxState.COMMITTED:
-            self._save(self.record.committed, TxState.COMMITTED)
+        definition = self._provider.record(DEFINITION)
+        stored = {} if definition is None else definition["bolts"]
+        self._is_defined = same(definition, self._definition)
+        for bolt, executor in self._bolts:
+            if executor is not None:
+                executor.recover(self.record, new=bolt.context.component not in stored)
         self._next_ms = self._due_ms = self.router.now_ms + self._interval_ms
+        if self.record.state is TxState.COMMITTING:
+            self._again(self._commit, at_once=True)
+        elif self.record.state is TxState.PREPARING:
+            self._save(self.record.committed, TxState.COMMITTED)
 
     def tick(self) -> None:
         self.take()
@@ -320,6 +345,9 @@ class CheckpointTask(Task):
         self._next_ms = self.router.now_ms + self._interval_ms
         txid = self.record.txid + 1
         if all(executor.prepare(txid) for executor in self._emptied()):
+            if not self._is_defined:
+                self._provider.save_record(DEFINITION, self._definition)
+                self._is_defined = True
             self._save(txid, TxState.COMMITTING)
             self._commit()
         else:
@@ -367,11 +395,16 @@ class CheckpointTask(Task):
         self._refusals += 1
         limit = self.context.config.max_attempts
         if self._refusals >= (limit or _MOST_REFUSALS):
+            held = self.record.state is TxState.COMMITTING
+            goes_on = (
+                f"checkpoint {txid} is recorded, and is committed then"
+                if held
+                else "the states are those of the last commit"
+            )
             allowed = "there may be without a limit of attempts" if limit is None else "windowing.max.attempts allows"
             raise CheckpointError(
                 f"checkpoint {txid} was refused at {action}, which makes {self._refusals} refusals without a commit, as many as "
-                f"{allowed}; result.errors has what the hooks raised: repair that, and start again; the states are those of the "
-                "last commit"
+                f"{allowed}; result.errors has what the hooks raised: repair that, and start again; {goes_on}"
             )
 
 

@@ -13,8 +13,8 @@ Laws
 - The same topology, input, seed and clock give the same run, whatever the machine does.
 - With a VirtualClock nothing waits: when nothing moves, the clock is set to the next deadline.
 - An error of a component ends the cluster; nothing goes on with half of it.
-- States are refused before anything is written; a definition is durable before the first state is prepared. A store that cannot be
-  used is let go of at once, so that the next start finds it free.
+- States are refused before anything is written, and the definition of a checkpoint is durable before the checkpoint is. A store
+  that cannot be used is let go of at once, so that the next start finds it free.
 
 Source: Storm's `LocalCluster`; the loop is ours.
 """
@@ -32,9 +32,10 @@ from typing import Any
 from windowing.acking.acker import Acker
 from windowing.acking.pending import RetryPolicy, SpoutPending
 from windowing.errors import CheckpointError, ConfigError, quote
-from windowing.execution.compatibility import Place, compare, of_states, read, same
+from windowing.execution.compatibility import Place, compare, of_states, read
 from windowing.execution.support import Runtime, announce
 from windowing.local.checkpoints import (
+    DEFINITION,
     RECORD,
     CheckPointState,
     CheckpointTask,
@@ -61,17 +62,12 @@ from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Duration
 
 __all__ = [
-    "DEFINITION",
     "ClusterTasks",
     "LocalCluster",
     "StatesInUse",
     "run_topology",
     "tasks_of",
 ]
-
-
-DEFINITION = "definition"
-"""The name of the durable record."""
 
 
 class StatesInUse:
@@ -99,13 +95,9 @@ class StatesInUse:
             raise
 
     def begin(self) -> None:
-        """Make the states those of the last checkpoint, and their definition that of this topology."""
-        if self.provider is None:
-            return
-        self.provider.forget()
-        definition = of_states(self._topology)
-        if not same(self.provider.record(DEFINITION), definition):
-            self.provider.save_record(DEFINITION, definition)
+        """Let the states forget what no checkpoint has, of a cluster that used them before."""
+        if self.provider is not None:
+            self.provider.forget()
 
     def _compare(self, states: StateProvider) -> None:
         if CheckPointState.of(states.record(RECORD)).committed == NEVER:
@@ -186,7 +178,9 @@ def tasks_of(topology: Topology, router: Router, by_hand: bool, states: StatePro
     if states is None:
         return ClusterTasks([*tasks, *ackers], spouts, windowed, ackers, None)
     bolts = [task for task in tasks if not isinstance(task, SpoutTask)]
-    coordinator = CheckpointTask(router, TaskContext(_CHECKPOINTS, 0, 1, topology.config), states, bolts)
+    coordinator = CheckpointTask(
+        router, TaskContext(_CHECKPOINTS, 0, 1, topology.config), states, bolts, of_states(topology)
+    )
     return ClusterTasks([*tasks, coordinator, *ackers], spouts, windowed, ackers, coordinator)
 
 
