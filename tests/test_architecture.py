@@ -53,7 +53,7 @@ RINGS = {
     "execution": pure("errors codec schema windows acking topology"),
     "trident": pure("errors codec schema windows acking topology execution"),
     "__init__": pure(PURE_RINGS),
-    "columnar": driver("errors schema windows", "pyarrow numpy"),
+    "columnar": driver("errors schema windows topology", "pyarrow numpy pandas"),
     "stores": driver("errors codec schema windows topology trident", "psycopg redis"),
     "local": driver(f"{PURE_RINGS} columnar stores", "matplotlib"),
     "spark": driver(f"{PURE_RINGS} columnar stores", "pyspark pandas pyarrow numpy"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.execution.chains import Chain
 from tests.execution.test_chain import FIELDS, GROUPINGS, cases
+from windowing.columnar.bolts import arrow_type
 from windowing.columnar.hashing import hashed_columns, is_hashed
 from windowing.execution.compatibility import MOST_TASKS
 from windowing.schema.hashing import key_hash
@@ -24,7 +25,6 @@ from windowing.spark import stage_writer
 from windowing.spark.arguments import Shipped
 from windowing.spark.edges import partials_of
 from windowing.spark.exchange import CLOCK_BITS, POSITION, TASK_AND_CLOCK, ExchangeRow, clocked, spread_of
-from windowing.spark.spouts import arrow_type
 from windowing.spark.stages import SpoutStage, hashed_reader
 from windowing.spark.state import decode_table
 from windowing.spark.tuple_rows import TupleRows

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
@@ -191,3 +193,22 @@ def test_a_state_can_be_asked_for_all_it_holds(same: Both, spark: SparkSession) 
         spark.conf.unset(page)
     assert [row[1:3] for row in found[1]["remembering"]] == [(True, 14), (False, 15), (False, 15)]
     assert found[2]["remembering"] == [("w3", False, 16, sum(range(14)) - 2 - 3 + 100 + 5 + 1)]
+
+
+def test_bolts_over_batches_give_on_spark_what_they_give_in_local_cluster(same: Both) -> None:
+    @bolt(output=WORDS, columnar="arrow")
+    def words(batch: Any) -> Any:
+        each = pc.split_pattern(batch["sentence"], " ")
+        return pa.table({"word": pc.list_flatten(each), "at": batch["at"].take(pc.list_parent_indices(each))})
+
+    @bolt(output={"long": WORDS, "default": WORDS}, columnar="pandas")
+    def sized(frame: Any) -> Any:
+        is_long = frame["word"].str.len() > 3
+        return {"long": frame[is_long], "default": frame[~is_long]}
+
+    plan = builder(sentences="sentence string, at long")
+    plan.set_bolt("words", words, 2).shuffle_grouping("sentences")
+    plan.set_bolt("sized", sized, 2).fields_grouping("words", "word")
+    plan.set_bolt("count", count_words, 2).fields_grouping("sized", "word")
+    found = same(plan.build(), sentences=SENTENCES)
+    assert ("jumped", 1_000) in found[0]["sized.long"]

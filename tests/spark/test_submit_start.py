@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from windowing.columnar.bolts import arrow_schema
 from windowing.errors import BoltError, ConfigError, DefinitionChangedError, DrainedCheckpointError, FailedException
 from windowing.schema.types import Schema
 from windowing.spark import MemorySink, ParquetSink, submit
-from windowing.spark.spouts import arrow_schema
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, spout, tumbling

@@ -137,6 +137,7 @@ COMPONENT_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
     "@spout direct": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: _NO_SPOUTS},
     "@bolt output": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS},
     "@bolt direct": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS},
+    "@bolt columnar": {Runtime.CLUSTER: WORKS, Runtime.SUBMIT: WORKS},
 }
 """The options of @spout and @bolt."""
 

@@ -222,6 +222,12 @@ class _TaskFactory:
             return self._checkpointed(component, index, arguments, tick_ms, self._states)
         if component.window is not None:
             return WindowedBoltTask(*arguments, self._by_hand)
+        if component.declaration.columnar is not None:
+            from windowing.local.columnar_bolts import (
+                ColumnarBoltTask,
+            )  # Arrow is loaded only for a bolt that asks for columns
+
+            return ColumnarBoltTask(*arguments, topology.schemas_read_by(component))
         return (RichBoltTask if component.kind is ComponentKind.BOLT else BoltTask)(*arguments, tick_ms)
 
     def connect_dead_letters(self) -> None:

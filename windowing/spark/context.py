@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from windowing.acking.pending import RetryPolicy
+from windowing.columnar.bolts import arrow_schema
 from windowing.errors import ConfigError
 from windowing.execution.compiler import plan_of_topology
 from windowing.execution.plan import ExecutionPlan
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.spark.edges import NO_ROOTS, Roots
 from windowing.spark.exchange import max_future_ms, stream_name
-from windowing.spark.spouts import arrow_schema
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS
@@ -66,6 +66,13 @@ class ExecutionContext:
         """Return what the code of the task of this index can ask of itself."""
         config = self.topology.config_of(component)
         return TaskContext(component, task, self.component(component).parallelism, config, self.task_ids)
+
+    @cached_property
+    def columnar(self) -> frozenset[str]:
+        """The bolts that take batches in columns."""
+        return frozenset(
+            name for name, component in self.topology.components.items() if component.declaration.columnar is not None
+        )
 
     @cached_property
     def phases(self) -> Mapping[tuple[str, int], int]:

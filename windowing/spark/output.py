@@ -32,6 +32,7 @@ __all__ = [
     "Encoder",
     "Layout",
     "arrow_column",
+    "fitted_column",
     "frame_of",
     "metric_column",
     "table_frames",
@@ -141,7 +142,7 @@ class Encoder:
         if sorted(table.column_names) != sorted(field.name for _, field in fields):
             return None
         for _, field in fields:
-            column = _fitted(table.column(field.name), field.type)
+            column = fitted_column(table.column(field.name), field.type)
             if column is None:
                 return None
             columns.append(column)
@@ -175,7 +176,7 @@ def arrow_column(bolt: str, stream: str, field: pa.Field, values: Sequence[Any])
     return array
 
 
-def _fitted(column: Any, declared: pa.DataType) -> Any:
+def fitted_column(column: Any, declared: pa.DataType) -> Any:
     """Return a column in its declared type where every value is as `arrow_column` would have it, None where that is not plain."""
     kind = column.type
     whole = pa.types.is_signed_integer(kind) and pa.types.is_signed_integer(declared)

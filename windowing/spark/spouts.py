@@ -1,6 +1,4 @@
-"""The Arrow types of declared fields, without a JVM: what Spark's own conversion gives (a test compares the two).
-
-PartitionedSpout: a source of rows in Python, in partitions, that Spark can ask for a batch again.
+"""PartitionedSpout: a source of rows in Python, in partitions, that Spark can ask for a batch again.
 
     partition "0"   1 2 3 4 5 6 7 8 9        offsets: whole numbers that only grow
                     ^ initial()  ^ latest()
@@ -31,8 +29,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CheckpointError, ConfigError, SourceError, quote
-from windowing.schema.types import FieldType, Schema
+from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
 
 __all__ = [
@@ -40,52 +39,10 @@ __all__ = [
     "PartitionedSpout",
     "Root",
     "SpoutInput",
-    "arrow_schema",
-    "arrow_type",
     "batch_of",
     "refuse_other",
     "selected",
 ]
-
-
-_SIMPLE = {
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "binary": pa.binary(),
-}
-
-
-def arrow_schema(schema: Schema) -> pa.Schema:
-    """Return the fields of a stream as Arrow has them; each may be null.
-
-    >>> arrow_schema(Schema.parse("word string, n long")).types
-    [DataType(string), DataType(int64)]
-    """
-    named = zip(schema.names, schema.types, strict=True)
-    return pa.schema([pa.field(name, arrow_type(FieldType.parse(kind))) for name, kind in named])
-
-
-def arrow_type(kind: FieldType) -> pa.DataType:
-    """Return the Arrow type of a field."""
-    inner = [arrow_type(each) for each in kind.inner]
-    match kind.kind:
-        case "decimal":
-            return pa.decimal128(*kind.digits)
-        case "array":
-            return pa.list_(pa.field("element", inner[0]))
-        case "map":
-            return pa.map_(*inner)
-        case "struct":
-            return pa.struct([pa.field(name, each) for name, each in zip(kind.names, inner, strict=True)])
-    return _SIMPLE[kind.kind]
 
 
 # -- PartitionedSpout ------------------------------------------------------------------------------------------------------------

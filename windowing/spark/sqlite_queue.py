@@ -26,10 +26,11 @@ from uuid import uuid4
 import pyarrow as pa
 
 from windowing.codec import decode_value, encode_value
+from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, SourceError, printable, quote
 from windowing.schema.rows import RowError, row_of
 from windowing.schema.types import Schema
-from windowing.spark.spouts import Offsets, PartitionedSpout, Root, arrow_schema
+from windowing.spark.spouts import Offsets, PartitionedSpout, Root
 from windowing.stores.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
 
 __all__ = [

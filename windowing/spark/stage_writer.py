@@ -20,13 +20,16 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from windowing.errors import UnreadableValueError
 from windowing.schema.tuples import Origin, Tuple
+from windowing.spark.columnar_bolts import ColumnarBoltBatch, StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext, Origins
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
 from windowing.spark.exchange import (
@@ -55,12 +58,23 @@ from windowing.topology.user_code import EmittedRow
 
 __all__ = [
     "Chosen",
+    "RunningBolt",
     "StageWriter",
 ]
 
 
 _log = logging.getLogger("windowing.spark")
 _PACKET_ROWS = 50_000
+
+
+class RunningBolt(Protocol):
+    """A task of a bolt without windows in one batch: BoltBatch, of tuples, or ColumnarBoltBatch, of StreamBatches."""
+
+    taken: int
+
+    def take(self, waiting: Iterable[Any], /) -> None: ...
+    def close(self, txid: int = 0) -> None: ...
+    def counts(self) -> dict[str, int]: ...
 
 
 class _TaskRoute(NamedTuple):
@@ -128,14 +142,17 @@ class _Way:
     """Where the rows of one stream of a task go: to fused tasks, to tasks behind an exchange (`placed`).
 
     width: to how many of those each row goes, None where each row has to be looked at. rows: what waits to be sent in columns.
-    is_out: whether a sink keeps the stream.
+    is_out: whether a sink keeps the stream. columnar: those of `fused` that take batches.
     """
 
-    __slots__ = ("fused", "is_out", "origin", "placed", "routes", "rows", "width")
+    __slots__ = ("columnar", "fused", "is_out", "origin", "placed", "routes", "rows", "width")
 
-    def __init__(self, routes: list[_TaskRoute], by_row: bool, is_out: bool, origin: Origin | None) -> None:
+    def __init__(
+        self, routes: list[_TaskRoute], by_row: bool, is_out: bool, origin: Origin | None, columnar: frozenset[str]
+    ) -> None:
         self.routes, self.is_out, self.origin = routes, is_out, origin
         self.fused = [route for route in routes if route.first is None]
+        self.columnar = [route for route in self.fused if route.reader in columnar and route.spread is not None]
         self.placed = [route for route in routes if route.first is not None]
         spreads = [route.spread for route in self.placed]
         self.width = None if by_row else sum(spread.width for spread in spreads if spread is not None)
@@ -157,8 +174,8 @@ class StageWriter:
         self._stages = execution.plan.stages
         self._fused = [name for name in execution.topology.order if name not in self._stages]
         self._ways: dict[tuple[str, int, str], _Way] = {}
-        self._tasks: dict[tuple[str, int], BoltBatch] = {}
-        self._queues: dict[str, dict[int, list[Arrival]]] = defaultdict(lambda: defaultdict(list))
+        self._tasks: dict[tuple[str, int], RunningBolt] = {}
+        self._queues: dict[str, dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
         self._by_row: dict[tuple[int, str, str, int], _Rows] = {}
         self._packed: list[tuple[tuple[int, str, str, int], pa.Table]] = []
         self._out: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
@@ -194,10 +211,12 @@ class StageWriter:
             for values in _rows_in(given):
                 self.emit(component, task, EmittedRow(stream, values), roots)
             return
-        if way.fused:
-            for values in _rows_in(given):
-                self._hand_over(way, values, roots)
+        rowwise = [route for route in way.fused if route not in way.columnar]
+        for values in _rows_in(given) if rowwise else ():
+            self._hand_over(way, rowwise, values, roots)
         fields = {field.name: _declared(component, stream, field, given[field.name]) for field in schema}
+        if way.columnar:
+            self._hand_over_columns(way, fields, count, roots)
         if way.is_out:
             self._out_columns[component, stream].append(pa.table(fields))
         if way.width:
@@ -220,8 +239,7 @@ class StageWriter:
         if way.width is not None:
             if way.width:
                 self._add(way.rows, as_held, roots, way.width)
-            if way.fused:
-                self._hand_over(way, values, roots)
+            self._hand_over(way, way.fused, values, roots)
             return
         for route, indexes in self._targets(way.routes, row) if chosen is None else chosen.targets:
             for target in indexes:
@@ -242,13 +260,24 @@ class StageWriter:
         rows.roots.append(roots)
         self._position += width
 
-    def _hand_over(self, way: _Way, values: tuple[Any, ...], roots: Roots) -> None:
+    def _hand_over(self, way: _Way, fused: Iterable[_TaskRoute], values: tuple[Any, ...], roots: Roots) -> None:
         """Queue a row for fused tasks, whose groupings (shuffles) look at no value."""
-        assert way.origin is not None
-        for route in way.fused:
+        for route in fused:
+            assert way.origin is not None
             assert route.choose is not None
             for target in route.choose(values, route.state):
                 self._queues[route.reader][target].append(Arrival(values, way.origin, self.phase, roots))
+
+    def _hand_over_columns(self, way: _Way, fields: Mapping[str, pa.Array], count: int, roots: Roots) -> None:
+        """Queue rows for fused tasks that take batches, as they are."""
+        assert way.origin is not None
+        table = pa.table(dict(fields))
+        for route in way.columnar:
+            assert route.spread is not None
+            for chosen in route.spread(fields, count, route.state):
+                for target, at in parted(chosen, len(route.ids)):
+                    mine = table if at is None else table.take(pa.array(at))
+                    self._queues[route.reader][target].append(StreamBatch(mine, way.origin, self.phase, roots))
 
     def dead_letter(self, component: str, task: int, failed: DeadLetter, roots: Roots) -> None:
         """Send the dead letter of a tuple of these roots, which a task has failed for good."""
@@ -260,8 +289,8 @@ class StageWriter:
         for name in self._fused:
             self._run(name)
 
-    def in_phases(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
-        """Yield tuples phase by phase; what is emitted meanwhile is of the phase of the one that was yielded last."""
+    def in_phases(self, arrivals: Iterable[Any]) -> Iterator[Any]:
+        """Yield tuples, or batches, phase by phase; what is emitted meanwhile is of the phase of the one that was yielded last."""
         for arrival in sorted(arrivals, key=lambda each: each.phase):
             self.phase = arrival.phase
             yield arrival
@@ -335,7 +364,9 @@ class StageWriter:
             direct = any(route.choose is None for route in routes)
             is_out = stream_name(component, stream) in self._execution.sinks
             origin = self._origins(component, task, stream) if routes else None
-            way = self._ways[component, task, stream] = _Way(routes, by_row or direct, is_out, origin)
+            way = self._ways[component, task, stream] = _Way(
+                routes, by_row or direct, is_out, origin, self._execution.columnar
+            )
         return way
 
     def _routes_of(self, component: str, task: int, stream: str) -> list[_TaskRoute]:
@@ -375,25 +406,42 @@ class StageWriter:
     def _run(self, name: str) -> None:
         queues = self._queues.pop(name, {})
         for task in sorted(queues):
-            self._task(name, task).take(queues[task])
+            waiting = queues[task]
+            self._task(name, task).take(self._batched(waiting) if name in self._execution.columnar else waiting)
 
-    def _task(self, name: str, task: int) -> BoltBatch:
+    def _batched(self, waiting: Iterable[Any]) -> Iterator[StreamBatch]:
+        """Yield what waits for a task that takes batches: those that came in columns as they are, runs of rows as one."""
+        for _, run in groupby(waiting, key=_same_batch):
+            rows = list(run)
+            if isinstance(rows[0], StreamBatch):
+                yield from rows
+                continue
+            origin = rows[0]._origin
+            columns = self._columns(origin.component, origin.stream, [plain(row._values) for row in rows])
+            yield StreamBatch(pa.table(columns), origin, rows[0].phase, rows[0].roots)
+
+    def _task(self, name: str, task: int) -> RunningBolt:
         if (name, task) not in self._tasks:
             self._tasks[name, task] = self.bolt_batch(name, task)
         return self._tasks[name, task]
 
-    def bolt_batch(self, name: str, task: int, values: TaskValues | None = None) -> BoltBatch:
+    def bolt_batch(self, name: str, task: int, values: TaskValues | None = None) -> RunningBolt:
         """Return a task of a bolt without windows that sends what it emits here. values: its state, if it is stateful."""
         execution = self._execution
+        component, context = execution.component(name), execution.context(name, task)
+        dead_letter = None
+        if execution.takes_dead_letters(name):
+            dead_letter = partial(self.dead_letter, name, task)
+        if name in execution.columnar:
+            send = partial(self.send, name, task)
+            return ColumnarBoltBatch(component, context, execution.retry, send, dead_letter, self.in_phases)
         return BoltBatch(
-            execution.component(name),
-            execution.context(name, task),
+            component,
+            context,
             execution.retry,
-            lambda row, roots, chosen: self.emit(name, task, row, roots, chosen),
-            lambda row: self.choose(name, task, row),
-            (lambda failed, roots: self.dead_letter(name, task, failed, roots))
-            if execution.takes_dead_letters(name)
-            else None,
+            partial(self.emit, name, task),
+            partial(self.choose, name, task),
+            dead_letter,
             values,
             self.in_phases,
         )
@@ -478,6 +526,14 @@ class StageWriter:
             return (Tuple(each, origin) for each in (_rows_in(columns) if values is None else map(_as_asked, values)))
 
         return self._timestamps[key].of(columns.__getitem__, count, self._sent.now, tuples)
+
+
+def _same_batch(waiting: Any) -> Any:
+    """Return what the rows of a batch have in common; a batch is one by itself."""
+    if isinstance(waiting, StreamBatch):
+        return id(waiting)
+    origin = waiting._origin
+    return origin.component, origin.stream, waiting.phase, waiting.roots
 
 
 def _rows_in(columns: Mapping[str, pa.Array]) -> Iterator[tuple[Any, ...]]:

@@ -185,9 +185,11 @@ class StageTaskTurn:
             return TaskResult()
         values = stored.task_values(name, task) if self._component.stateful else None
         running = writer.bolt_batch(name, task, values)
-        arrived = self._format.payloads(self._format.arrived(packets))
+        table = self._format.arrived(packets)
+        columnar = self._component.declaration.columnar is not None
+        arrived = self._format.payloads(table) if self._acked or not columnar else []
         writer.partials.done(arrived)
-        running.take(arrived)
+        running.take(self._format.batches(table) if columnar else arrived)
         running.close(batch + 1)
         found = writer.metrics(name, {"tuples": running.taken, **running.counts(), "bytes": size_of(packets)})
         return TaskResult.of(found, None, {}, (), values)

@@ -36,6 +36,7 @@ from windowing.topology.user_code import BoltCaller, EmittedRow
 
 __all__ = [
     "BoltBatch",
+    "given_up",
 ]
 
 
@@ -216,14 +217,18 @@ class BoltBatch:
 
     def _give_up(self, tuple: Tuple, attempts: int, reason: str) -> None:
         if self._dead_letter is None:
-            raise BoltError(
-                f"bolt {self._component.id!r} failed {quote(tuple)} in each of {attempts} attempts: {reason}; the batch is "
-                f"not committed. To go on without such tuples give them a sink: "
-                f"sinks={{'{self._component.id}.dead_letters': ...}}, or a bolt that reads that stream"
-            )
+            raise given_up(self._component.id, tuple, attempts, reason)
         who, task = self._component.id, self._context.task_index
         failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
         self._dead_letter(failed, _roots_of(tuple))
+
+
+def given_up(bolt: str, tuple: Tuple, attempts: int, reason: str) -> BoltError:
+    """Return the error of a tuple that failed for good, where nobody takes its dead letter."""
+    return BoltError(
+        f"bolt {bolt!r} failed {quote(tuple)} in each of {attempts} attempts: {reason}; the batch is not committed. To go on "
+        f"without such tuples give them a sink: sinks={{'{bolt}.dead_letters': ...}}, or a bolt that reads that stream"
+    )
 
 
 def _roots_of(tuple: Tuple) -> Roots:

@@ -29,9 +29,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from windowing.acking.pending import RetryPolicy
+from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CheckpointError, FailedException, ReportedFailedException, cause_of, describe_error
 from windowing.spark.failures import Seal, marked
-from windowing.spark.spouts import arrow_schema
 from windowing.spark.state import decode_table
 from windowing.spark.trident_stages import packed_rows
 from windowing.topology.components import TaskContext

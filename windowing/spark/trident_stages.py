@@ -32,6 +32,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.codec import dumps, frame, loads, unframe
+from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CorruptStateError, FailedException, ReportedFailedException, cause_of
 from windowing.errors import describe_error as describe
 from windowing.execution.plan import Exchange, Section, StageTask
@@ -53,7 +54,6 @@ from windowing.spark.exchange import (
 )
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import arrow_column
-from windowing.spark.spouts import arrow_schema
 from windowing.spark.state import decode_table, encode_table
 from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values
 from windowing.trident.kinds import TransactionAttempt

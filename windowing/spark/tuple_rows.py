@@ -15,7 +15,7 @@ task's tuples of one batch, the same however the packets come, and the order in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import repeat
 from typing import Any
@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from windowing.columnar import ColumnRows, Keys
 from windowing.columnar.rows import codable
 from windowing.schema.tuples import Origin, Tuple
+from windowing.spark.columnar_bolts import StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext, Origins
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
 from windowing.spark.exchange import PHASE, POSITION, TASK, ExchangeRow, field_column, stream_name
@@ -113,6 +114,30 @@ class TupleRows:
             for position, arrival in zip(positions.tolist(), arrivals, strict=True):
                 made[position] = arrival
         return made
+
+    def batches(self, table: pa.Table) -> Iterator[StreamBatch]:
+        """Yield the rows of a table that has arrived as batches of one stream, one phase and the same roots, in order. Cost: a pass
+        over the columns in which they may differ; no row.
+        """
+        known: dict[bytes, Roots] = {}
+        count = table.num_rows
+        ends = np.zeros(count, dtype=bool)
+        for name in (_INPUT, PHASE, *((ROOTS,) if self._anchors else ())):
+            values = table.column(name).combine_chunks()
+            if name == ROOTS:
+                values = pc.dictionary_encode(values, null_encoding="encode").indices
+            numbers = values.to_numpy(zero_copy_only=False)
+            ends[1:] |= numbers[1:] != numbers[:-1]
+        starts = [0, *np.flatnonzero(ends).tolist()]
+        for start, end in zip(starts, [*starts[1:], count], strict=True):
+            mine = table.slice(start, end - start)
+            number = mine.column(_INPUT)[0].as_py()
+            found = self._inputs[number]
+            names = [name.partition(".")[2] for name in self._columns[number]]
+            rows = pa.Table.from_arrays([mine.column(name) for name in self._columns[number]], names)
+            roots = unpacked_roots(mine.column(ROOTS).slice(0, 1), known)[0] if self._anchors else NO_ROOTS
+            origin = self._origins(found.component, mine.column(TASK)[0].as_py(), found.stream)
+            yield StreamBatch(rows, origin, mine.column(PHASE)[0].as_py(), roots)
 
     def in_columns(self, table: pa.Table) -> Sequence[Any]:
         """Return the rows as columns, of which Tuples are made when somebody asks for them; as Tuples where windows read fields

@@ -6,6 +6,8 @@
     def sentences(): ...                        a function of () or (collector), or a class with next_tuple
     @bolt(output="word string")
     def split(tuple): ...                       a function of (tuple) or (tuple, collector), or a class with execute
+    @bolt(output="word string", columnar="arrow")
+    def words(batch): ...                       a function of a batch in columns that returns one, or a class with execute
 
 Law: a decorator checks a declaration, marks what it stands on, and returns it unchanged, callable and testable. `bolt_of` makes a
 WindowedBolt of the mark, `declaration_of` what a topology needs to know of any component.
@@ -50,6 +52,7 @@ __all__ = [
     "Declaration",
     "bolt",
     "bolt_of",
+    "columnar_of",
     "declaration_of",
     "sliding",
     "spout",
@@ -271,6 +274,7 @@ def _style_of_class(target: type[Any], title: str) -> CallStyle:
 
 
 _SPOUT_FORMS = "a spout takes () and returns or yields rows, or (collector)"
+_BATCHES = ("arrow", "pandas")
 _SPOUT_METHODS = (("open", ("context", "collector")), ("activate", ()), ("deactivate", ()), ("close", ()))
 
 
@@ -290,7 +294,8 @@ class Declaration:
 
     target: the function, or what makes an instance (`is_class`); None for an INPUT. style: ROWS if the function, or a
     BASIC_BOLT's execute, returns its rows. direct: the streams on which the emitter names the task. values_back: which
-    of a spout's "ack", "fail" and "give_up" take (message_id, values). window: the windowed bolt.
+    of a spout's "ack", "fail" and "give_up" take (message_id, values). window: the windowed bolt. columnar: what a BASIC_BOLT is
+    handed batches as, "arrow" or "pandas"; None for tuples.
     """
 
     kind: ComponentKind
@@ -303,6 +308,7 @@ class Declaration:
     stateful: bool = False
     values_back: frozenset[str] = frozenset()
     window: WindowedBolt | None = None
+    columnar: str | None = None
 
     @property
     def is_spout(self) -> bool:
@@ -336,13 +342,26 @@ def spout(
 def bolt(bare: _Target, /) -> _Target: ...
 @overload
 def bolt(
-    *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()
+    *,
+    output: _Output | None = None,
+    direct: str | tuple[str, ...] | list[str] = (),
+    columnar: str | None = None,
 ) -> Callable[[_Target], _Target]: ...
-def bolt(bare: Any = None, /, *, output: _Output | None = None, direct: str | tuple[str, ...] | list[str] = ()) -> Any:
+def bolt(
+    bare: Any = None,
+    /,
+    *,
+    output: _Output | None = None,
+    direct: str | tuple[str, ...] | list[str] = (),
+    columnar: str | None = None,
+) -> Any:
     """Declare a bolt, on a class with `execute`, or on a function of (tuple) or (tuple, collector).
 
     Without `output`, and as a bare `@bolt`, it emits nothing. A subclass of Bolt acks by itself, what any other one is handed is
     acked when it returns. A class with `init_state` is stateful. Raises ConfigError where the declaration cannot work.
+
+    columnar: "arrow" or "pandas" for a bolt of (batch): it is handed rows of one input stream as a pyarrow.Table or a DataFrame,
+    and returns a batch of its stream "default", or a mapping of streams to batches; None for nothing. See docs/columnar.md.
 
     >>> @bolt(output="word string")
     ... def split(tuple):
@@ -352,7 +371,11 @@ def bolt(bare: Any = None, /, *, output: _Output | None = None, direct: str | tu
     """
     outputs = {} if output is None else declare_streams(output)
     marked = _direct(direct, outputs)
-    mark: Callable[[Any], Any] = _marker(lambda target, title: _bolt_of(target, title, outputs, marked))
+    if columnar is not None and columnar not in _BATCHES:
+        raise ConfigError(
+            f"columnar of a bolt is 'arrow' or 'pandas', got {quote(columnar)}; it is then handed a pyarrow.Table, or a DataFrame"
+        )
+    mark: Callable[[Any], Any] = _marker(lambda target, title: _bolt_of(target, title, outputs, marked, columnar))
     if bare is None:
         return mark
     if isinstance(bare, str | Schema | Mapping) or output is not None:
@@ -374,6 +397,12 @@ def declaration_of(target: Any) -> Declaration:
     if isinstance(found.mark, _WindowMark):
         return _windowed(_windowed_bolt(found))
     return replace(found.mark, target=found.target)
+
+
+def columnar_of(target: Any) -> str | None:
+    """Return how a bolt is handed batches, "arrow" or "pandas"; None for one that is handed tuples, and for what is no bolt."""
+    found = _mark_of(target) or _mark_of(type(target))
+    return found.columnar if isinstance(found, Declaration) else None
 
 
 def _undeclared(target: Any) -> ConfigError:
@@ -455,12 +484,15 @@ def _style_of_spout(target: Any, title: str) -> CallStyle:
     return CallStyle.COLLECTOR
 
 
-def _bolt_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: frozenset[str]) -> Declaration:
+def _bolt_of(
+    target: Any, title: str, outputs: Mapping[str, Schema], direct: frozenset[str], columnar: str | None
+) -> Declaration:
     kind, stateful = ComponentKind.BASIC_BOLT, False
+    handed = "tuple" if columnar is None else "batch"
     if not isinstance(target, type):
         if not callable(target):
             raise ConfigError(f"a bolt is a function or a class, got {quote(target)}; put the decorator on one")
-        style = style_of_function(target, target, title, "tuple")
+        style = style_of_function(target, target, title, handed)
     else:
         _refuse_other_classes(target, title)
         prepare: tuple[str, ...] = ("context",)
@@ -469,12 +501,14 @@ def _bolt_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fro
             check_methods(target, title, (("execute", ("tuple",)),))
         else:
             written: Any = target
-            style = style_of_function(bound(target, "execute"), written.execute, f"{title}.execute", "tuple")
+            style = style_of_function(bound(target, "execute"), written.execute, f"{title}.execute", handed)
         check_methods(target, title, (("prepare", prepare), ("cleanup", ())))
         stateful = callable(getattr(target, "init_state", None))
         if stateful:
             check_methods(target, title, STATE_METHODS)
         _refuse_abstract(target, title)
+    if columnar is not None:
+        _refuse_columnar(title, columnar, kind, stateful, style, direct)
     return Declaration(
         kind=kind,
         title=title,
@@ -483,7 +517,25 @@ def _bolt_of(target: Any, title: str, outputs: Mapping[str, Schema], direct: fro
         is_class=isinstance(target, type),
         style=style,
         stateful=stateful,
+        columnar=columnar,
     )
+
+
+def _refuse_columnar(
+    title: str, columnar: str, kind: ComponentKind, stateful: bool, style: CallStyle, direct: frozenset[str]
+) -> None:
+    """Raise for a bolt that has to know each tuple, and would be handed batches."""
+    why = None
+    if kind is ComponentKind.BOLT:
+        why = "acks each tuple by itself, and a batch has none to ack; inherit from BasicBolt, or from nothing"
+    elif stateful:
+        why = "has a state, which is undone tuple by tuple; leave out init_state"
+    elif style is CallStyle.COLLECTOR:
+        why = "takes a collector, and a batch is returned; take (batch), and return a batch or a mapping of streams to batches"
+    elif direct:
+        why = f"has a direct stream, {min(direct)!r}, of which each row needs a task; leave out direct="
+    if why is not None:
+        raise ConfigError(f"{title!r} says columnar={columnar!r}, but it {why}; or leave out columnar=")
 
 
 def _refuse_other_classes(target: type[Any], title: str) -> None:
@@ -530,7 +582,13 @@ def _marker(declare: Callable[[Any, str], Declaration | _WindowMark]) -> Callabl
         title = title_of(target)
         _refuse_marked(target, title)
         declared = declare(target, title)
-        if declared.style is CallStyle.ROWS and declared.outputs and DEFAULT_STREAM not in declared.outputs:
+        in_batches = getattr(declared, "columnar", None) is not None  # which may be a mapping of streams
+        if (
+            declared.style is CallStyle.ROWS
+            and declared.outputs
+            and DEFAULT_STREAM not in declared.outputs
+            and not in_batches
+        ):
             other = "(window, collector)" if isinstance(declared, _WindowMark) else "a collector"
             raise ConfigError(
                 f"{title!r} returns its rows, which go to the stream 'default', but output names only "

@@ -221,6 +221,11 @@ class Topology:
         """Return the stream that a subscription reads."""
         return self.components[subscription.component].outputs[subscription.stream]
 
+    def schemas_read_by(self, component: Component) -> dict[tuple[str, str], Schema]:
+        """Return the fields of what a component reads, by (component, stream)."""
+        read = [(found.component, found.stream) for found in component.inputs]
+        return {(name, stream): self.components[name].outputs[stream].schema for name, stream in read}
+
     def readers(self, component: str, stream: str = DEFAULT_STREAM) -> tuple[tuple[Component, Grouping], ...]:
         """Return who reads a stream, and by which grouping, in the order of the components."""
         return tuple(

@@ -180,8 +180,15 @@ def windows_within_pending(resolved: ResolvedTopology) -> Iterator[str]:
 
 
 def ticks_of_bolts(resolved: ResolvedTopology) -> Iterator[str]:
-    """A windowed bolt asks for no ticks, and a topology that asks for them has a bolt of another kind."""
+    """A bolt over windows or batches asks for no ticks, and a topology that asks for them has a bolt of another kind."""
     windowed = {str(component.id) for component, _ in resolved.windowed()}
+    columnar = {name for name, declared in resolved.declarations.items() if declared.columnar is not None}
+    for name in sorted(columnar):
+        if resolved.configs[name].tick_tuple_freq_ms is not None:
+            yield (
+                f"{resolved.components[name].called} asks for ticks (topology.tick.tuple.freq.secs), but it is handed batches of "
+                "its inputs, and a tick is a tuple; leave it out, or leave out columnar="
+            )
     for name in windowed:
         if resolved.configs[name].tick_tuple_freq_ms is not None:
             yield (
@@ -193,10 +200,13 @@ def ticks_of_bolts(resolved: ResolvedTopology) -> Iterator[str]:
     if (
         resolved.config.tick_tuple_freq_ms is not None
         and bolts
-        and all(str(component.id) in windowed for component in bolts)
+        and all(str(component.id) in windowed | columnar for component in bolts)
     ):
+        handed = "a windowed one, and those are handed windows"
+        if any(str(component.id) in columnar for component in bolts):
+            handed = "a windowed or a columnar one, and those are handed windows and batches"
         yield (
-            "topology.tick.tuple.freq.secs asks for ticks, but every bolt is a windowed one, and those are handed windows; "
+            f"topology.tick.tuple.freq.secs asks for ticks, but every bolt is {handed}; "
             "leave it out: a window over the clock fires in time by itself"
         )
 

@@ -2,6 +2,7 @@
 
     BoltRunner           a windowed bolt on one window           open(context) -> run(window) -> ... -> close()
     BoltCaller           any other bolt on one tuple             open(context) -> execute(tuple) -> ... -> close()
+                         on a batch: columnar/bolts.py           open(context) -> execute_batch(table) -> ... -> close()
     TimestampFunction    a function of a row                     1_000, 1000.0, a datetime, ... -> milliseconds
                                                                  None -> None: the row has no timestamp (invalid)
                                                                  "soon", KeyError -> None, and a warning with the first such case
@@ -28,6 +29,7 @@ from windowing.errors import BoltError, FailedException, InvalidTimestampError, 
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, stream_or_value
 from windowing.schema.rows import RowError, is_table, refuse_awaitable, refuse_rows, row_of, rows_of
 from windowing.schema.tuples import Tuple
+from windowing.schema.types import Schema
 from windowing.schema.values import InvalidTimestampWarning, timestamp_of
 from windowing.topology.bolts import CallStyle, WindowedBolt, class_of
 from windowing.topology.components import TaskContext
@@ -270,6 +272,13 @@ class OutputStreams:
                 else f"stream {stream!r} is not declared direct; call emit, or name it in direct=({stream!r},)"
             )
         return row_of(values, schema, stream)
+
+    def schema(self, stream: Any) -> Schema:
+        """Return the fields of a stream on which rows may go out, or raise RowError."""
+        found = self._streams.get(stream)
+        if found is None:
+            raise RowError(self._unknown(stream))
+        return found[0]
 
     def refuse(self, given: tuple[Any, ...], tracked: str = "", method: str = "emit") -> RowError:
         """Return the error of an emit whose arguments have no names."""

@@ -41,6 +41,7 @@ from windowing.schema.rows import RowError, refuse_awaitable, row_of, rows_of
 from windowing.schema.types import Schema
 from windowing.schema.values import Misfit, converters_of
 from windowing.topology.bolts import CallStyle, bound, check_call, style_of_function
+from windowing.topology.decorators import columnar_of
 from windowing.topology.user_code import UserCode, blame
 from windowing.trident.fields import Row, key_picker, picker, recorder
 from windowing.trident.kinds import TransactionAttempt
@@ -198,6 +199,12 @@ def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = 
     """
     title = title_of(target)
     named = method if callable(getattr(target, method, None)) else None
+    form = columnar_of(target)
+    if form is not None:
+        raise ConfigError(
+            f"{title!r} says columnar={form!r}, and an operation of Trident is handed the tuples of a batch one by one; "
+            "leave out columnar="
+        )
     if named is None and (isinstance(target, type) or not callable(target)):
         raise ConfigError(
             f"{quote(target)} is no function and has no {method}; give a function of ({handed}), or an object with "

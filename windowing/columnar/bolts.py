@@ -1,0 +1,213 @@
+"""Bolts over batches: `@bolt(columnar="arrow" | "pandas")`, which take rows of a stream as one table and return tables.
+
+    rows of one input stream --table_of--> pyarrow.Table, or a DataFrame --the bolt--> None, a batch, or {stream: batch}
+                                                                                             |
+                                what a driver takes <--fit-- one table for each stream ------+
+
+A batch has the fields of its stream, in their order and of their declared types (`arrow_schema`). A DataFrame has pandas' nullable
+types (Int64, Float64, boolean, string; of all else ArrowDtype): a whole number stays one beside a null. What is returned may be
+a pyarrow.Table, a RecordBatch or a DataFrame, whichever was handed over; its columns are the fields of the stream that it goes to,
+in any order.
+
+Laws: a batch holds rows of one stream, in the order in which they came, at least one; how many is the driver's choice. What a bolt
+emits on a batch belongs to all of its rows: they are acked, fail and are tried again together. So a driver that acks hands over
+no two rows of different trees in one batch: in LocalCluster a tracked tuple is a batch of its own, on Spark the rows of a batch
+have the same roots. Each value is judged as one of a row would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from windowing.columnar.rows import UNFIT
+from windowing.errors import ConfigError, FailedException, describe_error, quote
+from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.rows import RowError, refuse_awaitable, refuse_rows
+from windowing.schema.types import FieldType, Schema
+from windowing.topology import user_code
+from windowing.topology.plan import Component
+from windowing.topology.user_code import BoltCaller, blame, home_of
+
+__all__ = [
+    "ColumnarCaller",
+    "Fit",
+    "arrow_schema",
+    "arrow_type",
+    "table_of",
+]
+
+
+Fit = Callable[[pa.Table, Schema, str], Any]
+"""Makes of a table for a stream of these fields what a driver takes, or raises RowError."""
+
+
+# -- the Arrow types of declared fields ------------------------------------------------------------------------------------------
+
+
+_SIMPLE = {
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "binary": pa.binary(),
+}
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the fields of a stream as Arrow has them, which are Spark's own (a test compares the two); each may be null.
+
+    >>> arrow_schema(Schema.parse("word string, n long")).types
+    [DataType(string), DataType(int64)]
+    """
+    named = zip(schema.names, schema.types, strict=True)
+    return pa.schema([pa.field(name, arrow_type(FieldType.parse(kind))) for name, kind in named])
+
+
+def arrow_type(kind: FieldType) -> pa.DataType:
+    """Return the Arrow type of a field."""
+    inner = [arrow_type(each) for each in kind.inner]
+    match kind.kind:
+        case "decimal":
+            return pa.decimal128(*kind.digits)
+        case "array":
+            return pa.list_(pa.field("element", inner[0]))
+        case "map":
+            return pa.map_(*inner)
+        case "struct":
+            return pa.struct([pa.field(name, each) for name, each in zip(kind.names, inner, strict=True)])
+    return _SIMPLE[kind.kind]
+
+
+def table_of(rows: Sequence[tuple[Any, ...]], schema: Schema) -> pa.Table:
+    """Return rows, whose values are of their declared types, as a table.
+
+    >>> table_of([("cow", 1), (None, 2)], Schema.parse("word string, n long")).to_pylist()
+    [{'word': 'cow', 'n': 1}, {'word': None, 'n': 2}]
+    """
+    fields = arrow_schema(schema)
+    columns = zip(*rows, strict=True) if rows else ((),) * len(fields)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=fields)
+
+
+# -- the call --------------------------------------------------------------------------------------------------------------------
+
+
+class ColumnarCaller(BoltCaller):
+    """One task's instance of a bolt with `columnar=`. Cost: one call of the user's code a batch, and what `fit` does.
+
+    >>> from windowing.schema.rows import rows_of
+    >>> from windowing.topology.builder import TopologyBuilder
+    >>> from windowing.topology.components import InputSpout, TaskContext
+    >>> from windowing.topology.decorators import bolt
+    >>> @bolt(output="n long", columnar="arrow")
+    ... def positive(batch):
+    ...     return batch.filter(pa.compute.greater(batch["n"], 0))
+    >>> builder = TopologyBuilder()
+    >>> _ = builder.set_spout("in", InputSpout("n long")), builder.set_bolt("positive", positive).shuffle_grouping("in")
+    >>> caller = ColumnarCaller(builder.build().component("positive"))
+    >>> caller.open(TaskContext("positive"))
+    >>> caller.execute_batch(pa.table({"n": [3, -1]}), "default", lambda *found: list(rows_of(*found)))
+    [('default', [(3,)])]
+    """
+
+    __slots__ = ("_form", "_home")
+
+    def __init__(self, component: Component) -> None:
+        super().__init__(component)
+        declaration = component.declaration
+        assert declaration.columnar is not None
+        assert declaration.target is not None
+        self._form = declaration.columnar
+        self._home = home_of(declaration.target, "execute" if declaration.is_class else None)
+        if self._form == "pandas":
+            _pandas(component.id)
+
+    def execute_batch(self, batch: pa.Table, stream: str, fit: Fit) -> list[tuple[str, Any]]:
+        """Call the bolt on rows of an input stream; return what it emitted by stream, as `fit` makes it of a table.
+
+        Raises BoltError, or the user's FailedException.
+        """
+        try:
+            returned = self._call(batch if self._form == "arrow" else _frame(batch, _pandas(self._who)))
+            return [(name, fit(table, self.streams.schema(name), name)) for name, table in self._tables(returned)]
+        except FailedException:
+            raise
+        except BaseException as problem:
+            rows = f"{batch.num_rows} row{'s' * (batch.num_rows != 1)}"
+            raise self.blame(problem, f"on a batch of {rows} of stream {stream!r}") from problem
+
+    def blame(self, problem: BaseException, where: str) -> BaseException:
+        """Return the error to raise `from` what the code raised; a batch that does not fit, by the first line of the bolt."""
+        if isinstance(problem, RowError):  # found when the bolt had returned, in code of the library
+            return blame(self._who, problem.with_traceback(None), where, self._file, (), self._home)
+        return blame(self._who, problem, where, self._file, (__file__, user_code.__file__))
+
+    def _tables(self, returned: Any) -> Iterator[tuple[str, pa.Table]]:
+        if returned is None:
+            return
+        refuse_awaitable(returned)
+        if not self._component.outputs.keys() - {"dead_letters"}:
+            refuse_rows(returned)
+            return
+        by_stream = returned if isinstance(returned, Mapping) else {DEFAULT_STREAM: returned}
+        for stream, given in by_stream.items():
+            self.streams.schema(stream)
+            if given is not None:
+                yield stream, _table(given)
+
+
+def _table(given: Any) -> pa.Table:
+    """Return a batch that a bolt returned as a table, or raise RowError."""
+    try:
+        if isinstance(given, pa.RecordBatch):
+            given = pa.Table.from_batches([given])
+        elif _is_frame_of_pandas(given):
+            given = pa.Table.from_pandas(given, preserve_index=False)
+        if isinstance(given, pa.Table):
+            given.validate()
+            return given
+    except UNFIT as problem:
+        raise RowError(f"its batch cannot be taken apart into columns: {describe_error(problem)}") from problem
+    raise RowError(
+        f"it returned {quote(given)}, where a batch is wanted: give a pyarrow Table or RecordBatch, or a DataFrame of pandas; a "
+        "mapping of streams to such; or None for nothing"
+    )
+
+
+def _frame(table: pa.Table, pandas: Any) -> Any:
+    """Return a table as a DataFrame of types that hold every value of it, None included."""
+    nullable = {
+        pa.bool_(): pandas.BooleanDtype(),
+        pa.int8(): pandas.Int8Dtype(),
+        pa.int16(): pandas.Int16Dtype(),
+        pa.int32(): pandas.Int32Dtype(),
+        pa.int64(): pandas.Int64Dtype(),
+        pa.float32(): pandas.Float32Dtype(),
+        pa.float64(): pandas.Float64Dtype(),
+        pa.string(): pandas.StringDtype("pyarrow"),
+    }
+    return table.to_pandas(types_mapper=lambda kind: nullable.get(kind) or pandas.ArrowDtype(kind))
+
+
+def _is_frame_of_pandas(given: Any) -> bool:
+    return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
+
+
+def _pandas(bolt: str) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise ConfigError(
+            f"bolt {bolt!r} says columnar='pandas', and pandas is not installed; install it, or say columnar='arrow'"
+        ) from None
+    return pandas

@@ -1,0 +1,204 @@
+"""ColumnarBoltBatch: one task of a bolt with `columnar=`, within one micro-batch: tables in, tables out, no row in between.
+
+    StreamBatch --execute_batch--> tables by stream --send--> the readers, in columns
+                        |
+                        +-- failed: nothing of the batch counts; it waits, and is tried again when the task has no more of them
+
+Laws: those of BoltBatch (tasks.py), a StreamBatch in the place of a tuple. All its rows have the same roots, so what is emitted on
+it is anchored to all of them. A batch that failed for good is a dead letter a row, or an error. If the bolt asks for a value that
+Python cannot hold, it is called again without the rows that have one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from windowing.acking.pending import RetryPolicy
+from windowing.columnar.bolts import ColumnarCaller, arrow_schema
+from windowing.columnar.rows import Numbers
+from windowing.errors import BoltError, FailedException, ReportedFailedException, describe_error
+from windowing.schema.rows import rows_of
+from windowing.schema.tuples import Origin, Tuple
+from windowing.schema.types import Schema
+from windowing.spark.edges import Roots
+from windowing.spark.output import arrow_column, fitted_column
+from windowing.spark.tasks import given_up
+from windowing.spark.unreadable import (
+    Held,
+    any_of,
+    any_unreadable,
+    asked_unreadable,
+    held_rows,
+    python_values,
+    unreadable_in,
+)
+from windowing.topology.components import TaskContext
+from windowing.topology.dead_letters import DeadLetter
+from windowing.topology.plan import Component
+
+__all__ = [
+    "ColumnarBoltBatch",
+    "Send",
+    "StreamBatch",
+]
+
+
+_log = logging.getLogger("windowing.spark")
+
+
+class StreamBatch(NamedTuple):
+    """Rows of one stream, in order of arrival, of one phase and the same roots. origin: that of the first."""
+
+    table: pa.Table
+    origin: Origin
+    phase: int
+    roots: Roots
+    failures: int = 0
+
+    def take(self, at: Numbers) -> StreamBatch:
+        """Return the rows at these positions."""
+        return self._replace(table=self.table.take(pa.array(at)))
+
+    def tuples(self) -> Iterator[Tuple]:
+        """Yield the rows as Tuples."""
+        columns = [python_values(self.table.column(name), name, "strict") for name in self.table.column_names]
+        rows = held_rows(columns, tuple, Held) if any_unreadable(columns) else zip(*columns, strict=True)
+        return (Tuple(values, self.origin) for values in rows)
+
+
+class Send(Protocol):
+    """Takes what a task has emitted on a stream, anchored to roots."""
+
+    def __call__(self, stream: str, batch: pa.RecordBatch, roots: Roots) -> None: ...
+
+
+class ColumnarBoltBatch:
+    """A task of a bolt that takes batches. `send` takes what it emits, `dead_letter` the dead letters of rows that failed for good,
+    each with its roots; None: they are an error. order: what batches pass through on their way (`StageWriter.in_phases`).
+
+    Cost: a call of the user's code for each attempt, and one wait of `retry`, the longest that is due, for each round.
+    """
+
+    def __init__(
+        self,
+        component: Component,
+        context: TaskContext,
+        retry: RetryPolicy,
+        send: Send,
+        dead_letter: Callable[[DeadLetter, Roots], None] | None,
+        order: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+    ) -> None:
+        self._component, self._context, self._retry = component, context, retry
+        self._send, self._dead_letter, self._order = send, dead_letter, order
+        self._again: list[StreamBatch] = []
+        self.taken = self.failed = self.invalid = self._reported = 0
+        self._caller = ColumnarCaller(component)
+        self._caller.open(context)
+
+    def counts(self) -> dict[str, int]:
+        """Return what BoltBatch does: rows that failed, or were left out, and errors that were reported."""
+        return {"failed": self.failed, "invalid": self.invalid, "reported": self._reported}
+
+    def take(self, batches: Iterable[StreamBatch]) -> None:
+        """Hand each batch to the bolt, once. Raises BoltError."""
+        for batch in self._order(batches):
+            self.taken += batch.table.num_rows
+            self._attempt(batch)
+
+    def close(self, txid: int = 0) -> None:
+        """End the task's part of the micro-batch: try again what failed, then call `cleanup`. Raises BoltError."""
+        while self._again:
+            again, self._again = self._again, []
+            delays = [self._retry.delay_ms(batch.failures) for batch in again]
+            if any(delays):
+                time.sleep(max(delays) / 1000)
+            for batch in self._order(again):
+                self._attempt(batch)
+        self._caller.close()
+
+    def _attempt(self, batch: StreamBatch) -> None:
+        try:
+            emitted = self._caller.execute_batch(batch.table, batch.origin.stream, self._fit)
+        except FailedException as problem:
+            if isinstance(problem, ReportedFailedException):
+                _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
+                self._reported += 1
+            self._fail(batch, describe_error(problem))
+            return
+        except BoltError as problem:
+            wrong = any_of(map(unreadable_in, batch.table.columns)) if asked_unreadable(problem) else None
+            if wrong is None:
+                raise
+            self._leave_out(batch.take(np.flatnonzero(wrong)), problem.args[0])
+            if not wrong.all():
+                self._attempt(batch.take(np.flatnonzero(~wrong)))
+            return
+        for stream, columns in emitted:
+            if columns.num_rows:
+                self._send(stream, columns, batch.roots)
+
+    def _fit(self, table: pa.Table, schema: Schema, stream: str) -> pa.RecordBatch:
+        """Return a table as its stream has it. A column is taken as it is where all its values are of the declared type; where one
+        is not, each row is judged by itself.
+        """
+        declared = arrow_schema(schema)
+        if sorted(table.column_names) == sorted(schema.names):
+            columns = [_as_declared(table.column(field.name), field.type) for field in declared]
+            if all(column is not None for column in columns):
+                return pa.RecordBatch.from_arrays(columns, schema=declared)
+        rows = list(rows_of(table, schema, stream))
+        by_field = zip(*rows, strict=True) if rows else ((),) * len(declared)
+        made = [
+            arrow_column(self._component.id, stream, field, values)
+            for field, values in zip(declared, by_field, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(made, schema=declared)
+
+    def _fail(self, batch: StreamBatch, reason: str) -> None:
+        self.failed += batch.table.num_rows
+        failed = batch._replace(failures=batch.failures + 1)
+        if self._retry.is_last(failed.failures):
+            self._give_up(failed, failed.failures, reason)
+        else:
+            self._again.append(failed)
+
+    def _leave_out(self, batch: StreamBatch, reason: str) -> None:
+        """Do without rows that hold what Python cannot: another attempt would end the same."""
+        if self._dead_letter is not None:
+            self.failed += batch.table.num_rows
+            self._give_up(batch, 1, reason)
+            return
+        if not self.invalid:
+            _log.warning("%s; such tuples go nowhere: a sink of the bolt's dead_letters keeps them", reason)
+        self.invalid += batch.table.num_rows
+
+    def _give_up(self, batch: StreamBatch, attempts: int, reason: str) -> None:
+        who, task = self._component.id, self._context.task_index
+        for tuple in batch.tuples():
+            if self._dead_letter is None:
+                raise given_up(who, tuple, attempts, reason)
+            failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
+            self._dead_letter(failed, batch.roots)
+
+
+def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | None:
+    """Return a column in its declared type, None where its values have to be judged one by one."""
+    kind = column.type
+    if kind == declared and not pa.types.is_nested(kind):
+        return _one(column)
+    if pa.types.is_large_string(kind) and pa.types.is_string(declared):  # as pandas has it
+        column = column.cast(declared)
+    found = fitted_column(column, declared)
+    return None if found is None else _one(found)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
