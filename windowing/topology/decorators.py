@@ -361,7 +361,7 @@ def bolt(
     acked when it returns. A class with `init_state` is stateful. Raises ConfigError where the declaration cannot work.
 
     columnar: "arrow" or "pandas" for a bolt of (batch): it is handed rows of one input stream as a pyarrow.Table or a DataFrame,
-    and returns a batch of its stream "default", or a mapping of streams to batches; None for nothing. See docs/columnar.md.
+    and returns a batch of its stream "default", or a mapping of streams to batches; None for nothing. See docs/guides/columns.md.
 
     >>> @bolt(output="word string")
     ... def split(tuple):
