@@ -113,9 +113,9 @@ lint: setup  ## Check style and format with ruff.
 	@$(PYTHON) -m ruff format --check .
 
 .PHONY: types
-types: setup  ## Check the types of windowing/ with mypy --strict.
-	$(call say,types: mypy --strict windowing)
-	@$(PYTHON) -m mypy --strict windowing
+types: setup  ## Check the types of windowing/ and examples/ with mypy --strict.
+	$(call say,types: mypy --strict windowing examples)
+	@$(PYTHON) -m mypy --strict windowing examples
 
 .PHONY: doctests
 doctests: setup  ## Run the examples in the docstrings of windowing/.

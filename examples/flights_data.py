@@ -91,7 +91,8 @@ def read_flights(month: int | None = None, days: int | None = None) -> pd.DataFr
 def batch_of(landing: pd.Series, days: int) -> pd.Series:
     """Return the number of each flight's batch, from 0: one ends at 19:00 of every `days`-th day."""
     day = (landing - CUT_HOUR * HOUR_MS) // DAY_MS
-    return (day - day.min()) // days
+    number: pd.Series = (day - day.min()) // days
+    return number
 
 
 def stage(flights: pd.DataFrame, folder: Path, batches: pd.Series) -> list[Path]:

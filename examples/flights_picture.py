@@ -13,6 +13,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from flights_data import DAY_MS, Folder
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 COLOURS = {"EWR": "#0072B2", "JFK": "#D55E00", "LGA": "#009E73"}
 NAMES = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "La Guardia"}
@@ -31,8 +34,9 @@ def draw(folder: Folder) -> None:
 
     plt.rcParams.update({"font.size": 10, "axes.edgecolor": PALE, "text.color": INK, "axes.labelcolor": INK})
     plt.rcParams.update({"xtick.color": INK, "ytick.color": INK, "font.family": "DejaVu Sans"})
-    figure, axes = plt.subplots(3, 1, figsize=(13, 12), height_ratios=(1, 1, 1.35), layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.12)
+    figure, axes = plt.subplots(
+        3, 1, figsize=(13, 12), height_ratios=(1, 1, 1.35), layout=ConstrainedLayoutEngine(h_pad=0.12)
+    )
     flights, delays, year = axes
     week = windows[(windows["time"] > first) & (windows["time"] <= last)]
     late_then = late[(late["time"] > first) & (late["time"] <= last)] if len(late) else late
@@ -56,11 +60,11 @@ def _week(windows: pd.DataFrame) -> tuple[pd.Timestamp, pd.Timestamp]:
     every_day = minutes.asfreq("D", fill_value=0.0)
     if len(every_day) <= 7:
         return every_day.index[0], every_day.index[-1] + pd.Timedelta(days=1)
-    last = every_day.rolling(7).sum().idxmax()
+    last = pd.Timestamp(every_day.rolling(7).sum().idxmax())
     return last - pd.Timedelta(days=6), last + pd.Timedelta(days=1)
 
 
-def _lines(axes: plt.Axes, week: pd.DataFrame, column: str, late: pd.DataFrame | None) -> None:
+def _lines(axes: Axes, week: pd.DataFrame, column: str, late: pd.DataFrame | None) -> None:
     """Draw one line per airport; it breaks where no window fired, as at night."""
     for origin, colour in COLOURS.items():
         own = week[week["origin"] == origin].set_index("time").sort_index()
@@ -96,9 +100,9 @@ def _lines(axes: plt.Axes, week: pd.DataFrame, column: str, late: pd.DataFrame |
     axes.xaxis.set_minor_locator(mdates.HourLocator(byhour=(6, 12, 18)))
 
 
-def _titles(flights: plt.Axes, delays: plt.Axes, first: pd.Timestamp, last: pd.Timestamp) -> None:
+def _titles(flights: Axes, delays: Axes, first: pd.Timestamp, last: pd.Timestamp) -> None:
     for axes in (flights, delays):
-        axes.set_xlim(first, last)
+        axes.set_xlim(mdates.date2num(first), mdates.date2num(last))
     until = last - pd.Timedelta(days=1)
     span = f"{first.day} {first:%B} to {until.day} {until:%B %Y}"
     which = ", the week with most delay" if (last - first).days == 7 else ""
@@ -111,7 +115,7 @@ def _titles(flights: plt.Axes, delays: plt.Axes, first: pd.Timestamp, last: pd.T
     delays.axhline(0, color=PALE, linewidth=0.8)
 
 
-def _calendar(figure: plt.Figure, axes: plt.Axes, windows: pd.DataFrame, late: pd.DataFrame) -> None:
+def _calendar(figure: Figure, axes: Axes, windows: pd.DataFrame, late: pd.DataFrame) -> None:
     """Draw every window: a column per day, a row per quarter of an hour, coloured by the mean delay of all airports."""
     day, quarter = windows["until"] // DAY_MS, windows["until"] % DAY_MS // (DAY_MS // QUARTERS)
     first, last = int(day.min()), int(day.max())

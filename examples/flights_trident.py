@@ -103,8 +103,8 @@ class Attempt:
     def init(self, batch_id: Any, collector: Any) -> list[int]:
         return [batch_id.txid, batch_id.attempt, 0]
 
-    def aggregate(self, value: list[int], tuple: Any, collector: Any) -> None:
-        value[2] += tuple.flights
+    def aggregate(self, value: list[int], row: Any, collector: Any) -> None:
+        value[2] += row.flights
 
     def complete(self, value: list[int], collector: Any) -> None:
         collector.emit(value)

@@ -10,23 +10,23 @@ each ten are summed once, and three such sums make a window.
 
 from __future__ import annotations
 
-from classics import chosen_runtime, run
+from classics import Batches, chosen_runtime, run
 
-from windowing import InputSpout, Topology, TopologyBuilder, count, sliding, tumbling
+from windowing import InputSpout, Topology, TopologyBuilder, TupleWindow, count, sliding, tumbling
 from windowing import aggregate as agg
 
-BATCHES = {
+BATCHES: Batches = {
     "numbers": [[(at * 1000, (at * 7919) % 1000) for at in range(start, start + 60)] for start in range(0, 300, 60)]
 }
 
 
 @sliding(count(30), count(10), timestamp="at", aggregate=agg.sum("value"), output="at long, total long")
-def sliding_sum(window):
+def sliding_sum(window: TupleWindow) -> tuple[int, int]:
     return window.end_timestamp, window.aggregate
 
 
 @tumbling(count(3), timestamp="at", output="at long, average double")
-def average(window):
+def average(window: TupleWindow) -> tuple[int, float]:
     totals = [row["total"] for row in window]
     return window.end_timestamp, sum(totals) / len(totals)
 

@@ -14,6 +14,7 @@ import argparse
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from windowing import FailedException
 from windowing.local import TridentCluster, VirtualClock
@@ -35,11 +36,11 @@ class Split:
 
     stumbled = False
 
-    def execute(self, tuple):
-        if "again" in tuple.sentence and not Split.stumbled:
+    def execute(self, row: Any) -> list[str]:
+        if "again" in row.sentence and not Split.stumbled:
             Split.stumbled = True
             raise FailedException("not again")
-        return tuple.sentence.split()
+        return list(row.sentence.split())
 
 
 def topology(path: Path) -> TridentTopology:

@@ -9,11 +9,11 @@ Storm starter's classic, written anew: the counts live in the bolt's state, so t
 
 from __future__ import annotations
 
-from classics import chosen_runtime, run
+from classics import Batches, chosen_runtime, run
 
-from windowing import InputSpout, Topology, TopologyBuilder, bolt
+from windowing import InputSpout, KeyValueState, Topology, TopologyBuilder, Tuple, bolt
 
-BATCHES = {
+BATCHES: Batches = {
     "sentences": [
         [("the cow jumped over the moon",), ("an apple a day keeps the doctor away",)],
         [("four score and seven years ago",), ("snow white and the seven dwarfs",)],
@@ -23,21 +23,21 @@ BATCHES = {
 
 
 @bolt(output="word string")
-def split(tuple):
-    return tuple["sentence"].split()
+def split(row: Tuple) -> list[str]:
+    return list(row["sentence"].split())
 
 
 @bolt(output="word string, n long")
 class Count:
     """Counts words, one after the other, in the state that the runtime keeps for each task."""
 
-    def init_state(self, state):
+    def init_state(self, state: KeyValueState) -> None:
         self.state = state
 
-    def execute(self, tuple):
-        n = self.state.get(tuple["word"], 0) + 1
-        self.state.put(tuple["word"], n)
-        return tuple["word"], n
+    def execute(self, row: Tuple) -> tuple[str, int]:
+        n = self.state.get(row["word"], 0) + 1
+        self.state.put(row["word"], n)
+        return row["word"], n
 
 
 def topology() -> Topology:

@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 FILE = re.compile(r"\b(?:[a-z_]+/)*[a-z_]+\.py\b")
@@ -47,6 +49,13 @@ def test_every_other_block_of_python_compiles(page):
 def test_every_link_leads_somewhere(page):
     missing = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()]
     assert not missing
+
+
+def test_the_version_has_a_heading_among_the_changes():
+    released = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0] == "Not released"
+    assert headings[1] == released == version("windowing")
 
 
 def map_rows() -> list[list[str]]:
