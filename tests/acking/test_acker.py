@@ -37,7 +37,7 @@ from windowing.errors import AckError, ConfigError, SnapshotError
 
 T = 100
 ROOT, TASK = 7, 3
-DOCS = Path(__file__).parents[2] / "docs" / "concepts" / "acks.md"
+DOCS = Path(__file__).parents[2] / "docs" / "acker.md"
 ROTATIONS = pytest.mark.parametrize("rotation", [None, 2, 3])
 
 

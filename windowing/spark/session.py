@@ -1,6 +1,6 @@
 """The Spark session: `session()` makes one that is right, `require_session()` refuses one that could lose data.
 
-The settings and why each is needed are in one table, `REQUIRED`; facts behind them: docs/guides/spark.md.
+The settings and why each is needed are in one table, `REQUIRED`; facts behind them: docs/operate/deploy.md.
 """
 
 from __future__ import annotations
