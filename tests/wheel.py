@@ -130,6 +130,25 @@ def test_with_the_extra_spark_alone_it_runs_the_bolt_of_the_readme_on_spark(
     ran(python, "-c", ON_SPARK, cwd=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("page", "here", "there"),
+    [
+        ("start.md", "words.py", "words_on_spark.py"),
+        ("guides/from_storm.md", "word_count.py", "word_count_on_spark.py"),
+    ],
+)
+def test_with_the_extra_spark_the_files_of_a_page_print_the_same_on_spark(
+    python: Path, install: Callable[[str], None], tmp_path: Path, page: str, here: str, there: str
+) -> None:
+    install("[spark]")
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for name, code in re.findall(r"^```python title=\"([\w.]+)\"\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        tmp_path.joinpath(name).write_text(code)
+    lines = ran(python, there, cwd=tmp_path).splitlines()
+    expected = ran(python, here, cwd=tmp_path).splitlines()
+    assert [line for line in expected if line in lines] == [line for line in expected if not line.startswith("acked")]
+
+
 def test_every_other_extra_works_at_its_lowest_versions(
     python: Path, install: Callable[[str], None], tmp_path: Path
 ) -> None:
