@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import settings
 
+from windowing.local import run_local
+
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -195,3 +197,19 @@ def test_the_files_of_a_page_run_and_print_what_it_says(page, tmp_path):
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert files.get(f"python {' '.join(command)}", done.stdout) == done.stdout
+
+
+def test_the_bolt_of_the_guide_from_spark_gives_the_windows_it_speaks_of():
+    page = ROOT / "docs" / "guides" / "from_spark_window.md"
+    (block,) = [block for block in blocks(page) if "@sliding" in block]
+    scope: dict[str, object] = {}
+    exec(compile(block, str(page), "exec"), scope)
+    hour = 3_600_000
+    rows = [("JFK", hour, 4.0), ("LGA", hour, 1.0), ("JFK", hour - 1, 6.0), ("JFK", 20 * hour, 0.0)]
+    batches = [
+        [dict(zip(("origin", "departure", "delay"), row, strict=True))] for row in [*rows, ("JFK", 2 * hour, 9.0)]
+    ]
+    result = run_local(scope["delays"], batches)
+    assert ("JFK", hour, 2, 5.0) in result["default"]
+    assert [late.row.departure for late in result.late] == [2 * hour]
+    assert len(result["default"]) == 4 + 4 + 4
