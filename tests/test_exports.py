@@ -40,8 +40,8 @@ PUBLIC = {
         windowed_bolt
     """),
     "windowing.local": words("""
-        Clock ClusterResult DeadBatch DeadLetter LateRow LocalCluster LocalResult LocalRun SystemClock TridentCluster
-        TridentResult VirtualClock run_local run_topology run_trident to_png to_svg
+        Clock ClusterResult DeadBatch DeadLetter LateRow LocalCluster LocalResult LocalRun SystemClock TimeLine TridentCluster
+        TridentResult VirtualClock explain run_local run_topology run_trident to_png to_svg
     """),
     "windowing.spark": words("""
         BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout Root Sink

@@ -6,6 +6,7 @@ run_topology(topology, batches)      a topology over micro-batches for its spout
 LocalCluster(topology)               the same, step by step: spouts, acks, retries, checkpoints
 run_trident(topology)                a Trident topology until its spouts have ended -> TridentResult
 TridentCluster(topology)             the same, step by step: batches, commits, requests of DRPC
+explain(bolt, rows)                  what windows do with some rows -> TimeLine: text, SVG, PNG
 SystemClock, VirtualClock            what time it is: the machine's, or what a test says
 to_svg(topology), to_png(topology)   a topology drawn (extra `draw`)
 LateRow, DeadLetter, DeadBatch       what did not get through, in the results
@@ -16,6 +17,7 @@ from windowing.local.cluster import LocalCluster, run_topology
 from windowing.local.drawing import to_png, to_svg
 from windowing.local.router import ClusterResult
 from windowing.local.run import LateRow, LocalResult, LocalRun, run_local
+from windowing.local.time_line import TimeLine, explain
 from windowing.local.trident_cluster import TridentCluster, run_trident
 from windowing.local.trident_tasks import DeadBatch, TridentResult
 from windowing.topology.dead_letters import DeadLetter
@@ -30,9 +32,11 @@ __all__ = [
     "LocalResult",
     "LocalRun",
     "SystemClock",
+    "TimeLine",
     "TridentCluster",
     "TridentResult",
     "VirtualClock",
+    "explain",
     "run_local",
     "run_topology",
     "run_trident",

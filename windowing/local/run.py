@@ -46,6 +46,7 @@ __all__ = [
     "LocalBatch",
     "LocalResult",
     "LocalRun",
+    "batch_by_stream",
     "run_local",
 ]
 
@@ -121,11 +122,9 @@ class LocalRun:
         announce_bolt(Runtime.LOCAL, logging.getLogger("windowing").warning, self.bolt)
         self.streams = _named(streams)
         config = self.bolt.config
-        self._pages = None if config.max_events_in_memory is None else SqlitePages()
-        self.executor = WindowedBoltExecutor(
-            config, self.streams, self.bolt.name, pages=self._pages, columns=machines_of(config)
-        )
-        self._task = WindowTask(self.bolt, self.executor, FailTarget.RUN, view=view_of(config), tracks=True)
+        self._pages: SqlitePages | None = None
+        self._task = self._made_task(self.bolt)
+        self.executor = self._task.executor
         self.clock: Clock = clock or SystemClock()
         self.result = LocalResult({stream: [] for stream in self.bolt.outputs}, bolt=self.bolt)
         self._state = MemoryStateProvider().state(self.bolt.name, 0) if self.bolt.stateful else None
@@ -201,6 +200,13 @@ class LocalRun:
         return self._task.timer.next_deadline_ms()
 
     # -- the work ------------------------------------------------------------------------------------------------------
+
+    def _made_task(self, bolt: WindowedBolt) -> WindowTask:
+        """Return the task that the run is of; it has its executor."""
+        config = bolt.config
+        self._pages = None if config.max_events_in_memory is None else SqlitePages()
+        executor = WindowedBoltExecutor(config, self.streams, bolt.name, pages=self._pages, columns=machines_of(config))
+        return WindowTask(bolt, executor, FailTarget.RUN, view=view_of(config), tracks=True)
 
     def _wake(self) -> int:
         """Return the clock's time, for the step that begins."""
@@ -289,7 +295,7 @@ def run_local(
     wanted = "run_local takes a list of batches, each a list of rows"
     with LocalRun(bolt, streams=streams, clock=clock) as run:
         for batch in listed(batches, wanted):
-            for stream, rows in _by_stream(batch, run.streams).items():
+            for stream, rows in batch_by_stream(batch, run.streams).items():
                 run.feed(rows, stream)
             run.turn()
         if drain:
@@ -303,7 +309,8 @@ def _named(streams: Sequence[str]) -> tuple[str, ...]:
     return tuple(streams)
 
 
-def _by_stream(batch: Any, streams: tuple[str, ...]) -> Mapping[str, Iterable[Any]]:
+def batch_by_stream(batch: Any, streams: tuple[str, ...]) -> Mapping[str, Iterable[Any]]:
+    """Return the rows of a micro-batch by their stream; raises ConfigError for what is neither rows nor such a mapping."""
     if isinstance(batch, Mapping):
         if all(name in streams and is_list(rows) for name, rows in batch.items()):
             return batch

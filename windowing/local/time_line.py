@@ -1,0 +1,355 @@
+"""explain(), TimeLine: what a windowed bolt does with some rows, as a list of events of a real run, to be looked at.
+
+    rows ──► LocalRun (the bolt, its windows, its watermark) ──► events ──► text, SVG, PNG (time_line_drawing.py)
+
+The run is that of `run_local`, with two changes that move no tuple: all tuples are kept, where `aggregate=` alone would keep
+partial results, and none lies in pages on disk. Rows of a flat list are micro-batches of one row each, so each is judged by the
+watermark of all before it; rows in lists are micro-batches as they are.
+
+Laws
+- The events stand in the order in which they happened, and are plain data: tuples are known by their number in order of arrival.
+- An event says what an effect of the window machine said; nothing about windows is computed here. Of tuples that are one object
+  those that came first are in the earlier windows, and expire first.
+- Each tuple that arrived is late, repeated, or accepted; an accepted one expires once at most, and after the end of the input once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from windowing.errors import ConfigError, represented
+from windowing.local.clock import VirtualClock
+from windowing.local.run import LocalBatch, LocalRun, batch_by_stream
+from windowing.local.spouts import is_list, listed
+from windowing.local.time_line_drawing import to_text, to_time_line_png, to_time_line_svg
+from windowing.local.windowed import view_of
+from windowing.schema.checks import DEFAULT_STREAM
+from windowing.schema.rows import Record
+from windowing.topology.bolts import WindowedBolt
+from windowing.topology.decorators import bolt_of
+from windowing.topology.window_task import FailTarget, TaskEffect, TupleColumns, WindowEmitted, WindowFailed, WindowTask
+from windowing.windows.config import WindowConfig
+from windowing.windows.events import Activation, Expired, Late
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import Duration, seconds, shown_measure
+
+__all__ = [
+    "InputEnded",
+    "TimeLine",
+    "TimeLineEvent",
+    "TupleArrived",
+    "TupleLate",
+    "TupleRepeated",
+    "TuplesExpired",
+    "WatermarkRose",
+    "WindowFired",
+    "explain",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TupleArrived:
+    """A tuple came. `at_ms`: its timestamp (over the clock: when it came), None where it has no usable one."""
+
+    number: int
+    text: str
+    at_ms: int | None
+    stream: str = DEFAULT_STREAM
+    key: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class TupleLate:
+    """A tuple went to the side stream: the reason, and the watermark that it was judged by."""
+
+    number: int
+    reason: str
+    watermark_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TupleRepeated:
+    """A tuple came again, by its `message_id`, and went nowhere."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkRose:
+    """A watermark turn (over the clock: a tick) took the watermark to `at_ms`."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFired:
+    """The window `(start_ms, end_ms]` was handed to the bolt. held, new, expired: numbers of tuples, as `get`, `get_new` and
+    `get_expired` gave them. emitted: (stream, values) of each row. failure: the error where the bolt failed on it.
+    """
+
+    start_ms: int | None
+    end_ms: int
+    key: Any
+    held: tuple[int, ...]
+    new: tuple[int, ...]
+    expired: tuple[int, ...]
+    emitted: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TuplesExpired:
+    """No later window can hold these tuples: they are acked."""
+
+    numbers: tuple[int, ...]
+    key: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputEnded:
+    """The drain: what stands behind it was flushed by it."""
+
+
+TimeLineEvent = (
+    TupleArrived | TupleLate | TupleRepeated | WatermarkRose | WindowFired | TuplesExpired | InputEnded
+)  # fmt: skip
+"""What happened in a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLine:
+    """The events of a run in order; `title` says which bolt, `about` which windows. A notebook shows it as a picture."""
+
+    title: str
+    about: str
+    events: tuple[TimeLineEvent, ...]
+
+    def text(self, width: int = 110) -> str:
+        """Return it for a terminal of so many columns: a line for each batch of tuples and for each window. Cost: O(events)."""
+        return to_text(self, width)
+
+    def svg(self) -> str:
+        """Return it as an SVG that can be read on light and dark paper, with the texts of all tuples. Cost: O(events)."""
+        return to_time_line_svg(self)
+
+    def png(self, dpi: int = 150) -> bytes:
+        """Return it as a PNG; raises ConfigError where matplotlib (extra `draw`) is missing."""
+        return to_time_line_png(self, dpi)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+def explain(
+    bolt: Any,
+    rows: Iterable[Any],
+    *,
+    drain: bool = True,
+    streams: Sequence[str] = (DEFAULT_STREAM,),
+    every: Duration = seconds(1),
+) -> TimeLine:
+    """Run a windowed bolt over some rows and return what happened: what windows held, what was late, what expired when.
+
+    rows: rows, each a micro-batch of its own; or lists of them (or mappings of streams to lists), the micro-batches. drain: flush
+    the last windows at the end. every: how much the clock goes on before each micro-batch; windows over the clock see nothing else
+    of time. Raises as `run_local` does. Cost: that of the run, and all its windows in memory: give it the rows of a question.
+
+    >>> from windowing import count, sliding
+    >>> @sliding(count(3), count(2), timestamp="at", output="words long")
+    ... def words(window):
+    ...     return len(window)
+    >>> print(explain(words, [{"word": word, "at": at} for at, word in enumerate(["to", "be", "or", "not"])]).text(72))
+    words: 3 tuples every 2 tuples, by at
+    ...
+    """
+    found = bolt_of(bolt)
+    clock = VirtualClock(0)
+    run = _WatchedRun(found, streams=streams, clock=clock)
+    with run:
+        for batch in _batches(rows, run.streams):
+            clock.advance(every)
+            for stream, some in batch_by_stream(batch, run.streams).items():
+                run.feed(some, stream)
+            run.turn()
+            run.watch.settle()
+        if drain:
+            clock.advance(every)
+            run.watch.events.append(InputEnded())
+            run.drain()
+    return TimeLine(found.name, _about(found.config), tuple(run.watch.events))
+
+
+def _batches(rows: Iterable[Any], streams: tuple[str, ...]) -> Iterator[LocalBatch]:
+    """Yield micro-batches: of lists, or mappings of streams to lists, each as it is; of rows, each alone."""
+    given = list(listed(rows, "explain takes rows, or lists of rows"))
+    batches = [
+        is_list(row)
+        or (isinstance(row, dict) and bool(row) and row.keys() <= set(streams) and all(map(is_list, row.values())))
+        for row in given
+    ]
+    if any(batches) and not all(batches):
+        raise ConfigError("explain takes rows, or lists of rows, got some of both; write [[row, row], [row]]")
+    yield from given if any(batches) else ([row] for row in given)
+
+
+def _about(config: WindowConfig) -> str:
+    by = config.timestamp if isinstance(config.timestamp, str) else "a function" if config.timestamp else "the clock"
+    parts = [f"{shown_measure(config.length)} every {shown_measure(config.slide)}", f"by {by}"]
+    if config.lag_ms:
+        parts.append(f"lag {shown_measure(Duration(config.lag_ms))}")
+    if config.key:
+        parts.append(f"key {', '.join(config.key)}")
+    return ", ".join(parts)
+
+
+class _WatchedRun(LocalRun):
+    """A run whose task tells a `_EventRecorder` of each effect."""
+
+    watch: _EventRecorder
+
+    def _made_task(self, bolt: WindowedBolt) -> WindowTask:
+        config = replace(bolt.config, max_events_in_memory=None)
+        executor = WindowedBoltExecutor(config, self.streams, bolt.name, keep_tuples=True)
+        task = _WatchedTask(bolt, executor, FailTarget.RUN, view=view_of(config), tracks=True)
+        self.watch = task.watch
+        return task
+
+
+class _WatchedTask(WindowTask):
+    """A window task that shows what goes in, and each effect, to its watch."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.watch = _EventRecorder(self.config, self.executor)
+
+    def columns(self, rows: Sequence[Any], streams: str | Sequence[str] = DEFAULT_STREAM) -> TupleColumns:
+        columns = super().columns(rows, streams)
+        self.watch.arrive(rows, columns)
+        return columns
+
+    def add(
+        self, rows: Sequence[Any], columns: TupleColumns, now_ms: int | None, channels: Sequence[Hashable] | None = None
+    ) -> Iterator[TaskEffect]:
+        self.watch.offer(rows, now_ms)
+        return super().add(rows, columns, now_ms, channels)
+
+    def turn(self, now_ms: int | None) -> Iterator[TaskEffect]:
+        return self.watch.turned(super().turn(now_ms))
+
+    def perform(self, effects: Iterable[Any]) -> Iterator[Any]:
+        for effect in super().perform(map(self.watch.noted, effects)):
+            if isinstance(effect, WindowEmitted | WindowFailed):
+                self.watch.answered(effect)
+            yield effect
+
+
+class _EventRecorder:
+    """Turns what a task does into events; of tuples that are one object it takes those first that came first."""
+
+    def __init__(self, config: WindowConfig, executor: WindowedBoltExecutor) -> None:
+        self.events: list[TimeLineEvent] = []
+        self._config, self._executor = config, executor
+        self._rows: list[Any] = []  # all of them: an id stays a row's own
+        self._arrived: list[TupleArrived] = []  # not offered yet
+        self._open: dict[int, list[int]] = {}  # by object: the numbers of its tuples that have not expired
+        self._held: dict[Any, tuple[int, ...]] = {}  # by key: the last window
+        self._watermark: int | None = None
+
+    def arrive(self, rows: Sequence[Any], columns: TupleColumns) -> None:
+        for at, row in enumerate(rows):
+            number = len(self._rows)
+            self._rows.append(row)
+            stamp = None if columns.timestamps is None else columns.timestamps[at]
+            usable = isinstance(stamp, int) and not isinstance(stamp, bool)
+            key = None if columns.keys is None else columns.keys[at]
+            stream = columns.streams if isinstance(columns.streams, str) else columns.streams[at]
+            text = _text_of(row, self._config, number)
+            self._arrived.append(TupleArrived(number, text, stamp if usable else None, stream, key))
+
+    def offer(self, rows: Sequence[Any], now_ms: int | None) -> None:
+        """Let the tuples that arrived come; those that are not offered to the windows have come before."""
+        offered = {id(row) for row in rows}
+        for event in self._arrived:
+            over_clock = not self._config.event_time
+            self.events.append(replace(event, at_ms=now_ms) if over_clock else event)
+            same = id(self._rows[event.number])
+            if same in offered:
+                self._open.setdefault(same, []).append(event.number)
+            else:
+                self.events.append(TupleRepeated(event.number))
+        self._arrived = []
+
+    def noted(self, effect: Any) -> Any:
+        if isinstance(effect, Activation):
+            window = effect.window
+            self._rise()
+            before = self._held.get(window.key, ())
+            expired = self._taken(window.get_expired(), before)
+            stayed = [number for number in before if number not in expired]
+            new = self._taken(window.get_new(), [n for n in self._all_open() if n not in before])
+            held = self._taken(window.get(), sorted([*stayed, *new]))
+            self._held[window.key] = held
+            fired = WindowFired(window.start_timestamp, window.end_timestamp, window.key, held, new, expired)
+            self.events.append(fired)
+        elif isinstance(effect, Expired):
+            self._rise()
+            rows = effect.get() or ()
+            self.events.append(TuplesExpired(self._gone(rows), effect.key))
+        elif isinstance(effect, Late):
+            reason = effect.reason.value
+            for number in self._gone(effect.payloads, newest=True):
+                self.events.append(TupleLate(number, reason, self._watermark))
+        return effect
+
+    def answered(self, effect: WindowEmitted | WindowFailed) -> None:
+        fired = self.events[-1]
+        assert isinstance(fired, WindowFired)
+        if isinstance(effect, WindowEmitted):
+            self.events[-1] = replace(fired, emitted=tuple(effect.emissions))
+        else:
+            self.events[-1] = replace(fired, failure=str(effect.error))
+
+    def turned(self, effects: Iterator[TaskEffect]) -> Iterator[TaskEffect]:
+        yield from effects
+        self._rise()
+
+    def settle(self) -> None:
+        self._rise()
+
+    def _rise(self) -> None:
+        """Note the watermark where it has risen; with the input's end it rises above all time, and is not drawn."""
+        watermark = self._executor.watermark
+        if self._executor.closed or watermark is None or watermark == self._watermark:
+            return
+        self._watermark = watermark
+        self.events.append(WatermarkRose(watermark))
+
+    def _all_open(self) -> list[int]:
+        return sorted(number for numbers in self._open.values() for number in numbers)
+
+    def _taken(self, rows: Sequence[Any], among: Sequence[int]) -> tuple[int, ...]:
+        """Return the numbers of `rows` in their order, each one of `among`."""
+        by_row: dict[int, list[int]] = {}
+        for number in reversed(among):
+            by_row.setdefault(id(self._rows[number]), []).append(number)
+        return tuple(by_row[id(row)].pop() for row in rows)
+
+    def _gone(self, rows: Sequence[Any], newest: bool = False) -> tuple[int, ...]:
+        return tuple(self._open[id(row)].pop(-1 if newest else 0) for row in rows)
+
+
+def _text_of(row: Any, config: WindowConfig, number: int) -> str:
+    """Return what a tuple is called: its fields without its time, key, source and id; its number where there are no others."""
+    known = {config.timestamp, config.source, config.message_id, *(config.key or ())}
+    values = row._asdict() if isinstance(row, Record) or hasattr(row, "_asdict") else None
+    if values is None:
+        return row if isinstance(row, str) else represented(row)
+    named = [
+        value if isinstance(value, str) else represented(value) for name, value in values.items() if name not in known
+    ]
+    return " ".join(named) or f"#{number + 1}"
