@@ -513,7 +513,7 @@ def test_what_can_be_dropped_goes_back_to_where_it_waits():
 
 
 def test_the_drawing_in_the_docs_is_that_of_the_table():
-    page = (Path(__file__).parents[2] / "docs" / "concepts" / "transactions.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "inside_trident.md").read_text(encoding="utf-8")
     assert f"```mermaid\n{mermaid()}\n```" in page
 
 
