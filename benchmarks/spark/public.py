@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,16 @@ def nexmark(scale: float = 1.0) -> Iterator[Plan]:
 def _plans(suite: str, scale: float) -> Iterator[Plan]:
     rows = max(1_000, int(ROWS * scale))
     for query in QUERIES[suite]:
+        columns = replace(query, topology=query.columnar)
         contenders = [
             Contender("native", partial(natively, query), check=partial(exact, query, _native), compared=False),
             Contender("topology", partial(as_topology, query), check=partial(exact, query, _submitted), compared=False),
+            Contender(
+                "topology, columnar",
+                partial(as_topology, columns),
+                check=partial(exact, columns, _submitted),
+                compared=False,
+            ),
         ]
         yield Plan(
             query.name, query.about, contenders, partial(_workload, query.name, rows), rows * BATCHES, CHECKED_ROWS,

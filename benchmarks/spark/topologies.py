@@ -1,4 +1,4 @@
-"""Two public benchmarks as topologies, each with its answer in plain Python.
+"""Two public benchmarks as topologies of bolts of tuples and of bolts over columns, each with its answer in plain Python.
 
 Yahoo    ads -> view? -> campaign of the ad (a table in memory) -> count per campaign in 10 s
 Q5       bids -> bids per auction, sliding 10 s/5 s -> the auctions with most bids of each end
@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from windowing import InputSpout, Topology, TopologyBuilder, bolt, seconds, sliding, tumbling
 from windowing import aggregate as agg
 
@@ -31,12 +34,13 @@ Found = list[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Query:
-    """A topology over spouts with these columns; `sink` is the component whose rows are the answer."""
+    """A topology over spouts with these columns, and the same over columns; `sink` is the component whose rows are the answer."""
 
     name: str
     about: str
     spouts: Mapping[str, str]
     topology: Callable[[], Topology]
+    columnar: Callable[[], Topology]
     sink: str
     plain: Callable[[Mapping[str, Rows]], Found]
 
@@ -78,13 +82,36 @@ def of_campaign(window):  # type: ignore[no-untyped-def]
     return window.end_timestamp, window.key, window.aggregate["n"]
 
 
-def yahoo() -> Topology:
+@bolt(output="ad long, at long", columnar="arrow")
+def views_in_columns(batch):  # type: ignore[no-untyped-def]
+    return batch.filter(pc.equal(batch["kind"], "view")).select(["ad", "at"])
+
+
+@bolt(output="campaign long, at long", columnar="arrow")
+class CampaignsInColumns:
+    def prepare(self, context):  # type: ignore[no-untyped-def]
+        self.table = pa.array([campaign_of(ad) for ad in range(ADS)])
+
+    def execute(self, batch):  # type: ignore[no-untyped-def]
+        return pa.table({"campaign": self.table.take(batch["ad"]), "at": batch["at"]})
+
+
+@tumbling(
+    seconds(10), timestamp="at", key="campaign", aggregate={"n": agg.count()}, columnar="arrow",
+    output="ends long, campaign long, n long",
+)  # fmt: skip
+def of_campaigns(window):  # type: ignore[no-untyped-def]
+    found = window.aggregate
+    return found.append_column("ends", pa.repeat(window.end_timestamp, len(found)))
+
+
+def yahoo(views: Any = views, campaigns: Any = Campaigns, count: Any = of_campaign) -> Topology:
     """Return filter, join and windows."""
     builder = TopologyBuilder("yahoo")
     builder.set_spout("ads", InputSpout(ADS_DDL))
     builder.set_bolt("views", views, 2).shuffle_grouping("ads")
-    builder.set_bolt("campaigns", Campaigns, 2).local_or_shuffle_grouping("views")
-    builder.set_bolt("count", of_campaign, 2).fields_grouping("campaigns", "campaign")
+    builder.set_bolt("campaigns", campaigns, 2).local_or_shuffle_grouping("views")
+    builder.set_bolt("count", count, 2).fields_grouping("campaigns", "campaign")
     return builder.build()
 
 
@@ -111,11 +138,26 @@ def hottest(window):  # type: ignore[no-untyped-def]
     return [(row.ends, row.auction, row.n) for row in rows if row.n == most]
 
 
-def q5() -> Topology:
+@sliding(
+    seconds(10), seconds(5), timestamp="at", key="auction", aggregate={"n": agg.count()}, columnar="arrow",
+    output="ends long, auction long, n long",
+)  # fmt: skip
+def of_auctions(window):  # type: ignore[no-untyped-def]
+    found = window.aggregate
+    return found.append_column("ends", pa.repeat(window.end_timestamp, len(found)))
+
+
+@tumbling(seconds(5), timestamp="ends", columnar="arrow", output="ends long, auction long, n long")
+def hottest_in_columns(window):  # type: ignore[no-untyped-def]
+    rows = window.get()
+    return rows.filter(pc.equal(rows["n"], pc.max(rows["n"])))
+
+
+def q5(count: Any = of_auction, hottest: Any = hottest) -> Topology:
     """Return the auctions with most bids in the last ten seconds, each five seconds."""
     builder = TopologyBuilder("q5")
     builder.set_spout("bids", InputSpout(BIDS_DDL))
-    builder.set_bolt("count", of_auction, 2).fields_grouping("bids", "auction")
+    builder.set_bolt("count", count, 2).fields_grouping("bids", "auction")
     builder.set_bolt("hottest", hottest).global_grouping("count")
     return builder.build()
 
@@ -134,7 +176,16 @@ def highest(window):  # type: ignore[no-untyped-def]
     return window.end_timestamp, *max((row.price, row.auction, row.bidder) for row in window)
 
 
-def q7() -> Topology:
+@tumbling(
+    seconds(10), timestamp="at", columnar="arrow", output="ends long, price long, auction long, bidder long"
+)  # fmt: skip
+def highest_in_columns(window):  # type: ignore[no-untyped-def]
+    rows = window.get()
+    best = rows.filter(pc.equal(rows["price"], pc.max(rows["price"]))).select(["price", "auction", "bidder"])
+    return window.end_timestamp, *max(tuple(row.values()) for row in best.to_pylist())
+
+
+def q7(highest: Any = highest) -> Topology:
     """Return the highest bid of each ten seconds."""
     builder = TopologyBuilder("q7")
     builder.set_spout("bids", InputSpout(BIDS_DDL))
@@ -170,7 +221,25 @@ def joined(window):  # type: ignore[no-untyped-def]
     return None
 
 
-def q8() -> Topology:
+@bolt(output="id long, name string, at long", columnar="arrow")
+def members_in_columns(batch):  # type: ignore[no-untyped-def]
+    return batch
+
+
+@bolt(output="id long, name string, at long", columnar="arrow")
+def sellers_in_columns(batch):  # type: ignore[no-untyped-def]
+    return pa.table({"id": batch["seller"], "name": pa.nulls(len(batch), pa.string()), "at": batch["at"]})
+
+
+@tumbling(seconds(10), timestamp="at", columnar="arrow", output="ends long, id long, name string")
+def joined_in_columns(window):  # type: ignore[no-untyped-def]
+    rows = window.get()
+    people = rows.filter(pc.is_valid(rows["name"]))
+    found = people.filter(pc.is_in(people["id"], rows.filter(pc.is_null(rows["name"]))["id"].combine_chunks()))
+    return found.select(["id", "name"]).append_column("ends", pa.repeat(window.end_timestamp, len(found)))
+
+
+def q8(members: Any = members, sellers: Any = sellers, joined: Any = joined) -> Topology:
     """Return people and auctions, joined in windows of ten seconds."""
     builder = TopologyBuilder("q8")
     builder.set_spout("people", InputSpout(PEOPLE_DDL))
@@ -189,10 +258,24 @@ def q8_by_hand(rows: Mapping[str, Rows]) -> Found:
 
 
 QUERIES = {
-    "yahoo": (Query("Yahoo", "views per campaign in 10 s: filter, join, count", {"ads": ADS_DDL}, yahoo, "count", yahoo_by_hand),),
+    "yahoo": (
+        Query(
+            "Yahoo", "views per campaign in 10 s: filter, join, count", {"ads": ADS_DDL}, yahoo,
+            lambda: yahoo(views_in_columns, CampaignsInColumns, of_campaigns), "count", yahoo_by_hand,
+        ),
+    ),
     "nexmark": (
-        Query("NEXMark 5", "hot auctions, sliding 10 s/5 s", {"bids": BIDS_DDL}, q5, "hottest", q5_by_hand),
-        Query("NEXMark 7", "highest bid of 10 s", {"bids": BIDS_DDL}, q7, "highest", q7_by_hand),
-        Query("NEXMark 8", "members who sell, 10 s", {"people": PEOPLE_DDL, "auctions": AUCTIONS_DDL}, q8, "joined", q8_by_hand),
+        Query(
+            "NEXMark 5", "hot auctions, sliding 10 s/5 s", {"bids": BIDS_DDL}, q5,
+            lambda: q5(of_auctions, hottest_in_columns), "hottest", q5_by_hand,
+        ),
+        Query(
+            "NEXMark 7", "highest bid of 10 s", {"bids": BIDS_DDL}, q7,
+            lambda: q7(highest_in_columns), "highest", q7_by_hand,
+        ),
+        Query(
+            "NEXMark 8", "members who sell, 10 s", {"people": PEOPLE_DDL, "auctions": AUCTIONS_DDL}, q8,
+            lambda: q8(members_in_columns, sellers_in_columns, joined_in_columns), "joined", q8_by_hand,
+        ),
     ),
 }  # fmt: skip

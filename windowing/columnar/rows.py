@@ -226,6 +226,10 @@ class ColumnRows(Sequence[Any]):
         names: list[str] = self._shared.table.column_names
         return names
 
+    def select(self, names: Sequence[str]) -> ColumnRows:
+        """Return the rows with these columns alone, the same memory; arrays that were made of them are made once for both."""
+        return _Selected(self, names)
+
     def array(self, name: str) -> np.ndarray[Any, Any]:
         """Return a column as a read-only numpy array: a view. Raises ConfigError if there is none of this name."""
         return self._shared.array(name)[self._low : self._low + self._count]
@@ -280,6 +284,24 @@ class ColumnRows(Sequence[Any]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} rows of {', '.join(self.table.column_names)}>"
+
+
+class _Selected(ColumnRows):
+    """Some columns of rows."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self, rows: ColumnRows, names: Sequence[str]) -> None:
+        super().__init__(rows._shared, dicts_of, rows._low, rows._count)
+        self._names = list(names)
+
+    @property
+    def table(self) -> pa.Table:
+        return super().table.select(self._names)
+
+    @property
+    def names(self) -> list[str]:
+        return self._names
 
 
 def column(table: pa.Table, name: str) -> pa.ChunkedArray:

@@ -46,6 +46,7 @@ __all__ = [
     "ColumnarBoltBatch",
     "Send",
     "StreamBatch",
+    "fitted_batch",
 ]
 
 
@@ -148,10 +149,9 @@ class ColumnarBoltBatch:
         is not, each row is judged by itself.
         """
         declared = arrow_schema(schema)
-        if sorted(table.column_names) == sorted(schema.names):
-            columns = [_as_declared(table.column(field.name), field.type) for field in declared]
-            if all(column is not None for column in columns):
-                return pa.RecordBatch.from_arrays(columns, schema=declared)
+        found = fitted_batch(table, declared)
+        if found is not None:
+            return found
         rows = list(rows_of(table, schema, stream))
         by_field = zip(*rows, strict=True) if rows else ((),) * len(declared)
         made = [
@@ -185,6 +185,15 @@ class ColumnarBoltBatch:
                 raise given_up(who, tuple, attempts, reason)
             failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
             self._dead_letter(failed, batch.roots)
+
+
+def fitted_batch(table: Any, declared: pa.Schema) -> pa.RecordBatch | None:
+    """Return a table as the fields of a stream, None where a row at a time has to say what is wrong with it, if anything is."""
+    if sorted(table.column_names) != sorted(declared.names):
+        return None
+    given = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    columns = [_as_declared(given.column(field.name), field.type) for field in declared]
+    return None if any(column is None for column in columns) else pa.RecordBatch.from_arrays(columns, schema=declared)
 
 
 def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | None:
