@@ -1,4 +1,4 @@
-"""`python -m windowing`: see windowing/cli.py."""
+"""`windowing`, or `python -m windowing`: see windowing/cli/__init__.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main() -> None:
         if missing.name not in ("click", "rich"):
             raise
         sys.exit(f"the command line needs the package {missing.name}: install windowing with its extra, windowing[cli]")
-    commands(prog_name="python -m windowing")
+    commands()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,317 @@
+"""Every command of the command line but `replay`: what it says, that it escapes, and with which exit code it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from windowing import cli
+from windowing.cli import commands
+from windowing.cli.doctor import Finding, diagnose
+from windowing.stores import SqliteStore
+from windowing.trident.fence import Claim, Fence, PartitionId, StateRow
+from windowing.trident.kinds import StateType, TransactionAttempt
+
+ROOT = Path(__file__).parents[1]
+BOLTS = """
+from windowing import *
+
+@tumbling(count(2), output="n long")
+def two(window):
+    return len(window)
+
+def topology():
+    builder = TopologyBuilder("t")
+    builder.set_spout("rows", InputSpout("word string"))
+    builder.set_bolt("two", two).shuffle_grouping("rows")
+    return builder.build()
+"""
+
+
+def run(*arguments, folder=None):
+    before = Path.cwd()
+    os.chdir(folder or before)
+    try:
+        return CliRunner().invoke(commands, [str(each) for each in arguments])
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture
+def bolts(tmp_path):
+    file = tmp_path / "bolts.py"
+    file.write_text(BOLTS)
+    return file
+
+
+def test_a_new_job_runs_is_checked_explained_and_tested(tmp_path):
+    assert run("new", "my_job", folder=tmp_path).exit_code == 0
+    job = tmp_path / "my_job"
+    for file in ("bolts.py", "job.py"):
+        checked = run("check", job / file)
+        assert checked.exit_code == 0, checked.output
+    shown = run("explain", f"{job}/bolts.py:count_words", job / "rows.json")
+    assert "late, watermark 11 s: late 9 s" in shown.output
+    ran = run("run", f"{job}/job.py:topology", "--rows", job / "batches.json", "--show", "1")
+    assert ran.exit_code == 0, ran.output
+    assert "count: 5000, 2, 'to be'" in ran.output
+    for command in (["job.py"], ["-m", "pytest", "-q", "-p", "no:cacheprovider"]):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, *command], cwd=job, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["no-name", "1st", "a b"])
+def test_a_name_that_is_none_is_refused(tmp_path, name):
+    assert run("new", name, folder=tmp_path).exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_not_written_over(bolts):
+    done = run("new", "bolts", folder=bolts.parent)
+    (bolts.parent / "taken").mkdir()
+    assert done.exit_code == 0
+    done = run("new", "taken", folder=bolts.parent)
+    assert done.exit_code == 2
+    assert "is there already" in done.output
+
+
+def test_all_mistakes_of_a_topology_are_said(bolts):
+    bolts.write_text(
+        BOLTS.replace('shuffle_grouping("rows")', 'shuffle_grouping("rows", "none").fields_grouping("nobody", "word")')
+    )
+    done = run("check", bolts)
+    assert done.exit_code == 1
+    assert "two: no mistake found" in done.output or "topology(): 2 found" in done.output
+    assert "nobody" in done.output
+    assert "none" in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "sentence"),
+    [
+        ("import windowing\n1 / 0", 2, ":2: ZeroDivisionError: division by zero"),
+        ("def f(:", 2, ":1: SyntaxError"),
+        ("import no_such_module_here", 2, "ModuleNotFoundError"),
+        ("raise SystemExit(3)", 2, ":1: SystemExit: 3"),
+        ("x = 1", 2, "declares no bolt, spout or topology"),
+        ("from windowing import *\n\n@tumbling(seconds(0), output='n long')\ndef f(window): ...", 2, ":3: [CONFIG]"),
+    ],
+)
+def test_a_broken_file_shows_its_own_error_and_line(tmp_path, text, code, sentence):
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    done = run("check", file)
+    assert done.exit_code == code, done.output
+    assert sentence in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["explain", "bolts.py"], "write FILE:NAME"),
+        (["explain", "none.py:two"], "there is no file 'none.py'"),
+        (["explain", "bolts.py:tow"], "did you mean 'two'"),
+        (["explain", "bolts.py:two", "none.json"], "cannot be read as JSON"),
+        (["run", "bolts.py:two"], "bolts.py"),
+        (["run", "bolts.py:topology", "--rows", "rows.json"], "holds no batches"),
+        (["status", "none"], "there is no folder none"),
+        (["status", "."], "is no checkpoint"),
+        (["states", "none.db"], "there is no file 'none.db'"),
+        (["states", "postgresql://me:secret@127.0.0.1/db"], "me:***@127.0.0.1/db"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_exit_code_2(bolts, arguments, sentence):
+    (bolts.parent / "rows.json").write_text("[1]")
+    done = run(*arguments, folder=bolts.parent)
+    assert done.exit_code == 2, done.output
+    assert sentence in done.output
+    assert "secret" not in done.output
+
+
+def test_an_explanation_is_written_as_svg_and_png(bolts):
+    folder = bolts.parent
+    (folder / "rows.json").write_text(json.dumps([{"word": "a"}, {"word": "b"}]))
+    done = run("explain", f"{bolts}:two", folder / "rows.json", "--svg", folder / "x.svg", "--png", folder / "x.png")
+    assert done.exit_code == 0, done.output
+    assert (folder / "x.svg").read_text().startswith("<svg")
+    assert (folder / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert "two ×1" in run("explain", f"{bolts}:two").output
+
+
+def test_a_run_counts_what_its_components_do(bolts):
+    (bolts.parent / "rows.json").write_text(json.dumps({"rows": [[["a"], ["b\x1b[31m"]], [["c"]]]}))
+    done = run("run", f"{bolts}:topology", "--rows", bolts.parent / "rows.json")
+    assert done.exit_code == 0, done.output
+    cells = {
+        line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]
+        for line in done.output.splitlines()
+        if line.startswith("│")
+    }
+    assert cells["rows"][:4] == ["1", "3", "", "3"]
+    assert cells["two"][:5] == ["1", "2", "3", "3", "0"]
+    assert "messages acked 3, failed attempts 0, in flight 0" in done.output
+
+
+def test_an_error_of_a_bolt_ends_a_run_with_a_sentence(bolts):
+    bolts.write_text(BOLTS.replace("return len(window)", "return 1 / 0"))
+    (bolts.parent / "rows.json").write_text(json.dumps({"rows": [[["a"], ["b"]]]}))
+    done = run("run", f"{bolts}:topology", "--rows", bolts.parent / "rows.json")
+    assert done.exit_code == 1
+    assert "ZeroDivisionError" in done.output
+    assert "Traceback" not in done.output
+
+
+# -- what is stored ---------------------------------------------------------------------------------------------------------------
+
+
+def checkpoint(folder, commits=(0, 1)):
+    for name in ("windowing", "offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    definition = {
+        "format": 2,
+        "library": "0.2.0",
+        "tasks": 4,
+        "bolt": {"fixed": {"name": "words\x1b[31m", "length": {"ms": 10}}},
+    }
+    (folder / "windowing" / "definition.json").write_text(json.dumps(definition))
+    (folder / "windowing" / "query.json").write_text('{"format": 1, "id": "5f0c"}')
+    for batch in (0, 1):
+        (folder / "offsets" / str(batch)).write_text('v1\n{"batchTimestampMs":1763863200000}\n{}')
+    for batch in commits:
+        (folder / "commits" / str(batch)).write_text("v1\n{}")
+    return folder
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_checkpoint_is_read_and_not_touched(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    before = contents(folder)
+    done = run("status", folder)
+    assert done.exit_code == 0, done.output
+    for part in ("windowing 0.2.0, format 2", "5f0c", "1, 2025-11-23 02:00:00 UTC", "words\\x1b[31m", "no"):
+        assert part in done.output
+    assert "nothing" in done.output
+    assert "\x1b" not in done.output
+    assert contents(folder) == before
+
+
+def test_a_batch_that_was_begun_only_is_made_again_and_a_drained_checkpoint_is_closed(tmp_path):
+    folder = checkpoint(tmp_path / "c", commits=(0,))
+    (folder / "windowing" / "drained.json").write_text("{}")
+    output = run("status", folder).output
+    assert "batch 1" in output
+    assert "yes: closed for good" in output
+
+
+def test_a_damaged_file_of_a_checkpoint_is_named(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    (folder / "windowing" / "definition.json").write_text("{")
+    done = run("status", folder)
+    assert done.exit_code == 1
+    assert "definition.json is damaged" in done.output
+
+
+def written_states(file):
+    """Write a row and a fence as a state does."""
+    place = PartitionId("counts", 0, 2)
+    backing = SqliteStore(file).open(place)
+    fence = Fence(TransactionAttempt(7, 3), StateType.OPAQUE, "json", place, "", 1)
+    assert backing.multi_put({b"k": StateRow(7, b"1", None)}, Claim(None, fence)) is None
+    backing.close()
+
+
+def test_states_are_read_beside_a_writer_and_not_touched(tmp_path):
+    file = tmp_path / "states.db"
+    written_states(file)
+    before = contents(tmp_path)
+    writer = sqlite3.connect(file, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    done = run("states", file)
+    writer.execute("ROLLBACK")
+    writer.close()
+    assert done.exit_code == 0, done.output
+    assert "txid 7, attempt 3" in done.output
+    assert contents(tmp_path) == before
+
+
+def test_a_damaged_fence_is_said_and_a_file_that_is_none_refused(tmp_path):
+    file = tmp_path / "states.db"
+    written_states(file)
+    with sqlite3.connect(file) as db:
+        db.execute("UPDATE counts_fences SET record = x'00'")
+    db.close()
+    assert "damaged" in run("states", file).output
+    file.write_bytes(b"no database" * 100)
+    done = run("states", file)
+    assert done.exit_code == 1
+    assert "cannot be read" in done.output
+
+
+# -- doctor, simulate, the script -------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_names_what_is_there(monkeypatch):
+    found = {finding.what: finding for finding in diagnose(query=False)}
+    assert found["Python"].good
+    assert found["pyspark"].good
+    done = run("doctor", "--no-query")
+    assert "pyspark" in done.output
+
+
+def test_the_doctor_says_what_to_do_without_java(monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    found = {finding.what: finding for finding in diagnose(query=True)}
+    assert found["Java"].good is False
+    assert found["ten rows on Spark"] == Finding(
+        "ten rows on Spark", "not tried", False, "mend what is above, then run this again"
+    )
+    done = run("doctor", "--no-query")
+    assert done.exit_code == 1
+    assert "install Java 17 or later" in done.output
+
+
+def test_seeds_are_simulated():
+    done = run("simulate", "--seeds", "3")
+    assert done.exit_code == 0, done.output
+    assert "3 " in done.output
+
+
+def test_the_console_script_is_the_command_line(tmp_path):
+    script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["windowing"]
+    module, _, function = script.partition(":")
+    assert callable(getattr(import_module(module), function))
+    code = f"import sys; sys.argv[0] = 'windowing'; from {module} import {function}; {function}()"
+    done = subprocess.run([sys.executable, "-c", code, "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {"new", "check", "explain", "run", "doctor", "status", "states", "replay", "simulate"} <= set(
+        done.stdout.split()
+    )
+
+
+def test_the_page_has_every_command():
+    page = (ROOT / "docs" / "reference" / "command_line.md").read_text()
+    for name in cli.commands.commands:
+        assert f"`windowing {name}" in page, name
+
+
+@pytest.mark.spark
+def test_the_doctor_runs_ten_rows_on_spark():
+    code = "from windowing.cli.doctor import diagnose; print(list(diagnose(True))[-1])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "4 windows, as in one process" in done.stdout, done.stdout + done.stderr

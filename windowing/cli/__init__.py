@@ -1,0 +1,338 @@
+"""The command line: `windowing COMMAND`, or `python -m windowing COMMAND`; docs/reference/command_line.md shows each.
+
+    new NAME                 bolts, a test and a job to start from            templates.py
+    check FILE               all mistakes, without Spark                      loading.py
+    explain FILE:BOLT        what windows do with some rows                   local/time_line.py
+    run FILE:TOPOLOGY        in one process, with a screen of its components  running.py
+    doctor                   is all there that Spark needs                    doctor.py
+    status CHECKPOINT        what lies in a query's checkpoint                stored.py
+    states STORE             partitions, fences and rows of Trident states    stored.py
+    replay CASES             recorded cases, compared                         here
+    simulate                 seeds of the simulator                           testing/simulator.py
+
+A file of cases has one JSON object a line, in the format of `windowing/testing/replay.py`, with the `events` to be compared.
+Exit code: 0 where all is well, 1 where what was looked at is not (a case differs, a mistake was found, a run failed), 2 where a
+file or an option is wrong. A mistake of the user is a sentence; what data shows is escaped.
+"""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from windowing.cli.doctor import diagnose
+from windowing.cli.loading import (
+    CommandFailed,
+    CommandGroup,
+    CommandRefused,
+    called,
+    declared_in,
+    json_of,
+    loaded,
+    mistakes_of,
+    module_of,
+    safe,
+    topology_of,
+)
+from windowing.cli.running import run_on_screen
+from windowing.cli.stored import read_checkpoint, read_states
+from windowing.cli.templates import write_project
+from windowing.errors import WindowingError, quote, represented
+from windowing.execution.compiler import execution_plan
+from windowing.local.time_line import explain
+from windowing.stores.remote import masked
+from windowing.testing.replay import replay
+from windowing.windows.measures import Duration
+
+__all__ = [
+    "commands",
+]
+
+
+_NEEDED = ("length", "slide", "event_time", "stateful", "clock_start_ms", "ops", "events")
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What came of one case; `difference` is None where it agrees."""
+
+    name: str
+    mix: str
+    difference: str | None
+
+
+@click.group(cls=CommandGroup)
+@click.version_option(package_name="windowing")
+def commands() -> None:
+    """Windowed bolts and topologies: start, check, explain, run, and look at what is stored."""
+
+
+@commands.command("replay")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--semantics", type=click.Choice(["storm", "lossless"]), help="In place of what each case says.")
+@click.option("--batched", is_flag=True, help="Feed runs of tuples through add_batch.")
+@click.option("--show", default=5, show_default=True, help="How many differences to print.")
+@click.pass_context
+def replay_command(
+    context: click.Context, files: tuple[Path, ...], semantics: str | None, batched: bool, show: int
+) -> None:
+    """Replay the recorded cases of FILES (.jsonl or .jsonl.gz) and compare the events they cause with the recorded ones."""
+    asked: dict[str, Any] = {} if semantics is None else {"semantics": semantics}
+    if batched:
+        asked["batched"] = True
+    verdicts = [_judge(name, case, asked) for file in files for name, case in _cases(file)]
+    console = Console(width=None if Console().is_terminal else 120, highlight=False)
+    differing = [verdict for verdict in verdicts if verdict.difference is not None]
+    for verdict in differing[:show]:
+        console.print(f"[bold]{escape(verdict.name)}[/bold] {escape(str(verdict.difference))}")
+    if len(differing) > show:
+        console.print(f"... and {len(differing) - show} more that differ")
+    console.print(_table(verdicts))
+    context.exit(1 if differing or not verdicts else 0)
+
+
+def _cases(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the cases of a file with their names, or stop with a sentence."""
+    with _opened(file) as lines:
+        try:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _case(line, f"{file.name}:{number}")
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as problem:
+            raise click.UsageError(f"{file} cannot be read: {problem}") from problem
+
+
+def _opened(file: Path) -> IO[str]:
+    return gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
+
+
+def _case(line: str, where: str) -> tuple[str, dict[str, Any]]:
+    try:
+        case = json.loads(line)
+    except ValueError as problem:
+        raise click.UsageError(f"{where} is no JSON: {problem}") from problem
+    missing = [name for name in _NEEDED if name not in case] if isinstance(case, dict) else ["everything"]
+    if missing:
+        raise click.UsageError(f"{where} is no recorded case: it lacks {', '.join(missing)}")
+    return str(case.get("name", where)), case
+
+
+def _judge(name: str, case: Mapping[str, Any], asked: Mapping[str, Any]) -> _Verdict:
+    operations = {field: value for field, value in case.items() if field != "events"}
+    try:
+        return _Verdict(name, _mix(case), _difference(replay({**operations, **asked}), case["events"]))
+    except WindowingError as error:
+        return _Verdict(name, _mix(case), f"cannot be replayed: {error}")
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
+        raise click.UsageError(f"{name} is no recorded case: {type(problem).__name__}: {problem}") from problem
+
+
+def _difference(found: list[Any], recorded: list[Any]) -> str | None:
+    if found == recorded:
+        return None
+    for number, (ours, theirs) in enumerate(zip(found, recorded, strict=False)):
+        if ours != theirs:
+            return f"event {number}: recorded {quote(theirs, 300)}, now {quote(ours, 300)}"
+    return f"recorded {len(recorded)} events, now {len(found)}"
+
+
+def _mix(case: Mapping[str, Any]) -> str:
+    length, slide = ("Count" if "count" in case[part] else "Duration" for part in ("length", "slide"))
+    return f"{length} / {slide}, {'event' if case['event_time'] else 'processing'} time"
+
+
+def _table(verdicts: list[_Verdict]) -> Table:
+    table = Table("length / slide", "cases", "agree", "differ", title="replayed")
+    for mix in sorted({verdict.mix for verdict in verdicts}):
+        table.add_row(mix, *_numbers([verdict for verdict in verdicts if verdict.mix == mix]))
+    table.add_section()
+    table.add_row("all", *_numbers(verdicts))
+    return table
+
+
+def _numbers(verdicts: list[_Verdict]) -> tuple[str, str, str]:
+    differ = sum(verdict.difference is not None for verdict in verdicts)
+    return str(len(verdicts)), str(len(verdicts) - differ), str(differ)
+
+
+# -- the other commands -----------------------------------------------------------------------------------------------------------
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _console() -> Console:
+    return Console(width=None if Console().is_terminal else 120, highlight=False)
+
+
+def _plain_table(title: str, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+    """Return a table of data, which is shown as it is: no markup, no escapes of a terminal."""
+    table = Table(*headings, title=Text(safe(title)))
+    for row in rows:
+        table.add_row(*(Text(safe(str(cell))) for cell in row))
+    return table
+
+
+@commands.command("new")
+@click.argument("name")
+def new_command(name: str) -> None:
+    """Write bolts, some rows, a test and a job into a new folder NAME."""
+    for path in write_project(Path(name)):
+        click.echo(safe(str(path)))
+    steps = [f"cd {name}", "python job.py", "python -m pytest", "windowing explain bolts.py:count_words rows.json"]
+    click.echo("\nthen:  " + "\n       ".join(map(safe, steps)))
+
+
+@commands.command("check")
+@click.argument("file", type=_FILE)
+@click.pass_context
+def check_command(context: click.Context, file: Path) -> None:
+    """Say all mistakes in what FILE declares, without Spark: bolts, topologies, a function `topology` that returns one."""
+    module = module_of(file)
+    found = declared_in(module)
+    maker = getattr(module, "topology", None)
+    if inspect.isfunction(maker):
+        try:
+            found["topology()"] = called(maker, str(file))
+        except WindowingError as problem:
+            _tell_mistakes("topology()", list(getattr(problem, "problems", ())) or [str(problem)])
+            context.exit(1)
+    if not found:
+        raise CommandRefused(f"{file} declares no bolt, spout or topology; mark a function with @windowed_bolt, say")
+    wrong = {name: mistakes_of(value) for name, value in found.items()}
+    for name, mistakes in wrong.items():
+        _tell_mistakes(name, mistakes)
+    context.exit(1 if any(wrong.values()) else 0)
+
+
+def _tell_mistakes(name: str, mistakes: list[str]) -> None:
+    click.echo(safe(f"{name}: {'no mistake found' if not mistakes else f'{len(mistakes)} found'}"))
+    for mistake in mistakes:
+        click.echo(safe(f"  - {mistake}"))
+
+
+@commands.command("explain")
+@click.argument("target", metavar="FILE:BOLT")
+@click.argument("rows", required=False, type=_FILE)
+@click.option("--svg", type=_FILE, help="Write the picture there, instead of text here.")
+@click.option("--png", type=_FILE, help="The same as PNG (extra draw).")
+@click.option("--drain/--no-drain", default=True, show_default=True, help="Flush the last windows at the end.")
+def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path | None, drain: bool) -> None:
+    """Draw what a windowed bolt does with the rows of a JSON file: a list of rows, or of lists of rows (batches).
+
+    Without a file the settings of its windows are shown.
+    """
+    bolt = loaded(target)
+    if rows is None:
+        _console().print(Text(safe(execution_plan(bolt).explain())))
+        return
+    line = explain(bolt, json_of(rows), drain=drain)
+    if svg is not None:
+        svg.write_text(line.svg(), encoding="utf-8")
+    if png is not None:
+        png.write_bytes(line.png())
+    if svg is None and png is None:
+        click.echo(line.text(max(60, _console().width)))
+
+
+@commands.command("run")
+@click.argument("target", metavar="FILE:TOPOLOGY")
+@click.option("--rows", type=_FILE, help='JSON: {"spout": [[row, row], [row]]}, the batches of each InputSpout.')
+@click.option("--for", "for_seconds", type=click.FloatRange(min=0.001), help="Stop after so many seconds.")
+@click.option("--show", default=0, help="How many rows of each output to print at the end.")
+@click.pass_context
+def run_command(context: click.Context, target: str, rows: Path | None, for_seconds: float | None, show: int) -> None:
+    """Run a topology in one process, with a screen of its components: until its input is over, or for some time."""
+    topology = topology_of(target)
+    batches = None if rows is None else _batches_of(rows)
+    span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
+    console = _console()
+    try:
+        result = run_on_screen(topology, batches, span, console)
+    except KeyboardInterrupt:
+        raise CommandFailed("stopped by hand; nothing was drained") from None
+    for name, output in result.outputs.items():
+        for row in output[:show]:
+            click.echo(safe(f"{name}: {', '.join(map(represented, row))}"))
+        if len(output) > show:
+            click.echo(safe(f"{name}: {'and ' if show else ''}{len(output) - show}{' more' if show else ''} rows"))
+    context.exit(1 if result.dead_letters or result.errors else 0)
+
+
+def _batches_of(file: Path) -> dict[str, list[list[Any]]]:
+    """Return the batches of each InputSpout; a row that is a list is its values in order."""
+    found = json_of(file)
+    batched = isinstance(found, dict) and all(
+        isinstance(batches, list) and all(isinstance(batch, list) for batch in batches) for batches in found.values()
+    )
+    if not batched:
+        raise CommandRefused(f'{file} holds no batches; write {{"spout": [[row, row], [row]]}}')
+    return {
+        spout: [[tuple(row) if isinstance(row, list) else row for row in batch] for batch in batches]
+        for spout, batches in found.items()
+    }
+
+
+@commands.command("status")
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+def status_command(checkpoint: Path) -> None:
+    """Show what the checkpoint of a query on Spark says of itself; reads files only, also beside the running query."""
+    table = Table(show_header=False, box=None)
+    for title, text in read_checkpoint(checkpoint):
+        table.add_row(Text(title), Text(safe(text)))
+    _console().print(table)
+
+
+@commands.command("states")
+@click.argument("store")
+def states_command(store: str) -> None:
+    """Show partitions, fences and rows of the Trident states in a SQLite file; it is opened read-only."""
+    if "://" in store:
+        raise CommandRefused(
+            f"{masked(store)} cannot be looked at without making tables there; ask the server itself: a state has the table "
+            "<state>_fences (PostgreSQL), or the keys of its name (Redis)"
+        )
+    rows = read_states(Path(store.removeprefix("sqlite:")))
+    if not rows:
+        click.echo(f"{safe(store)} has no Trident states")
+        return
+    headings = ("state", "partition", "rows", "written last by", "kind")
+    _console().print(_plain_table(f"Trident states of {store}", headings, rows))
+
+
+@commands.command("doctor")
+@click.option("--query/--no-query", default=True, show_default=True, help="Run ten rows on Spark.")
+@click.pass_context
+def doctor_command(context: click.Context, query: bool) -> None:
+    """Look whether all is there that Spark needs, and say what to do."""
+    bad = False
+    for finding in diagnose(query):
+        sign = {True: "ok ", False: "NO ", None: " - "}[finding.good]
+        way_out = f"; {finding.to_do}" if finding.to_do and finding.good is not True else ""
+        click.echo(safe(f"{sign} {finding.what:<18} {finding.found}{way_out}"))
+        bad |= finding.good is False
+    context.exit(1 if bad else 0)
+
+
+@commands.command("simulate", context_settings={"show_default": True})
+@click.option("--seeds", default=200, type=click.IntRange(min=1), help="How many seeds.")
+@click.option("--start", default=0, help="The first of them.")
+@click.option("--processes", default=1, type=click.IntRange(min=1), help="How many processes share them.")
+@click.pass_context
+def simulate_command(context: click.Context, seeds: int, start: int, processes: int) -> None:
+    """Run whole Trident topologies under seeded faults; a seed that fails is printed, shrunk."""
+    from windowing.testing import simulator
+
+    context.exit(simulator.main(["--seeds", str(seeds), f"--start={start}", "--processes", str(processes)]))

@@ -1,0 +1,122 @@
+"""`windowing doctor`: what is installed, whether Spark can run here, and a query of ten rows as the proof."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+from windowing.errors import WindowingError, describe_error
+
+__all__ = [
+    "Finding",
+    "diagnose",
+]
+
+
+_SPARK = ("pyspark", "pandas", "pyarrow", "protobuf", "xxhash")
+_OTHER = {"matplotlib": "draw", "psycopg": "postgres", "redis": "redis"}
+_JAVA = 17
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at; `good` is None where it is not needed."""
+
+    what: str
+    found: str
+    good: bool | None
+    to_do: str = ""
+
+
+def diagnose(query: bool) -> Iterator[Finding]:
+    """Yield what is found; `query`: run ten rows on Spark at the end, if all before is good. Cost: a JVM start."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("Python", python, sys.version_info >= (3, 11), "install Python 3.11 or later")
+    yield _package("windowing", "install the library", True)
+    ready = True
+    for name in _SPARK:
+        finding = _package(name, "pip install 'windowing[spark]'", True)
+        ready &= bool(finding.good)
+        yield finding
+    for name, extra in _OTHER.items():
+        yield _package(name, f"pip install 'windowing[{extra}]', if you need it", False)
+    java = _java()
+    yield java
+    ready &= bool(java.good)
+    for name in ("SPARK_HOME", "PYSPARK_PYTHON"):
+        value = os.environ.get(name)
+        yield Finding(
+            name,
+            value or "not set",
+            None,
+            "" if value is None else "another Spark or Python than this one's may be used",
+        )
+    if not query:
+        return
+    if ready:
+        yield _ten_rows()
+    else:
+        yield Finding("ten rows on Spark", "not tried", False, "mend what is above, then run this again")
+
+
+def _package(name: str, to_do: str, needed: bool) -> Finding:
+    try:
+        return Finding(name, version(name), True)
+    except PackageNotFoundError:
+        return Finding(name, "not installed", False if needed else None, to_do)
+
+
+def _java() -> Finding:
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
+    to_do = f"install Java {_JAVA} or later, and let JAVA_HOME name it"
+    if program is None:
+        return Finding("Java", f"not found{f' in JAVA_HOME={home}' if home else ''}", False, to_do)
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return Finding("Java", describe_error(problem), False, to_do)
+    number = re.search(r'version "(\d+)', said)
+    found = said.splitlines()[0] if said else "says nothing"
+    return Finding("Java", found, number is not None and int(number[1]) >= _JAVA, to_do)
+
+
+def _ten_rows() -> Finding:
+    """Run ten rows through a windowed bolt on Spark and compare them with a run in one process."""
+    from windowing.cli.ten_rows import sums_of_three
+    from windowing.local import run_local
+    from windowing.spark import MemorySink, session, windowed
+
+    rows = [{"n": n, "at": 1000 * n} for n in range(10)]
+    wanted = sorted(run_local(sums_of_three, [rows])["default"])
+    try:
+        spark = session("windowing doctor", cores=2)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                spark.createDataFrame(rows, "n long, at long").coalesce(1).write.json(f"{folder}/in")
+                read = spark.readStream.schema("n long, at long").json(f"{folder}/in")
+                sink = MemorySink()
+                windowed(sums_of_three, read, order_by="at").start(
+                    {"default": sink}, checkpoint=f"{folder}/checkpoint", drain=True
+                ).await_end()
+                found = sorted(tuple(row) for row in sink.rows)
+        finally:
+            spark.stop()
+    except WindowingError as problem:
+        return Finding("ten rows on Spark", describe_error(problem), False, "do what the sentence says")
+    except Exception as problem:
+        return Finding(
+            "ten rows on Spark",
+            describe_error(problem).split("\n")[0],
+            False,
+            "look at the log above; is Java 17 the one that is used?",
+        )
+    if found != wanted:
+        return Finding("ten rows on Spark", f"{found}, wanted {wanted}", False, "report this with your versions")
+    return Finding("ten rows on Spark", f"{len(found)} windows, as in one process", True)

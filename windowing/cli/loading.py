@@ -1,0 +1,203 @@
+"""What the commands share: loading a user's file, and telling a mistake in a line.
+
+Laws
+- A user's mistake is a sentence and an exit code, never a traceback: 1 where what was asked for was done and the answer is bad, 2
+  where it cannot be done as asked. An error of the user's own file is shown with its file and line.
+- Nothing of the data, or of a message, reaches the terminal unescaped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from windowing.errors import WindowingError, describe_error, printable, quote
+from windowing.execution.compiler import execution_plan
+from windowing.schema.checks import did_you_mean
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.decorators import bolt_of, declaration_of
+from windowing.topology.plan import Topology
+from windowing.trident import TridentTopology
+
+__all__ = [
+    "CommandFailed",
+    "CommandGroup",
+    "CommandRefused",
+    "called",
+    "declared_in",
+    "json_of",
+    "loaded",
+    "mistakes_of",
+    "module_of",
+    "safe",
+    "topology_of",
+]
+
+
+class CommandRefused(click.ClickException):
+    """What was asked for cannot be done as asked."""
+
+    exit_code = 2
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(safe(sentence))
+
+
+class CommandFailed(CommandRefused):
+    """What was asked for was done, and the answer is bad."""
+
+    exit_code = 1
+
+
+class CommandGroup(click.Group):
+    """Tells errors of the library as sentences."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except WindowingError as problem:
+            raise CommandFailed(str(problem)) from problem
+        except OSError as problem:
+            raise CommandRefused(f"{describe_error(problem)}; look at the path and its rights") from problem
+
+
+def safe(text: str) -> str:
+    """Return text for a terminal: its lines, with what cannot be printed escaped."""
+    return "\n".join(printable(line, 100_000) for line in text.split("\n"))
+
+
+def module_of(file: Path) -> ModuleType:
+    """Run a user's file as a module. Raises CommandRefused with the file and line of its own error."""
+    if not file.is_file():
+        raise CommandRefused(f"there is no file {quote(str(file))}; give the path of a Python file")
+    path = file.resolve()
+    name = f"windowing_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise CommandRefused(f"{file} is no Python file; give a file whose name ends with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as problem:
+        del sys.modules[name]
+        raise CommandRefused(f"{_place(problem, path)}: {_what(problem)}") from problem
+    return module
+
+
+def _place(problem: BaseException, file: Path) -> str:
+    """Return file and line of an error: the last place in the user's folder."""
+    if isinstance(problem, SyntaxError) and problem.filename:
+        return f"{problem.filename}:{problem.lineno}"
+    frames = traceback.extract_tb(problem.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(file.parent)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else str(file)
+
+
+def _what(problem: BaseException) -> str:
+    if isinstance(problem, WindowingError):
+        return str(problem)
+    if isinstance(problem, SyntaxError):
+        return f"{type(problem).__name__}: {problem.msg}"
+    return f"{type(problem).__name__}: {problem}"
+
+
+def loaded(target: str) -> Any:
+    """Return what FILE:NAME names."""
+    path, colon, name = target.rpartition(":")
+    if not colon or not path or not name:
+        raise CommandRefused(f"{quote(target)} names no component; write FILE:NAME, for example bolts.py:count_words")
+    module = module_of(Path(path))
+    if not hasattr(module, name):
+        names = [known for known in vars(module) if not known.startswith("_")]
+        raise CommandRefused(f"{path} has no {quote(name)}; {did_you_mean(name, names)}")
+    return getattr(module, name)
+
+
+def topology_of(target: str) -> Topology:
+    """Return the topology that FILE:NAME names: a Topology, its builder, or a function that returns one of them."""
+    found = loaded(target)
+    if callable(found) and not isinstance(found, type | Topology | TopologyBuilder | TridentTopology):
+        found = called(found, target)
+    if isinstance(found, TopologyBuilder):
+        found = found.build()
+    if isinstance(found, TridentTopology):
+        raise CommandRefused(
+            f"{target} is a Trident topology; run it by windowing.local.run_trident in a program of yours"
+        )
+    if not isinstance(found, Topology):
+        raise CommandRefused(
+            f"{target} is {quote(found)}, wanted a topology, its builder, or a function that returns one"
+        )
+    return found
+
+
+def called(function: Any, target: str) -> Any:
+    """Call a user's function without arguments."""
+    try:
+        return function()
+    except WindowingError:
+        raise
+    except Exception as problem:
+        file = Path(getattr(getattr(function, "__code__", None), "co_filename", target)).resolve()
+        raise CommandRefused(f"{_place(problem, file)}: {_what(problem)}") from problem
+
+
+def declared_in(module: ModuleType) -> dict[str, Any]:
+    """Return what a module declares, by its name: bolts, spouts, topologies and their builders."""
+    return {
+        name: value for name, value in vars(module).items() if not name.startswith("_") and _is_declared(value, module)
+    }
+
+
+def _is_declared(value: Any, module: ModuleType) -> bool:
+    if isinstance(value, Topology | TopologyBuilder | TridentTopology):
+        return True
+    if getattr(value, "__module__", None) != module.__name__ or not callable(value):
+        return False
+    return _accepted(bolt_of, value) or _accepted(declaration_of, value)
+
+
+def _accepted(read: Any, value: Any) -> bool:
+    try:
+        read(value)
+    except WindowingError:
+        return False
+    return True
+
+
+def mistakes_of(value: Any) -> list[str]:
+    """Return the mistakes of one component or topology, a sentence for each; of a component alone what its declaration says."""
+    try:
+        if isinstance(value, TopologyBuilder):
+            value = value.build()
+        if isinstance(value, Topology | TridentTopology) or _accepted(bolt_of, value):
+            execution_plan(value)
+    except WindowingError as problem:
+        return list(getattr(problem, "problems", ())) or [str(problem)]
+    return []
+
+
+def json_of(file: Path) -> Any:
+    """Return the JSON of a file: one document, or one a line (.jsonl)."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        return (
+            [json.loads(line) for line in text.splitlines() if line.strip()]
+            if file.suffix == ".jsonl"
+            else json.loads(text)
+        )
+    except (OSError, ValueError, RecursionError) as problem:
+        raise CommandRefused(
+            f"{file} cannot be read as JSON: {problem}; give a file of JSON, or of a row a line (.jsonl)"
+        ) from problem
