@@ -1,0 +1,26 @@
+"""The pictures of docs/concepts/ are those of runs as they are today."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+_spec = importlib.util.spec_from_file_location("pictures", ROOT / "tools" / "pictures.py")
+assert _spec is not None
+assert _spec.loader is not None
+pictures = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(pictures)
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_a_picture_is_that_of_a_run(name):
+    found = (ROOT / "docs" / "concepts" / name).read_text(encoding="utf-8")
+    assert found == pictures.drawn(name), "run python tools/pictures.py"
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_a_page_shows_the_picture(name):
+    assert f"]({name})" in (ROOT / "docs" / "concepts" / "windows.md").read_text(encoding="utf-8")
