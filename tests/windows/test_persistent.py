@@ -76,7 +76,7 @@ class Task:
         self.failed: list[Any] = []
 
     def open(self) -> None:
-        self.executor.recover(CheckPointState(self.window.committed_txid))
+        self.executor.recover(CheckPointState(self.window.committed_txid), new=False)
         self.init(self.executor.txid)
 
     def init(self, txid: int) -> None:
