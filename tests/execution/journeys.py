@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
@@ -40,17 +41,14 @@ from windowing.spark.exchange import (
     TASK_AND_CLOCK,
     ExchangeRow,
     Packer,
-    batch_id,
-    frames_of,
     max_future_ms,
     record_batch,
-    rows_of,
 )
 from windowing.spark.operator import TaskProcessor
 from windowing.spark.output import Encoder, Layout
 from windowing.spark.trident_commits import Attempts
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
-from windowing.spark.window_turn import TaskStage, window_turn
+from windowing.spark.window_turn import TaskStage, WindowTurn
 from windowing.stores.factory import map_state
 from windowing.stores.sqlite import SqliteStore
 from windowing.stores.states import MemoryStateProvider
@@ -139,7 +137,13 @@ def _step(code: CodeType) -> Step | None:
 
 
 @sliding(
-    millis(20), millis(10), timestamp="ts", lag=millis(5), key="k", late_stream="late", output="k string, n long, v double"
+    millis(20),
+    millis(10),
+    timestamp="ts",
+    lag=millis(5),
+    key="k",
+    late_stream="late",
+    output="k string, n long, v double",
 )
 def summed(window: Any) -> Any:
     rows = window.get()
@@ -223,7 +227,7 @@ def windowed_in_workers(found: list[Any] | None = None) -> Journey:
     encoder, store, journey = Encoder(declared.name, layout), Store(), Journey()
     for rows in ROWS:
         journey = Journey()
-        stage, processor = arrived(packer), TaskProcessor(arrived(_TurnOf(shipped, encoder)), [0])
+        stage, processor = arrived(packer), TaskProcessor(arrived(partial(WindowTurn, shipped, encoder)), [0])
         processor.init(cast(Any, store))
         given = iter([as_spark_hands_over(rows)])
         with journey.traced():
@@ -236,16 +240,6 @@ def windowed_in_workers(found: list[Any] | None = None) -> Journey:
     return journey
 
 
-class _TurnOf:
-    """`functools.partial`, as `windowed` sends it."""
-
-    def __init__(self, *arguments: Any) -> None:
-        self._arguments = arguments
-
-    def __call__(self, task: int) -> Any:
-        return window_turn(*self._arguments, task)
-
-
 # -- A Trident batch, in the workers -----------------------------------------------------------------------------------------------
 
 
@@ -253,7 +247,9 @@ def words_topology(store: Any) -> TridentTopology:
     """Words are counted in a state, and what it holds goes to a sink."""
     topology = TridentTopology("journey")
     stream = topology.new_stream("words", InputSpout("k string, ts long, v double"))
-    counted = stream.filter(_is_word).group_by("k").persistent_aggregate(map_state(store, "counts"), None, Count(), "n long")
+    counted = (
+        stream.filter(_is_word).group_by("k").persistent_aggregate(map_state(store, "counts"), None, Count(), "n long")
+    )
     counted.new_values_stream().sink("counts")
     return topology
 

@@ -73,7 +73,6 @@ __all__ = [
     "packed_rows",
     "reports",
     "to_driver",
-    "trident_turn",
     "turn",
     "unpacked",
 ]
@@ -441,10 +440,10 @@ class _SpoutWork:
 
 
 class TridentTaskTurn:
-    """The turns of a task of a stage with windows, as the operator runs them; its metadata are the windows."""
+    """The turns of the task of this number, of a stage with windows, as the operator runs them; its metadata are the windows."""
 
-    def __init__(self, plan: TridentPlan, task: StageTask) -> None:
-        self._plan, self._task = plan, task
+    def __init__(self, plan: Shipped[TridentPlan], number: int) -> None:
+        self._plan, self._task = plan.value, plan.value.tasks[number]
 
     def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
         """Take the rows that are meant for this task, in any order. Raises FailedException, BoltError, CorruptStateError."""
@@ -460,11 +459,6 @@ class TridentTaskTurn:
             _log_reports(group, reported)
             raise
         return TaskResult([*result.rows, *reports(group, reported)], result.windows)
-
-
-def trident_turn(plan: Shipped[TridentPlan], number: int) -> TridentTaskTurn:
-    """Return what the operator runs for the task of this number, in a worker."""
-    return TridentTaskTurn(plan.value, plan.value.tasks[number])
 
 
 class TridentBatchStage(ArrowStage):
