@@ -10,6 +10,7 @@ what Spark sends to its workers, generated methods, the tests' and the user's ow
 
     windowed    from the rows in the first Python worker to the state and the output of the stateful operator
     trident     from a source's tuples in the first Python worker to states that are committed and what goes to sinks
+    topology    from a spout's rows in the first Python worker to the packets for the sinks, through a bolt behind an exchange
     plain, window, stateful    in LocalCluster: from a spout's tuple to its ack; the bolt has a window, a state
 
 The part of the driver, foreachBatch, needs a JVM: tests/spark/test_journeys.py counts it, and the whole.
@@ -32,6 +33,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import StructType
 
 import windowing
+from tests.execution.chains import Chain
 from windowing.execution.plan import Section
 from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster
@@ -281,6 +283,20 @@ def trident_in_workers(folder: Path, found: list[Any] | None = None) -> Journey:
     return journey
 
 
+# -- Tuples of a topology on Spark -------------------------------------------------------------------------------------------------
+
+
+def topology_in_workers() -> Journey:
+    """Run two batches as `submit` plans them."""
+    chain, journey = Chain(topology_with(doubled)), Journey()
+    for rows in ROWS:
+        journey = Journey()
+        with journey.traced():
+            found = chain.run({"source": rows})
+        assert len(found["work"]) == len(rows)
+    return journey
+
+
 # -- A tuple in LocalCluster -------------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +346,7 @@ def trident() -> Journey:
 
 JOURNEYS: Mapping[str, Callable[[], Journey]] = {
     "windowed": windowed_in_workers,
+    "topology": topology_in_workers,
     "plain": lambda: in_local_cluster(doubled),
     "window": lambda: in_local_cluster(summed),
     "stateful": local_stateful,

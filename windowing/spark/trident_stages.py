@@ -22,9 +22,9 @@ without tuples too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -67,9 +67,7 @@ __all__ = [
     "TridentBatchStage",
     "TridentSpoutStage",
     "TridentTaskTurn",
-    "TridentTurnResult",
     "batch_stage",
-    "opened",
     "packed_rows",
     "reports",
     "to_driver",
@@ -190,58 +188,70 @@ _MAGIC = b"WNDT"
 _IN_BATCH = ("fired", "late", "skipped", "expired")
 
 
-class TridentTurnResult(NamedTuple):
-    """What a turn gave. windows: to be stored; None for a stage without windows."""
-
-    rows: list[ExchangeRow]
-    windows: bytes | None
-
-
 def turn(
     plan: TridentPlan,
     task: StageTask,
     rows: list[ExchangeRow],
     batch: ProcessorContext,
-    states: Mapping[str, Any],
     windows: bytes | None,
     reported: list[BaseException],
-) -> TridentTurnResult:
+) -> TaskResult:
     """Work on the rows of one task. Raises FailedException where the attempt fails, BoltError for other errors of users' code.
 
-    states: the partitions that the task holds; windows: what the turn before has stored. reported: takes what users' code
-    reports, in an attempt that fails too.
+    windows: what the turn before has stored, the metadata of the result that of this one; None for a stage without windows.
+    reported: takes what users' code reports, in an attempt that fails too.
     """
-    stage = task.stage
-    subtopology = Subtopology(plan, stage.id, task.task, states)
-    subtopology.prepare()
-    try:
-        _restore(subtopology, windows, f"windows of {stage.component}, task {task.task}")
-        before = _counts(subtopology)
-        writer = PacketWriter(plan, task.task, FIRST_TASK + task.number, batch, clock_of(rows))
-        packets, controls = packets_and_controls(rows)
-        for group in stage.batch_groups:
-            found = subtopology.start_batch(group, batch)
-            _feed(plan, found, packets, [row for row in controls if row.kind == "max"])
-            found.finish_batch()
-            found.commit_batch()
-            writer.emit(found.take())
-        made = list(writer.finish())
-        if not stage.keeps_window:
-            return TridentTurnResult(made, None)
-        after = _counts(subtopology)
-        numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
-        made += [to_driver("metric", stage.component, number, source=name) for name, number in numbers.items()]
-        return TridentTurnResult(made, _snapshot(subtopology))
-    except ReportedFailedException as problem:
-        reported.append(problem)
-        raise
-    finally:
-        reported[:0] = subtopology.take_reports()
-        subtopology.cleanup()
+    with _states(plan, task) as states:
+        subtopology = Subtopology(plan, task.stage.id, task.task, states)
+        subtopology.prepare()
+        try:
+            if task.stage.keeps_window:
+                return _windows_moved_on(plan, task, rows, batch, subtopology, windows)
+            return TaskResult(_processed(plan, task, rows, batch, subtopology))
+        except ReportedFailedException as problem:
+            reported.append(problem)
+            raise
+        finally:
+            reported[:0] = subtopology.take_reports()
+            subtopology.cleanup()
+
+
+def _processed(
+    plan: TridentPlan, task: StageTask, rows: list[ExchangeRow], batch: ProcessorContext, subtopology: Subtopology
+) -> list[ExchangeRow]:
+    """Return what the task sends on, once it has processed and committed its part of the batch."""
+    writer = PacketWriter(plan, task.task, FIRST_TASK + task.number, batch, clock_of(rows))
+    packets, controls = packets_and_controls(rows)
+    for group in task.stage.batch_groups:
+        found = subtopology.start_batch(group, batch)
+        _feed(plan, found, packets, [row for row in controls if row.kind == "max"])
+        found.finish_batch()
+        found.commit_batch()
+        writer.emit(found.take())
+    return list(writer.finish())
+
+
+def _windows_moved_on(
+    plan: TridentPlan,
+    task: StageTask,
+    rows: list[ExchangeRow],
+    batch: ProcessorContext,
+    subtopology: Subtopology,
+    stored: bytes | None,
+) -> TaskResult:
+    """Return the same of a task with windows: with what became of its tuples, and the windows to store."""
+    component = task.stage.component
+    _restore(subtopology, stored, f"windows of {component}, task {task.task}")
+    before = _counts(subtopology)
+    sent = _processed(plan, task, rows, batch, subtopology)
+    after = _counts(subtopology)
+    numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
+    sent += [to_driver("metric", component, number, source=name) for name, number in numbers.items()]
+    return TaskResult(sent, _snapshot(subtopology))
 
 
 @contextmanager
-def opened(plan: TridentPlan, task: StageTask) -> Iterator[dict[str, Any]]:
+def _states(plan: TridentPlan, task: StageTask) -> Iterator[dict[str, Any]]:
     """Open the partitions of states that a task holds; close them all at the end."""
     with ExitStack() as stack:
         states = {}
@@ -453,12 +463,12 @@ class TridentTaskTurn:
         context = ProcessorContext(TransactionAttempt(batch + 1, 0), clock_of(rows), as_of=batch, drain=drains)
         group, reported = self._task.stage.component, list[BaseException]()
         try:
-            with opened(self._plan, self._task) as states:
-                result = turn(self._plan, self._task, list(rows), context, states, stored.metadata, reported)
+            result = turn(self._plan, self._task, list(rows), context, stored.metadata, reported)
         except FailedException:
             _log_reports(group, reported)
             raise
-        return TaskResult([*result.rows, *reports(group, reported)], result.windows)
+        result.output = [*result.output, *reports(group, reported)]
+        return result
 
 
 class TridentBatchStage(ArrowStage):
@@ -489,9 +499,8 @@ class TridentBatchStage(ArrowStage):
         try:
             if commits:
                 failpoints.hit("before_state_commit", txid - 1)
-            with opened(self._plan.value, task) as states:
-                batch = ProcessorContext(self._attempt, as_of=txid - 1)
-                found = turn(self._plan.value, task, rows, batch, states, None, reported).rows
+            batch = ProcessorContext(self._attempt, as_of=txid - 1)
+            found = turn(self._plan.value, task, rows, batch, None, reported).output
             if commits:
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
