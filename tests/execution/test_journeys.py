@@ -1,4 +1,4 @@
-"""The journeys without a JVM: what is counted is what runs, and it has not grown (with the driver: tests/spark/test_journeys.py)."""
+"""The journeys without a JVM: what is counted is what runs, and none has grown; with the driver: tests/spark/test_journeys.py."""
 
 from __future__ import annotations
 
