@@ -24,6 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -63,16 +64,11 @@ from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBa
 
 __all__ = [
     "DEAD_LETTERS",
-    "PacketWriter",
     "TridentBatchStage",
     "TridentSpoutStage",
     "TridentTaskTurn",
     "batch_stage",
     "packed_rows",
-    "reports",
-    "to_driver",
-    "turn",
-    "unpacked",
 ]
 
 
@@ -125,8 +121,8 @@ class PacketWriter:
         self._plan, self._task, self._batch = plan, task, batch
         self._sent = RowNumbering(upstream, now)
         self._writers: dict[int, ExchangeBatch] = {}
-        self._parts: dict[tuple[int, int], list[PacketValues]] = {}
-        self._out: dict[tuple[str, str], tuple[Schema, list[PacketValues]]] = {}
+        self._rows: dict[tuple[int, str, str], tuple[Schema, list[PacketValues]]] = {}
+        """By target, kind and stream of the exchange rows that they become."""
 
     def send(self, exchange: Exchange, rows: list[PacketValues]) -> None:
         """Send tuples over an exchange."""
@@ -136,7 +132,7 @@ class PacketWriter:
             self._writers[exchange.id] = writer
         first = self._plan.stages[exchange.target].first
         for task, part in writer.route(rows).items():
-            self._parts.setdefault((first + task, exchange.id), []).extend(part)
+            self.put("rows", str(exchange.id), exchange.schema, part, first + task)
 
     def emit(self, emitted: GroupOutput) -> None:
         """Send what a stage has emitted."""
@@ -145,21 +141,20 @@ class PacketWriter:
         for sink, rows in emitted.sinks.items():
             self.put("out", sink, self._plan.graph.nodes[self._plan.sinks[sink]].schema, rows)
 
-    def put(self, kind: str, stream: str, schema: Schema, rows: Iterable[PacketValues]) -> None:
-        """Send tuples past all tasks."""
-        self._out.setdefault((kind, stream), (schema, []))[1].extend(rows)
+    def put(self, kind: str, stream: str, schema: Schema, rows: Iterable[PacketValues], target: int = -1) -> None:
+        """Send tuples to a task; left out: past all tasks."""
+        self._rows.setdefault((target, kind, stream), (schema, []))[1].extend(rows)
 
     def drop(self) -> None:
         """Forget what was sent since the last call of `take`."""
-        self._parts.clear()
-        self._out.clear()
+        self._rows.clear()
 
     def take(self) -> Iterator[ExchangeRow]:
-        """Yield what was sent since the last call."""
-        for (task, exchange), rows in sorted(self._parts.items()):
-            yield from self._cut(task, "rows", str(exchange), self._plan.exchanges[exchange].schema, rows)
-        for (kind, stream), (schema, rows) in sorted(self._out.items()):
-            yield from self._cut(-1, kind, stream, schema, rows)
+        """Yield what was sent since the last call, cut into packets."""
+        for (target, kind, stream), (schema, rows) in sorted(self._rows.items(), key=itemgetter(0)):
+            for start in range(0, len(rows), _PACKET_ROWS):
+                part = rows[start : start + _PACKET_ROWS]
+                yield self._sent.row(target, kind, stream, len(part), packed_rows(stream, schema, part))
         self.drop()
 
     def finish(self) -> Iterator[ExchangeRow]:
@@ -172,13 +167,6 @@ class PacketWriter:
     def begin(self, tasks: Iterable[int]) -> Iterator[ExchangeRow]:
         """Yield what tells tasks that the batch has begun."""
         return (self._sent.row(task, "begin") for task in tasks)
-
-    def _cut(
-        self, target: int, kind: str, stream: str, schema: Schema, rows: list[PacketValues]
-    ) -> Iterator[ExchangeRow]:
-        for start in range(0, len(rows), _PACKET_ROWS):
-            part = rows[start : start + _PACKET_ROWS]
-            yield self._sent.row(target, kind, stream, len(part), packed_rows(stream, schema, part))
 
 
 # -- One task's part of one batch, without Spark -----------------------------------------------------------------------------------
