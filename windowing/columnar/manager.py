@@ -409,6 +409,14 @@ class ColumnarWindowManager(WindowManager):
 
     # -- for drivers that store the tuples themselves ------------------------------------------------------------------
 
+    def held_sequences(self) -> np.ndarray[Any, Any]:
+        self.enter()
+        held = [np.empty(0, dtype=np.int64)]
+        for track in self._tracks.values():
+            track.settle(self._by_window)
+            held.append(_columns(track).sequences_from(track.held_from))
+        return np.concatenate(held)
+
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
     ) -> None:

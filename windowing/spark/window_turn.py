@@ -64,7 +64,6 @@ __all__ = [
 
 SIDE_STREAM = "(late)"
 """Where side rows go if the bolt names no late stream: nobody can declare a stream of this name, so nobody reads them."""
-_NO_NUMBERS = np.empty(0, dtype=np.int64)
 _log = logging.getLogger("windowing.spark")
 _NO_ACKS = (
     "fails tuples back to their spout, and none of its spouts takes acks: "
@@ -421,7 +420,7 @@ class _Turn:
         nonce: bytes,
     ) -> TurnResult:
         if self.numbered is not None:
-            held = np.concatenate([_NO_NUMBERS, *self.numbered.held_sequences()], dtype=np.int64, casting="unsafe")
+            held = np.asarray(self.numbered.held_sequences(), dtype=np.int64)
             numbers = np.arange(self.numbered.next_sequence - len(accepted), self.numbered.next_sequence)
             state = self._dumped(self.executor.snapshot(events=False))
         else:

@@ -545,16 +545,16 @@ class WindowManager(KeyedMachine[KeyState]):
         """The machine itself: each tuple has an arrival number."""
         return self
 
-    def held_sequences(self) -> list[Sequence[int]]:
-        """Return the arrival numbers of what is held, for each key.
+    def held_sequences(self) -> Any:
+        """Return the arrival numbers of what is held.
 
         For a driver that stores tuples apart (`sequenced=True`): any other tuple is needed no more. Between turns only.
         """
         self.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
-        numbered: list[tuple[Any, int]] = [(track.buffer, track.held_from) for track in self._tracks.values()]
-        return [buffer.sequences_from(position) for buffer, position in numbered]
+        held = (_listed(track.buffer).sequences_from(track.held_from) for track in self._tracks.values())
+        return list(chain.from_iterable(held))
 
     def held(self) -> Iterator[tuple[Any, int, int, Any, bool]]:
         """Yield (key, sequence, timestamp, tuple, whether it has expired) of all that is held, key by key in queue order.
