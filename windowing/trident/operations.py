@@ -135,7 +135,7 @@ class Operation:
         raise NotImplementedError
 
     def bound(self, inputs: tuple[Schema, ...]) -> Operation:
-        """Return the operation of a node with these inputs, for which `resolve` has found no mistake."""
+        """Return the operation of a node with these inputs, for which `resolve` has found no mistake. The node has its title."""
         return self
 
     def processor(self, node: NodeContext) -> made.TridentProcessor:
