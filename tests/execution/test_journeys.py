@@ -13,7 +13,7 @@ from windowing.spark.state import decode_table
 
 AT_MOST = {
     "windowed": (250, 28),
-    "topology": (125, 24),
+    "topology": (130, 24),
     "plain": (88, 16),
     "window": (180, 27),
     "stateful": (125, 21),
