@@ -18,7 +18,7 @@ from windowing.windows.eviction import (
     WatermarkCountEvictionPolicy,
     WatermarkTimeEvictionPolicy,
 )
-from windowing.windows.guard import Guard, no_effects
+from windowing.windows.guard import NO_EFFECTS, Guard
 from windowing.windows.storm import StormStatefulWindowManager, StormWindowManager
 from windowing.windows.trigger import CountTriggerPolicy, WatermarkTimeTriggerPolicy
 
@@ -167,7 +167,7 @@ def test_a_policy_cannot_enter_the_machine_that_asks_it():
     guard = Guard()
 
     def effects() -> Iterator[object]:
-        guard.run(no_effects())
+        guard.run(NO_EFFECTS)
         yield "never"
 
     with pytest.raises(MachineSpentError):

@@ -18,7 +18,7 @@ is put together for numpy, once for all windows over it; never for Arrow.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -191,16 +191,6 @@ class ColumnBuffer:
         return self._sequences[max(low - self.base, 0) : max(high - self.base, 0)]
 
     # -- storing -------------------------------------------------------------------------------------------------------
-
-    def since(self, position: int, sequence: int) -> Iterator[tuple[int, int, Any]]:
-        """Yield (sequence, timestamp, tuple) of what is held from `position` on and arrived at `sequence` or later."""
-        at = position - self.base
-        rows = self._rows(self._held().slice(at))
-        for number, timestamp, row in zip(
-            self._sequences[at:].tolist(), self._timestamps[at:].tolist(), rows, strict=True
-        ):
-            if number >= sequence:
-                yield number, timestamp, row
 
     def sequences_from(self, position: int) -> _Numbers:
         """Return the sequence numbers of what is held from `position` on, without a row."""
@@ -421,11 +411,11 @@ class ColumnarWindowManager(WindowManager):
 
     def held_sequences(self) -> np.ndarray[Any, Any]:
         self.enter()
-        held = []
+        held = [np.empty(0, dtype=np.int64)]
         for track in self._tracks.values():
             track.settle(self._by_window)
             held.append(_columns(track).sequences_from(track.held_from))
-        return np.concatenate(held) if held else np.empty(0, dtype=np.int64)
+        return np.concatenate(held)
 
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]

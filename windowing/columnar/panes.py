@@ -32,7 +32,7 @@ from windowing.errors import quote
 from windowing.windows.aggregate import AggregateFunction, Averaged, Counted, Largest, Smallest, Summed, field_of
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect
-from windowing.windows.guard import no_effects, one_for_each
+from windowing.windows.guard import NO_EFFECTS, one_for_each
 from windowing.windows.panes import PaneWindow, TimePaneManager, Windows
 from windowing.windows.partials import Aggregation, Partial
 
@@ -285,7 +285,7 @@ class ColumnarPaneManager(TimePaneManager):
             self.guard.fail()
             raise
         self._tally.accepted += len(timestamps)
-        return no_effects()
+        return NO_EFFECTS
 
     def _groups_of(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None

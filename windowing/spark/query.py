@@ -35,7 +35,7 @@ from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.state import SEQUENCE, TIMESTAMP
-from windowing.spark.window_turn import SIDE_STREAM, TaskStage, window_turn
+from windowing.spark.window_turn import SIDE_STREAM, TaskStage, WindowTurn
 from windowing.spark.writer import BatchWriter
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.dead_letters import DEAD_LETTER_FIELDS, DEAD_LETTERS
@@ -187,7 +187,7 @@ class WindowedStream:
                 labels=labels_of(self._spark, plan, tasks),
                 windows=(self.bolt.config,),
                 sources=lambda: list(self._packed(tasks)),
-                turn=partial(window_turn, shipped, Encoder(self.bolt.name, self._layout)),
+                turn=partial(WindowTurn, shipped, Encoder(self.bolt.name, self._layout)),
                 schema=self._layout.schema,
             )
         return self._assemblies[tasks]

@@ -207,9 +207,9 @@ class NamedRows:
         return ColumnRows(self.kept(table), self.payloads)
 
     def keys(self, table: pa.Table, payloads: Sequence[Any], names: tuple[str, ...]) -> Sequence[Any]:
-        """Return the values of the key's columns, which stay columns where Arrow tells keys apart as Python does."""
+        """Return the values of the key's columns, which stay columns where the rows do, if Arrow tells keys apart as Python."""
         found = [table.column(name) for name in names]
-        if all(codable(each.type) for each in found):
+        if isinstance(payloads, ColumnRows) and all(codable(each.type) for each in found):
             return Keys(found)
         columns = [_keys_of(each) for each in found]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))

@@ -22,9 +22,10 @@ without tuples too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,19 +64,11 @@ from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBa
 
 __all__ = [
     "DEAD_LETTERS",
-    "PacketWriter",
     "TridentBatchStage",
     "TridentSpoutStage",
     "TridentTaskTurn",
-    "TridentTurnResult",
     "batch_stage",
-    "opened",
     "packed_rows",
-    "reports",
-    "to_driver",
-    "trident_turn",
-    "turn",
-    "unpacked",
 ]
 
 
@@ -128,8 +121,8 @@ class PacketWriter:
         self._plan, self._task, self._batch = plan, task, batch
         self._sent = RowNumbering(upstream, now)
         self._writers: dict[int, ExchangeBatch] = {}
-        self._parts: dict[tuple[int, int], list[PacketValues]] = {}
-        self._out: dict[tuple[str, str], tuple[Schema, list[PacketValues]]] = {}
+        self._rows: dict[tuple[int, str, str], tuple[Schema, list[PacketValues]]] = {}
+        """By target, kind and stream of the exchange rows that they become."""
 
     def send(self, exchange: Exchange, rows: list[PacketValues]) -> None:
         """Send tuples over an exchange."""
@@ -139,7 +132,7 @@ class PacketWriter:
             self._writers[exchange.id] = writer
         first = self._plan.stages[exchange.target].first
         for task, part in writer.route(rows).items():
-            self._parts.setdefault((first + task, exchange.id), []).extend(part)
+            self.put("rows", str(exchange.id), exchange.schema, part, first + task)
 
     def emit(self, emitted: GroupOutput) -> None:
         """Send what a stage has emitted."""
@@ -148,21 +141,20 @@ class PacketWriter:
         for sink, rows in emitted.sinks.items():
             self.put("out", sink, self._plan.graph.nodes[self._plan.sinks[sink]].schema, rows)
 
-    def put(self, kind: str, stream: str, schema: Schema, rows: Iterable[PacketValues]) -> None:
-        """Send tuples past all tasks."""
-        self._out.setdefault((kind, stream), (schema, []))[1].extend(rows)
+    def put(self, kind: str, stream: str, schema: Schema, rows: Iterable[PacketValues], target: int = -1) -> None:
+        """Send tuples to a task; left out: past all tasks."""
+        self._rows.setdefault((target, kind, stream), (schema, []))[1].extend(rows)
 
     def drop(self) -> None:
         """Forget what was sent since the last call of `take`."""
-        self._parts.clear()
-        self._out.clear()
+        self._rows.clear()
 
     def take(self) -> Iterator[ExchangeRow]:
-        """Yield what was sent since the last call."""
-        for (task, exchange), rows in sorted(self._parts.items()):
-            yield from self._cut(task, "rows", str(exchange), self._plan.exchanges[exchange].schema, rows)
-        for (kind, stream), (schema, rows) in sorted(self._out.items()):
-            yield from self._cut(-1, kind, stream, schema, rows)
+        """Yield what was sent since the last call, cut into packets."""
+        for (target, kind, stream), (schema, rows) in sorted(self._rows.items(), key=itemgetter(0)):
+            for start in range(0, len(rows), _PACKET_ROWS):
+                part = rows[start : start + _PACKET_ROWS]
+                yield self._sent.row(target, kind, stream, len(part), packed_rows(stream, schema, part))
         self.drop()
 
     def finish(self) -> Iterator[ExchangeRow]:
@@ -176,13 +168,6 @@ class PacketWriter:
         """Yield what tells tasks that the batch has begun."""
         return (self._sent.row(task, "begin") for task in tasks)
 
-    def _cut(
-        self, target: int, kind: str, stream: str, schema: Schema, rows: list[PacketValues]
-    ) -> Iterator[ExchangeRow]:
-        for start in range(0, len(rows), _PACKET_ROWS):
-            part = rows[start : start + _PACKET_ROWS]
-            yield self._sent.row(target, kind, stream, len(part), packed_rows(stream, schema, part))
-
 
 # -- One task's part of one batch, without Spark -----------------------------------------------------------------------------------
 
@@ -191,58 +176,70 @@ _MAGIC = b"WNDT"
 _IN_BATCH = ("fired", "late", "skipped", "expired")
 
 
-class TridentTurnResult(NamedTuple):
-    """What a turn gave. windows: to be stored; None for a stage without windows."""
-
-    rows: list[ExchangeRow]
-    windows: bytes | None
-
-
 def turn(
     plan: TridentPlan,
     task: StageTask,
     rows: list[ExchangeRow],
     batch: ProcessorContext,
-    states: Mapping[str, Any],
     windows: bytes | None,
     reported: list[BaseException],
-) -> TridentTurnResult:
+) -> TaskResult:
     """Work on the rows of one task. Raises FailedException where the attempt fails, BoltError for other errors of users' code.
 
-    states: the partitions that the task holds; windows: what the turn before has stored. reported: takes what users' code
-    reports, in an attempt that fails too.
+    windows: what the turn before has stored, the metadata of the result that of this one; None for a stage without windows.
+    reported: takes what users' code reports, in an attempt that fails too.
     """
-    stage = task.stage
-    subtopology = Subtopology(plan, stage.id, task.task, states)
-    subtopology.prepare()
-    try:
-        _restore(subtopology, windows, f"windows of {stage.component}, task {task.task}")
-        before = _counts(subtopology)
-        writer = PacketWriter(plan, task.task, FIRST_TASK + task.number, batch, clock_of(rows))
-        packets, controls = packets_and_controls(rows)
-        for group in stage.batch_groups:
-            found = subtopology.start_batch(group, batch)
-            _feed(plan, found, packets, [row for row in controls if row.kind == "max"])
-            found.finish_batch()
-            found.commit_batch()
-            writer.emit(found.take())
-        made = list(writer.finish())
-        if not stage.keeps_window:
-            return TridentTurnResult(made, None)
-        after = _counts(subtopology)
-        numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
-        made += [to_driver("metric", stage.component, number, source=name) for name, number in numbers.items()]
-        return TridentTurnResult(made, _snapshot(subtopology))
-    except ReportedFailedException as problem:
-        reported.append(problem)
-        raise
-    finally:
-        reported[:0] = subtopology.take_reports()
-        subtopology.cleanup()
+    with _states(plan, task) as states:
+        subtopology = Subtopology(plan, task.stage.id, task.task, states)
+        subtopology.prepare()
+        try:
+            if task.stage.keeps_window:
+                return _windows_moved_on(plan, task, rows, batch, subtopology, windows)
+            return TaskResult(_processed(plan, task, rows, batch, subtopology))
+        except ReportedFailedException as problem:
+            reported.append(problem)
+            raise
+        finally:
+            reported[:0] = subtopology.take_reports()
+            subtopology.cleanup()
+
+
+def _processed(
+    plan: TridentPlan, task: StageTask, rows: list[ExchangeRow], batch: ProcessorContext, subtopology: Subtopology
+) -> list[ExchangeRow]:
+    """Return what the task sends on, once it has processed and committed its part of the batch."""
+    writer = PacketWriter(plan, task.task, FIRST_TASK + task.number, batch, clock_of(rows))
+    packets, controls = packets_and_controls(rows)
+    for group in task.stage.batch_groups:
+        found = subtopology.start_batch(group, batch)
+        _feed(plan, found, packets, [row for row in controls if row.kind == "max"])
+        found.finish_batch()
+        found.commit_batch()
+        writer.emit(found.take())
+    return list(writer.finish())
+
+
+def _windows_moved_on(
+    plan: TridentPlan,
+    task: StageTask,
+    rows: list[ExchangeRow],
+    batch: ProcessorContext,
+    subtopology: Subtopology,
+    stored: bytes | None,
+) -> TaskResult:
+    """Return the same of a task with windows: with what became of its tuples, and the windows to store."""
+    component = task.stage.component
+    _restore(subtopology, stored, f"windows of {component}, task {task.task}")
+    before = _counts(subtopology)
+    sent = _processed(plan, task, rows, batch, subtopology)
+    after = _counts(subtopology)
+    numbers = {name: after[name] - before[name] for name in _IN_BATCH} | {"pending": after["pending"]}
+    sent += [to_driver("metric", component, number, source=name) for name, number in numbers.items()]
+    return TaskResult(sent, _snapshot(subtopology))
 
 
 @contextmanager
-def opened(plan: TridentPlan, task: StageTask) -> Iterator[dict[str, Any]]:
+def _states(plan: TridentPlan, task: StageTask) -> Iterator[dict[str, Any]]:
     """Open the partitions of states that a task holds; close them all at the end."""
     with ExitStack() as stack:
         states = {}
@@ -441,10 +438,10 @@ class _SpoutWork:
 
 
 class TridentTaskTurn:
-    """The turns of a task of a stage with windows, as the operator runs them; its metadata are the windows."""
+    """The turns of the task of this number, of a stage with windows, as the operator runs them; its metadata are the windows."""
 
-    def __init__(self, plan: TridentPlan, task: StageTask) -> None:
-        self._plan, self._task = plan, task
+    def __init__(self, plan: Shipped[TridentPlan], number: int) -> None:
+        self._plan, self._task = plan.value, plan.value.tasks[number]
 
     def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
         """Take the rows that are meant for this task, in any order. Raises FailedException, BoltError, CorruptStateError."""
@@ -454,17 +451,12 @@ class TridentTaskTurn:
         context = ProcessorContext(TransactionAttempt(batch + 1, 0), clock_of(rows), as_of=batch, drain=drains)
         group, reported = self._task.stage.component, list[BaseException]()
         try:
-            with opened(self._plan, self._task) as states:
-                result = turn(self._plan, self._task, list(rows), context, states, stored.metadata, reported)
+            result = turn(self._plan, self._task, list(rows), context, stored.metadata, reported)
         except FailedException:
             _log_reports(group, reported)
             raise
-        return TaskResult([*result.rows, *reports(group, reported)], result.windows)
-
-
-def trident_turn(plan: Shipped[TridentPlan], number: int) -> TridentTaskTurn:
-    """Return what the operator runs for the task of this number, in a worker."""
-    return TridentTaskTurn(plan.value, plan.value.tasks[number])
+        result.output = [*result.output, *reports(group, reported)]
+        return result
 
 
 class TridentBatchStage(ArrowStage):
@@ -495,9 +487,8 @@ class TridentBatchStage(ArrowStage):
         try:
             if commits:
                 failpoints.hit("before_state_commit", txid - 1)
-            with opened(self._plan.value, task) as states:
-                batch = ProcessorContext(self._attempt, as_of=txid - 1)
-                found = turn(self._plan.value, task, rows, batch, states, None, reported).rows
+            batch = ProcessorContext(self._attempt, as_of=txid - 1)
+            found = turn(self._plan.value, task, rows, batch, None, reported).output
             if commits:
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:

@@ -32,7 +32,7 @@ from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.trident_commits import Attempts, TridentCommits
 from windowing.spark.trident_spouts import spout_rows
-from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, trident_turn
+from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, TridentTaskTurn
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.fence import Life, Progress, owned
@@ -113,7 +113,7 @@ def submit_trident(
         labels=labels,
         windows=[window.config for window in _windows(plan)],
         sources=lambda: [packed(rows, TridentSpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()],
-        turn=partial(trident_turn, shipped),
+        turn=partial(TridentTaskTurn, shipped),
     )
     commits = TridentCommits(
         shipped,

@@ -6,7 +6,7 @@
                              |
     rows for the streams, new metadata, chunks to write and drop, metrics
 
-`TaskStage.turn` is that function, for windows alone and for those of a topology (stages.py). `window_turn` is the task of a bolt
+`TaskStage.turn` is that function, for windows alone and for those of a topology (stages.py). `WindowTurn` is the task of a bolt
 that stands alone, as the operator runs it: all that it emits leaves as one table (output.py).
 
 Laws
@@ -59,7 +59,6 @@ __all__ = [
     "TurnResult",
     "Watcher",
     "WindowTurn",
-    "window_turn",
 ]
 
 
@@ -475,8 +474,7 @@ class _Turn:
     def _keys(self, table: pa.Table, payloads: Sequence[Any]) -> Sequence[Any] | None:
         if self.config.key is None:
             return None
-        keys = self.format.keys(table, payloads, self.config.key)
-        return keys if self.takes_columns else list(keys)
+        return self.format.keys(table, payloads, self.config.key)
 
     def _timestamps(self, table: pa.Table) -> Sequence[Any] | None:
         if not self.config.event_time:
@@ -489,10 +487,10 @@ class _Turn:
 
 
 class WindowTurn:
-    """A task of a bolt that stands alone, as the operator runs it."""
+    """A task of a bolt that stands alone, as the operator runs it, in a worker."""
 
-    def __init__(self, stage: TaskStage, encoder: Encoder, task: int) -> None:
-        self._stage, self._encoder, self._task = stage, encoder, task
+    def __init__(self, stage: Shipped[TaskStage], encoder: Encoder, task: int) -> None:
+        self._stage, self._encoder, self._task = stage.value, encoder, task
 
     def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
         """Take the rows of a batch; what comes out is one table."""
@@ -509,8 +507,3 @@ class WindowTurn:
         )
         output = self._encoder.table(turn.rows, turn.metrics)
         return TaskResult.of(output, turn.metadata, turn.puts, turn.drops, values)
-
-
-def window_turn(stage: Shipped[TaskStage], encoder: Encoder, task: int) -> WindowTurn:
-    """Return what the operator runs for a task, in a worker."""
-    return WindowTurn(stage.value, encoder, task)

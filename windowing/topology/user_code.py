@@ -141,12 +141,16 @@ def _user_line(trace: TracebackType | None, file: str | None, ours: tuple[str, .
 class UserCode:
     """One task's instance of what a user wrote, None of a function; what it raises is attributed to `who`."""
 
-    __slots__ = ("_file", "_who", "instance")
+    __slots__ = ("_method", "_target", "_who", "instance")
 
     def __init__(self, who: str, target: Callable[..., Any], method: str | None) -> None:
-        self._who = who
-        self._file = file_of(target, method)
+        self._who, self._target, self._method = who, target, method
         self.instance: Any = None
+
+    @property
+    def _file(self) -> str | None:
+        """The file that the code stands in, for errors."""
+        return file_of(self._target, self._method)
 
     def hook(self, method: str, *arguments: Any) -> None:
         """Call a method of the instance that it may have, such as `pre_commit`; a function has none."""
@@ -467,16 +471,14 @@ class BoltRunner(UserCode):
     Cost: one call of the user's code per window, plus 0.5 us a row to check its shape and the types of its values.
     """
 
-    __slots__ = ("_bolt", "_call", "_fitted", "_home", "_schema")
+    __slots__ = ("_bolt", "_call", "_fitted", "_schema")
 
     def __init__(self, bolt: WindowedBolt, fitted: Fitted | None = None) -> None:
-        method = "execute" if bolt.is_class else None
-        super().__init__(f"bolt {bolt.name!r}", bolt.target, method)
+        super().__init__(f"bolt {bolt.name!r}", bolt.target, "execute" if bolt.is_class else None)
         self._bolt = bolt
         self._fitted = fitted
         self._schema = bolt.outputs.get(DEFAULT_STREAM)
         self._call: Any = None
-        self._home = home_of(bolt.target, method)
 
     def open(self, context: Any = None, state: Any = None) -> None:
         """Make the instance, call its `init_state(state)` if there is one to hand over, then its `prepare(context)`."""
@@ -530,7 +532,7 @@ class BoltRunner(UserCode):
 
     def blame(self, problem: BaseException, where: str) -> BoltError:
         """Return the BoltError that names this bolt; a row that it returned, where no line of it ran, by its first line."""
-        home = self._home if isinstance(problem, RowError) else None
+        home = home_of(self._target, self._method) if isinstance(problem, RowError) else None
         return blame(self._who, problem, where, self._file, (__file__,), home)
 
     def _collect(self, window: TupleWindow) -> list[Emission]:

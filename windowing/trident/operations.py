@@ -1,7 +1,8 @@
 """Operations: what the nodes of a plan do, as data. Each says which fields come out of it, and makes its processor for a task.
 
     resolve(check) -> Schema      when the topology is built: every mistake is noted in `check`, None if there is one
-    processor(node)               for each task, of what has been resolved
+    bound(inputs) -> Operation    then, once: what users have given it, as it has been found to be
+    processor(node)               for each task, of what has been bound
 
 | operation | Storm's processor |
 |---|---|
@@ -28,7 +29,7 @@ itself, as in Storm. Tuples of different batches never meet. Source: Storm's `Jo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, product
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -133,8 +134,12 @@ class Operation:
         """Return the fields that come out; every mistake is noted, and None returned."""
         raise NotImplementedError
 
+    def bound(self, inputs: tuple[Schema, ...]) -> Operation:
+        """Return the operation of a node with these inputs, for which `resolve` has found no mistake. The node has its title."""
+        return self
+
     def processor(self, node: NodeContext) -> made.TridentProcessor:
-        """Return the processor of one task; the operation has been resolved."""
+        """Return the processor of one task; the operation has been bound."""
         raise NotImplementedError
 
 
@@ -159,10 +164,12 @@ class Each(Operation):
         whole = check.attempt(extended, check.inputs[0], new)
         return None if read is None or code is None else whole
 
+    def bound(self, inputs: tuple[Schema, ...]) -> Each:
+        return replace(self, function=code_of(self.function, "execute"))
+
     def processor(self, node: NodeContext) -> made.TridentProcessor:
         output = Schema(*(part[len(node.inputs[0]) :] for part in (node.schema.names, node.schema.types)))
-        code = code_of(self.function, "execute")
-        return made.EachProcessor(node.called, code, recorder(node.inputs[0], self.inputs), output, keep=True)
+        return made.EachProcessor(node.called, self.function, recorder(node.inputs[0], self.inputs), output, keep=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +189,12 @@ class Filter(Operation):
         code = check.attempt(code_of, self.condition, "keep", returns=True)
         return None if read is None or code is None else schema
 
+    def bound(self, inputs: tuple[Schema, ...]) -> Filter:
+        return replace(self, condition=code_of(self.condition, "keep", returns=True))
+
     def processor(self, node: NodeContext) -> made.TridentProcessor:
         inputs = node.schema.names if self.inputs is None else self.inputs
-        code = code_of(self.condition, "keep", returns=True)
-        return made.FilterProcessor(node.called, code, recorder(node.schema, inputs))
+        return made.FilterProcessor(node.called, self.condition, recorder(node.schema, inputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +211,11 @@ class Peek(Operation):
         code = check.attempt(code_of, self.function, "accept", returns=True)
         return None if code is None else check.inputs[0]
 
+    def bound(self, inputs: tuple[Schema, ...]) -> Peek:
+        return replace(self, function=code_of(self.function, "accept", returns=True))
+
     def processor(self, node: NodeContext) -> made.TridentProcessor:
-        code = code_of(self.function, "accept", returns=True)
-        return made.PeekProcessor(node.called, code, recorder(node.schema, node.schema.names))
+        return made.PeekProcessor(node.called, self.function, recorder(node.schema, node.schema.names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +234,12 @@ class Map(Operation):
         schema = check.inputs[0] if self.output is None else check.output(self.output)
         return None if code is None else schema
 
+    def bound(self, inputs: tuple[Schema, ...]) -> Map:
+        return replace(self, function=code_of(self.function, "execute", returns=True))
+
     def processor(self, node: NodeContext) -> made.TridentProcessor:
         record = recorder(node.inputs[0], node.inputs[0].names)
-        return made.MapProcessor(node.called, code_of(self.function, "execute", returns=True), record, node.schema)
+        return made.MapProcessor(node.called, self.function, record, node.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +258,12 @@ class FlatMap(Operation):
         schema = check.inputs[0] if self.output is None else check.output(self.output)
         return None if code is None else schema
 
+    def bound(self, inputs: tuple[Schema, ...]) -> FlatMap:
+        return replace(self, function=code_of(self.function, "execute"))
+
     def processor(self, node: NodeContext) -> made.TridentProcessor:
         record = recorder(node.inputs[0], node.inputs[0].names)
-        return made.EachProcessor(node.called, code_of(self.function, "execute"), record, node.schema, keep=False)
+        return made.EachProcessor(node.called, self.function, record, node.schema, keep=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,12 +439,16 @@ def resolve_spec(check: Check, spec: AggSpec, schema: Schema) -> AggregatorPart 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(Operation):
-    """Aggregators over the tuples of a batch. group: the fields of the key, None for all tuples together."""
+    """Aggregators over the tuples of a batch. group: the fields of the key, None for all tuples together.
+
+    parts: the aggregators with their fields, once it is bound.
+    """
 
     specs: tuple[AggSpec, ...]
     group: tuple[Any, ...] | None = None
     emits: Emits = Emits.EACH
     stage: AggregationStage = AggregationStage.WHOLE
+    parts: tuple[AggregatorPart, ...] = ()
 
     @property
     def title(self) -> str:
@@ -454,9 +475,13 @@ class Aggregate(Operation):
             return whole
         return self._begun(check.inputs[0], group, parts)
 
-    def processor(self, node: NodeContext) -> TridentProcessor:
-        parts = self._parts(Check(node.called, node.inputs, []))
+    def bound(self, inputs: tuple[Schema, ...]) -> Aggregate:
+        parts = self._parts(Check(self.title, inputs, []))
         assert parts is not None
+        return replace(self, parts=parts)
+
+    def processor(self, node: NodeContext) -> TridentProcessor:
+        parts = self.parts
         if self.stage is AggregationStage.INIT:
             combiners = tuple(part for part in parts if _combines(part.aggregator))
             kept = node.schema.names[: len(node.schema) - len(combiners)]

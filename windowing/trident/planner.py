@@ -150,8 +150,9 @@ def _node(resolved: ResolvedTrident, step: StepDeclaration, nodes: dict[int, Nod
     check = Check(step.called, known, resolved.problems)
     if isinstance(step.what, Operation):
         schema = step.what.resolve(check)
-        made = {"operation": step.what, "inputs": known, **common}
-        return None if schema is None else ProcessorNode(schema=schema, **made)
+        if schema is None:
+            return None
+        return ProcessorNode(schema=schema, operation=step.what.bound(known), inputs=known, **common)
     good = _good_partition(check, step.what)
     return PartitionNode(schema=known[0], grouping=step.what, **common) if good else None
 

@@ -56,7 +56,7 @@ class ExchangeWriter:
         self.router = PartitionRouter(exchange.grouping, exchange.schema, task, plan.stage(exchange.target).parallelism)
         windows = [plan.processor(target) for target, _ in exchange.targets]
         self.clocks = [
-            WindowClock(node.operation.bolt(node.inputs[0], node.schema).config, node.inputs[0])
+            WindowClock(node.operation.config, node.inputs[0])
             for node in windows
             if isinstance(node.operation, WindowOperation)
         ]

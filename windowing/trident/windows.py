@@ -248,7 +248,8 @@ _ON_ERROR = (OnError.RAISE, OnError.SKIP)
 class WindowOperation(Operation):
     """An aggregator, or a function of (window), over windows of length and slide. group: the key of windows for each key.
 
-    The function's output is declared in full; an aggregator's rows stand behind the fields of the key.
+    The function's output is declared in full; an aggregator's rows stand behind the fields of the key. config: what length, slide
+    and options say, once it is bound.
     """
 
     name: str
@@ -257,6 +258,7 @@ class WindowOperation(Operation):
     spec: AggSpec
     group: tuple[Any, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    config: Any = None
 
     committer = True
     keeps_window = True
@@ -270,11 +272,14 @@ class WindowOperation(Operation):
         return f"window {' / '.join(measures)} with {short_title(self.spec.aggregator)}"
 
     def resolve(self, check: Check) -> Schema | None:
-        config = check.attempt(self._config)
+        config = check.attempt(self._checked_config)
         named = config is not None and self._named_fields(check, config)
         key = check.attempt(chosen, check.inputs[0], self.group or ())
         output = self._output(check, key)
         return output if named and key is not None else None
+
+    def bound(self, inputs: tuple[Schema, ...]) -> WindowOperation:
+        return replace(self, config=self._checked_config())
 
     def bolt(self, schema: Schema, output: Schema, late_stream: str | None = None) -> WindowedBolt:
         """Return the bolt over these windows, for tuples of `schema`: whoever runs windows runs it. late_stream: where it sends
@@ -282,7 +287,7 @@ class WindowOperation(Operation):
         """
         return WindowedBolt(
             name=self.name,
-            config=replace(self._config(), late_stream=late_stream),
+            config=replace(self.config, late_stream=late_stream),
             outputs={"default": output},
             target=self._target(schema),
             style=CallStyle.ROWS,
@@ -298,7 +303,7 @@ class WindowOperation(Operation):
         assert isinstance(part, AggregatorPart)
         return WindowFold(part, schema, self.group or ())
 
-    def _config(self) -> WindowConfig:
+    def _checked_config(self) -> WindowConfig:
         for option, why in WINDOWS_OUTSIDE_TRIDENT.items():
             if self.options.get(option) is not None:
                 raise ConfigError(f"{option}={quote(self.options[option])} is for bolts: {why}; leave it out")

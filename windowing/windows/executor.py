@@ -25,7 +25,7 @@ from windowing.errors import ConfigError, InvalidTimestampError, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.config import Semantics, WindowConfig
 from windowing.windows.events import Effect, Late, LateReason, taken, title_of_field
-from windowing.windows.guard import FREE, Guard, no_effects, one_for_each, refuse_foreign, snapshot_header
+from windowing.windows.guard import FREE, NO_EFFECTS, Guard, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import Tally
 from windowing.windows.manager import WindowManager
 from windowing.windows.measures import Count
@@ -207,7 +207,6 @@ def machine_for(
 _MAX_TIMESTAMP = 2**62
 _BEFORE_ALL = -_MAX_TIMESTAMP
 _PROBE = 16  # how many tuples tell whether it is worth asking if a batch is in order
-_NOTHING = no_effects()
 
 Judged = tuple[int, LateReason]
 
@@ -338,7 +337,7 @@ class WindowedBoltExecutor:
             if self._inbox is None:
                 return self._machine.add(payload, timestamp, key)
             self._inbox.append((payload, timestamp))
-            return _NOTHING
+            return NO_EFFECTS
         return self._add_with_care(payload, timestamp, stream, key, source)
 
     def _add_with_care(self, payload: Any, timestamp: Any, stream: str, key: Any, source: Any) -> Iterator[Effect]:
@@ -374,7 +373,7 @@ class WindowedBoltExecutor:
         one_for_each(payloads, timestamps=timestamps, keys=keys, sources=sources, streams=streams)
         self._machine.enter()
         if not payloads:
-            return no_effects()
+            return NO_EFFECTS
         if self.closed:
             nothing: Sequence[Any] = [None] * len(payloads)
             return zip((0,), self._to_side(payloads, timestamps or nothing, LateReason.CLOSED), strict=True)
@@ -408,12 +407,12 @@ class WindowedBoltExecutor:
         """Make a watermark turn (on processing time a tick): raise W if possible and fire what falls due."""
         self._machine.enter()
         if self.closed:
-            return no_effects()
+            return NO_EFFECTS
         if not self._event_time:
             return self._machine.tick(self._clock())
         watermark = self.generator.turn(self._now)
         if watermark is None:
-            return no_effects()
+            return NO_EFFECTS
         effects = self._machine.advance(watermark)
         self._bound()
         return effects

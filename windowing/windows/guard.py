@@ -27,11 +27,11 @@ from windowing.windows.events import Activation, TupleWindow
 
 __all__ = [
     "FREE",
+    "NO_EFFECTS",
     "SNAPSHOT_FORMAT",
     "Guard",
     "MachineState",
     "fault",
-    "no_effects",
     "one_for_each",
     "refuse_foreign",
     "snapshot_header",
@@ -51,12 +51,8 @@ class MachineState(Enum):
 
 FREE, _BUSY, _SPENT = MachineState.FREE, MachineState.BUSY, MachineState.SPENT
 _END: Any = object()
-_NOTHING: Iterator[Any] = iter(())
-
-
-def no_effects() -> Iterator[Any]:
-    """Return an iterator of nothing, for an entry that knows it has no effects; it is always the same one."""
-    return _NOTHING
+NO_EFFECTS: Iterator[Any] = iter(())
+"""An iterator of nothing, for an entry that knows it has no effects."""
 
 
 def one_for_each(payloads: Sized, **columns: Sized | None) -> None:
@@ -118,7 +114,7 @@ class Guard:
             raise
         if first is _END:
             self.state = FREE
-            return _NOTHING
+            return NO_EFFECTS
         self._entry += 1
         run = self._run = _handed_out(self, self._entry, effects, first, positions)
         next(run)

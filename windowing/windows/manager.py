@@ -38,7 +38,7 @@ from windowing.errors import ConfigError, WindowingError, quote
 from windowing.windows.assigners import CountCount, DurationCount, Firing, WindowAssigner, assigner_of
 from windowing.windows.config import Lateness, Semantics, WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
-from windowing.windows.guard import Guard, no_effects, one_for_each, refuse_foreign, snapshot_header
+from windowing.windows.guard import NO_EFFECTS, Guard, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import KeyState, KeyTrack, PayloadFold, Tally
 from windowing.windows.queue import ListBuffer, TupleBuffer
 
@@ -122,7 +122,7 @@ class TaskMachine(ABC):
         self._open()
         since = self.watermark
         if since is not None and watermark <= since:
-            return no_effects()
+            return NO_EFFECTS
         self.watermark = watermark
         return self.guard.run(self._turn(since, watermark))
 
@@ -134,7 +134,7 @@ class TaskMachine(ABC):
         """Close the machine: fire what is left (the short last windows too), let everything expire. Idempotent."""
         self.enter()
         if self.closed:
-            return no_effects()
+            return NO_EFFECTS
         self.closed = True
         return self.guard.run(self._end())
 
@@ -231,7 +231,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         self._sequence += 1
         self._tally.accepted += 1
         if self._stepping is None:
-            return no_effects()
+            return NO_EFFECTS
         return self.guard.run(effect for _, effect in self._steps(track, None))
 
     def add_batch(
@@ -244,7 +244,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         self._open()
         one_for_each(payloads, timestamps=timestamps, keys=keys)
         if not timestamps:
-            return no_effects()
+            return NO_EFFECTS
         touched: list[tuple[T, Sequence[int] | None]]
         try:
             if keys is None:
@@ -257,7 +257,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         self._sequence += len(timestamps)
         self._tally.accepted += len(timestamps)
         if self._stepping is None:
-            return no_effects()
+            return NO_EFFECTS
         steps = [self._steps(track, positions) for track, positions in touched]
         return self.guard.run(steps[0] if len(steps) == 1 else merge(*steps, key=_position), positions=True)
 
@@ -268,7 +268,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         """
         if self._stepping is not None and self.config.key_ttl_ms is None:
             self._open()
-            return no_effects()
+            return NO_EFFECTS
         return super().tick(now_ms)
 
     def _take_in(self) -> None:
@@ -316,16 +316,13 @@ class KeyedMachine(WindowMachine, Generic[T]):
         if len(tracks) == 1:
             track = tracks[0]
             for firing in firings[0]:
-                yield self._activation(track, firing)
+                yield Activation(self._window(track, firing))
             return
         ordered = merge(
             *(_with_track(track, each) for track, each in zip(tracks, firings, strict=True)), key=_firing_order
         )
         for track, firing in ordered:
-            yield self._activation(track, firing)
-
-    def _activation(self, track: T, firing: Firing) -> Activation:
-        return Activation(self._window(track, firing))
+            yield Activation(self._window(track, firing))
 
     def _expire(self, track: T, horizon: int, spread: bool = False) -> Iterator[Expired]:
         if horizon > track.horizon:
@@ -340,7 +337,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         for step in self._stepping.steps(track):
             at = step.at - before
             if step.firing is not None:
-                yield at if positions is None else positions[at], self._activation(track, step.firing)
+                yield at if positions is None else positions[at], Activation(self._window(track, step.firing))
             if step.spread and positions is not None:
                 for horizon in range(track.horizon + 1, step.horizon + 1):
                     for effect in self._expire(track, horizon):
@@ -424,7 +421,7 @@ class KeyedMachine(WindowMachine, Generic[T]):
         return self._wakeups[0][0] if self._wakeups else None
 
     def snapshot(self, events: bool = True) -> dict[str, Any]:
-        """Return the machine as plain data; without `events`, all but the tuples (a driver stores those by `held_since`)."""
+        """Return the machine as plain data; without `events`, all but the tuples (a driver stores those of `held_sequences`)."""
         self.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
@@ -490,7 +487,7 @@ def _position(item: tuple[int, Effect]) -> int:
 class WindowManager(KeyedMachine[KeyState]):
     """The windows of one task in lossless semantics, of all its keys if the definition has `key=`.
 
-    `sequenced=True` keeps arrival numbers, for a driver that stores the tuples itself (`held_since`, `load`). `fold` makes
+    `sequenced=True` keeps arrival numbers, for a driver that stores the tuples itself (`held_sequences`, `load`). `fold` makes
     `window.aggregate` from the list of a window's tuples.
 
     >>> from windowing.windows.events import Activation
@@ -548,36 +545,33 @@ class WindowManager(KeyedMachine[KeyState]):
         """The machine itself: each tuple has an arrival number."""
         return self
 
-    def held_since(self, sequence: int) -> Iterator[tuple[int, int, Any]]:
-        """Yield (sequence, timestamp, tuple) of every tuple that is held and arrived at `sequence` or later.
+    def held_sequences(self) -> Any:
+        """Return the arrival numbers of what is held.
 
-        For a driver that stores tuples apart (`sequenced=True`): what is not yielded for 0 is needed no more. Between turns only.
+        For a driver that stores tuples apart (`sequenced=True`): any other tuple is needed no more. Between turns only.
         """
         self.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
-            yield from _listed(track.buffer).since(track.held_from, sequence)
-
-    def held_sequences(self) -> Any:
-        """Return the arrival numbers of the tuples that `held_since(0)` yields."""
-        return [number for number, _, _ in self.held_since(0)]
+        held = (_listed(track.buffer).sequences_from(track.held_from) for track in self._tracks.values())
+        return list(chain.from_iterable(held))
 
     def held(self) -> Iterator[tuple[Any, int, int, Any, bool]]:
         """Yield (key, sequence, timestamp, tuple, whether it has expired) of all that is held, key by key in queue order.
 
-        What has expired is held while the next window may report it as expired. As `held_since`, between turns only.
+        What has expired is held while the next window may report it as expired. Between turns only.
         """
         self.enter()
         for track in self._tracks.values():
             track.settle(self._by_window)
             expired = track.horizon - track.held_from
-            for number, entry in enumerate(_listed(track.buffer).since(track.held_from, 0)):
+            for number, entry in enumerate(_listed(track.buffer).held(track.held_from)):
                 yield track.key, *entry, number < expired
 
     def load(
         self, keys: Sequence[Any] | None, sequences: Sequence[int], timestamps: Sequence[int], payloads: Sequence[Any]
     ) -> None:
-        """Give a machine restored from a snapshot without events its tuples back: exactly those `held_since(0)` had yielded."""
+        """Give a machine restored from a snapshot without events its tuples back: exactly those of `held_sequences`."""
         held: dict[Any, list[tuple[int, int, Any]]] = {}
         for key, *entry in zip(
             repeat(None) if keys is None else keys, timestamps, sequences, payloads, strict=keys is not None

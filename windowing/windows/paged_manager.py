@@ -31,7 +31,7 @@ from windowing.errors import StaleWindowError
 from windowing.windows.assigners import Firing
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Effect, TupleWindow, WindowContent
-from windowing.windows.guard import Guard, no_effects
+from windowing.windows.guard import NO_EFFECTS, Guard
 from windowing.windows.key_state import KeyState
 from windowing.windows.manager import WindowManager
 from windowing.windows.pages import Page, PageCache, PageRows, PageStore
@@ -450,7 +450,7 @@ class PagedWindowManager(WindowManager):
             of = None if keys is None else keys[part]
             super().add_batch(payloads[part], timestamps[part], of)
             self._note(len(timestamps[part]), [None] if of is None else of)
-        return no_effects()
+        return NO_EFFECTS
 
     def _note(self, tuples: int, keys: Sequence[Any]) -> None:
         """Bring what was staged into pages as soon as it would fill one."""

@@ -39,7 +39,7 @@ from windowing.errors import ConfigError, SnapshotError, quote
 from windowing.windows.assigners import Firing, align_up, end_after
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Expired, TupleWindow
-from windowing.windows.guard import FREE, no_effects, one_for_each, refuse_foreign, snapshot_header
+from windowing.windows.guard import FREE, NO_EFFECTS, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import Tally, key_of, positions_by_key
 from windowing.windows.manager import KeyedMachine, WindowMachine
 from windowing.windows.measures import Count, Duration
@@ -437,7 +437,7 @@ class TimePaneManager(WindowMachine):
             self.guard.fail()
             raise
         self._tally.accepted += 1
-        return no_effects()
+        return NO_EFFECTS
 
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
@@ -452,7 +452,7 @@ class TimePaneManager(WindowMachine):
             self.guard.fail()
             raise
         self._tally.accepted += len(timestamps)
-        return no_effects()
+        return NO_EFFECTS
 
     def _pane_of(self, timestamp: int) -> _Pane:
         """Return the pane that a tuple belongs to, which counts as touched: of its own millisecond if no window holds it."""

@@ -29,7 +29,7 @@ from windowing.windows.config import WindowConfig
 from windowing.windows.deduplicator import DEFAULT_CHANNEL, Deduplicator
 from windowing.windows.events import Effect, taken
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.guard import no_effects, one_for_each
+from windowing.windows.guard import NO_EFFECTS, one_for_each
 from windowing.windows.measures import plain_measure
 from windowing.windows.paged_manager import PagedWindowManager
 from windowing.windows.pages import PageStore
@@ -92,7 +92,7 @@ class PersistentWindowedBoltExecutor(WindowedBoltExecutor):
         """Offer one tuple; nothing happens if it was offered before, by its id."""
         self._check_begun()
         if message_id is not None and not self._known.fresh([message_id], [channel]):
-            return no_effects()
+            return NO_EFFECTS
         return super().add(payload, timestamp, stream=stream, key=key, source=source)
 
     def add_batch(

@@ -34,7 +34,7 @@ from windowing.windows.assigners import assigner_of
 from windowing.windows.config import WindowConfig
 from windowing.windows.events import Activation, Effect, Event, Expired, ListContent, TupleWindow, WaterMarkEvent
 from windowing.windows.eviction import Action, EvictionContext, scan
-from windowing.windows.guard import fault, no_effects, one_for_each, refuse_foreign, snapshot_header
+from windowing.windows.guard import NO_EFFECTS, fault, one_for_each, refuse_foreign, snapshot_header
 from windowing.windows.key_state import key_of
 from windowing.windows.lossless_policies import CountLength, CountSlide, TimeLength, TimeSlide, length_of, slide_of
 from windowing.windows.manager import TaskMachine
@@ -424,7 +424,7 @@ class PolicyWindowManager(TaskMachine):
             self.guard.fail()
             raise
         self._tally.accepted += 1
-        return no_effects()
+        return NO_EFFECTS
 
     def add_batch(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any] | None = None
@@ -441,7 +441,7 @@ class PolicyWindowManager(TaskMachine):
             self.guard.fail()
             raise
         self._tally.accepted += len(payloads)
-        return no_effects()
+        return NO_EFFECTS
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Make a turn of the clock (processing time): W = clock - 1 ms, since this millisecond may bring more tuples."""

@@ -186,14 +186,14 @@ class ListBuffer:
             self.sequences = list(sequences or ())
         self.base = base
 
-    def since(self, position: int, sequence: int) -> Iterator[tuple[int, int, Any]]:
-        """Yield (sequence, timestamp, tuple) of what is held from `position` on and arrived at `sequence` or later."""
+    def sequences_from(self, position: int) -> Sequence[int]:
+        """Return the sequence numbers of what is held from `position` on."""
+        return (self.sequences or [])[position - self.base :]
+
+    def held(self, position: int) -> Iterator[tuple[int, int, Any]]:
+        """Return (sequence, timestamp, tuple) of what is held from `position` on."""
         at = position - self.base
-        for number, timestamp, payload in zip(
-            (self.sequences or [])[at:], self.timestamps[at:], self.payloads[at:], strict=True
-        ):
-            if number >= sequence:
-                yield number, timestamp, payload
+        return zip(self.sequences_from(position), self.timestamps[at:], self.payloads[at:], strict=True)
 
     def settle(self) -> None:
         staged = self._staged_timestamps

@@ -39,7 +39,7 @@ from windowing.schema.checks import DEFAULT_STREAM
 from windowing.windows.deduplicator import ProcessedIds
 from windowing.windows.events import Effect
 from windowing.windows.executor import WindowedBoltExecutor
-from windowing.windows.guard import no_effects
+from windowing.windows.guard import NO_EFFECTS
 from windowing.windows.key_state import key_of
 from windowing.windows.watermark import WaterMarkEventGenerator
 
@@ -265,7 +265,7 @@ class WindowRecovery:
     def tick(self, now_ms: int) -> Iterator[Effect | Absorbed | Missed]:
         """Take note of the time: recovery ends at the deadline."""
         if not self.recovering or now_ms < self._deadline_ms:
-            return no_effects()
+            return NO_EFFECTS
         return self._end()
 
     # -- tuples and turns ----------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class WindowRecovery:
         """Make a watermark turn (over the clock: a tick of it), after recovery if that is under way."""
         if self.recovering:
             self._aside.append(_RecoveredTurn(now_ms, deepcopy(self.executor.generator)))
-            return no_effects()
+            return NO_EFFECTS
         self.executor.set_clock(now_ms)
         return self.executor.turn()
 
@@ -301,7 +301,7 @@ class WindowRecovery:
         identity = arrival.channel, arrival.id
         if identity in self._live:
             self._again.append((identity, arrival.payload))
-            return no_effects()
+            return NO_EFFECTS
         if self._is_gone(*identity):
             return iter((Absorbed((arrival.payload,)),))
         sequence = self._manager.next_sequence
@@ -329,7 +329,7 @@ class WindowRecovery:
             self._back[identity] = arrival.payload
             self.missing.discard(identity)
             self._deadline_ms = arrival.now_ms + self._timeout_ms
-            return no_effects() if self.missing else self._end()
+            return NO_EFFECTS if self.missing else self._end()
         if self._is_gone(*identity):
             return iter((Absorbed((arrival.payload,)),))
         self._aside.append(arrival)
@@ -337,7 +337,7 @@ class WindowRecovery:
         self.executor.hear(
             arrival.timestamp, arrival.options.get("stream", DEFAULT_STREAM), arrival.options.get("source")
         )
-        return no_effects()
+        return NO_EFFECTS
 
     # -- the end of a recovery -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,86 @@
+"""The journeys without a JVM: what is counted is what runs, and none has grown; with the driver: tests/spark/test_journeys.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.execution.journeys import JOURNEYS, Journey, trident_in_workers, windowed_in_workers
+from windowing.codec import dumps, loads
+from windowing.spark.state import decode_table
+
+AT_MOST = {
+    "windowed": (250, 28),
+    "topology": (130, 24),
+    "plain": (88, 16),
+    "window": (180, 27),
+    "stateful": (125, 21),
+    "trident": (225, 33),
+}
+"""Functions and files. Who makes a journey longer says here why."""
+LANDMARKS = {
+    "windowed": [
+        "Packer.pack",
+        "TaskProcessor.handleInputRows",
+        "WindowManager.load",
+        "BoltRunner.run",
+        "Encoder.table",
+    ],
+    "topology": ["SpoutStage.pack", "StageTaskTurn.run", "BoltCaller.execute"],
+    "plain": ["SpoutTask.emit", "BoltCaller.execute", "Acker.ack", "SpoutPending.acked"],
+    "window": ["WindowedBoltTask.arrive", "BoltRunner.run", "WindowedBoltTask.expired", "Acker.ack"],
+    "stateful": ["StatefulBoltTask.handle", "CheckpointTask.take", "MemoryStateStore.commit", "Acker.ack"],
+    "trident": ["TridentSpoutStage.pack", "FilterProcessor._one", "SqliteMap.multi_put", "TridentBatchStage.pack"],
+}
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_a_journey_passes_its_landmarks_and_has_not_grown(name: str) -> None:
+    journey = JOURNEYS[name]()
+    called = {function for _, function in journey.steps}
+    assert [each for each in LANDMARKS[name] if each not in called] == []
+    functions, files = AT_MOST[name]
+    assert (len(journey.steps) <= functions, len(journey.files) <= files) == (True, True), (
+        f"{journey}\n{journey.table()}"
+    )
+
+
+def test_functions_count_once_with_what_stands_in_them_and_without_class_bodies() -> None:
+    journey = Journey()
+    with journey.traced():
+        loads(dumps({"a": [1, 2]}), "data")
+        loads(dumps({"a": [1, 2]}), "data")
+    names = [function for _, function in journey.steps]
+    assert journey.files == ["codec.py"]
+    assert len(names) == len(set(names))
+    assert not [name for name in names if "<" in name]
+    outside = Journey()
+    with outside.traced():
+        Path("a") / "b"
+    assert str(outside) == "0 functions in 0 files"
+
+
+def test_the_second_batch_goes_on_with_the_state_of_the_first() -> None:
+    outputs: list[Any] = []
+    windowed_in_workers(outputs)
+    shown = [
+        [tuple(row) for frame in frames for row in frame[frame["_stream"] == 0][["_0_0", "_0_1", "_0_2"]].to_numpy()]
+        for frames in outputs
+    ]
+    first = [("a", 1, 0.5), ("b", 1, 1.5), ("a", 2, 2.5), ("b", 1, 1.5)]
+    second = [("a", 2, 2.75), ("a", 2, 1.75), ("b", 2, 2.75), ("a", 1, 1.0), ("b", 2, 2.75)]
+    assert [sorted(rows) for rows in shown] == [sorted(first), sorted(second)]
+
+
+def test_a_trident_batch_commits_its_state_and_sends_what_is_new(tmp_path: Path) -> None:
+    batches: list[Any] = []
+    trident_in_workers(tmp_path, batches)
+    counts = [
+        sorted(
+            tuple(row.values()) for each in rows if each.kind == "out" for row in decode_table(each.data).to_pylist()
+        )
+        for rows in batches
+    ]
+    assert counts == [[("a", 2), ("b", 2)], [("a", 4), ("b", 4)]]
