@@ -86,7 +86,7 @@ class Assembly:
     ) -> WindowedQuery:
         """Start the query. stored: what is kept with the checkpoint beside what every query keeps there."""
         counted = metrics.wire_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
-        counted += writer.attach(self.spark, self.partitions)
+        counted += writer.attach(self.partitions)
         spec = QuerySpec(
             spark=self.spark,
             checkpoint=checkpoint,

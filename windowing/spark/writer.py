@@ -156,12 +156,13 @@ class BatchWriter:
         self.reported = Counter[int]()
         """How many errors users' code has reported, by batch; of the stages that the commit section evaluates."""
         self._limit = ArrowBatchLimit()
-        self._spark: SparkSession | None = None
+        self.spark: SparkSession | None = None
+        """Whose query it writes for: set when that starts."""
         self._partitions = 0
 
-    def attach(self, spark: SparkSession, partitions: int) -> list[Column]:
-        """Take note of the session, and of how many partitions a batch has; return what has to be observed in a batch."""
-        self._spark, self._partitions = spark, partitions
+    def attach(self, partitions: int) -> list[Column]:
+        """Take note of how many partitions a batch has; return what has to be observed in a batch."""
+        self._partitions = partitions
         return [] if self._counts_in_job else [*self._counting(), self._streams.largest().alias("_largest")]
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
@@ -244,7 +245,7 @@ class BatchWriter:
 
     def _counted(self) -> Any:
         """Return what was observed in the batch that was evaluated just now."""
-        counts = observed_last(cast(SparkSession, self._spark))
+        counts = observed_last(cast(SparkSession, self.spark))
         self._limit.took(counts["_largest"])
         return counts
 
