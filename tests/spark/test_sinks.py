@@ -192,7 +192,7 @@ def test_one_stream_of_files_takes_one_job_a_batch_which_evaluates_it_once_and_l
 
     sink = ParquetSink(str(tmp_path / "out"))
     fed = [[{"k": "a", "ts": ts, "v": 0.0}] for ts in (500, 600, 2500, 100, 3500)]
-    done = run(traced, feed().add(*fed).read(), sinks={"default": sink}, discard=("late",), tasks=2)
+    done = run(traced, feed().add(*fed).read(), sinks={"default": sink}, discard=("late",))
     jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(str(done.query.spark_query.runId))
     assert len(jobs) == 5, "one for each batch"
     assert found(sink, spark) == [(1000, 2, 2), (3000, 1, 4)]
@@ -212,7 +212,7 @@ def test_an_error_of_a_bolt_is_told_as_one_whichever_job_evaluates_it_and_shows_
 
     sink = kind(str(tmp_path / "out"))
     fed = [[{"k": "a", "ts": ts, "v": 0.0}] for ts in (500, 2500)]
-    with pytest.raises(BoltError, match=r"bolt 'wrong' failed on window .*of the bolt's own"):
+    with pytest.raises(BoltError, match=r"bolt 'wrong' failed .*FileNotFoundError"):
         run(wrong, feed().add(*fed).read(), sinks={"default": sink})
     assert not isinstance(sink, FileSink) or sink.committed(spark) == []
 
