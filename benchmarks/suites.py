@@ -69,6 +69,9 @@ SUITES = {
         Suite("state", "benchmarks.state", "commits to the stores of a Trident state"),
         Suite("simulator", "benchmarks.simulator", "simulated schedules a second"),
         Suite("spark", "benchmarks.spark.windows", "windows on Spark, against its own `window()`"),
+        Suite(
+            "spark_small", "benchmarks.spark.small", "a batch's fixed cost, against native with the same file manager"
+        ),
         Suite("spark_state", "benchmarks.spark.state", "state written in a batch"),
         Suite("spark_recovery", "benchmarks.spark.recovery", "from a kill to the next commit; the flights job"),
         Suite("yahoo", "benchmarks.spark.public", "the Yahoo streaming benchmark's shape", entry="yahoo"),

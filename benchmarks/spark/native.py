@@ -91,15 +91,16 @@ def by_hand(load: Input, length_ms: int, slide_ms: int) -> Any:
 
 def timed(make: Callable[[Input], Any], settings: Mapping[str, str] = DEFAULT) -> Callable[[Input], Any]:
     """Return the run into the `noop` sink."""
-    return lambda load: figures(load, lambda: _started(make(load).writeStream.format("noop"), settings))
+    return lambda load: figures(load, lambda: started(make(load).writeStream.format("noop"), settings))
 
 
 def exact(make: Callable[[Input], Any]) -> Callable[[Input], Any]:
     """Return the run that keeps what the windows give."""
-    return lambda load: rows_of(lambda keep: _started(make(load).writeStream.foreachBatch(keep), DEFAULT), load.last_ms)
+    return lambda load: rows_of(lambda keep: started(make(load).writeStream.foreachBatch(keep), DEFAULT), load.last_ms)
 
 
-def _started(writer: Any, settings: Mapping[str, str]) -> Any:
+def started(writer: Any, settings: Mapping[str, str]) -> Any:
+    """Start a query whose session has these settings."""
     conf = spark().conf
     before = {name: conf.get(name, None) for name in settings}
     for name, value in settings.items():

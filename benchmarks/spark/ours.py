@@ -82,3 +82,7 @@ class Ended:
     @property
     def recentProgress(self) -> Any:  # noqa: N802
         return self._query.spark_query.recentProgress
+
+    @property
+    def runId(self) -> Any:  # noqa: N802
+        return self._query.spark_query.runId

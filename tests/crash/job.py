@@ -40,6 +40,7 @@ class Job:
     cores: int = 2
     drain: bool = True
     order_by: tuple[str, ...] = ()
+    discard: tuple[str, ...] = ()
     module: ClassVar[str] = "tests.crash.job"
 
     @property
@@ -55,7 +56,9 @@ class Job:
         return Path(self.folder, "error.json")
 
     def sinks(self) -> dict[str, Sink]:
-        return {stream: FileSink(str(self.out / stream)) for stream in ("default", "late")}
+        return {
+            stream: FileSink(str(self.out / stream)) for stream in ("default", "late") if stream not in self.discard
+        }
 
     def plain(self) -> str:
         return json.dumps(asdict(self))
@@ -167,12 +170,13 @@ def start(
 ) -> WindowedQuery:
     """Start the job's query in a session; what the options say goes to `WindowedStream.start`."""
     stream = stream_of(spark, job, definition)
-    return stream.start(sinks or job.sinks(), str(job.checkpoint), **{"drain": job.drain, **options})
+    settings = {"drain": job.drain, "discard": job.discard, **options}
+    return stream.start(sinks or job.sinks(), str(job.checkpoint), **settings)
 
 
 def main(argument: str) -> int:
     given = json.loads(argument)
-    job = Job(**{**given, "order_by": tuple(given["order_by"])})
+    job = Job(**{**given, "order_by": tuple(given["order_by"]), "discard": tuple(given["discard"])})
     os.environ["WINDOWING_FAILPOINT_GROUP"] = str(os.getpgrp())  # before the JVM starts: the workers inherit it
     spark = session(f"crash-{job.name}", cores=job.cores, **_QUICK_START)
     try:

@@ -60,6 +60,17 @@ def test_a_driver_killed_at_any_point_of_any_bolt_loses_and_repeats_nothing(
     assert_recovered(job, undisturbed)
 
 
+@pytest.mark.crash(minutes=1.5)
+def test_a_driver_killed_while_one_job_evaluates_and_writes_loses_and_repeats_nothing(
+    spark: SparkSession, job_of: Jobs, undisturbed: Undisturbed
+) -> None:
+    job = job_of("sliding", discard=("late",))
+    for batch, point in ((1, "after_state_write"), (2, "in_sink"), (3, "before_commit")):
+        kill_process(job, f"{point}:{batch}")
+    finish(spark, job)
+    assert_same(outputs(job), {"default": undisturbed("sliding")["default"]})
+
+
 @pytest.mark.crash
 @pytest.mark.parametrize(("name", "batch"), [(name, number % BATCHES) for number, name in enumerate(DEFINITIONS)])
 def test_a_worker_killed_in_the_middle_of_its_turn_is_replaced_and_the_turn_made_again(

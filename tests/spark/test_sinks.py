@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from windowing.errors import ConfigError, CorruptStateError
+from windowing.errors import BoltError, ConfigError, CorruptStateError
 from windowing.spark import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink
-from windowing.spark.hadoop import Folder
+from windowing.spark.hadoop import Folder, failed_in_task
 from windowing.spark.sinks import OutputOwner, claim, owner_of
+from windowing.topology.decorators import tumbling
+from windowing.windows.measures import count, seconds
 
 
 def frame(spark: SparkSession, *values: int, text: str | None = "x") -> DataFrame:
@@ -114,9 +116,6 @@ def test_a_damaged_schema_file_is_named(spark: SparkSession, tmp_path: Path) -> 
 def test_a_stream_that_has_had_no_row_reads_as_no_rows_of_its_declared_schema(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
-    from windowing.topology.decorators import tumbling
-    from windowing.windows.measures import count
-
     @tumbling(count(2), timestamp="ts", late_stream="late", output="n long, at timestamp")
     def pairs(window: Any) -> Any:
         return len(window), None
@@ -170,9 +169,6 @@ def test_a_function_is_a_sink_and_noop_evaluates_everything(spark: SparkSession)
 def test_the_files_of_a_query_are_those_of_its_batches(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
-    from windowing.topology.decorators import tumbling
-    from windowing.windows.measures import count
-
     @tumbling(count(2), timestamp="ts", output="n long")
     def pairs(window: Any) -> Any:
         return len(window)
@@ -181,6 +177,70 @@ def test_the_files_of_a_query_are_those_of_its_batches(
     fed = [[{"k": "a", "ts": ts, "v": 0.0}] for ts in (1, 2, 3)]
     run(pairs, feed().add(*fed).read(), sinks={"default": sink}, drain=True)
     assert found(sink, spark) == [(1, 3), (2, 1)]
+
+
+def test_one_stream_of_files_takes_one_job_a_batch_which_evaluates_it_once_and_leaves_no_folder_for_one_without_rows(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    trace = tmp_path / "calls"
+
+    @tumbling(seconds(1), timestamp="ts", output="end long, n long", late_stream="late")
+    def traced(window: Any) -> Any:
+        with trace.open("a") as out:
+            out.write(f"{window.end_timestamp}\n")
+        return window.end_timestamp, len(window)
+
+    sink = ParquetSink(str(tmp_path / "out"))
+    fed = [[{"k": "a", "ts": ts, "v": 0.0}] for ts in (500, 600, 2500, 100, 3500)]
+    done = run(traced, feed().add(*fed).read(), sinks={"default": sink}, discard=("late",))
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup(str(done.query.spark_query.runId))
+    assert len(jobs) == 5, "one for each batch"
+    assert found(sink, spark) == [(1000, 2, 2), (3000, 1, 4)]
+    assert sink.committed(spark) == [2, 4]
+    assert not (tmp_path / "out" / "batch_id=000000000000").exists()
+    assert trace.read_text().split() == ["1000", "3000"]
+    assert [batch.late for batch in done.query.progress] == [0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("kind", [ParquetSink, lambda path: FunctionSink(lambda rows, batch_id: rows.collect())])
+def test_an_error_of_a_bolt_is_told_as_one_whichever_job_evaluates_it_and_shows_nothing(
+    feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path, kind: Callable[..., Any]
+) -> None:
+    @tumbling(seconds(1), timestamp="ts", output="n long")
+    def wrong(window: Any) -> Any:
+        raise FileNotFoundError("of the bolt's own")
+
+    sink = kind(str(tmp_path / "out"))
+    fed = [[{"k": "a", "ts": ts, "v": 0.0}] for ts in (500, 2500)]
+    with pytest.raises(BoltError, match=r"bolt 'wrong' failed .*FileNotFoundError"):
+        run(wrong, feed().add(*fed).read(), sinks={"default": sink})
+    assert not isinstance(sink, FileSink) or sink.committed(spark) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "evaluated"),
+    [
+        (["org.apache.spark.SparkException: Job aborted due to stage failure", "java.io.IOException: /in/1"], True),
+        (["org.apache.spark.SparkException: Job aborted due to stage failure", "java.io.IOException: /out/b/1"], False),
+        (["org.apache.spark.SparkException: refused", "java.io.IOException: Mkdirs failed"], False),
+    ],
+)
+def test_a_job_that_evaluates_and_writes_is_not_blamed_on_the_folder_for_what_failed_before(
+    said: list[str], evaluated: bool
+) -> None:
+    class Thrown:
+        def __init__(self, texts: list[str]) -> None:
+            self.texts = texts
+
+        def toString(self) -> str:  # noqa: N802 - Java's name
+            return self.texts[0]
+
+        def getCause(self) -> Any:  # noqa: N802
+            return Thrown(self.texts[1:]) if self.texts[1:] else None
+
+    problem = RuntimeError()
+    problem.java_exception = Thrown(said)  # type: ignore[attr-defined]
+    assert failed_in_task(problem, "file:/out/b/") is evaluated
 
 
 def test_a_file_is_replaced_whole_and_leaves_nothing_beside_it(spark: SparkSession, tmp_path: Path) -> None:
@@ -276,9 +336,6 @@ def test_a_damaged_owner_is_named_and_never_replaced(spark: SparkSession, tmp_pa
 def test_a_second_run_on_an_old_output_folder_is_refused_before_anything_is_written(
     feed: Callable[..., Any], run: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
-    from windowing.topology.decorators import tumbling
-    from windowing.windows.measures import count
-
     @tumbling(count(2), timestamp="ts", late_stream="late", output="n long")
     def pairs(window: Any) -> Any:
         return len(window)

@@ -85,7 +85,8 @@ class Assembly:
         query_name: str | None,
     ) -> WindowedQuery:
         """Start the query. stored: what is kept with the checkpoint beside what every query keeps there."""
-        counted = metrics.wire_metric_columns() if self.schema == EXCHANGE else None
+        counted = metrics.wire_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
+        counted += writer.attach(self.partitions)
         spec = QuerySpec(
             spark=self.spark,
             checkpoint=checkpoint,

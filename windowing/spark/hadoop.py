@@ -22,6 +22,7 @@ from windowing.errors import CheckpointError, ConfigError, CorruptStateError, Wi
 __all__ = [
     "Folder",
     "checked_folder",
+    "failed_in_task",
     "java_causes",
     "literal_path",
     "refused_by_files",
@@ -191,6 +192,13 @@ def refused_by_files(problem: BaseException) -> bool:
         and _FROM_FILES.match(causes[-1]) is not None
         and not any("ython worker" in said for said in causes)
     )
+
+
+def failed_in_task(problem: BaseException, folder: str) -> bool:
+    """Return whether a task is why a job that evaluates and writes has ended, and files of `folder` are not why the task has."""
+    causes = java_causes(problem)
+    own = folder.rpartition(":")[2].rstrip("/")
+    return any("stage failure" in said for said in causes) and own not in causes[-1]
 
 
 def java_causes(problem: BaseException) -> list[str]:

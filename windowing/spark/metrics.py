@@ -7,11 +7,12 @@ counts once too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -30,11 +31,13 @@ __all__ = [
     "metric_columns",
     "metrics_of",
     "observed",
+    "observed_last",
     "wire_metric_columns",
 ]
 
 
 _OBSERVATION = "windowing"
+_QUERY = "sql.streaming.queryId"
 _SUMS = ("tuples", "fired", "late", "skipped", "pending", "expired", "failed", "duplicates")
 
 
@@ -106,6 +109,17 @@ def wire_metric_columns() -> list[Column]:
 def observed(output: DataFrame, columns: list[Column] | None = None) -> DataFrame:
     """Return the operator's output with its metrics under observation. Cost: a few additions per row, no job."""
     return output.observe(_OBSERVATION, *(columns or metric_columns()))
+
+
+def observed_last(spark: SparkSession) -> dict[str, Any]:
+    """Return what was observed in the batch that the query of this thread has just evaluated, in foreachBatch.
+
+    It is what Spark has added up of its tasks' results when the job ends; nothing is waited for. Cost: some calls of the JVM.
+    """
+    running = spark.streams.get(str(spark.sparkContext.getLocalProperty(_QUERY)))
+    execution: Any = cast(Any, running)._jsq.streamingQuery().lastExecution()
+    found: dict[str, Any] = json.loads(execution.observedMetrics().apply(_OBSERVATION).json())
+    return found
 
 
 def metrics_of(progress: StreamingQueryProgress) -> BatchMetrics | None:

@@ -67,7 +67,9 @@ class QuerySpec:
     def run(self) -> StreamingQuery:
         """Start the query with its own settings; the session's are put back."""
         folder = control.control_folder(self.spark, self.checkpoint)
-        stream: Any = self.output(folder.path).writeStream.foreachBatch(self.writer).outputMode("append")
+        rows = self.output(folder.path)
+        self.writer.spark = rows.sparkSession
+        stream: Any = rows.writeStream.foreachBatch(self.writer).outputMode("append")
         stream = stream.option("checkpointLocation", self.checkpoint).trigger(**self.trigger)
         if self.query_name is not None:
             stream = stream.queryName(self.query_name)

@@ -1,10 +1,12 @@
 """What foreachBatch does with a batch: evaluate it, commit it, write its streams to their sinks, keep what it says of acks.
 
-    persist --> ONE aggregate over all streams: all of the batch is evaluated --> each stream that has rows to its sink --> acks
+    one stream, into few files or none --> ONE job evaluates, counts and writes
+    else     persist --> one job: all of the batch is evaluated --> each stream that has rows to its sink --> acks
                 (of a Trident topology: attempts, each with the commits of its states; trident_commits.py)
 
-Laws: nothing is written before all that may fail was evaluated; an error escapes, since one that is swallowed would cost the batch;
-what `SinkStreams` and the output of `windowed` hold differently is behind `Streams`.
+Laws: nothing that is written is seen before all that may fail was evaluated; a batch is evaluated once in an attempt; an error
+escapes, since one that is swallowed would cost the batch; what `SinkStreams` and the output of `windowed` hold differently is
+behind `Streams`. Rows are counted where they are evaluated, by the observation of `metrics.py`: no job is made for that.
 """
 
 from __future__ import annotations
@@ -13,19 +15,21 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from windowing.errors import BoltError, describe_error
+from windowing.errors import BoltError, SinkError, describe_error
 from windowing.spark import failpoints
 from windowing.spark.acks import Acks
 from windowing.spark.failures import Seal, WorkerError, is_sendable, marked
+from windowing.spark.hadoop import failed_in_task
+from windowing.spark.metrics import observed_last
 from windowing.spark.settings import ArrowBatchLimit
-from windowing.spark.sinks import Sink
+from windowing.spark.sinks import FileSink, NoopSink, ParquetSink, Sink
 from windowing.spark.state import decode_table
 
 __all__ = [
@@ -37,6 +41,10 @@ __all__ = [
 
 
 _ONE_FILE_ROWS = 50_000
+_FEW_FILES = 4
+"""So many files a batch may be where its rows are few: one for each partition, if there are not more partitions."""
+_IN_ONE_JOB: tuple[type, ...] = (FileSink, ParquetSink, NoopSink)
+"""What evaluates its rows once, in one job, and shows nothing before the end of that."""
 _LOG_EVERY_S = 60.0
 
 _log = logging.getLogger("windowing.spark")
@@ -148,6 +156,14 @@ class BatchWriter:
         self.reported = Counter[int]()
         """How many errors users' code has reported, by batch; of the stages that the commit section evaluates."""
         self._limit = ArrowBatchLimit()
+        self.spark: SparkSession | None = None
+        """Whose query it writes for: set when that starts."""
+        self._partitions = 0
+
+    def attach(self, partitions: int) -> list[Column]:
+        """Take note of how many partitions a batch has; return what has to be observed in a batch."""
+        self._partitions = partitions
+        return [] if self._counts_in_job else [*self._counting(), self._streams.largest().alias("_largest")]
 
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
@@ -155,14 +171,10 @@ class BatchWriter:
             failpoints.hit("before_batch", batch_id)
             if self.acks is not None:
                 self.acks.begin(batch_id)
-            output.persist()
-            try:
-                if self._commits is None:
-                    self.deliver(output, self._evaluated(output), batch_id)
-                else:
-                    self._commits.commit(output, batch_id, self)
-            finally:
-                output.unpersist()
+            if self._is_one_job:
+                self._write_at_once(output, batch_id)
+            else:
+                self._write_persisted(output, batch_id)
             failpoints.hit("before_commit", batch_id)
         except BaseException as error:
             self.failure, self.failed_batch = error, batch_id
@@ -178,16 +190,63 @@ class BatchWriter:
 
     def aggregates(self) -> list[Column]:
         """Return what is asked about a batch, in the one action that evaluates all of it."""
-        aggregates = [self._streams.count(stream) for stream in self.sinks]
-        aggregates.append(self._streams.late().alias("late"))
-        if self.acks is not None:
-            aggregates.append(self.acks.column())
-        return aggregates
+        return self._counting() if self.acks is None else [*self._counting(), self.acks.column()]
+
+    def _counting(self) -> list[Column]:
+        return [*(self._streams.count(stream) for stream in self.sinks), self._streams.late().alias("_late")]
+
+    @property
+    def _counts_in_job(self) -> bool:
+        """Whether a job of its own counts: acks are a list, which cannot be observed; Trident evaluates more than the query."""
+        return self.acks is not None or self._commits is not None
+
+    @property
+    def _is_one_job(self) -> bool:
+        if self._counts_in_job or len(self.sinks) != 1:
+            return False
+        kind = type(next(iter(self.sinks.values())))
+        return kind in _IN_ONE_JOB and (kind is NoopSink or self._partitions <= _FEW_FILES)
+
+    def _write_at_once(self, output: DataFrame, batch_id: int) -> None:
+        """Have the only sink's job evaluate the batch. What it has written of a batch that turns out to have no rows is removed."""
+        ((stream, sink),) = self.sinks.items()
+        try:
+            with self._limit.of_batch(output.sparkSession):
+                sink.write(self._streams.rows(output, stream), batch_id)
+        except SinkError as error:
+            problem = error.__cause__
+            if problem is not None and isinstance(sink, FileSink) and failed_in_task(problem, sink.path):
+                raise problem from None  # what was evaluated has failed, not the writing
+            raise
+        counts = self._counted()
+        if not self._streams.counted(counts, stream) and hasattr(sink, "skip"):
+            sink.skip(batch_id)
+        failpoints.hit("in_sink", batch_id)
+        self._say_late(counts)
+
+    def _write_persisted(self, output: DataFrame, batch_id: int) -> None:
+        output.persist()
+        try:
+            if self._commits is None:
+                self.deliver(output, self._evaluated(output), batch_id)
+            else:
+                self._commits.commit(output, batch_id, self)
+        finally:
+            output.unpersist()
 
     def _evaluated(self, output: DataFrame) -> Any:
         with self._limit.of_batch(output.sparkSession):
-            counts: Any = output.agg(*self.aggregates(), self._streams.largest().alias("largest")).first()
-        self._limit.took(counts["largest"])
+            if not self._counts_in_job:
+                output.write.format("noop").mode("overwrite").save()
+                return self._counted()
+            counts: Any = output.agg(*self.aggregates(), self._streams.largest().alias("_largest")).first()
+        self._limit.took(counts["_largest"])
+        return counts
+
+    def _counted(self) -> Any:
+        """Return what was observed in the batch that was evaluated just now."""
+        counts = observed_last(cast(SparkSession, self.spark))
+        self._limit.took(counts["_largest"])
         return counts
 
     def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
@@ -210,8 +269,11 @@ class BatchWriter:
             failpoints.hit("in_sink", batch_id)
         if self.acks is not None:
             self.acks.record(batch_id, counts["acks"])
-        if self._log_late and counts["late"]:
-            self._warn(counts["late"])
+        self._say_late(counts)
+
+    def _say_late(self, counts: Any) -> None:
+        if self._log_late and counts["_late"]:
+            self._warn(counts["_late"])
 
     def _warn(self, late: int) -> None:
         """Say, at most once a minute, that tuples went to the side and nothing keeps them."""
