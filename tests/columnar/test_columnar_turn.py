@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -238,6 +239,17 @@ def test_a_table_that_does_not_fit_is_refused_as_its_rows_would_be(made, problem
     ):
         with pytest.raises(BoltError, match=re.escape(problem)):
             run()
+
+
+def test_what_a_window_returned_stays_as_it_was_when_the_bolt_uses_its_memory_for_the_next():
+    room = np.zeros(2)
+    encoder = Encoder("reuses", Layout({"default": struct("n double")}))
+    for returned in (lambda: pa.table({"n": room}), lambda: pa.record_batch({"n": room})):
+        kept = []
+        for number in (1.0, 2.0, 3.0):
+            room[:] = number
+            kept.append(encoder.fitted(returned()))
+        assert [table.column("_0_0").to_pylist() for table in kept] == [[1.0] * 2, [2.0] * 2, [3.0] * 2]
 
 
 def test_tables_are_taken_column_by_column_where_no_value_can_misfit():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import pickle
 from collections.abc import Callable
 from decimal import Decimal
@@ -25,14 +26,12 @@ from windowing.local.cluster import LocalCluster
 from windowing.schema.tuples import Fields, Origin
 from windowing.spark.columnar_bolts import ColumnarBoltBatch, StreamBatch
 from windowing.spark.edges import NO_ROOTS
-from windowing.spark.stages import StageTaskTurn
-from windowing.spark.tuple_rows import TupleRows
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout
-from windowing.topology.decorators import bolt, declaration_of, spout, tumbling, windowed_bolt
+from windowing.topology.decorators import bolt, declaration_of, spout, tumbling
 from windowing.topology.plan import Topology, TopologyError
 from windowing.trident.streams import TridentTopology
-from windowing.windows.measures import count, millis, seconds
+from windowing.windows.measures import millis, seconds
 
 FIELDS = "word string, n long"
 Rows = list[tuple[Any, ...]]
@@ -59,6 +58,103 @@ def both(target: Any, rows: Rows, fields: str = FIELDS) -> dict[str, Rows]:
 def ended(found: dict[str, Rows]) -> dict[str, Rows]:
     """Return the rows of what nobody reads."""
     return {name: rows for name, rows in found.items() if name.startswith("bolt")}
+
+
+# -- whose memory a returned batch is --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["arrow", "pandas"])
+def test_a_batch_stays_as_it_was_returned_whatever_the_bolt_does_with_its_memory_afterwards(form: str) -> None:
+    @bolt(output="k long, total double", columnar=form)
+    class Totals:
+        def prepare(self, context: Any) -> None:
+            self.totals = np.zeros(3)
+            self.frame = pd.DataFrame({"k": np.arange(3), "total": np.zeros(3)})
+
+        def execute(self, batch: Any) -> Any:
+            numbers = np.asarray(batch["n"], dtype=np.int64)
+            if form == "pandas":
+                for number in numbers.tolist():
+                    self.frame.loc[number, "total"] += 1
+                return self.frame
+            np.add.at(self.totals, numbers, 1.0)
+            return pa.table({"k": np.arange(3), "total": self.totals})
+
+    builder = TopologyBuilder("two").configure({"topology.acker.executors": 0})
+    for name in ("a", "b"):
+        builder.set_spout(name, InputSpout("n long"))
+    builder.set_bolt("bolt", Totals).global_grouping("a").global_grouping("b")
+    topology, fed = builder.build(), {"a": [[(0,), (1,)]], "b": [[(1,), (2,)]]}
+    wanted = [(0, 1.0), (1, 1.0), (2, 0.0), (0, 1.0), (1, 2.0), (2, 1.0)]
+    assert chained(topology, fed)[0]["bolt"] == wanted
+    assert clustered(topology, fed, drain=False)[0]["bolt"] == wanted
+
+
+# -- values that nobody asks for, and values that Arrow would change --------------------------------------------------------
+
+
+DAYS = pa.array([1, 3_000_000], pa.int32()).cast(
+    pa.date32()
+)  # the second is in the year 10183, which Python does not have
+
+
+@pytest.mark.parametrize(
+    ("fields", "column", "returned"),
+    [
+        ("d date, l array<long>", pa.array([[1], [2]], pa.list_(pa.field("element", pa.int64()))), None),
+        ("d date, s string", pa.array(["x", "y"]), pa.array(["x", "y"]).dictionary_encode()),
+        ("d date, n long", pa.array([1, 2]), pa.array([1.0, 2.0])),
+        ("d date, m map<string,long>", pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())), None),
+    ],
+)
+def test_a_row_is_not_lost_by_a_value_that_nobody_asks_for_beside_a_column_that_is_judged(
+    fields: str, column: pa.Array, returned: pa.Array | None
+) -> None:
+    @bolt(output=fields, columnar="arrow")
+    def same(batch: pa.Table) -> pa.Table:
+        return batch if returned is None else batch.set_column(1, batch.column_names[1], returned)
+
+    wiring = Chain(one_bolt(same, fields)).wiring
+    table = pa.table({"d": DAYS, fields.split(", ")[1].split()[0]: column})
+    sent: list[pa.RecordBatch] = []
+    task = ColumnarBoltBatch(
+        wiring.component("bolt"), wiring.context("bolt", 0), wiring.retry, lambda _, batch, __: sent.append(batch), None
+    )
+    task.take([StreamBatch(table, Origin("in", 0, Fields(*table.column_names)), 0, NO_ROOTS)])
+    task.close()
+    (batch,) = sent
+    assert (task.counts()["invalid"], batch.num_rows) == (0, 2)
+    assert batch.column(0).equals(DAYS)
+    assert batch.column(1).to_pylist() == column.to_pylist()
+
+
+def test_dicts_of_a_frame_are_refused_for_a_field_of_maps_because_arrow_gives_each_the_keys_of_all() -> None:
+    @bolt(output="m map<string,long>", columnar="pandas")
+    def dicts(batch: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"m": [{"a": 1}, {"b": 2}]})
+
+    with pytest.raises(
+        BoltError, match=r"has a column of dicts, which are a struct in Arrow: each would get the keys of all"
+    ):
+        chained(one_bolt(dicts), {"in": [[("a", 1)]]})
+    with pytest.raises(BoltError, match="has a column of dicts"):
+        clustered(one_bolt(dicts), {"in": [[("a", 1)]]}, drain=False)
+
+
+class Frame(pd.DataFrame):
+    """A DataFrame of somebody's own."""
+
+
+def test_a_kind_of_frame_of_the_users_own_is_a_frame_and_a_partial_of_a_bolt_of_batches_is_refused_in_trident() -> None:
+    @bolt(output=FIELDS, columnar="pandas")
+    def own(batch: pd.DataFrame, more: int = 0) -> pd.DataFrame:
+        return Frame(batch)
+
+    assert both(own, [("a", 1)])["bolt"] == [("a", 1)]
+    topology = TridentTopology("refused")
+    topology.new_stream("in", InputSpout(FIELDS)).map(functools.partial(own, more=1), FIELDS).sink("out")
+    with pytest.raises(ConfigError, match="says columnar='pandas', and an operation of Trident is handed the tuples"):
+        topology.build()
 
 
 # -- the model: the same bolts over tuples ---------------------------------------------------------------------------------------
@@ -232,14 +328,14 @@ def test_a_batch_holds_the_rows_of_one_stream(runtime: Any) -> None:
     sizes: list[list[str]] = []
 
     @bolt(output="n long", columnar="arrow")
-    def counts(batch: Any) -> Any:
+    def count(batch: Any) -> Any:
         sizes.append(batch.column_names)
         return pa.table({"n": [batch.num_rows]})
 
     builder = TopologyBuilder("two").configure({"topology.acker.executors": 0})
     builder.set_spout("left", InputSpout("a long"))
     builder.set_spout("right", InputSpout("b string"))
-    builder.set_bolt("count", counts).shuffle_grouping("left").global_grouping("right")
+    builder.set_bolt("count", count).shuffle_grouping("left").global_grouping("right")
     found = runtime(builder.build(), {"left": [[(1,), (2,)]], "right": [[("x",)]]})
     assert found[0]["count"] == [(2,), (1,)]
     assert sizes == [["a"], ["b"]]
@@ -422,113 +518,6 @@ def test_a_value_that_python_cannot_hold_leaves_as_it_came_and_its_row_is_left_o
         assert sent.pop() == ([1] if is_asked else [1, 3_000_000])
         assert running.counts()["invalid"] == int(is_asked and dead_letter is None)
     assert len(letters) == int(is_asked)
-
-
-# -- windows over columns, in a topology -----------------------------------------------------------------------------------------
-
-WINDOWS: list[dict[str, Any]] = [
-    {"length": millis(20), "slide": millis(10)},
-    {"length": count(3), "slide": count(2)},
-    {"length": millis(15), "slide": count(2)},
-]
-
-
-def windows_of(spouts: int, kind: int, key: str | None, form: str, tasks: int) -> Topology:
-    """Return windows that are handed out as columns, and two bolts behind them; every second window gives a row at a time."""
-
-    @windowed_bolt(
-        **WINDOWS[kind], timestamp="n", lag=millis(5), key=key, columnar=form, late_stream="late",
-        output="word string, n long, size long",
-    )  # fmt: skip
-    def shown(window: Any) -> Any:
-        words, numbers = (list(map(plain, window.column(name))) for name in ("word", "n"))
-        size = 100 * len(window.get_expired()) + len(window.get_new()) if form == "arrow" else len(window)
-        columns = {"word": words, "n": numbers, "size": [size] * len(words)}
-        if len(words) % 2:
-            return list(zip(*columns.values(), strict=True))
-        return pa.table({"n": columns["n"], "size": columns["size"], "word": columns["word"]})
-
-    builder = TopologyBuilder("windows").configure({"topology.acker.executors": 0})
-    for number in range(spouts):
-        builder.set_spout(f"in{number}", InputSpout(FIELDS if number % 2 == 0 else "n long, word string"))
-    declarer = builder.set_bolt("window", shown, tasks)
-    for number in range(spouts):
-        declarer.fields_grouping(f"in{number}", "word")
-    same = bolt(output="word string, n long, size long")(lambda tuple: tuple.get_values())
-    builder.set_bolt("behind", same, 2).shuffle_grouping("window")
-    builder.set_bolt("keyed", same, 2).fields_grouping("window", "size")
-    builder.set_bolt("rounds", pairs, 2).shuffle_grouping("window")
-    return builder.build()
-
-
-@windowed_bolt(
-    length=count(2), slide=count(2), timestamp="n", columnar="arrow", late_stream="late", output="words string"
-)
-def pairs(window: Any) -> Any:
-    return " ".join(window.get()["word"].to_pylist())
-
-
-def checked_columns(rows: TupleRows, table: pa.Table) -> Any:
-    """Return what `in_columns` does, once its items are seen to be those of `payloads`."""
-    found = IN_COLUMNS(rows, table)
-    both = [
-        [(each.get_values(), repr(each._origin), each.phase) for each in some] for some in (found, rows.payloads(table))
-    ]
-    assert both[0] == both[1]
-    return found
-
-
-IN_COLUMNS = TupleRows.in_columns
-
-
-def plain(value: Any) -> Any:
-    return value.as_py() if hasattr(value, "as_py") else value.item() if hasattr(value, "item") else value
-
-
-@given(
-    batches,
-    batches,
-    st.integers(1, 2),
-    st.sampled_from([0, 1, 2]),
-    st.sampled_from([None, "word"]),
-    st.sampled_from(["arrow", "numpy"]),
-    st.integers(1, 2),
-)
-@settings(max_examples=settings().max_examples // 2)
-def test_windows_of_a_topology_hand_out_the_columns_that_came_as_those_made_of_tuples(
-    left: list[Rows], right: list[Rows], spouts: int, kind: int, key: str | None, form: str, tasks: int
-) -> None:
-    feeds = {"in0": left, "in1": [[(n, word) for word, n in rows] for rows in right]}
-    count = max(map(len, feeds.values()))
-    feed = {name: [*rows, *([[]] * (count - len(rows)))] for name, rows in list(feeds.items())[:spouts]}
-    topology = windows_of(spouts, kind, key, form, tasks)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TupleRows, "in_columns", checked_columns)
-        found = chained(topology, feed, 2)
-        patch.setattr(TupleRows, "shown", None)
-        patch.setattr(StageTaskTurn, "_fitted", lambda self, table: None)
-        assert chained(topology, feed, 2) == found
-    in_cluster = clustered(topology, feed)
-    late = [sorted(batch.get("window.late", ())) for batch in found]
-    assert late == [sorted(batch.get("window.late", ())) for batch in in_cluster]
-    shown = [sorted(batch.get("keyed", ())) for batch in found]
-    assert shown == [sorted(batch.get("keyed", ())) for batch in in_cluster]
-
-
-def test_windows_over_columns_make_no_tuple_but_of_late_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = Chain(windows_of(1, 0, None, "arrow", 1))
-    made: list[int] = []
-    whole = TupleRows._payloads
-
-    def counted_rows(rows: TupleRows, table: Any, columns: Any) -> Any:
-        made.append(table.num_rows * (rows._component == "window"))
-        return whole(rows, table, columns)
-
-    monkeypatch.setattr(TupleRows, "_payloads", counted_rows)
-    chain.run({"in0": [("a", 1), ("b", 30), ("c", 62)]})
-    assert sum(made) == 0
-    assert chain.run({"in0": [("b", 2), ("b", 70)]})["window.late"] == [("b", 2, "late")]
-    assert sum(made) > 0
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------------------

@@ -161,9 +161,11 @@ class ColumnarCaller(BoltCaller):
             return
         by_stream = returned if isinstance(returned, Mapping) else {DEFAULT_STREAM: returned}
         for stream, given in by_stream.items():
-            self.streams.schema(stream)
+            schema = self.streams.schema(stream)
             if given is not None:
-                yield stream, _table(given)
+                table = _table(given)
+                _refuse_dicts(table, schema, stream)
+                yield stream, table
 
 
 def _table(given: Any) -> pa.Table:
@@ -184,6 +186,18 @@ def _table(given: Any) -> pa.Table:
     )
 
 
+def _refuse_dicts(table: pa.Table, schema: Schema, stream: str) -> None:
+    """Raise RowError for dicts of a DataFrame in a field of maps: Arrow takes them for structs, and gives each all keys of all."""
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        at = table.schema.get_field_index(name)
+        if kind.startswith("map") and at >= 0 and pa.types.is_struct(table.schema.field(at).type):
+            raise RowError(
+                f"field {name!r} of stream {stream!r} is {kind}, and its batch has a column of dicts, which are a struct in Arrow: "
+                "each would get the keys of all; give a column of Arrow's map type "
+                "(pandas.ArrowDtype(pyarrow.map_(keys, values)), or a pyarrow Table)"
+            )
+
+
 def _frame(table: pa.Table, pandas: Any) -> Any:
     """Return a table as a DataFrame of types that hold every value of it, None included."""
     nullable = {
@@ -200,7 +214,9 @@ def _frame(table: pa.Table, pandas: Any) -> Any:
 
 
 def _is_frame_of_pandas(given: Any) -> bool:
-    return type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns")
+    return any(kind.__module__.partition(".")[0] == "pandas" for kind in type(given).__mro__) and hasattr(
+        given, "columns"
+    )
 
 
 def _pandas(bolt: str) -> Any:

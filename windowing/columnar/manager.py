@@ -268,18 +268,12 @@ _COLUMNS: dict[str, Callable[[ColumnRows, str], Any]] = {"arrow": _as_chunks, "n
 
 
 class ColumnContent:
-    """A window's content as views of the form `form`, over content that is rows or columns; of columns those of these `names`, all
-    of them if left out.
-    """
+    """A window's content as views of the form `form`, over content that is rows or columns."""
 
-    __slots__ = ("_content", "_form", "_names")
+    __slots__ = ("_content", "_form")
 
-    def __init__(self, content: WindowContent, form: str, names: Sequence[str] | None = None) -> None:
-        self._content, self._form, self._names = content, form, names
-
-    def over(self, content: WindowContent) -> ColumnContent:
-        """Return the same views of another content."""
-        return ColumnContent(content, self._form, self._names)
+    def __init__(self, content: WindowContent, form: str) -> None:
+        self._content, self._form = content, form
 
     def __len__(self) -> int:
         return len(self._content)
@@ -298,16 +292,12 @@ class ColumnContent:
 
     def column(self, name: str) -> Any:
         """Return one column of the window."""
-        return _COLUMNS[self._form](self._columns(self._content.current()), name)
+        return _COLUMNS[self._form](ColumnRows.of(self._content.current()), name)
 
     def _view(self, rows: Sequence[Any]) -> Any:
         if not len(rows) and not isinstance(rows, ColumnRows):
             return self._view(ColumnRows.of(self._content.current())[:0])
-        return _VIEWS[self._form](self._columns(rows))
-
-    def _columns(self, rows: Sequence[Any]) -> ColumnRows:
-        found = ColumnRows.of(rows)
-        return found if self._names is None else found.select(self._names)
+        return _VIEWS[self._form](ColumnRows.of(rows))
 
 
 class _WindowOfRows:
@@ -351,8 +341,7 @@ def viewed(window: TupleWindow, form: str | None) -> TupleWindow:
 class ColumnarWindowManager(WindowManager):
     """The windows of one task over columns. Tuples come as ColumnRows, or as rows with named fields, which are converted.
 
-    `make` makes row objects of a table where somebody asks for them (late tuples), dicts where it is left out. `names` are the
-    columns that windows show, all of them if left out.
+    `make` makes row objects of a table where somebody asks for them (late tuples), dicts where it is left out.
 
     >>> import pyarrow as pa
     >>> from windowing.windows.events import Activation
@@ -368,14 +357,7 @@ class ColumnarWindowManager(WindowManager):
     takes_columns = True
     shows_columns = True
 
-    def __init__(
-        self,
-        config: WindowConfig,
-        *,
-        sequenced: bool = False,
-        make: MakeRows = dicts_of,
-        names: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, config: WindowConfig, *, sequenced: bool = False, make: MakeRows = dicts_of) -> None:
         super().__init__(config, sequenced=sequenced)
         if config.columnar is None:
             raise ConfigError(
@@ -383,7 +365,6 @@ class ColumnarWindowManager(WindowManager):
             )
         self._form = config.columnar
         self._make = make
-        self._names = names
 
     def _buffer(self) -> ColumnBuffer:
         return ColumnBuffer(self._sequenced, self._make)
@@ -392,7 +373,7 @@ class ColumnarWindowManager(WindowManager):
         return track.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=self._viewed)
 
     def _viewed(self, content: WindowContent, start: int | None, end: int, key: Any) -> TupleWindow:
-        return TupleWindow(ColumnContent(content, self._form, self._names), start, end, key)
+        return TupleWindow(ColumnContent(content, self._form), start, end, key)
 
     def _stage_by_key(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
@@ -441,12 +422,11 @@ class ColumnarMachines:
     """What `machine_for` makes machines over columns of (its `columns`). Such an executor takes ColumnRows in place of lists.
 
     make: what makes row objects of a table where somebody asks for them (late tuples), dicts if left out; None where a tuple is
-    more than its fields, so that queues hold rows. With `aggregate=` no tuples are kept, and it means nothing. names: the columns
-    that windows show, all of them if left out.
+    more than its fields, so that queues hold rows. With `aggregate=` no tuples are kept, and it means nothing.
     """
 
-    def __init__(self, make: MakeRows | None = dicts_of, names: Sequence[str] | None = None) -> None:
-        self._make, self._names = make, names
+    def __init__(self, make: MakeRows | None = dicts_of) -> None:
+        self._make = make
 
     @property
     def holds_columns(self) -> bool:
@@ -454,7 +434,7 @@ class ColumnarMachines:
 
     def windows(self, config: WindowConfig, sequenced: bool) -> ColumnarWindowManager:
         assert self._make is not None
-        return ColumnarWindowManager(config, sequenced=sequenced, make=self._make, names=self._names)
+        return ColumnarWindowManager(config, sequenced=sequenced, make=self._make)
 
     def panes(self, config: WindowConfig, component: str) -> ColumnarPaneManager:
         return (ColumnarPaneManager if config.columnar is None else TablePaneManager)(config, component)

@@ -32,10 +32,31 @@ __all__ = [
     "column",
     "dicts_of",
     "odd_among",
+    "owned",
 ]
 
 
 Numbers = np.ndarray[Any, Any]
+
+
+def owned(table: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Return a table that nobody else can change: copied where its memory may be that of a numpy array or of a DataFrame.
+
+    >>> totals = np.array([1, 2])
+    >>> kept = owned(pa.table({"total": totals}))
+    >>> totals += 10
+    >>> kept.to_pylist()
+    [{'total': 1}, {'total': 2}]
+    """
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    chunks = (chunk for column in table.columns for chunk in column.chunks)
+    if not any(buffer is not None and buffer.is_mutable for chunk in chunks for buffer in chunk.buffers()):
+        return table
+    copy = pa.BufferOutputStream()
+    with pa.ipc.new_stream(copy, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(copy.getvalue()).read_all()
 
 
 class Timestamps(Sequence[int]):
@@ -226,10 +247,6 @@ class ColumnRows(Sequence[Any]):
         names: list[str] = self._shared.table.column_names
         return names
 
-    def select(self, names: Sequence[str]) -> ColumnRows:
-        """Return the rows with these columns alone, the same memory; arrays that were made of them are made once for both."""
-        return _Selected(self, names)
-
     def array(self, name: str) -> np.ndarray[Any, Any]:
         """Return a column as a read-only numpy array: a view. Raises ConfigError if there is none of this name."""
         return self._shared.array(name)[self._low : self._low + self._count]
@@ -284,24 +301,6 @@ class ColumnRows(Sequence[Any]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} rows of {', '.join(self.table.column_names)}>"
-
-
-class _Selected(ColumnRows):
-    """Some columns of rows."""
-
-    __slots__ = ("_names",)
-
-    def __init__(self, rows: ColumnRows, names: Sequence[str]) -> None:
-        super().__init__(rows._shared, dicts_of, rows._low, rows._count)
-        self._names = list(names)
-
-    @property
-    def table(self) -> pa.Table:
-        return super().table.select(self._names)
-
-    @property
-    def names(self) -> list[str]:
-        return self._names
 
 
 def column(table: pa.Table, name: str) -> pa.ChunkedArray:

@@ -13,7 +13,7 @@ reads back.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -214,6 +214,12 @@ class Schema:
             raise ConfigError(f"a schema is a text of fields with their types, got {quote(text)}; {_EXAMPLE}")
         fields = list(named_types(text))
         return cls(tuple(name for name, _ in fields), tuple(str(kind) for _, kind in fields))
+
+    def of(self, names: Iterable[str]) -> Schema:
+        """Return the schema of some of the fields, in the order given."""
+        types = dict(zip(self.names, self.types, strict=True))
+        chosen = tuple(names)
+        return Schema(chosen, tuple(types[name] for name in chosen))
 
     @property
     def ddl(self) -> str:

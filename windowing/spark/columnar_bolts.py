@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from windowing.acking.pending import RetryPolicy
 from windowing.columnar.bolts import ColumnarCaller, arrow_schema
-from windowing.columnar.rows import Numbers
+from windowing.columnar.rows import Numbers, owned
 from windowing.errors import BoltError, FailedException, ReportedFailedException, describe_error
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Origin, Tuple
@@ -46,7 +46,6 @@ __all__ = [
     "ColumnarBoltBatch",
     "Send",
     "StreamBatch",
-    "fitted_batch",
 ]
 
 
@@ -145,20 +144,24 @@ class ColumnarBoltBatch:
                 self._send(stream, columns, batch.roots)
 
     def _fit(self, table: pa.Table, schema: Schema, stream: str) -> pa.RecordBatch:
-        """Return a table as its stream has it. A column is taken as it is where all its values are of the declared type; where one
-        is not, each row is judged by itself.
+        """Return a table as its stream has it. A column is taken as it is where all its values are of the declared type; of one
+        where that is not plain, each value is judged by itself.
         """
         declared = arrow_schema(schema)
-        found = fitted_batch(table, declared)
-        if found is not None:
-            return found
-        rows = list(rows_of(table, schema, stream))
-        by_field = zip(*rows, strict=True) if rows else ((),) * len(declared)
-        made = [
-            arrow_column(self._component.id, stream, field, values)
-            for field, values in zip(declared, by_field, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(made, schema=declared)
+        taken: dict[str, pa.Array] = {}
+        if sorted(table.column_names) == sorted(schema.names):
+            table = owned(table)  # it waits here, and the bolt may use its memory again for the next batch
+            found = {field.name: _as_declared(table.column(field.name), field.type) for field in declared}
+            taken = {name: column for name, column in found.items() if column is not None}
+        judged = [field for field in declared if field.name not in taken]
+        if judged:
+            names = [field.name for field in judged]
+            part = schema if not taken else schema.of(names)
+            rows = list(rows_of(table.select(names) if taken else table, part, stream))
+            by_field = zip(*rows, strict=True) if rows else ((),) * len(judged)
+            for field, values in zip(judged, by_field, strict=True):
+                taken[field.name] = arrow_column(self._component.id, stream, field, values)
+        return pa.RecordBatch.from_arrays([taken[field.name] for field in declared], schema=declared)
 
     def _fail(self, batch: StreamBatch, reason: str) -> None:
         self.failed += batch.table.num_rows
@@ -187,24 +190,19 @@ class ColumnarBoltBatch:
             self._dead_letter(failed, batch.roots)
 
 
-def fitted_batch(table: Any, declared: pa.Schema) -> pa.RecordBatch | None:
-    """Return a table as the fields of a stream, None where a row at a time has to say what is wrong with it, if anything is."""
-    if sorted(table.column_names) != sorted(declared.names):
-        return None
-    given = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-    columns = [_as_declared(given.column(field.name), field.type) for field in declared]
-    return None if any(column is None for column in columns) else pa.RecordBatch.from_arrays(columns, schema=declared)
-
-
 def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | None:
     """Return a column in its declared type, None where its values have to be judged one by one."""
     kind = column.type
-    if kind == declared and not pa.types.is_nested(kind):
+    if kind == declared and not _holds_maps(kind):  # keys of a map are looked at, each is to be there once
         return _one(column)
     if pa.types.is_large_string(kind) and pa.types.is_string(declared):  # as pandas has it
-        column = column.cast(declared)
+        return _one(column.cast(declared))
     found = fitted_column(column, declared)
     return None if found is None else _one(found)
+
+
+def _holds_maps(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_holds_maps(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

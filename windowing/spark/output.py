@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from windowing.columnar.rows import owned
 from windowing.errors import BoltError, quote
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark.unreadable import arrow_values
@@ -138,6 +139,7 @@ class Encoder:
         Taken as they are: columns of plain types whose values are all of the declared ones, without a look at each.
         """
         columns = []
+        table = owned(table)  # the bolt may use its memory again for the next window
         fields = self._fields[DEFAULT_STREAM]
         if sorted(table.column_names) != sorted(field.name for _, field in fields):
             return None

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.columnar import ColumnRows, Keys
-from windowing.columnar.rows import MakeRows, codable
+from windowing.columnar.rows import codable
 from windowing.schema.tuples import Origin, Tuple
 from windowing.spark.columnar_bolts import StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext, Origins
@@ -93,10 +93,6 @@ class TupleRows:
 
     def payloads(self, table: pa.Table) -> list[Any]:
         """Return a Tuple for each row, which knows its phase if it arrived in this batch."""
-        return self._payloads(table, self._columns)
-
-    def _payloads(self, table: pa.Table, columns_of: Sequence[Sequence[str]]) -> list[Any]:
-        """Return a Tuple for each row; `columns_of` are the columns of the fields, by input."""
         made: list[Any] = [None] * table.num_rows
         known: dict[bytes, Roots] = {}
         inputs = table.column(_INPUT)
@@ -105,10 +101,8 @@ class TupleRows:
             if not len(positions):
                 continue
             mine = table if len(positions) == table.num_rows else table.take(pa.array(positions))
-            schema = self._execution.schemas[self._names[number]]
             columns = [
-                python_values(mine.column(name), field.name, "strict")
-                for name, field in zip(columns_of[number], schema, strict=True)
+                python_values(mine.column(name), name.partition(".")[2], "strict") for name in self._columns[number]
             ]
             phases = mine.column(PHASE).to_pylist() if PHASE in mine.schema.names else repeat(0)
             edges = mine.column(EDGE).to_pylist() if self._anchors else repeat(0)
@@ -145,31 +139,10 @@ class TupleRows:
             origin = self._origins(found.component, mine.column(TASK)[0].as_py(), found.stream)
             yield StreamBatch(rows, origin, mine.column(PHASE)[0].as_py(), roots)
 
-    @cached_property
-    def shown(self) -> list[str] | None:
-        """The columns that windows with `columnar=` show: the fields, where all inputs have the same, of plain types; else None."""
-        alike = list(self._alike)
-        same = all(set(self._execution.schemas[name].names) == set(alike) for name in self._names)
-        return alike if same and not set(alike) & {_INPUT, TASK, PHASE} else None
-
-    @property
-    def make_rows(self) -> MakeRows | None:
-        """What makes Tuples of a queue of columns; None where windows with `columnar=` keep Tuples."""
-        return None if self.shown is None else self._of_fields
-
-    def _of_fields(self, table: pa.Table) -> Sequence[Any]:
-        """Return a Tuple for each row of columns by the names of fields."""
-        return self._payloads(table, [self._execution.schemas[name].names for name in self._names])
-
     def in_columns(self, table: pa.Table) -> Sequence[Any]:
         """Return the rows as columns, of which Tuples are made when somebody asks for them; as Tuples where windows read fields
         that not every input has alike, or hand tuples to functions.
         """
-        if self._shows_columns:
-            assert self.shown is not None
-            kept = [name for name in (_INPUT, TASK, PHASE) if name in table.column_names]
-            fields = {name: self._merged(table, self._alike[name]) for name in self.shown}
-            return ColumnRows(pa.table({**{name: table.column(name) for name in kept}, **fields}), self._of_fields)
         asked = {name for name in self._asked if name is not None}
         of_wide = self._alike.keys() & set(table.column_names)
         if None in self._asked or not asked <= self._alike.keys() or of_wide:
@@ -199,14 +172,6 @@ class TupleRows:
         return frozenset(
             (*(config.key or ()), *(() if config.aggregate is None else aggregated_fields(config.aggregate)))
         )
-
-    @cached_property
-    def _shows_columns(self) -> bool:
-        """Whether windows show columns, and keep no tuples but these."""
-        window = self._execution.windows.get(self._component)
-        if window is None or self.shown is None or self._component in self._execution.rooted:
-            return False
-        return window.config.columnar is not None and window.config.aggregate is None
 
     @cached_property
     def _alike(self) -> dict[str, list[str]]:

@@ -218,8 +218,7 @@ class _Turn:
 
     def _executor(self) -> WindowedBoltExecutor:
         stage = self.stage
-        # Where somebody waits for its acks, a tuple is more than its fields.
-        columns = ColumnarMachines(None if stage.acks else self.format.make_rows, self.format.shown)
+        columns = ColumnarMachines(self.format.payloads if stage.format is None else None)
         return WindowedBoltExecutor(
             self.config, stage.streams, stage.bolt.name, sequenced=True, keep_tuples=stage.acks, columns=columns
         )

@@ -401,7 +401,8 @@ def declaration_of(target: Any) -> Declaration:
 
 def columnar_of(target: Any) -> str | None:
     """Return how a bolt is handed batches, "arrow" or "pandas"; None for one that is handed tuples, and for what is no bolt."""
-    found = _mark_of(target) or _mark_of(type(target))
+    inner = _innermost(target)
+    found = _mark_of(inner) or _mark_of(type(inner))
     return found.columnar if isinstance(found, Declaration) else None
 
 

@@ -87,7 +87,7 @@ def chosen(schema: Schema, names: Iterable[Any]) -> Schema:
         if name in found:
             raise ConfigError(f"field {name!r} is named twice; name each field once")
         found.append(name)
-    return Schema(tuple(found), tuple(schema.types[schema.names.index(name)] for name in found))
+    return schema.of(found)
 
 
 def extended(schema: Schema, new: Schema) -> Schema:
