@@ -56,7 +56,7 @@ def read_checkpoint(folder: Path) -> list[tuple[str, str]]:
     pending = max(begun) if begun and max(begun) not in done else None
     lines.append(("made again at the next start", "nothing" if pending is None else f"batch {pending}"))
     lines.append(("drained", "yes: closed for good" if (own / "drained.json").exists() else "no"))
-    lines.append(("watermark, pending, acks, dead letters", _NOT_SHOWN))
+    lines.append(("watermark, pending, acks", _NOT_SHOWN))
     return lines
 
 
