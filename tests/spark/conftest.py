@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from windowing.spark import MemorySink, WindowedQuery, windowed
+from windowing.spark.spouts import arrow_schema_in_spark
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -25,7 +25,7 @@ class Feed:
     def __init__(self, spark: SparkSession, folder: Path, schema: str, per_batch: int = 1) -> None:
         self.spark, self.folder, self.schema, self.per_batch = spark, folder, schema, per_batch
         self.count = 0
-        self.arrow = to_arrow_schema(StructType.fromDDL(schema), timezone="UTC")
+        self.arrow = arrow_schema_in_spark(StructType.fromDDL(schema))
         folder.mkdir(parents=True)
 
     def add(self, *batches: Rows) -> Feed:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import BoltError, ConfigError, DefinitionChangedError, DrainedCheckpointError, FailedException
 from windowing.schema.types import Schema
 from windowing.spark import MemorySink, ParquetSink, submit
+from windowing.spark.spouts import arrow_schema_in_spark
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, spout, tumbling
@@ -200,4 +200,4 @@ def test_the_arrow_types_are_those_of_spark(spark: SparkSession) -> None:
     schema = Schema.parse(", ".join(f"f{number} {kind}" for number, kind in enumerate(fields)))
     parsed = StructType.fromDDL(schema.ddl)
     assert isinstance(parsed, StructType)
-    assert arrow_schema(schema).types == to_arrow_schema(parsed, timezone="UTC").types
+    assert arrow_schema(schema).types == arrow_schema_in_spark(parsed).types

@@ -16,12 +16,12 @@ from typing import Any, Generic, TypeVar, cast
 
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
 from windowing.errors import ConfigError, describe_error, quote
 from windowing.spark.failures import Seal
 from windowing.spark.hadoop import checked_folder
+from windowing.spark.spouts import arrow_type_in_spark
 
 __all__ = [
     "Shipped",
@@ -86,7 +86,7 @@ def _travels(kind: DataType) -> bool:
     if parts:
         return all(map(_travels, parts))
     try:
-        to_arrow_type(kind, timezone="UTC")
+        arrow_type_in_spark(kind)
     except Exception:  # PySpark has several for it
         return False
     return True

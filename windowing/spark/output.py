@@ -20,12 +20,12 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from windowing.columnar.rows import owned
 from windowing.errors import BoltError, quote
 from windowing.schema.checks import DEFAULT_STREAM
+from windowing.spark.spouts import arrow_schema_in_spark
 from windowing.spark.unreadable import arrow_values
 
 __all__ = [
@@ -112,10 +112,9 @@ class Encoder:
 
     def __init__(self, bolt: str, layout: Layout) -> None:
         self._bolt = bolt
-        self._arrow = to_arrow_schema(layout.schema, timezone="UTC")
+        self._arrow = arrow_schema_in_spark(layout.schema)
         self._fields = {
-            stream: list(enumerate(to_arrow_schema(schema, timezone="UTC")))
-            for stream, schema in layout.streams.items()
+            stream: list(enumerate(arrow_schema_in_spark(schema))) for stream, schema in layout.streams.items()
         }
         self._numbers = {stream: number for number, stream in enumerate(layout.streams)}
 

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import SparkSession
 
 from windowing.errors import ConfigError, SessionError, describe_error, quote
@@ -23,6 +24,7 @@ __all__ = [
     "MAX_RECORDS_PER_BATCH",
     "require_readable_zone",
     "require_session",
+    "require_spark",
     "session",
 ]
 
@@ -131,6 +133,26 @@ def require_readable_zone(spark: SparkSession) -> None:
             f'{_ZONE} is {quote(zone)}, a name that Arrow does not know; spark.conf.set("{_ZONE}", "UTC") before streams are read '
             "as DataFrames, or use start()"
         ) from problem
+
+
+def require_spark(since: str, what: str) -> None:
+    """Raise SessionError where this PySpark is older than the version from which on `what` works.
+
+    >>> require_spark("4.1", "this library")
+    >>> require_spark("99.0", "spout 'numbers'")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    windowing.errors.SessionError: [SESSION] spout 'numbers' needs PySpark 99.0 or newer, this one is ...
+    """
+    if _version(pyspark.__version__) < _version(since):
+        raise SessionError(
+            f"{what} needs PySpark {since} or newer, this one is {pyspark.__version__}; install that one here and on the cluster, "
+            "or read the rows as a streaming DataFrame"
+        )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version, whatever follows them."""
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 
 def _wrong(spark: SparkSession, rule: _Rule) -> str | None:

@@ -9,7 +9,8 @@
 
 Where it runs: `initial`, `latest` and `commit` in one Python process of the query; `read` in the executors, on copies; `ack`,
 `fail` and `give_up` in the driver. So a spout holds a path or a URL, no connection. On Spark it is a data source with admission
-control (pyspark.sql.datasource). An offset in Spark's log says where its batch begins too, so that the log alone tells the batch.
+control (pyspark.sql.datasource), which Spark 4.1 has not: it is refused there. An offset in Spark's log says where its batch begins
+too, so that the log alone tells the batch.
 
 Sources: what a stream of a topology is fed from on Spark, brought to the columns that the stream declares.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 from uuid import uuid4
 
@@ -26,23 +28,47 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.types import DataType, StructType
 
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CheckpointError, ConfigError, SourceError, quote
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
+from windowing.spark.session import require_spark
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:  # of Spark 4.1, on which `require_spark` refuses such sources
+    ReadAllAvailable = ReadLimit = ReadMaxRows = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 __all__ = [
     "Offsets",
     "PartitionedSpout",
     "Root",
     "SpoutInput",
+    "arrow_schema_in_spark",
+    "arrow_type_in_spark",
     "batch_of",
     "refuse_other",
     "selected",
 ]
+
+
+_UTC: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {"timestamp_utc": True}
+)
+"""How this version of PySpark is told the zone of timestamps."""
+
+
+def arrow_type_in_spark(kind: DataType) -> pa.DataType:
+    """Return the Arrow type that Spark itself takes for a type of its own, timestamps in UTC."""
+    return to_arrow_type(kind, **_UTC)
+
+
+def arrow_schema_in_spark(schema: StructType) -> pa.Schema:
+    """Return the fields that Spark itself takes for a schema, timestamps in UTC."""
+    return to_arrow_schema(schema, **_UTC)
 
 
 # -- PartitionedSpout ------------------------------------------------------------------------------------------------------------
@@ -128,8 +154,9 @@ class PartitionedSpout(ABC):
     def stream(self, spark: SparkSession, name: str | None = None) -> DataFrame:
         """Return the rows as a streaming DataFrame. `name` is how the spout is called in Spark's offset log.
 
-        Raises ConfigError for fields that are none.
+        Raises ConfigError for fields that are none, SessionError on Spark 4.1.
         """
+        require_spark("4.2", f"{type(self).__name__}, a source in Python,")
         schema, called = Schema.parse(self.fields), name or type(self).__name__
         source = _source(self, schema, called)
         spark.dataSource.register(source)

@@ -26,12 +26,12 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from windowing.acking.pending import RetryPolicy
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CheckpointError, FailedException, ReportedFailedException, cause_of, describe_error
 from windowing.spark.failures import Seal, marked
+from windowing.spark.session import require_spark
 from windowing.spark.state import decode_table
 from windowing.spark.trident_stages import packed_rows
 from windowing.topology.components import TaskContext
@@ -45,6 +45,11 @@ from windowing.trident.spout_executor import SendBatch, TridentSpoutCoordinator
 from windowing.trident.spouts import CommitterEmitter, SpoutBatch, SpoutContext, as_batches
 from windowing.trident.transactional_state import RecordStore, TransactionalState, part_of
 
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+except ImportError:  # of Spark 4.1, on which `require_spark` refuses such sources
+    ReadAllAvailable = ReadLimit = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
+
 __all__ = [
     "TridentSpoutReader",
     "spout_rows",
@@ -56,6 +61,7 @@ _log = logging.getLogger("windowing.spark")
 
 def spout_rows(spark: SparkSession, plan: TridentPlan, node: SpoutNode, records: RecordStore) -> DataFrame:
     """Return the batches of a spout as a streaming DataFrame. `records` travels to the process that emits."""
+    require_spark("4.2", f"{node.called}, a spout in Python,")
     format_name, seal = f"windowing_trident_{uuid4().hex}", Seal()
 
     class TridentSource(DataSource):
