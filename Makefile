@@ -40,6 +40,14 @@ test-wheel: setup  ## Install the wheel with the lowest versions into a clean en
 	$(call say,wheel: the README with the lowest versions that pyproject.toml allows)
 	@$(PYTEST) tests/wheel.py
 
+SPARKS ?= 4.1 4.2
+TESTS ?= tests/spark
+
+.PHONY: test-versions
+test-versions: setup  ## Run the Spark tests with older versions of Spark; make test-versions SPARKS=4.1 TESTS=tests/spark/test_query.py
+	$(call say,versions: the tests on Spark with PySpark $(SPARKS))
+	@bash tools/versions.sh "$(SPARKS)" $(TESTS)
+
 .PHONY: test-fast
 test-fast: setup  ## Run the tests that need neither Spark nor a long time.
 	$(call say,fast tests: no Spark and no long proofs)
@@ -124,5 +132,5 @@ doctests: setup  ## Run the examples in the docstrings of windowing/.
 
 .PHONY: clean
 clean: services-stop  ## Remove .venv and everything else that a command here has made.
-	rm -rf .venv build dist site demo-out spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-spark-* build dist site demo-out spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -45,7 +45,7 @@ PUBLIC = {
     """),
     "windowing.spark": words("""
         BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout Root Sink
-        SqliteQueue WindowedQuery WindowedStream require_session session submit submit_trident windowed
+        SqliteQueue WindowedQuery WindowedStream check configure require_session session submit submit_trident windowed
     """),
     "windowing.stores": words("""
         MapStateFactory MemoryStore PostgresStore RedisStore SnapshotFactory SqlitePages SqliteStore Store map_state

@@ -5,14 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version as found_version
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import pyarrow as pa
+import pyspark
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from windowing.errors import ConfigError, SessionError
-from windowing.spark import require_session, session
-from windowing.spark.session import REQUIRED
+from windowing.spark import PartitionedSpout, check, configure, require_session, session
+from windowing.spark.session import REQUIRED, given_settings
 
 
 def test_our_session_passes_its_own_check(spark: SparkSession) -> None:
@@ -150,6 +157,129 @@ def test_workers_of_another_python_are_refused(spark: SparkSession, monkeypatch:
     monkeypatch.setattr(spark.sparkContext, "getConf", _NoPython)
     with pytest.raises(SessionError, match=r"spark\.pyspark\.python is 'python3-of-nobody'"):
         require_session(spark)
+
+
+class Numbers(PartitionedSpout):
+    fields = "n long"
+
+    def initial(self) -> Mapping[str, int]:
+        return {}
+
+    latest = initial
+
+    def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        raise AssertionError("nobody reads it")
+
+
+def test_a_source_in_python_is_refused_by_name_on_a_spark_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.1.1")
+    with pytest.raises(
+        SessionError, match=r"Numbers, a source in Python, needs PySpark 4\.2 or newer, this one is 4\.1\.1"
+    ):
+        Numbers().stream(None)  # type: ignore[arg-type]
+
+
+class Builder:
+    """A session's builder that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+
+    def config(self, name: str, value: str) -> Builder:
+        self.told[name] = value
+        return self
+
+
+def test_a_builder_of_the_user_s_is_given_what_is_required_and_nothing_else() -> None:
+    builder = Builder()
+    assert configure(builder) is builder
+    assert builder.told == {rule.name: rule.wanted for rule in REQUIRED}
+
+
+def test_a_master_stands_that_was_given_in_a_file_or_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert given_settings() == {}
+    (tmp_path / "spark-defaults.conf").write_text("# none\nspark.master   spark://a:7077\nspark.ui.enabled=true\n\n")
+    assert given_settings() == {"spark.master": "spark://a:7077", "spark.ui.enabled": "true"}
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.ui.enabled=false --master=yarn --name x pyspark-shell")
+    assert given_settings() == {"spark.master": "yarn", "spark.ui.enabled": "false"}
+
+
+def test_a_running_session_s_settings_stand(spark: SparkSession) -> None:
+    assert given_settings()["spark.master"] == spark.sparkContext.master
+
+
+def test_spark_connect_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SessionError, match=r"classic Spark session, got one of Spark Connect; leave out SPARK_REMOTE"):
+        session(**{"spark.remote": "sc://localhost"})
+    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
+    with pytest.raises(SessionError, match=r"classic Spark session, got one of Spark Connect"):
+        session()
+
+
+def test_check_says_all_at_once_what_is_wrong_here_and_in_a_worker(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(spark, len, test_our_session_passes_its_own_check.__name__)
+    only_here = ModuleType("only_here")
+    exec("def add_up(window): return 1", only_here.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", only_here)
+    found: Any = sys.modules[check.__module__]
+    monkeypatch.setattr(found, "version", lambda package: "0.1" if package == "pyarrow" else found_version(package))
+    foreign = spark.newSession()
+    configured = Builder()
+    for name, value in configure(configured).told.items():
+        foreign.conf.set(name, value)
+    foreign.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    with pytest.raises(SessionError) as caught:
+        check(foreign, only_here.add_up)
+    _, zone, pyarrow, bolt = str(caught.value).splitlines()
+    assert "spark.sql.session.timeZone is 'Europe/Berlin', wanted UTC" in zone
+    assert (
+        pyarrow
+        == f"  - package pyarrow is {pa.__version__} in the Python workers and 0.1 here; install the same one there"
+    )
+    assert (
+        "bolt 'add_up' cannot be loaded in the Python workers: ModuleNotFoundError: No module named 'only_here'" in bolt
+    )
+
+
+JOB_BESIDE_ITS_BOLTS = """
+import beside
+from windowing.spark import MemorySink, session, windowed
+
+spark = session("beside", cores=1, **{"spark.log.level": "OFF"})
+sink = MemorySink()
+rows = spark.readStream.schema("v long").json("../in")
+assert windowed(beside.total, rows).start(sink, "../checkpoint", drain=True).await_end(200)
+print([row.total for row in sink.rows])
+"""
+BESIDE = """
+from windowing import count, tumbling
+
+@tumbling(count(2), output="total long")
+def total(window):
+    return sum(row.v for row in window)
+"""
+
+
+@pytest.mark.spark
+def test_bolts_beside_the_job_are_found_from_any_working_directory(tmp_path: Path) -> None:
+    for folder in ("in", "job", "cwd"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"v": 1}\n{"v": 2}\n')
+    (tmp_path / "job" / "job.py").write_text(JOB_BESIDE_ITS_BOLTS)
+    (tmp_path / "job" / "beside.py").write_text(BESIDE)
+    command, environment = [sys.executable, str(tmp_path / "job" / "job.py")], {**os.environ}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path / "cwd", capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["[3]"], done.stderr[-4000:]
 
 
 @pytest.mark.parametrize("cores", [0, -1, "many", True])

@@ -1,6 +1,7 @@
 """The driver on Spark: the only folder that imports pyspark (extra `spark`).
 
-session()                      a Spark session with all that windowed bolts need; require_session checks one of your own
+session()                      a Spark session with all that windowed bolts need, on the master that was given, else on this machine
+configure(builder)             what they need on a session of your own; check(spark, bolt) says all that is wrong with it
 windowed(bolt, df)             a bolt on streaming DataFrames -> WindowedStream -> WindowedQuery
 submit(topology)               a topology as one query -> WindowedQuery
 submit_trident(topology)       a Trident topology as one query, which commits its states exactly once; loaded with its name
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from windowing.spark.metrics import BatchMetrics, MetricsListener
 from windowing.spark.query import WindowedStream, windowed
 from windowing.spark.running import WindowedQuery
-from windowing.spark.session import require_session, session
+from windowing.spark.session import check, configure, require_session, session
 from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, Sink
 from windowing.spark.spouts import PartitionedSpout, Root
 from windowing.spark.sqlite_queue import SqliteQueue
@@ -37,6 +38,8 @@ __all__ = [
     "SqliteQueue",
     "WindowedQuery",
     "WindowedStream",
+    "check",
+    "configure",
     "require_session",
     "session",
     "submit",

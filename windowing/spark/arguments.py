@@ -19,8 +19,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from windowing.errors import ConfigError, describe_error, quote
-from windowing.spark.failures import Seal
+from windowing.spark.failures import FailedQuery, Seal, library_error
 from windowing.spark.hadoop import checked_folder
+from windowing.spark.session import is_local
 from windowing.spark.spouts import arrow_type_in_spark
 
 __all__ = [
@@ -108,8 +109,9 @@ class Shipped(Generic[T]):
     """A value with users' code, made once a query on the driver; `value` is it, there and in the workers.
 
     parts: what users have written of it, by the component's name, for errors. Raises ConfigError for what cannot be pickled or
-    sent. Cost: it is pickled once; up to 256 KiB it travels with each task, above that once to each executor, and is loaded once by
-    each worker, whose batches share it then.
+    sent, and on a cluster SessionError for what an executor cannot load. Cost: it is pickled once; up to 256 KiB it travels with
+    each task, above that once to each executor, and is loaded once by each worker, whose batches share it then. On a cluster one
+    small job.
     """
 
     def __init__(self, spark: SparkSession, value: T, what: str, parts: Mapping[str, Any]) -> None:
@@ -120,6 +122,8 @@ class Shipped(Generic[T]):
         if len(data) > _SMALL_BYTES:
             self._broadcast = _broadcast(spark, data, what, parts)
             self._load = ()
+        if not is_local(str(getattr(spark.sparkContext, "master", "local"))):
+            _require_loadable(spark, self, what)
 
     @classmethod
     def here(cls, value: T) -> Shipped[T]:
@@ -135,6 +139,10 @@ class Shipped(Generic[T]):
             load, argument = self._load
             self._value, self._is_loaded = load(argument), True
         return self._value
+
+    def load(self) -> None:
+        """Load the value if it is not loaded yet."""
+        assert self.value is not None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The broadcast notes, when it is pickled, that it has to go along with the function.
@@ -156,6 +164,17 @@ def _of_broadcast(reference: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
     """Return the value of a broadcast that has come with the function; Spark keeps it for the worker's next tasks."""
     find, arguments = reference
     return find(*arguments).value
+
+
+def _require_loadable(spark: SparkSession, shipped: Shipped[Any], what: str) -> None:
+    """Load a value on an executor, before the first batch. Raises SessionError for a library or a module that is missing there."""
+    try:
+        spark.sparkContext.parallelize([0], 1).foreach(lambda _: shipped.load())
+    except Exception as problem:  # py4j has no types
+        found = library_error(problem, FailedQuery(what, "", spark=None))
+        if found is problem:
+            raise
+        raise found from problem
 
 
 class _Packed:

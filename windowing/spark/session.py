@@ -1,27 +1,46 @@
 """The Spark session: `session()` makes one that is right, `require_session()` refuses one that could lose data.
 
+    configure(builder)    sets REQUIRED on a builder of the user's, and nothing else
+    session()             REQUIRED and what suits one machine; what was given before it (spark-submit, spark-defaults.conf,
+                          PYSPARK_SUBMIT_ARGS, a session that runs) stands, the master too
+    require_session       REQUIRED, the packages and the workers' Python, on the driver; every start calls it
+    check(spark, bolt)    all that, and what a Python worker has: versions of packages, whether it can load the bolts
+
 The settings and why each is needed are in one table, `REQUIRED`; facts behind them: docs/operate/deploy.md.
 """
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
+import shlex
 import shutil
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 import pyspark
+from pyspark import SparkConf, SparkContext, SparkFiles
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 
 from windowing.errors import ConfigError, SessionError, describe_error, quote
 
 __all__ = [
     "MAX_RECORDS_PER_BATCH",
+    "check",
+    "configure",
+    "given_settings",
+    "is_local",
     "require_readable_zone",
     "require_session",
     "require_spark",
@@ -33,6 +52,9 @@ MAX_RECORDS_PER_BATCH = 100_000
 _STORE = "spark.sql.streaming.stateStore"
 _PYTHON = "spark.pyspark.python"
 _ZONE = "spark.sql.session.timeZone"
+_MASTER = "spark.master"
+_REMOTE = "spark.remote"
+_CONNECT = "windowed bolts need a classic Spark session, got one of Spark Connect; "
 _UTC = re.compile(
     r"Z|(?:Etc/)?(?:UTC|UCT|GMT0?|Zulu|Universal|Greenwich)|(?:Etc/GMT|GMT|UTC|UT)?[+-]00?(?::?00){0,2}|UT",
     re.IGNORECASE,
@@ -83,44 +105,84 @@ REQUIRED = (
 
 
 def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) -> SparkSession:
-    """Start (or return) a local Spark session with all that windowed bolts need.
+    """Start (or return) a Spark session with all that windowed bolts need; on this machine, unless a master was given.
 
     `cores` is a number or "*"; a failed task is tried 4 times, so a dying Python worker does not end a query. `conf`
-    adds or replaces settings by their Spark names: `session(**{"spark.driver.memory": "4g"})`. Another `spark.master`
-    is one of them. Raises SessionError when a session is already running with settings that could lose data. Cost: 6
-    to 18 seconds.
+    adds or replaces settings by their Spark names: `session(**{"spark.driver.memory": "4g"})`. What `spark-submit`, the environment
+    or a running session says stands, but for what could lose data; a master too: then `cores` has no effect. Raises SessionError
+    where `conf` could lose data. Cost: 6 to 18 seconds.
     """
     workers = _cores(cores)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = str(conf.get(_PYTHON, sys.executable))
-    settings = _defaults(cores, workers) | {name: _text(value) for name, value in conf.items()}
+    asked = {name: _text(value) for name, value in conf.items()}
+    if _REMOTE in asked or os.environ.get("SPARK_REMOTE"):
+        raise SessionError(_CONNECT + "leave out SPARK_REMOTE and spark.remote, and give a master")
+    found = given_settings()
+    lossy = {rule.name for rule in REQUIRED if not rule.holds(found.get(rule.name, rule.wanted))}
+    given = {name: value for name, value in found.items() if name not in lossy} | asked
+    local = is_local(given.get(_MASTER, "local"))
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ["PYSPARK_PYTHON"] = given.get(_PYTHON, sys.executable)
+    else:
+        os.environ["PYSPARK_PYTHON"] = given.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    settings = _defaults() | (_on_this_machine(cores, workers) if local else {_PYTHON: os.environ["PYSPARK_PYTHON"]})
     builder: Any = SparkSession.builder.appName(app_name)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
+    for name, value in (settings | given).items():
+        if name not in given or name in asked:
+            builder = builder.config(name, value)
     started: SparkSession = builder.getOrCreate()
-    started.sparkContext.setLogLevel(settings["spark.log.level"])
+    started.sparkContext.setLogLevel((settings | given)["spark.log.level"])
     require_session(started)
     return started
 
 
+Builder = TypeVar("Builder")
+
+
+def configure(builder: Builder) -> Builder:
+    """Set what windowed bolts require on a builder of your own, and nothing else: no master, no memory, no address.
+
+    `configure(SparkSession.builder.appName("job")).getOrCreate()`; it returns the builder.
+    """
+    changed: Any = builder
+    for rule in REQUIRED:
+        changed = changed.config(rule.name, rule.wanted)
+    return cast(Builder, changed)
+
+
+def check(spark: SparkSession, *bolts: Any) -> None:
+    """Raise SessionError with all that is wrong, a line each: on the driver, and in a Python worker of an executor.
+
+    There it looks at the library, the versions of the packages that take part, and whether it can load `bolts` (windowed bolts,
+    topologies, functions) with the modules that they import. Cost: a Spark job of one task.
+    """
+    _require_classic(spark)
+    wrong = [*_wrong_here(spark), *_wrong_there(spark, bolts)]
+    if wrong:
+        raise SessionError("windowed bolts cannot run in this session:" + "".join(f"\n  - {each}" for each in wrong))
+
+
+def is_local(master: str) -> bool:
+    """Return whether a master runs its tasks in the driver's process.
+
+    >>> is_local("local[2,4]"), is_local("local-cluster[2,1,1024]"), is_local("spark://127.0.0.1:7077")
+    (True, False, False)
+    """
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
 def require_session(spark: SparkSession) -> None:
     """Raise SessionError, naming the setting and the way out, when windowed bolts could lose data in this session."""
-    if not hasattr(spark, "sparkContext") or type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise SessionError(
-            "windowed bolts need a classic Spark session, got one of Spark Connect; use windowing.spark.session()"
-        )
-    if getattr(spark.sparkContext, "_jsc", None) is None:
-        raise SessionError("the Spark session was stopped; make another one with windowing.spark.session()")
+    _require_classic(spark)
     _require_packages()
-    wrong = [
-        problem for problem in (*map(partial(_wrong, spark), REQUIRED), _wrong_python(spark)) if problem is not None
-    ]
+    wrong = _wrong_here(spark)
     if wrong:
         count = "a setting" if len(wrong) == 1 else f"{len(wrong)} settings"
         lines = "".join(f"\n  - {problem}" for problem in wrong)
         raise SessionError(
             f"the session has {count} with which data could be lost; windowing.spark.session() has none:{lines}"
         )
+    _share_modules(spark)
 
 
 def require_readable_zone(spark: SparkSession) -> None:
@@ -155,6 +217,20 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 
+def _require_classic(spark: SparkSession) -> None:
+    if not hasattr(spark, "sparkContext") or type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise SessionError(_CONNECT + "use windowing.spark.session()")
+    if getattr(spark.sparkContext, "_jsc", None) is None:
+        raise SessionError("the Spark session was stopped; make another one with windowing.spark.session()")
+
+
+def _wrong_here(spark: SparkSession) -> list[str]:
+    """Return what is wrong on the driver, by the table."""
+    return [
+        problem for problem in (*map(partial(_wrong, spark), REQUIRED), _wrong_python(spark)) if problem is not None
+    ]
+
+
 def _wrong(spark: SparkSession, rule: _Rule) -> str | None:
     """Return what is wrong with a setting; one that nobody has set is what this Spark takes for it."""
     try:
@@ -186,9 +262,16 @@ def _wrong_python(spark: SparkSession) -> str | None:
     """
     context = spark.sparkContext
     named = str(context.getConf().get(_PYTHON, None) or getattr(context, "pythonExec", "python3"))
-    if not str(context.master).startswith("local") or named == sys.executable:
+    if named == sys.executable:
         return None
     found = shutil.which(named)
+    if not is_local(str(context.master)):
+        if found is not None:
+            return None
+        return (
+            f"{_PYTHON} is {quote(named)}, which the driver does not have, where Spark starts one worker too; in client mode "
+            "unpack the environment of --archives there too (mkdir environment && tar -xzf environment.tar.gz -C environment)"
+        )
     if found is None or os.path.realpath(found) != os.path.realpath(sys.executable) or not _same_prefix(found):
         return (
             f"{_PYTHON} is {quote(named)}, wanted {sys.executable}: the Python workers would run without this library; "
@@ -210,19 +293,174 @@ def _cores(cores: int | str) -> int:
     return int(cores)
 
 
-def _defaults(cores: int | str, workers: int) -> dict[str, str]:
+# -- what was given ---------------------------------------------------------------------------------------------------------------
+
+
+def given_settings() -> dict[str, str]:
+    """Return the settings that stand: of the context that runs, of the JVM that spark-submit has started, or of those to come."""
+    running: Any = getattr(SparkContext, "_active_spark_context", None)
+    if running is not None:
+        return dict(running.getConf().getAll())
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        cast(Any, SparkContext)._ensure_initialized()
+        submitted = dict(SparkConf().getAll())
+        if submitted.get(_MASTER) == "local[*]":  # which spark-submit takes where nobody gave one
+            del submitted[_MASTER]
+        return submitted
+    return _of_file() | _of_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+
+
+def _of_file() -> dict[str, str]:
+    """Return what spark-defaults.conf says."""
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    file = Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf") / "spark-defaults.conf"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    found = [re.match(r"\s*(spark\.[\w.-]+)(?:\s*[=:]\s*|\s+)(.*?)\s*$", line) for line in lines]
+    return {each[1]: each[2] for each in found if each is not None}
+
+
+def _of_arguments(text: str) -> dict[str, str]:
+    """Return the settings among arguments of spark-submit.
+
+    >>> _of_arguments("--master spark://h:7077 --conf spark.ui.enabled=true pyspark-shell")
+    {'spark.master': 'spark://h:7077', 'spark.ui.enabled': 'true'}
+    """
+    words = [part for word in shlex.split(text) for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    found: dict[str, str] = {}
+    for option, value in pairwise(words):
+        if option == "--master":
+            found[_MASTER] = value
+        elif option in ("--conf", "-c") and "=" in value:
+            name, _, setting = value.partition("=")
+            found[name] = setting
+    return found
+
+
+# -- the Python workers -----------------------------------------------------------------------------------------------------------
+
+
+_PACKAGES = ("pyspark", "pyarrow", "pandas", "protobuf", "windowing", "sortedcontainers", "xxhash")
+_LOCALLY = ("pyspark", "pyarrow", "protobuf", "windowing")
+"""Packages that have to be of the same version where rows and states cross from one process to the other."""
+
+
+def _share_modules(spark: SparkSession) -> None:
+    """Tell Spark's Python processes on the driver where this one finds its modules.
+
+    Spark starts one of them there for each query, which knows neither --py-files nor addPyFile, and where all runs on one machine
+    the workers too. A folder that an executor does not have does no harm there.
+    """
+    context: Any = spark.sparkContext
+    root, paths = SparkFiles.getRootDirectory(), sysconfig.get_paths()
+    installed = tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+    local = is_local(str(context.master))
+    for name in map(os.path.basename, context.getConf().get("spark.submit.pyFiles", "").split(",")):
+        if (
+            name.endswith(".whl") and name not in context._python_includes
+        ):  # Spark sends it, and puts only zips on the path
+            context._python_includes.append(name)
+            sys.path.insert(1, os.path.join(root, name))
+    shared = [
+        path
+        for path in map(os.path.abspath, sys.path)
+        if os.path.exists(path) and (path.startswith(root) or (local and not path.startswith(installed)))
+    ]
+    before = context.environment.get("PYTHONPATH", "").split(os.pathsep)
+    known = [path for path in before if path]
+    context.environment["PYTHONPATH"] = os.pathsep.join([*known, *(path for path in shared if path not in known)])
+
+
+def _probe(packages: Sequence[str], bolts: Sequence[tuple[str, bytes]]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Return what a Python worker has, and which bolts it cannot load, and why. It is sent by value: the library may be missing."""
+    import sys
+    from importlib import import_module
+    from importlib.metadata import version
+
+    found: dict[str, Any] = {"Python": f"{sys.version_info[0]}.{sys.version_info[1]}"}
+    for package in packages:
+        try:
+            import_module({"protobuf": "google.protobuf"}.get(package, package))
+        except Exception as problem:
+            found[package] = f"missing ({type(problem).__name__}: {problem})"
+            continue
+        try:
+            found[package] = version(package)
+        except Exception:  # it is on the path, and not installed: by --py-files
+            found[package] = "there"
+    lost = []
+    for name, data in bolts:
+        try:
+            import_module("pyspark.cloudpickle").loads(data)
+        except Exception as problem:
+            lost.append((name, f"{type(problem).__name__}: {problem}"))
+    return found, lost
+
+
+def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
+    """Return what is wrong in a worker of an executor, compared with this process."""
+    _share_modules(spark)
+    probe = FunctionType(_probe.__code__, {"__builtins__": builtins}, "probe")
+    probe.__module__ = "__main__"  # so that it travels by value
+    serializer: Any = cast(Any, CloudPickleSerializer)()
+    sent = [
+        (str(getattr(bolt, "name", None) or getattr(bolt, "__name__", bolt)), serializer.dumps(bolt)) for bolt in bolts
+    ]
+    try:
+        ((found, lost),) = spark.sparkContext.parallelize([0], 1).map(lambda _: probe(_PACKAGES, sent)).collect()
+    except Exception as problem:  # py4j has no types
+        other = re.search(
+            r"\[(?:PYTHON_VERSION_MISMATCH|CANNOT_RUN_PROGRAM)\][^\n]*|No module named '[\w.]+'|error=2[^\n]*",
+            str(problem),
+        )
+        return [
+            f"a Python worker does not start: {other[0] if other else describe_error(problem)}; {_PYTHON} has to name, on every "
+            f"worker, a Python of version {sys.version_info[0]}.{sys.version_info[1]} with windowing[spark]"
+        ]
+    return [*_packages_there(found), *(_not_loaded(name, why) for name, why in lost)]
+
+
+def _packages_there(found: Mapping[str, str]) -> list[str]:
+    wrong = []
+    for package in _PACKAGES:
+        there = found[package]
+        if there.startswith("missing"):
+            way_out = "install windowing[spark] there, or send it along (--py-files, --archives)"
+            wrong.append(f"package {package} is {there} in the Python workers; {way_out}")
+        elif package in _LOCALLY and there not in ("there", version(package)):
+            wrong.append(
+                f"package {package} is {there} in the Python workers and {version(package)} here; install the same one there"
+            )
+    return wrong
+
+
+def _not_loaded(name: str, why: str) -> str:
+    return (
+        f"bolt {quote(name)} cannot be loaded in the Python workers: {why}; install its module there, send it by --py-files, or by "
+        "value: pyspark.cloudpickle.register_pickle_by_value(module)"
+    )
+
+
+# -- what session() sets -----------------------------------------------------------------------------------------------------------
+
+
+def _on_this_machine(cores: int | str, workers: int) -> dict[str, str]:
     return {
-        "spark.master": f"local[{cores},4]",
+        _MASTER: f"local[{cores},4]",
         _PYTHON: sys.executable,
+        "spark.sql.shuffle.partitions": str(workers),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+def _defaults() -> dict[str, str]:
+    return {
         **{rule.name: rule.wanted for rule in REQUIRED},
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         f"{_STORE}.rocksdb.boundedMemoryUsage": "true",
         f"{_STORE}.rocksdb.maxMemoryUsageMB": "500",
-        "spark.sql.shuffle.partitions": str(workers),
         "spark.python.authenticate.socketTimeout": "60s",  # Spark's 15s are too few for a worker that starts on a busy machine
         "spark.sql.adaptive.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
