@@ -14,13 +14,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, SourceError
 from windowing.schema.types import Schema
 from windowing.spark import sqlite_queue
 from windowing.spark.failures import WorkerError
-from windowing.spark.spouts import Offsets, PartitionedSpout, Root, SpoutReader, batch_of, refuse_other
+from windowing.spark.spouts import (
+    Offsets,
+    PartitionedSpout,
+    ReadAllAvailable,
+    ReadMaxRows,
+    Root,
+    SpoutReader,
+    batch_of,
+    refuse_other,
+)
 from windowing.spark.sqlite_queue import SqliteQueue
 
 

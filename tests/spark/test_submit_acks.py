@@ -23,6 +23,8 @@ from windowing.topology.decorators import bolt, tumbling
 from windowing.topology.plan import Topology
 from windowing.windows.measures import count, millis, seconds
 
+pytestmark = pytest.mark.python_source
+
 WORDS = "word string, at long"
 
 

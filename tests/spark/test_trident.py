@@ -475,6 +475,7 @@ def test_a_state_that_was_lost_or_is_older_than_the_checkpoint_is_refused_and_on
     assert run(2, "counts") == {"state1": {("pen",): 6, ("ink",): 3, ("nut",): 1}}
 
 
+@pytest.mark.python_source
 def test_a_queue_is_told_of_each_batch_that_is_committed(spark: SparkSession, tmp_path: Path) -> None:
     queue = SqliteQueue(tmp_path / "queue.db", SALES, max_rows=2)
     queue.put([row for day in DAYS for row in day])

@@ -25,6 +25,8 @@ from windowing.trident.spouts import (
 from windowing.trident.streams import TridentTopology
 from windowing.windows.measures import seconds
 
+pytestmark = pytest.mark.python_source
+
 SIZES = {"x": 9, "y": 4, "z": 0}
 LAST = 5
 
