@@ -236,6 +236,7 @@ def test_a_module_that_the_workers_lack_is_named_and_sent_the_query_goes_on(
     )
     monkeypatch.syspath_prepend(str(module.parent))
     imported = importlib.import_module(module.stem)
+    sys.path.remove(str(module.parent))  # a local worker finds modules where the driver does
     counted = imported.counted
     source = feed().add(OK)
     with pytest.raises(
