@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -354,6 +356,24 @@ class Counting:
         self.last, (self.total, _) = word, (1, 2)
 
 
+class Gathering:
+    def prepare(self, context: Any) -> None:
+        self.counts: Counter[str] = Counter()
+        self.seen = collections.deque[str]()
+        self.client = context.client
+
+    def execute(self, window: Any) -> None:
+        self.counts.update(row.word for row in window)
+        self.by_name["a"].append(window)
+        self.seen.append("a word")
+        self.client.update("an object that the bolt did not make")
+        words = list(window)
+        words.append("local")
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, list[Any]] = collections.defaultdict(list)
+
+
 class Prepared:
     def __init__(self) -> None:
         self.limit = 3
@@ -372,6 +392,14 @@ def test_fields_that_a_bolt_sets_while_it_runs_are_named_with_the_way_out() -> N
     for field in ("self.counts", "self.last", "self.total"):
         assert field in sentence
     assert "init_state(self, state)" in sentence
+
+
+def test_collections_that_a_bolt_fills_by_their_methods_are_named_too() -> None:
+    sentence = lost_fields("gather", Gathering, False)
+    assert sentence is not None
+    for field in ("self.counts", "self.seen", "self.by_name"):
+        assert field in sentence
+    assert "client" not in sentence
 
 
 def test_fields_of_init_and_prepare_and_those_of_a_stateful_bolt_are_no_alarm() -> None:

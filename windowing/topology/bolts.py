@@ -47,6 +47,27 @@ __all__ = [
 ]
 
 
+COLLECTIONS = frozenset(
+    {"list", "dict", "set", "deque", "Counter", "defaultdict", "OrderedDict", "SortedDict", "SortedList", "SortedSet"}
+)
+CHANGES_A_COLLECTION = frozenset(
+    {
+        "add",
+        "append",
+        "appendleft",
+        "clear",
+        "discard",
+        "extend",
+        "extendleft",
+        "insert",
+        "pop",
+        "popitem",
+        "popleft",
+        "remove",
+    }
+    | {"setdefault", "subtract", "update"}
+)
+
 HOW_TO_MAKE = "give an instance, or functools.partial with the arguments"
 """The way out where a class cannot be made without arguments."""
 
@@ -237,6 +258,8 @@ def check_methods(target: type[Any], title: str, methods: tuple[tuple[str, tuple
 def fields_set(of_class: type[Any], method: str = "execute") -> list[str]:
     """Return the fields of `self` that a method sets, itself or in methods that it calls, by its source; none where there is none.
 
+    `self.counts.update(...)` sets it too, where `__init__` or `prepare` makes a collection of it.
+
     >>> class Counts:
     ...     def __init__(self): self.n = 0
     ...     def execute(self, tuple): self.n += 1
@@ -244,6 +267,7 @@ def fields_set(of_class: type[Any], method: str = "execute") -> list[str]:
     True
     """
     found: dict[str, None] = {}
+    collections = _collections_of(of_class)
     ahead, visited = [method], {"__init__", "open", "prepare", "init_state", "cleanup"}
     while ahead:
         name = ahead.pop()
@@ -259,9 +283,38 @@ def fields_set(of_class: type[Any], method: str = "execute") -> list[str]:
                 found |= dict.fromkeys(filter(None, [_field_of(node, own)]))
             elif isinstance(node, ast.Call):
                 called = node.func
-                if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == own:
+                if not isinstance(called, ast.Attribute):
+                    continue
+                if isinstance(called.value, ast.Name) and called.value.id == own:
                     ahead.append(called.attr)
+                elif called.attr in CHANGES_A_COLLECTION and (field := _field_of(called.value, own)) in collections:
+                    found[field] = None
     return list(found)
+
+
+def _collections_of(of_class: type[Any]) -> dict[str, None]:
+    """Return the fields that the first methods of a class set to a list, dict or set, or to one of `collections`."""
+    found: dict[str, None] = {}
+    for name in ("__init__", "prepare", "open"):
+        function = _parsed(getattr(of_class, name, None))
+        if function is None or not function.args.args:
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and _is_collection(node.value):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found |= {
+                    field: None
+                    for field in (_field_of(target, function.args.args[0].arg) for target in targets)
+                    if field
+                }
+    return found
+
+
+def _is_collection(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.Call):
+        called = value.func.value if isinstance(value.func, ast.Subscript) else value.func
+        return (called.id if isinstance(called, ast.Name) else getattr(called, "attr", None)) in COLLECTIONS
+    return isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
 
 
 def _parsed(function: Any) -> ast.FunctionDef | None:
