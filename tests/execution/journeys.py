@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -65,6 +65,8 @@ from windowing.windows.measures import millis
 
 _ROOT = Path(windowing.__file__).parent
 _pickle: Any = cast(Any, CloudPickleSerializer)()
+_LOCAL: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
+"""As much of a session as sending user code asks for."""
 
 Step = tuple[str, str]
 """A file under windowing/, and the qualified name of a function in it."""
@@ -224,7 +226,7 @@ def windowed_in_workers(found: list[Any] | None = None) -> Journey:
         "late": StructType().add("k", "string").add("ts", "long").add("v", "double").add("reason", "string"),
     }
     layout, names = Layout(schemas), ("k", "ts", "v")
-    shipped = Shipped(cast(Any, None), TaskStage(bounded, names, late_stream="late"), "bolt", {})
+    shipped = Shipped(_LOCAL, TaskStage(bounded, names, late_stream="late"), "bolt", {})
     packer = Packer("default", names, 1, declared.name, config.timestamp, None, max_future_ms(config))
     encoder, store, journey = Encoder(declared.name, layout), Store(), Journey()
     for rows in ROWS:
@@ -265,7 +267,7 @@ def trident_in_workers(folder: Path, found: list[Any] | None = None) -> Journey:
     plan = words_topology(SqliteStore(folder / "states.db")).build().by_section()
     plan = plan.owned_by(owned(Life("journey"), plan.written, Progress.of("journey", 0, None), claims=True)[1])
     attempts = Attempts(plan)
-    shipped = Shipped(cast(Any, None), plan, "topology", {})
+    shipped = Shipped(_LOCAL, plan, "topology", {})
     journey = Journey()
     for number, rows in enumerate(ROWS):
         journey, attempt = Journey(), attempts.claim(number + 1)
