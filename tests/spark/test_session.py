@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from importlib.metadata import version as found_version
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -207,6 +209,59 @@ def test_a_master_stands_that_was_given_in_a_file_or_in_the_environment(
     assert given_settings() == {"spark.master": "spark://a:7077", "spark.ui.enabled": "true"}
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.ui.enabled=false --master=yarn --name x pyspark-shell")
     assert given_settings() == {"spark.master": "yarn", "spark.ui.enabled": "false"}
+
+
+@pytest.mark.parametrize(
+    ("command", "stands"),
+    [
+        ("SparkSubmit --master local[*] job.py", True),
+        ("SparkSubmit --conf spark.master=local[*] --name a b job.py", True),
+        ("SparkSubmit --properties-file {file} job.py", True),
+        ("SparkSubmit --name it's job.py --master local[*]", False),
+    ],
+)
+def test_all_cores_of_this_machine_stand_where_spark_submit_was_told_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, stands: bool
+) -> None:
+    """Spark calls what it takes for no master by the same name."""
+    (tmp_path / "spark.properties").write_text("spark.master local[*]\n")
+    told = command.format(file=tmp_path / "spark.properties")
+    system = SimpleNamespace(getProperty={"sun.java.command": told}.__getitem__, getenv={}.get)
+    jvm = SimpleNamespace(System=system)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkContext, "_jvm", jvm)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda: None)
+    submitted = SimpleNamespace(getAll=lambda: [("spark.master", "local[*]"), ("spark.ui.enabled", "true")])
+    monkeypatch.setattr(sys.modules[session.__module__], "SparkConf", lambda: submitted)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("MASTER", "local[*]")  # spark-submit tells it the job, whoever gave it
+    assert given_settings() == {"spark.ui.enabled": "true"} | ({"spark.master": "local[*]"} if stands else {})
+
+
+def test_a_master_that_is_not_there_is_refused_by_name_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+    master = f"spark://127.0.0.1:{port},127.0.0.1:many"
+    wanted = (
+        rf"no master answers at {master} \(127\.0\.0\.1:{port}: ConnectionRefusedError.*many: ValueError.*; start it,"
+    )
+    with pytest.raises(SessionError, match=wanted):
+        session(**{"spark.master": master})
+
+
+def test_a_session_that_spark_does_not_start_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+
+    def refuse(builder: object) -> None:
+        raise RuntimeError("HADOOP_CONF_DIR must be set")
+
+    monkeypatch.setattr(type(SparkSession.builder), "getOrCreate", refuse)
+    with pytest.raises(
+        SessionError, match=r"did not start a session on yarn: RuntimeError: HADOOP_CONF_DIR .*leave the"
+    ):
+        session(**{"spark.master": "yarn"})
 
 
 def test_a_running_session_s_settings_stand(spark: SparkSession) -> None:

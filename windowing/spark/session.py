@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +54,9 @@ _STORE = "spark.sql.streaming.stateStore"
 _PYTHON = "spark.pyspark.python"
 _ZONE = "spark.sql.session.timeZone"
 _MASTER = "spark.master"
+_REACH_S = 10.0
 _REMOTE = "spark.remote"
+_FILE = "--properties-file"
 _CONNECT = "windowed bolts need a classic Spark session, got one of Spark Connect; "
 _UTC = re.compile(
     r"Z|(?:Etc/)?(?:UTC|UCT|GMT0?|Zulu|Universal|Greenwich)|(?:Etc/GMT|GMT|UTC|UT)?[+-]00?(?::?00){0,2}|UT",
@@ -110,7 +113,7 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     `cores` is a number or "*"; a failed task is tried 4 times, so a dying Python worker does not end a query. `conf`
     adds or replaces settings by their Spark names: `session(**{"spark.driver.memory": "4g"})`. What `spark-submit`, the environment
     or a running session says stands, but for what could lose data; a master too: then `cores` has no effect. Raises SessionError
-    where `conf` could lose data. Cost: 6 to 18 seconds.
+    where `conf` could lose data, and where the master is not there. Cost: 6 to 18 seconds.
     """
     workers = _cores(cores)
     asked = {name: _text(value) for name, value in conf.items()}
@@ -130,10 +133,36 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     for name, value in (settings | given).items():
         if name not in given or name in asked:
             builder = builder.config(name, value)
-    started: SparkSession = builder.getOrCreate()
+    started = _started(builder, str(given.get(_MASTER, "this machine")))
     started.sparkContext.setLogLevel((settings | given)["spark.log.level"])
     require_session(started)
     return started
+
+
+def _started(builder: Any, master: str) -> SparkSession:
+    """Start the session, or return the one that runs; a master that is not there is refused at once: Spark tries for a minute."""
+    way_out = "start it, give its address as its own page shows it, or leave the master out for this machine"
+    if getattr(SparkContext, "_active_spark_context", None) is None and master.startswith("spark://"):
+        problems = list(map(_unreached, master.removeprefix("spark://").split(",")))
+        if None not in problems:
+            raise SessionError(f"no master answers at {master} ({'; '.join(map(str, problems))}); {way_out}")
+    try:
+        return cast(SparkSession, builder.getOrCreate())
+    except Exception as problem:  # py4j has no types
+        raise SessionError(
+            f"Spark did not start a session on {master}: {describe_error(problem)[:500]}; look at its last words in the log above. "
+            f"If that master is not there: {way_out}"
+        ) from problem
+
+
+def _unreached(address: str) -> str | None:
+    """Return why a host and port cannot be reached, None where they can."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+    except (OSError, ValueError) as problem:
+        return f"{address}: {describe_error(problem)}"
+    return None
 
 
 Builder = TypeVar("Builder")
@@ -304,16 +333,32 @@ def given_settings() -> dict[str, str]:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         cast(Any, SparkContext)._ensure_initialized()
         submitted = dict(SparkConf().getAll())
-        if submitted.get(_MASTER) == "local[*]":  # which spark-submit takes where nobody gave one
-            del submitted[_MASTER]
+        system = cast(Any, SparkContext)._jvm.System
+        named = system.getenv("MASTER") is not None or _names_master(str(system.getProperty("sun.java.command")))
+        if submitted.get(_MASTER) == "local[*]" and not named:
+            del submitted[_MASTER]  # spark-submit takes it where nobody gave one
         return submitted
     return _of_file() | _of_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
 
 
-def _of_file() -> dict[str, str]:
-    """Return what spark-defaults.conf says."""
+def _names_master(command: str) -> bool:
+    """Return whether a master was given to spark-submit: in its command, or a file of settings.
+
+    >>> _names_master("org.apache.spark.deploy.SparkSubmit --master local[*] --name x job.py")
+    True
+    >>> _names_master("org.apache.spark.deploy.SparkSubmit --name x job.py --master local[*]")
+    False
+    """
+    options = _of_words(
+        command.partition(".py")[0].split()
+    )  # the launcher puts settings first; behind the job are its arguments
+    return _MASTER in options | _of_file(options.get(_FILE))
+
+
+def _of_file(named: str | None = None) -> dict[str, str]:
+    """Return what the file of settings says, spark-defaults.conf where none was named."""
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
-    file = Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf") / "spark-defaults.conf"
+    file = Path(named or Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf") / "spark-defaults.conf")
     lines = file.read_text().splitlines() if file.is_file() else []
     found = [re.match(r"\s*(spark\.[\w.-]+)(?:\s*[=:]\s*|\s+)(.*?)\s*$", line) for line in lines]
     return {each[1]: each[2] for each in found if each is not None}
@@ -325,11 +370,15 @@ def _of_arguments(text: str) -> dict[str, str]:
     >>> _of_arguments("--master spark://h:7077 --conf spark.ui.enabled=true pyspark-shell")
     {'spark.master': 'spark://h:7077', 'spark.ui.enabled': 'true'}
     """
-    words = [part for word in shlex.split(text) for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    return _of_words(shlex.split(text))
+
+
+def _of_words(words: Sequence[str]) -> dict[str, str]:
+    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     found: dict[str, str] = {}
-    for option, value in pairwise(words):
-        if option == "--master":
-            found[_MASTER] = value
+    for option, value in pairwise(parts):
+        if option in ("--master", _FILE):
+            found[_MASTER if option == "--master" else _FILE] = value
         elif option in ("--conf", "-c") and "=" in value:
             name, _, setting = value.partition("=")
             found[name] = setting
