@@ -116,15 +116,9 @@ def run_process(job: Job, failpoint: str | None = None, timeout_s: float = 300.0
 
 
 def kill_process(job: Job, failpoint: str) -> None:
-    """Run the job until it is killed at the failpoint; fail if it was not, or not by that.
-
-    Where the machine is so busy that Spark gives up waiting for a Python worker to start, which takes 10 s, it is run once more.
-    """
+    """Run the job until it is killed at the failpoint; fail if it was not, or not by that."""
     code = run_process(job, failpoint)
     log = Path(job.folder, "driver.log").read_text(errors="replace")[-4000:]
-    if code != -signal.SIGKILL and "Python worker failed to connect back" in log:
-        code = run_process(job, failpoint)
-        log = Path(job.folder, "driver.log").read_text(errors="replace")[-4000:]
     assert code == -signal.SIGKILL, f"the driver was not killed at {failpoint}, it ended with {code}: {log}"
     assert marker(job, failpoint).exists(), f"the driver was killed, but not at {failpoint}: {log}"
 

@@ -199,6 +199,24 @@ def test_a_worker_that_dies_ends_the_query_with_bolt_batch_and_way_out_and_nothi
     assert run(bolt(), source.read(), drain=True).rows() == [(1,), (1,)]
 
 
+def test_a_worker_that_connects_too_late_costs_time_and_nothing_else(
+    spark: SparkSession,
+    feed: Callable[..., Any],
+    run: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = tmp_path / "python"
+    slow.write_text(
+        f'#!/bin/sh\ncase "$*" in *driver_worker*) mkdir {tmp_path}/was-slow 2>/dev/null && sleep 11 ;; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    slow.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(slow))
+    assert run(bolt(), feed().add([OK[0]], [OK[1]]).read(), drain=True).rows() == [(1,), (1,)]
+    assert (tmp_path / "was-slow").exists()
+
+
 def test_what_spark_says_of_a_lost_worker_is_told_with_the_way_out() -> None:
     for text, sentence in (
         (

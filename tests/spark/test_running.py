@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
-from windowing.errors import QueryStoppedError, SourceError
+from windowing.errors import QueryStoppedError, SourceError, WorkerLostError
 from windowing.spark import running
 from windowing.spark.failures import FailedQuery
 from windowing.spark.running import WindowedQuery
@@ -19,6 +20,7 @@ class Query:
 
     id = "the query"
     recentProgress = ()  # noqa: N815
+    lastProgress: Any = None  # noqa: N815
 
     def __init__(self, stop_fails: bool = False) -> None:
         self.stopped, self._stop_fails = 0, stop_fails
@@ -96,7 +98,7 @@ class Bounded:
 
     def __init__(self, *runs: Ended, commits: bool = True) -> None:
         self._runs, self.told = list(runs), list[str]()
-        self.writer: Any = SimpleNamespace(acks=None, failure=None)
+        self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None)
         self.commits = commits
 
     @property
@@ -160,6 +162,50 @@ def test_a_drain_that_was_stopped_before_its_batch_was_committed_is_not_marked(
     with pytest.raises(QueryStoppedError, match="while it drained; start it again"):
         plan.ended(monkeypatch, drain=True, finish=finish).await_end(10)
     assert "marked" not in plan.told
+
+
+class Unreached(Ended):
+    """A run that Spark ends because a Python worker did not connect; batches: whether it has made one before."""
+
+    def __init__(self, batches: bool = False) -> None:
+        super().__init__(found_no_more=False)
+        self.lastProgress = {"batchId": 3} if batches else None
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+        raise PySparkRuntimeError("terminated with exception: Python worker failed to connect back.")
+
+
+def test_a_query_whose_worker_did_not_connect_is_run_again_and_its_drain_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Bounded(Unreached(), Unreached(), Ended(found_no_more=True), Unreached(), Ended(found_no_more=False))
+    assert plan.ended(monkeypatch, drain=True).await_end(10)
+    assert plan.told == ["drain", "marked"]
+    assert not plan._runs, "each run was waited for"
+
+
+def test_a_query_is_run_three_times_in_a_row_without_a_batch_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    for runs, left in (
+        ([Unreached()] * 3, 1),
+        ([Unreached(), Unreached(), Unreached(batches=True), Unreached(), Unreached()], 1),
+    ):
+        plan = Bounded(*runs, Ended(found_no_more=True))
+        with pytest.raises(WorkerLostError, match="did not connect in time"):
+            plan.ended(monkeypatch, drain=False).await_end(10)
+        assert len(plan._runs) == left
+
+
+def test_what_the_writer_has_failed_of_is_not_taken_for_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Bounded(Unreached(), Ended(found_no_more=True))
+    plan.writer.failure = SourceError("the sink has no room")
+    with pytest.raises(SourceError, match="no room"):
+        plan.ended(monkeypatch, drain=False).await_end(10)
+    assert len(plan._runs) == 1
+
+
+def test_acks_are_opened_anew_before_a_query_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Bounded(Unreached(), Ended(found_no_more=True))
+    plan.writer.acks = SimpleNamespace(open=lambda: plan.told.append("opened"), settle=lambda: None)
+    assert plan.ended(monkeypatch, drain=False).await_end(10)
+    assert plan.told == ["opened"]
 
 
 def test_what_spark_says_after_the_session_was_stopped_is_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import json
 import re
 import secrets
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -42,6 +42,7 @@ __all__ = [
     "Seal",
     "WorkerError",
     "is_sendable",
+    "is_unreached",
     "library_error",
     "marked",
     "raised_in_worker",
@@ -179,10 +180,10 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
         return BoltError(
             f"code that {query.name!r} runs in the driver ended with {describe_error(error)}; let it raise an Exception"
         )
-    if not type(error).__module__.startswith(_FROM_SPARK):
+    if not _is_sparks(error):
         return None
     texts = list(_texts(error))
-    said = [text.partition(_TRACEBACK)[0] for text in texts]  # what is behind it are words of a user's error
+    said = _said(texts)
     return (
         _said_by_spark("\n".join(said), query)
         or _lacking("\n".join(texts), query)
@@ -225,6 +226,20 @@ def is_sendable(error: BaseException) -> bool:
     except Exception:
         return False
     return True
+
+
+def is_unreached(error: BaseException) -> bool:
+    """Return whether Spark says that a Python worker was started and did not connect in time."""
+    return _is_sparks(error) and _UNREACHED.search("\n".join(_said(_texts(error)))) is not None
+
+
+def _is_sparks(error: BaseException) -> bool:
+    return type(error).__module__.startswith(_FROM_SPARK)
+
+
+def _said(texts: Iterable[str]) -> list[str]:
+    """Return what Spark itself says; what is behind a traceback are words of a user's error."""
+    return [text.partition(_TRACEBACK)[0] for text in texts]
 
 
 def _decoded(texts: list[str]) -> WindowingError | None:

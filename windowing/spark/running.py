@@ -1,7 +1,8 @@
 """One running query and its life: started, watched, drained, and why it has ended.
 
 A drain is a second run of the same query with one more batch, made of control rows; then the checkpoint is marked, and
-refused from then on.
+refused from then on. A query that Spark ends because a Python worker did not connect in time (10 s, which cannot be set: a moment
+in which the machine gives us no CPU is enough) is run again from its checkpoint, up to three times without a batch.
 
 Law: the input has ended when Spark, in an availableNow run, has asked every source and found nothing more, and a drain is done when
 its batch is committed. That a query runs no more says neither: anybody may have stopped it.
@@ -29,7 +30,7 @@ from windowing.errors import (
 )
 from windowing.execution.compatibility import Definition
 from windowing.spark import control, definition
-from windowing.spark.failures import GO_ON, FailedQuery, library_error
+from windowing.spark.failures import GO_ON, FailedQuery, is_unreached, library_error
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import BatchMetrics, metrics_of
 from windowing.spark.settings import settings_of, take
@@ -45,6 +46,8 @@ __all__ = [
 
 
 _SETTLE_EVERY_S = 0.5
+_RUNS = 3
+"""So many runs in a row may end without a batch because a Python worker did not connect."""
 
 _log = logging.getLogger("windowing.spark")
 
@@ -145,7 +148,7 @@ class WindowedQuery:
 
     @property
     def spark_query(self) -> StreamingQuery:
-        """Spark's own object; after the end of the input it is another one for the drain."""
+        """Spark's own object of the run in hand; a drain is another run, as is one after a worker that did not connect."""
         return self._query
 
     @property
@@ -235,6 +238,33 @@ class WindowedQuery:
             _log.warning("query %s could not be stopped: %s", self._query.id, describe_error(problem))
 
     def _wait(self) -> None:
+        """Wait for the query, and run it again where a Python worker did not connect: nothing of its batch is committed."""
+        lost = 0
+        while True:
+            try:
+                self._wait_for_run()
+                return
+            except Exception as error:
+                lost = 1 if self._query.lastProgress else lost + 1
+                if self._stopping or lost >= _RUNS or not is_unreached(self._spec.writer.failure or error):
+                    raise
+                _log.warning(
+                    "query of %r: a Python worker did not connect in time; it is run again from checkpoint %s",
+                    self._spec.writer.name,
+                    self._spec.checkpoint,
+                )
+            self._run_again()
+
+    def _run_again(self) -> None:
+        writer = self._spec.writer
+        writer.failure = writer.failed_batch = None
+        if writer.acks is not None:
+            writer.acks.open()
+        self._query = self._spec.run()
+        if self._stopping:  # it has stopped the run before
+            self._query.stop()
+
+    def _wait_for_run(self) -> None:
         acks = self._spec.writer.acks
         try:
             if acks is None:
