@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import xml.etree.ElementTree as ElementTree
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from windowing.errors import ConfigError
 from windowing.execution.compiler import execution_plan
-from windowing.local.drawing import to_png, to_svg
+from windowing.local.drawing import _beside, to_png, to_svg
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, sliding, windowed_bolt
@@ -65,6 +66,34 @@ def test_the_same_plan_gives_the_same_svg_with_every_name_in_it() -> None:
     text = "".join(ElementTree.fromstring(svg.encode()).itertext())
     for word in ("events", "sums ×2", "window 90 s / 1 min", "four", "end", "fields(at, word)", "late: none"):
         assert word in text
+
+
+def test_arrows_between_the_same_two_boxes_lie_side_by_side() -> None:
+    pytest.importorskip("matplotlib")
+    routes = [[(0.0, 1.0), (2.0, 1.0)], [(0.0, 1.0), (2.0, 3.0)], [(0.0, 1.0), (2.0, 1.0)]]
+    first, other, second = (_beside(routes, number) for number in range(3))
+    assert other == routes[1], "alone between its boxes"
+    assert first[0][1] < 1.0 < second[0][1]
+    assert first[0][1] == first[1][1]
+    labels = {
+        text.text: text.attrib["transform"] if "transform" in text.attrib else (text.attrib["x"], text.attrib["y"])
+        for text in ElementTree.fromstring(to_svg(plan()).encode()).iter("{http://www.w3.org/2000/svg}text")
+    }
+    assert labels["shuffle"] != labels["late: none"]
+
+
+def test_the_head_of_an_arrow_is_seen_in_front_of_its_box() -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    builder = TopologyBuilder("two")
+    builder.set_spout("a", InputSpout("n long"))
+    builder.set_bolt("b", bolt()(lambda tuple: None)).shuffle_grouping("a")
+    for dpi in (150, 200):
+        dark = imread(io.BytesIO(to_png(builder.build(), dpi=dpi)))[:, :, 0] < 0.5
+        tall = [int(column.sum()) for column in dark.T]
+        edge = next(at for at, high in enumerate(tall) if high > dpi // 4)
+        assert max(tall[edge - dpi // 10 : edge]) >= dpi // 25, "a line alone is one or two dots high"
 
 
 def test_a_png_is_a_png() -> None:

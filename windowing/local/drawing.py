@@ -1,8 +1,8 @@
 """to_svg(), to_png(): a topology as an image, drawn by matplotlib (extra `draw`; no program outside Python is needed).
 
 The boxes and arrows are those of `Topology.to_mermaid`. Layout: a column for each distance from the spouts, data flows to the
-right; within a column components stand near what they read, and an arrow that passes a column has a place of its own there. The
-same plan gives the same SVG, byte for byte.
+right; within a column components stand near what they read, an arrow that passes a column has a place of its own there, and arrows
+between the same two boxes lie side by side. The same plan gives the same SVG, byte for byte.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = [
 _Place = tuple[float, float]
 
 _CHARACTER, _LINE = 0.084, 0.2  # inches, at 10 points
+_APART = 0.18  # inches between arrows of the same two boxes
 _FILLS = {"spout": "#dcecf8", "bolt": "#f4f4f2", "window": "#fdf0d5", "state": "#e3f1df"}
 _SETTINGS: Any = {"svg.hashsalt": "windowing", "svg.fonttype": "none", "font.family": "monospace", "font.size": 10}
 
@@ -32,7 +33,7 @@ def to_svg(topology: Topology | ExecutionPlan) -> str:
 
     Raises ConfigError where matplotlib is missing. Cost: tens of milliseconds for a plan of ten components.
     """
-    return _drawn(topology, "svg", {"metadata": {"Date": None}}).decode()
+    return _drawn(topology, "svg", {"dpi": 72, "metadata": {"Date": None}}).decode()
 
 
 def to_png(topology: Topology | ExecutionPlan, dpi: int = 150) -> bytes:
@@ -51,7 +52,8 @@ def _drawn(topology: Topology | ExecutionPlan, kind: str, options: dict[str, Any
     boxes, arrows = list(topology.boxes()), list(topology.arrows())
     places, routes, width, height = _layout(boxes, arrows)
     with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(width, height))
+        # With the dots of the image: an arrow ends where its box is drawn at that moment.
+        figure = Figure(figsize=(width, height), dpi=options["dpi"])
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, width), ylim=(0, height))
         axes.axis("off")
@@ -79,7 +81,11 @@ def _arrow(axes: Any, arrow: Arrow, drawn: dict[str, Any], route: list[_Place]) 
         patches = {"patchA": ends[step], "patchB": ends[step + 1]}
         axes.annotate("", route[step + 1], route[step], arrowprops={"arrowstyle": style, **look, **patches}, zorder=1)
     start, end = route[(len(route) - 1) // 2], route[len(route) // 2]
-    middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
+    across = (start[0] + end[0]) / 2
+    if len(route) == 2:  # between the boxes, one of which may be much wider
+        edges = [box.get_window_extent().transformed(axes.transData.inverted()) for box in (ends[0], ends[-1])]
+        across = (edges[0].x1 + edges[1].x0) / 2
+    middle = (across, start[1] + (end[1] - start[1]) * ((across - start[0]) / ((end[0] - start[0]) or 1)))
     paper = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
     axes.text(*middle, arrow.label, ha="center", va="center", fontsize=8, color="#333", bbox=paper, zorder=2)
 
@@ -117,4 +123,12 @@ def _layout(boxes: list[Box], arrows: list[Arrow]) -> tuple[dict[str, _Place], l
         for position, name in enumerate(sorted(names, key=near.__getitem__)):
             places[name] = (left + width / 2, height / 2 + (position - (len(names) - 1) / 2) * tall)
         left += width + label
-    return places, [[places[point] for point in route] for route in routes], left - label + 0.2, height
+    points = [[places[point] for point in route] for route in routes]
+    return places, [_beside(points, number) for number in range(len(points))], left - label + 0.2, height
+
+
+def _beside(routes: list[list[_Place]], number: int) -> list[_Place]:
+    """Return a route, moved up or down where others have the same points."""
+    same = [other for other, route in enumerate(routes) if route == routes[number]]
+    shift = (same.index(number) - (len(same) - 1) / 2) * _APART
+    return [(across, up + shift) for across, up in routes[number]]
