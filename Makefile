@@ -31,9 +31,9 @@ demo: setup  ## Run both jobs on a year of real flights; make demo ARGS="--month
 .PHONY: test
 test: setup lint types doctests  ## Set up, then lint, types, doctests and all tests but the long proofs.
 	$(call say,tests: those without Spark)
-	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services"
+	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster"
 	$(call say,tests: those on Spark)
-	@$(PYTEST) $(BESIDE) -m "spark and not crash and not services" --durations 10
+	@$(PYTEST) $(BESIDE) -m "spark and not crash and not services and not cluster" --durations 10
 
 .PHONY: test-wheel
 test-wheel: setup  ## Install the wheel with the lowest versions into a clean environment, and run the README there.
@@ -51,7 +51,7 @@ test-versions: setup  ## Run the Spark tests with older versions of Spark; make 
 .PHONY: test-fast
 test-fast: setup  ## Run the tests that need neither Spark nor a long time.
 	$(call say,fast tests: no Spark and no long proofs)
-	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services"
+	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster"
 
 .PHONY: services
 services: setup  ## Start PostgreSQL and Redis on loopback, with data of their own; as root, install what is missing.
@@ -67,19 +67,34 @@ test-services: setup  ## Run the tests that need the servers of `make services`.
 	$(call say,services: the tests against PostgreSQL and Redis)
 	@$(PYTEST) -m services
 
+.PHONY: cluster
+cluster: setup  ## Start a standalone cluster of Spark on loopback: a master and two workers, from the jars of pyspark.
+	@bash tools/cluster.sh start
+
+.PHONY: cluster-stop
+cluster-stop:  ## Stop what `make cluster` started, and remove its data.
+	@bash tools/cluster.sh stop
+
+.PHONY: test-cluster
+test-cluster: setup  ## Run the tests that need `make cluster`, and PostgreSQL of `make services`.
+	@bash tools/cluster.sh check
+	@bash tools/services.sh check
+	$(call say,cluster: the tests on a standalone cluster)
+	@$(PYTEST) -m cluster --durations 10 -rP tests/cluster
+
 PART ?= 1/1
 
 .PHONY: crash
 crash: setup  ## Run the long proofs: properties with 500 examples, then every kill and restart; PART=2/3: the second of three parts.
 	$(call say,crash: part $(PART) of the property tests with the long profile and of the kills without Spark)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "(hypothesis or crash) and not spark and not services" --timeout 1800
+	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "(hypothesis or crash) and not spark and not services and not cluster" --timeout 1800
 	$(call say,crash: part $(PART) of the tests that kill and restart Spark)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "crash and spark and not services" --timeout 1800 --durations 10
+	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "crash and spark and not services and not cluster" --timeout 1800 --durations 10
 
 .PHONY: fuzz
 fuzz: setup  ## Run the property tests that need no Spark with 500 new random examples.
 	$(call say,fuzz: the property tests with new examples)
-	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) $(BESIDE) -m "hypothesis and not crash and not spark and not services" --timeout 1800
+	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) $(BESIDE) -m "hypothesis and not crash and not spark and not services and not cluster" --timeout 1800
 
 SEEDS ?= 100000
 
@@ -131,6 +146,6 @@ doctests: setup  ## Run the examples in the docstrings of windowing/.
 	@$(PYTEST) --doctest-modules -p tests.conftest windowing
 
 .PHONY: clean
-clean: services-stop  ## Remove .venv and everything else that a command here has made.
+clean: services-stop cluster-stop  ## Remove .venv and everything else that a command here has made.
 	rm -rf .venv .venv-spark-* build dist site demo-out spark-warehouse metastore_db derby.log .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,7 +3,7 @@
     events (files) --by key--> counts (opaque, 2 partitions) --new values--> sink "counts"
            |  +----shuffle---> all (transactional, one value)
            +-------by key----> windows --> sink "windows" --> sums (opaque)
-All states lie in one SQLite file.
+All states lie in one SQLite file, or in a database.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tests.crash.job import FILES_PER_BATCH
 from windowing import seconds
 from windowing.spark import FileSink, Sink, WindowedQuery, session, submit_trident
 from windowing.stores.factory import map_state, snapshot_state
+from windowing.stores.postgres import PostgresStore
 from windowing.stores.sqlite import SqliteStore
 from windowing.topology.components import InputSpout
 from windowing.trident import builtins as b
@@ -36,6 +37,7 @@ class TridentJob:
 
     source: str
     folder: str
+    postgres: str = ""
     module: ClassVar[str] = "tests.crash.trident_spark_job"
 
     @property
@@ -43,8 +45,8 @@ class TridentJob:
         return Path(self.folder, "out")
 
     @property
-    def store(self) -> SqliteStore:
-        return SqliteStore(Path(self.folder, "states.db"))
+    def store(self) -> SqliteStore | PostgresStore:
+        return PostgresStore(self.postgres) if self.postgres else SqliteStore(Path(self.folder, "states.db"))
 
     def sinks(self) -> dict[str, Sink]:
         return {name: FileSink(str(self.out / name)) for name in ("counts", "windows")}

@@ -2,9 +2,10 @@
 is set.
 
 WINDOWING_FAILPOINT="in_sink:3" kills at that point of batch 3, with SIGKILL: the process group of
-WINDOWING_FAILPOINT_GROUP (the driver, its JVM and the Python workers), or for `kill_worker` the Python worker alone.
+WINDOWING_FAILPOINT_GROUP (the driver, its JVM and the Python workers), or for `kill_worker` the Python worker alone. In a
+worker of a cluster the group "executor" is the executor's JVM and the worker.
 WINDOWING_FAILPOINT_ONCE names a marker file: once it exists nothing is killed any more, so a restart in the same
-environment runs through.
+environment runs through. Of several points, separated by commas, each has a marker of its own, with the point behind the name.
 
     before_batch          foreachBatch has been called, nothing is evaluated
     before_state_write    the turn is computed, no state of this batch is written (worker)
@@ -63,20 +64,21 @@ def hit(name: str, batch: int) -> None:
     wanted = os.environ.get(_VARIABLE)
     if wanted is None:
         return
-    point, _, number = wanted.partition(":")
-    names = NAMES + ACK_NAMES + TRIDENT_NAMES
-    if point not in names or not number.isdigit():
-        raise ConfigError(f"{_VARIABLE} is {quote(wanted)}, wanted name:batch with a name of {', '.join(names)}")
-    if point == name and int(number) == batch and _first_time():
-        _kill(name)
+    for each in wanted.split(","):
+        point, _, number = each.partition(":")
+        names = NAMES + ACK_NAMES + TRIDENT_NAMES
+        if point not in names or not number.isdigit():
+            raise ConfigError(f"{_VARIABLE} is {quote(wanted)}, wanted name:batch with a name of {', '.join(names)}")
+        if point == name and int(number) == batch and _first_time(f"-{each}" if each != wanted else ""):
+            _kill(name)
 
 
-def _first_time() -> bool:
+def _first_time(point: str) -> bool:
     marker = os.environ.get("WINDOWING_FAILPOINT_ONCE")
     if marker is None:
         return True
     try:
-        os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        os.close(os.open(marker + point, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         return False
     return True
@@ -86,9 +88,13 @@ def _kill(name: str) -> None:
     if name == "kill_worker":
         os.kill(os.getpid(), signal.SIGKILL)
     group = os.environ.get("WINDOWING_FAILPOINT_GROUP", "")
+    if group == "executor":  # its JVM has started the daemon that has forked this worker
+        with open(f"/proc/{os.getppid()}/stat") as daemon:
+            os.kill(int(daemon.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
     if not group.isdigit() or int(group) <= 1:
         raise ConfigError(
-            f"WINDOWING_FAILPOINT_GROUP is {quote(group)}, wanted the number of the process group to kill"
+            f"WINDOWING_FAILPOINT_GROUP is {quote(group)}, wanted the number of the process group to kill, or 'executor'"
         )
     os.killpg(int(group), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)  # a worker is of another group; it may not go on for a moment longer

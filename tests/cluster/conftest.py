@@ -1,0 +1,231 @@
+"""The cluster of `make cluster`, and what its runs are compared with: the same jobs on `local[2]`, in the same JVM before it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from tests.crash import harness, job, topology_job, trident_spark_job
+from tests.crash.test_topology_killed import told
+from tests.crash.test_trident_killed import sorted_outputs
+from tests.services.conftest import address, empty
+from windowing.spark import failpoints, session
+
+ROOT = Path(__file__).parents[2]
+HOME = ROOT / ".cluster"
+SMALL = {
+    "spark.executor.memory": "1g",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.log.level": "ERROR",
+}
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "2",
+    "spark.speculation.minTaskRuntime": "2s",
+}
+for module in (harness, job, topology_job, trident_spark_job):
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # the workers do not see the tests
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("cluster")
+
+
+# -- the jobs ----------------------------------------------------------------------------------------------------------------
+
+
+class Windows:
+    """A windowed bolt with two sinks, over files."""
+
+    @staticmethod
+    def prepared(folder: Path) -> job.Job:
+        source = harness.write_input(folder / "in")
+        return job.Job("sliding", str(source), str(folder / "job"), order_by=("id",))
+
+    start = staticmethod(job.start)
+    result = staticmethod(harness.outputs)
+
+
+class Acks:
+    """A topology on a queue: what it wrote, which roots the queue was told to be done, what is left in the queue."""
+
+    @staticmethod
+    def prepared(folder: Path) -> topology_job.TopologyJob:
+        found = topology_job.TopologyJob(str(folder / "job"))
+        Path(found.folder).mkdir(parents=True)
+        found.queue().put(topology_job.input_rows())
+        return found
+
+    start = staticmethod(topology_job.start)
+
+    @staticmethod
+    def result(of: topology_job.TopologyJob) -> tuple[Any, ...]:
+        return harness.outputs(of), sorted({root for root, _ in told(of)}), len(of.queue())  # type: ignore[arg-type]
+
+
+class Trident:
+    """Trident into PostgreSQL: what it wrote, and what its tables hold."""
+
+    @staticmethod
+    def prepared(folder: Path) -> trident_spark_job.TridentJob:
+        empty("postgres")
+        source = harness.write_input(folder / "in")
+        return trident_spark_job.TridentJob(str(source), str(folder / "job"), address("postgres"))
+
+    start = staticmethod(trident_spark_job.start)
+
+    @staticmethod
+    def result(of: trident_spark_job.TridentJob) -> tuple[Any, ...]:
+        return sorted_outputs(of), trident_spark_job.states(of)
+
+
+CASES: Mapping[str, Any] = {"windows": Windows, "acks": Acks, "trident": Trident}
+
+
+def finish(spark: SparkSession, case: Any, of: Any) -> Any:
+    """Run a job to its end, and return what came of it."""
+    assert case.start(spark, of).await_end(240), "the query does not end"
+    return case.result(of)
+
+
+@pytest.fixture(scope="session")
+def local_results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """What each job gives on `local[2]`."""
+    running = session("local", cores=2, **{"spark.log.level": "ERROR"})
+    try:
+        assert running.sparkContext.master == "local[2,4]"
+        return {
+            name: finish(running, case, case.prepared(tmp_path_factory.mktemp(name))) for name, case in CASES.items()
+        }
+    finally:
+        running.stop()
+
+
+# -- the cluster -------------------------------------------------------------------------------------------------------------
+
+
+class Cluster:
+    """The processes of `tools/cluster.sh`."""
+
+    @property
+    def master(self) -> str:
+        return (HOME / "address").read_text().strip()
+
+    @staticmethod
+    def command(name: str) -> None:
+        subprocess.run(["bash", ROOT / "tools" / "cluster.sh", name], check=True, timeout=180)
+
+    @staticmethod
+    def worker(name: str) -> psutil.Process:
+        return psutil.Process(int((HOME / f"{name}.pid").read_text()))
+
+    def executors(self, spark: SparkSession) -> list[psutil.Process]:
+        """Return the executors of a session that live."""
+        found = []
+        for worker in ("worker1", "worker2"):
+            for child in self.worker(worker).children():
+                with suppress(psutil.NoSuchProcess):
+                    if str(spark.sparkContext.applicationId) in child.cmdline():
+                        found.append(child)
+        return found
+
+    def wait_for_executors(self, spark: SparkSession, count: int) -> None:
+        until = time.monotonic() + 90
+        status = spark.sparkContext._jsc.sc()
+        while status.getExecutorMemoryStatus().size() != count + 1:  # the driver counts too
+            assert time.monotonic() < until, f"there are {len(self.executors(spark))} executors, wanted {count}"
+            time.sleep(0.2)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    if not (HOME / "address").exists():
+        pytest.fail("no cluster runs here: start it with make cluster", pytrace=False)
+    found = Cluster()
+    found.command("start")  # a worker that a test of another run has killed
+    return found
+
+
+@pytest.fixture(scope="session")
+def spark(cluster: Cluster, local_results: Mapping[str, Any]) -> Iterator[SparkSession]:
+    """One session on the cluster, with an executor on each worker, and speculation."""
+    running = session("cluster", **SMALL, **SPECULATION, **{"spark.master": cluster.master})
+    assert running.sparkContext.master == cluster.master
+    cluster.wait_for_executors(running, 2)
+    yield running
+    running.stop()
+
+
+# -- deaths ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Deaths:
+    """Kills executors at the named points of a run, those of the driver and those of its workers, and takes the times."""
+
+    cluster: Cluster
+    spark: SparkSession
+    folder: Path
+    killed: dict[str, float] = field(default_factory=dict)
+
+    def of_driver(self, monkeypatch: pytest.MonkeyPatch, points: Sequence[str], act: Callable[[str], None]) -> None:
+        """Do something at points that the driver comes to, once at each."""
+        by_name = {point.partition(":")[0]: point for point in points}
+
+        def reached(name: str) -> None:
+            self.killed[by_name[name]] = time.time()
+            act(by_name[name])
+
+        monkeypatch.setattr(failpoints, "_kill", reached)
+        monkeypatch.setenv("WINDOWING_FAILPOINT", ",".join(points))
+        monkeypatch.setenv("WINDOWING_FAILPOINT_ONCE", str(self.folder / "driver"))
+
+    def kill_an_executor(self, point: str) -> None:
+        living = self.cluster.executors(self.spark)
+        assert living, f"no executor lives at {point}"
+        living[len(self.killed) % len(living)].send_signal(signal.SIGKILL)
+
+    def in_workers(self, points: Sequence[str]) -> dict[str, str]:
+        """Return the variables with which the executor dies whose worker comes to a point."""
+        return {
+            "WINDOWING_FAILPOINT": ",".join((*points, "kill_worker:999")),  # of several points each has its marker
+            "WINDOWING_FAILPOINT_GROUP": "executor",
+            "WINDOWING_FAILPOINT_ONCE": str(self.folder / "worker"),
+        }
+
+    def all_killed(self) -> dict[str, float]:
+        found = {path.name.removeprefix("worker-"): path.stat().st_mtime for path in self.folder.glob("worker-*")}
+        return self.killed | found
+
+    def seconds_to_next_commit(self, checkpoint: Path) -> dict[str, float]:
+        """Return, for each death, how long it took until the next batch was committed."""
+        commits = sorted(path.stat().st_mtime for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+        return {
+            point: round(next(commit for commit in commits if commit > at) - at, 1)
+            for point, at in self.all_killed().items()
+            if at < commits[-1]
+        }
+
+
+@pytest.fixture
+def deaths(cluster: Cluster, spark: SparkSession, tmp_path: Path) -> Deaths:
+    return Deaths(cluster, spark, tmp_path)

@@ -1,0 +1,109 @@
+"""Jobs on a standalone cluster give the bytes of `local[2]`, whatever is killed there, and wherever the driver starts again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from tests.cluster.conftest import CASES, Cluster, Deaths, Windows, finish
+from tests.crash.harness import DRAIN, worker_environment
+from tests.crash.job import DEFINITIONS, describe, start
+from tests.crash.topology_job import DRAIN as LAST_ACK
+
+POINTS = {  # of the driver, and of the Python workers of executors
+    "windows": (
+        ("before_batch:1", "in_sink:2", f"before_commit:{DRAIN}"),
+        ("before_state_write:3", "after_state_write:4"),
+    ),
+    "acks": (("before_ledger:0", "after_ledger:1", "before_ack:2", f"after_ack:{LAST_ACK}"), ()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_job_gives_the_bytes_of_a_local_run(
+    spark: SparkSession, local_results: Mapping[str, Any], tmp_path: Path, name: str
+) -> None:
+    assert finish(spark, CASES[name], CASES[name].prepared(tmp_path)) == local_results[name]
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_an_executor_killed_at_any_point_changes_nothing(
+    spark: SparkSession,
+    cluster: Cluster,
+    deaths: Deaths,
+    local_results: Mapping[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    of_driver, in_workers = POINTS[name]
+    cluster.wait_for_executors(spark, 2)
+    deaths.of_driver(monkeypatch, of_driver, deaths.kill_an_executor)
+    job = CASES[name].prepared(tmp_path)
+    with worker_environment(spark, **deaths.in_workers(in_workers)):
+        assert finish(spark, CASES[name], job) == local_results[name]
+    assert set(deaths.all_killed()) == {*of_driver, *in_workers}
+    print(
+        "seconds from a killed executor to the next commit:",
+        deaths.seconds_to_next_commit(Path(job.folder, "checkpoint")),
+    )
+
+
+def test_a_worker_killed_with_its_executors_and_started_again_changes_nothing(
+    spark: SparkSession,
+    cluster: Cluster,
+    deaths: Deaths,
+    local_results: Mapping[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    lost = cluster.worker("worker1").pid
+
+    def kill_or_start(point: str) -> None:
+        os.killpg(lost, signal.SIGKILL) if point == "in_sink:1" else cluster.command("start")
+
+    deaths.of_driver(monkeypatch, ("in_sink:1", "before_commit:3"), kill_or_start)
+    assert finish(spark, Windows, Windows.prepared(tmp_path)) == local_results["windows"]
+    assert set(deaths.killed) == {"in_sink:1", "before_commit:3"}
+    assert cluster.worker("worker1").pid != lost
+    cluster.wait_for_executors(spark, 2)
+
+
+SLOW_BATCHES = 2
+
+
+def slow_at_first(folder: str, window: Any) -> tuple[Any, ...]:
+    """Let the first attempt of a task in two of the batches be slow: until another one has begun, and then longer than it takes."""
+    context: Any = TaskContext.get()
+    attempts = Path(folder, f"stage-{context.stageId()}")
+    if context.partitionId() == 1 and (attempts.exists() or len(list(attempts.parent.iterdir())) < SLOW_BATCHES):
+        attempts.mkdir(exist_ok=True)
+        (attempts / str(context.attemptNumber())).touch()
+        until = time.monotonic() + 60
+        while context.attemptNumber() == 0 and len(list(attempts.iterdir())) == 1 and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(10 if context.attemptNumber() == 0 else 0)
+    return describe(window)
+
+
+def test_a_second_attempt_that_overtakes_the_first_changes_nothing(
+    spark: SparkSession, cluster: Cluster, local_results: Mapping[str, Any], tmp_path: Path
+) -> None:
+    cluster.wait_for_executors(spark, 2)
+    job, attempts = Windows.prepared(tmp_path), tmp_path / "attempts"
+    attempts.mkdir()
+    definition = replace(DEFINITIONS["sliding"], body=partial(slow_at_first, str(attempts)))
+    assert start(spark, job, definition).await_end(240)
+    assert Windows.result(job) == local_results["windows"]
+    numbers = [sorted(path.name for path in stage.iterdir()) for stage in attempts.iterdir()]
+    assert numbers == [["0", "1"]] * SLOW_BATCHES, "each was made a second time, by speculation"
