@@ -26,12 +26,14 @@ from windowing.local.cluster import LocalCluster
 from windowing.schema.tuples import Fields, Origin
 from windowing.spark.columnar_bolts import ColumnarBoltBatch, StreamBatch
 from windowing.spark.edges import NO_ROOTS
+from windowing.spark.stages import StageTaskTurn
+from windowing.spark.tuple_rows import TupleRows
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout
-from windowing.topology.decorators import bolt, declaration_of, spout, tumbling
+from windowing.topology.decorators import bolt, declaration_of, spout, tumbling, windowed_bolt
 from windowing.topology.plan import Topology, TopologyError
 from windowing.trident.streams import TridentTopology
-from windowing.windows.measures import millis, seconds
+from windowing.windows.measures import count, millis, seconds
 
 FIELDS = "word string, n long"
 Rows = list[tuple[Any, ...]]
@@ -328,14 +330,14 @@ def test_a_batch_holds_the_rows_of_one_stream(runtime: Any) -> None:
     sizes: list[list[str]] = []
 
     @bolt(output="n long", columnar="arrow")
-    def count(batch: Any) -> Any:
+    def counts(batch: Any) -> Any:
         sizes.append(batch.column_names)
         return pa.table({"n": [batch.num_rows]})
 
     builder = TopologyBuilder("two").configure({"topology.acker.executors": 0})
     builder.set_spout("left", InputSpout("a long"))
     builder.set_spout("right", InputSpout("b string"))
-    builder.set_bolt("count", count).shuffle_grouping("left").global_grouping("right")
+    builder.set_bolt("count", counts).shuffle_grouping("left").global_grouping("right")
     found = runtime(builder.build(), {"left": [[(1,), (2,)]], "right": [[("x",)]]})
     assert found[0]["count"] == [(2,), (1,)]
     assert sizes == [["a"], ["b"]]
@@ -518,6 +520,91 @@ def test_a_value_that_python_cannot_hold_leaves_as_it_came_and_its_row_is_left_o
         assert sent.pop() == ([1] if is_asked else [1, 3_000_000])
         assert running.counts()["invalid"] == int(is_asked and dead_letter is None)
     assert len(letters) == int(is_asked)
+
+
+# -- windows over columns, in a topology -----------------------------------------------------------------------------------------
+
+WINDOWS: list[dict[str, Any]] = [
+    {"length": millis(20), "slide": millis(10)},
+    {"length": count(3), "slide": count(2)},
+    {"length": millis(15), "slide": count(2)},
+]
+
+
+def windows_of(spouts: int, kind: int, key: str | None, form: str, tasks: int) -> Topology:
+    """Return windows that are handed out as columns, and two bolts behind them; every second window gives a row at a time."""
+
+    @windowed_bolt(
+        **WINDOWS[kind], timestamp="n", lag=millis(5), key=key, columnar=form, late_stream="late",
+        output="word string, n long, size long",
+    )  # fmt: skip
+    def shown(window: Any) -> Any:
+        words, numbers = (list(map(plain, window.column(name))) for name in ("word", "n"))
+        size = 100 * len(window.get_expired()) + len(window.get_new()) if form == "arrow" else len(window)
+        columns = {"word": words, "n": numbers, "size": [size] * len(words)}
+        if len(words) % 2:
+            return list(zip(*columns.values(), strict=True))
+        return pa.table({"n": columns["n"], "size": columns["size"], "word": columns["word"]})
+
+    builder = TopologyBuilder("windows").configure({"topology.acker.executors": 0})
+    for number in range(spouts):
+        builder.set_spout(f"in{number}", InputSpout(FIELDS if number % 2 == 0 else "n long, word string"))
+    declarer = builder.set_bolt("window", shown, tasks)
+    for number in range(spouts):
+        declarer.fields_grouping(f"in{number}", "word")
+    same = bolt(output="word string, n long, size long")(lambda tuple: tuple.get_values())
+    builder.set_bolt("behind", same, 2).shuffle_grouping("window")
+    builder.set_bolt("keyed", same, 2).fields_grouping("window", "size")
+    return builder.build()
+
+
+def plain(value: Any) -> Any:
+    return value.as_py() if hasattr(value, "as_py") else value.item() if hasattr(value, "item") else value
+
+
+@given(
+    batches,
+    batches,
+    st.integers(1, 2),
+    st.sampled_from([0, 1, 2]),
+    st.sampled_from([None, "word"]),
+    st.sampled_from(["arrow", "numpy"]),
+    st.integers(1, 2),
+)
+@settings(max_examples=settings().max_examples // 2)
+def test_windows_of_a_topology_hand_out_the_columns_that_came_as_those_made_of_tuples(
+    left: list[Rows], right: list[Rows], spouts: int, kind: int, key: str | None, form: str, tasks: int
+) -> None:
+    feeds = {"in0": left, "in1": [[(n, word) for word, n in rows] for rows in right]}
+    count = max(map(len, feeds.values()))
+    feed = {name: [*rows, *([[]] * (count - len(rows)))] for name, rows in list(feeds.items())[:spouts]}
+    topology = windows_of(spouts, kind, key, form, tasks)
+    found = chained(topology, feed, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TupleRows, "make_rows", None)
+        patch.setattr(StageTaskTurn, "_fitted", lambda self, table: None)
+        assert chained(topology, feed, 2) == found
+    in_cluster = clustered(topology, feed)
+    late = [sorted(batch.get("window.late", ())) for batch in found]
+    assert late == [sorted(batch.get("window.late", ())) for batch in in_cluster]
+    shown = [sorted(batch.get("keyed", ())) for batch in found]
+    assert shown == [sorted(batch.get("keyed", ())) for batch in in_cluster]
+
+
+def test_windows_over_columns_make_no_tuple_but_of_late_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain(windows_of(1, 0, None, "arrow", 1))
+    made: list[int] = []
+    whole = TupleRows._payloads
+
+    def counted_rows(rows: TupleRows, table: Any, columns: Any) -> Any:
+        made.append(table.num_rows * (rows._component == "window"))
+        return whole(rows, table, columns)
+
+    monkeypatch.setattr(TupleRows, "_payloads", counted_rows)
+    chain.run({"in0": [("a", 1), ("b", 30), ("c", 62)]})
+    assert sum(made) == 0
+    assert chain.run({"in0": [("b", 2), ("b", 70)]})["window.late"] == [("b", 2, "late")]
+    assert sum(made) > 0
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.columnar.panes import ColumnarPaneManager, TablePaneManager
-from windowing.columnar.rows import ColumnRows, MakeRows, Shared, column, dicts_of
+from windowing.columnar.rows import UNFIT, ColumnRows, MakeRows, Shared, column, dicts_of
 from windowing.errors import ConfigError, StaleWindowError
 from windowing.windows.assigners import Firing
 from windowing.windows.config import WindowConfig
@@ -203,22 +203,21 @@ class ColumnBuffer:
         self._table, self.base = rows.table, base
 
     def dump(self, position: int) -> dict[str, Any]:
-        at = position - self.base
-        sink = pa.BufferOutputStream()
-        table = self._held().slice(at).combine_chunks()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
+        """Return what a ListBuffer of the same rows would, and the types of the columns."""
+        held = self.slice(position, self.end)
         return {
-            "timestamps": self._timestamps[at:].tolist(),
-            "arrow": base64.b64encode(sink.getvalue()).decode("ascii"),
-            "sequences": self._sequences[at:].tolist(),
+            "timestamps": self._timestamps[position - self.base :].tolist(),
+            "payloads": list(held),
+            "sequences": self._sequences[position - self.base :].tolist() if self.sequenced else None,
+            "types": base64.b64encode(held.table.schema.serialize()).decode("ascii"),
         }
 
     def fill(self, data: dict[str, Any]) -> None:
-        with pa.ipc.open_stream(base64.b64decode(data["arrow"])) as reader:
-            table = reader.read_all()
-        self.load(data["timestamps"], self._rows(table), data["sequences"], data["base"])
-        if not table.num_columns:
+        kept = data.get("types")
+        types = None if kept is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(kept)))
+        rows = ColumnRows.of(data["payloads"], self._make, types)
+        self.load(data["timestamps"], rows, data["sequences"] or (), data["base"])
+        if not rows.names:
             self._table = None
 
     def check(self) -> None:
@@ -239,9 +238,17 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
     if len(tables) == 1:
         return tables[0]
     same = all(table.schema.equals(tables[0].schema) for table in tables)
-    joined = pa.concat_tables(tables) if same else pa.concat_tables(tables, promote_options="default")
+    joined = pa.concat_tables(tables) if same else _widened(tables)
     crowded = joined.num_columns and joined.column(0).num_chunks > _MOST_CHUNKS
     return joined.combine_chunks() if crowded else joined
+
+
+def _widened(tables: list[pa.Table]) -> pa.Table:
+    """Join tables whose columns differ in type: what came as rows has the types of its values, so whole numbers of 64 bits."""
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except UNFIT:
+        return ColumnRows.of([row for table in tables for row in table.to_pylist()]).table
 
 
 def _copied(table: pa.Table) -> pa.Table:
@@ -268,12 +275,18 @@ _COLUMNS: dict[str, Callable[[ColumnRows, str], Any]] = {"arrow": _as_chunks, "n
 
 
 class ColumnContent:
-    """A window's content as views of the form `form`, over content that is rows or columns."""
+    """A window's content as views of the form `form`, over content that is rows or columns. `declared`: the columns that are shown;
+    if left out those that there are, and of rows the types that their values have.
+    """
 
-    __slots__ = ("_content", "_form")
+    __slots__ = ("_content", "_declared", "_form")
 
-    def __init__(self, content: WindowContent, form: str) -> None:
-        self._content, self._form = content, form
+    def __init__(self, content: WindowContent, form: str, declared: pa.Schema | None = None) -> None:
+        self._content, self._form, self._declared = content, form, declared
+
+    def over(self, content: WindowContent) -> ColumnContent:
+        """Return the same views of another content."""
+        return ColumnContent(content, self._form, self._declared)
 
     def __len__(self) -> int:
         return len(self._content)
@@ -292,12 +305,16 @@ class ColumnContent:
 
     def column(self, name: str) -> Any:
         """Return one column of the window."""
-        return _COLUMNS[self._form](ColumnRows.of(self._content.current()), name)
+        return _COLUMNS[self._form](self._columns(self._content.current()), name)
 
     def _view(self, rows: Sequence[Any]) -> Any:
         if not len(rows) and not isinstance(rows, ColumnRows):
-            return self._view(ColumnRows.of(self._content.current())[:0])
-        return _VIEWS[self._form](ColumnRows.of(rows))
+            rows = ColumnRows.of(self._content.current(), types=self._declared)[:0]
+        return _VIEWS[self._form](self._columns(rows))
+
+    def _columns(self, rows: Sequence[Any]) -> ColumnRows:
+        found = ColumnRows.of(rows, types=self._declared)
+        return found if self._declared is None else found.select(self._declared.names)
 
 
 class _WindowOfRows:
@@ -324,14 +341,15 @@ class _WindowOfRows:
         return self._window.aggregate
 
 
-def viewed(window: TupleWindow, form: str | None) -> TupleWindow:
+def viewed(window: TupleWindow, form: str | None, declared: pa.Schema | None = None) -> TupleWindow:
     """Return a window of rows as a bolt with `columnar=form` sees it (None: as it is); valid as long as the window is.
 
-    For a driver whose tuples are more than their fields, because it acks them. Cost: a conversion of what is asked for.
+    For a driver whose tuples are more than their fields, because it acks them. declared: the columns, where the rows are of streams
+    that have declared them. Cost: a conversion of what is asked for.
     """
     if form is None:
         return window
-    content = ColumnContent(_WindowOfRows(window), form)
+    content = ColumnContent(_WindowOfRows(window), form, declared)
     return TupleWindow(content, window.start_timestamp, window.end_timestamp, window.key)
 
 
@@ -341,7 +359,9 @@ def viewed(window: TupleWindow, form: str | None) -> TupleWindow:
 class ColumnarWindowManager(WindowManager):
     """The windows of one task over columns. Tuples come as ColumnRows, or as rows with named fields, which are converted.
 
-    `make` makes row objects of a table where somebody asks for them (late tuples), dicts where it is left out.
+    `make` makes row objects of a table where somebody asks for them (late tuples), dicts where it is left out. `declared` are the
+    columns that windows show, all of them if left out. Its snapshots are those of a WindowManager over the same rows: either
+    restores the other's, and goes on as if it had been fed as the other was.
 
     >>> import pyarrow as pa
     >>> from windowing.windows.events import Activation
@@ -353,11 +373,17 @@ class ColumnarWindowManager(WindowManager):
     [11]
     """
 
-    kind = "ColumnarWindowManager"
     takes_columns = True
     shows_columns = True
 
-    def __init__(self, config: WindowConfig, *, sequenced: bool = False, make: MakeRows = dicts_of) -> None:
+    def __init__(
+        self,
+        config: WindowConfig,
+        *,
+        sequenced: bool = False,
+        make: MakeRows = dicts_of,
+        declared: pa.Schema | None = None,
+    ) -> None:
         super().__init__(config, sequenced=sequenced)
         if config.columnar is None:
             raise ConfigError(
@@ -365,6 +391,7 @@ class ColumnarWindowManager(WindowManager):
             )
         self._form = config.columnar
         self._make = make
+        self._declared = declared
 
     def _buffer(self) -> ColumnBuffer:
         return ColumnBuffer(self._sequenced, self._make)
@@ -373,7 +400,7 @@ class ColumnarWindowManager(WindowManager):
         return track.fire(firing, self._assigner.length_ms, self._sequence, self._tally, make=self._viewed)
 
     def _viewed(self, content: WindowContent, start: int | None, end: int, key: Any) -> TupleWindow:
-        return TupleWindow(ColumnContent(content, self._form), start, end, key)
+        return TupleWindow(ColumnContent(content, self._form, self._declared), start, end, key)
 
     def _stage_by_key(
         self, payloads: Sequence[Any], timestamps: Sequence[int], keys: Sequence[Any]
@@ -422,11 +449,12 @@ class ColumnarMachines:
     """What `machine_for` makes machines over columns of (its `columns`). Such an executor takes ColumnRows in place of lists.
 
     make: what makes row objects of a table where somebody asks for them (late tuples), dicts if left out; None where a tuple is
-    more than its fields, so that queues hold rows. With `aggregate=` no tuples are kept, and it means nothing.
+    more than its fields, so that queues hold rows. With `aggregate=` no tuples are kept, and it means nothing. declared: the
+    columns that windows show, all of them if left out.
     """
 
-    def __init__(self, make: MakeRows | None = dicts_of) -> None:
-        self._make = make
+    def __init__(self, make: MakeRows | None = dicts_of, declared: pa.Schema | None = None) -> None:
+        self._make, self._declared = make, declared
 
     @property
     def holds_columns(self) -> bool:
@@ -434,7 +462,7 @@ class ColumnarMachines:
 
     def windows(self, config: WindowConfig, sequenced: bool) -> ColumnarWindowManager:
         assert self._make is not None
-        return ColumnarWindowManager(config, sequenced=sequenced, make=self._make)
+        return ColumnarWindowManager(config, sequenced=sequenced, make=self._make, declared=self._declared)
 
     def panes(self, config: WindowConfig, component: str) -> ColumnarPaneManager:
         return (ColumnarPaneManager if config.columnar is None else TablePaneManager)(config, component)

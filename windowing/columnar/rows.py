@@ -247,13 +247,18 @@ class ColumnRows(Sequence[Any]):
         names: list[str] = self._shared.table.column_names
         return names
 
+    def select(self, names: Sequence[str]) -> ColumnRows:
+        """Return the rows with these columns alone, the same memory; arrays that were made of them are made once for both."""
+        return _Selected(self, names)
+
     def array(self, name: str) -> np.ndarray[Any, Any]:
         """Return a column as a read-only numpy array: a view. Raises ConfigError if there is none of this name."""
         return self._shared.array(name)[self._low : self._low + self._count]
 
     @classmethod
-    def of(cls, payloads: Sequence[Any], make: MakeRows = dicts_of) -> ColumnRows:
-        """Return tuples as columns: an Arrow table or batch as it is, mappings and records by their fields.
+    def of(cls, payloads: Sequence[Any], make: MakeRows = dicts_of, types: pa.Schema | None = None) -> ColumnRows:
+        """Return tuples as columns: an Arrow table or batch as it is, mappings and records by their fields. types: of the columns
+        that are made, those of the values if left out.
 
         Raises ConfigError for tuples without named fields, or with different ones, and for values that make no column. Cost: none
         for columns, a conversion for rows.
@@ -262,7 +267,7 @@ class ColumnRows(Sequence[Any]):
             return payloads
         if isinstance(payloads, pa.RecordBatch):
             return cls(pa.Table.from_batches([payloads]), make)
-        return cls(payloads if isinstance(payloads, pa.Table) else _table(payloads), make)
+        return cls(payloads if isinstance(payloads, pa.Table) else _table(payloads, types), make)
 
     def __len__(self) -> int:
         return self._count
@@ -303,6 +308,24 @@ class ColumnRows(Sequence[Any]):
         return f"<{len(self)} rows of {', '.join(self.table.column_names)}>"
 
 
+class _Selected(ColumnRows):
+    """Some columns of rows."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self, rows: ColumnRows, names: Sequence[str]) -> None:
+        super().__init__(rows._shared, dicts_of, rows._low, rows._count)
+        self._names = list(names)
+
+    @property
+    def table(self) -> pa.Table:
+        return super().table.select(self._names)
+
+    @property
+    def names(self) -> list[str]:
+        return self._names
+
+
 def column(table: pa.Table, name: str) -> pa.ChunkedArray:
     """Return a column by name; ConfigError if there is none."""
     if name not in table.column_names:
@@ -311,8 +334,8 @@ def column(table: pa.Table, name: str) -> pa.ChunkedArray:
     return table.column(name)
 
 
-def odd_among(values: Sequence[Any]) -> int:
-    """Return the position of the value by which values are none of one column, as far as `pa.array` has refused them.
+def odd_among(values: Sequence[Any], kind: pa.DataType | None = None) -> int:
+    """Return the position of the value by which values are none of one column (of this type), as far as `pa.array` refused them.
 
     >>> odd_among([None, 3, 2.5, "a", 4])
     3
@@ -320,7 +343,7 @@ def odd_among(values: Sequence[Any]) -> int:
 
     def refused(count: int) -> bool:
         try:
-            pa.array(values[:count])
+            pa.array(values[:count], kind)
         except UNFIT:
             return True
         return False
@@ -328,17 +351,18 @@ def odd_among(values: Sequence[Any]) -> int:
     return bisect_left(range(1, len(values) + 1), True, key=refused)
 
 
-def _table(payloads: Sequence[Any]) -> pa.Table:
+def _table(payloads: Sequence[Any], types: pa.Schema | None) -> pa.Table:
     """Return tuples with named fields as a table. No field of any row is left out: all have the first one's, and no others."""
     rows = _named(payloads)
-    names = list(rows[0]) if len(rows) else []
+    names = list(rows[0]) if len(rows) else [] if types is None else types.names
+    known = {} if types is None else dict(zip(types.names, types.types, strict=True))
     try:
         columns = {name: list(map(itemgetter(name), rows)) for name in names}
     except KeyError:
         raise _differing(rows) from None
     if any(map(len(names).__ne__, map(len, rows))):
         raise _differing(rows)
-    return pa.table({name: _column(name, values) for name, values in columns.items()})
+    return pa.table({name: _column(name, values, known.get(name)) for name, values in columns.items()})
 
 
 def _named(payloads: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
@@ -368,11 +392,11 @@ def _differing(rows: Sequence[Mapping[str, Any]]) -> ConfigError:
     )
 
 
-def _column(name: str, values: Sequence[Any]) -> pa.Array:
+def _column(name: str, values: Sequence[Any], kind: pa.DataType | None) -> pa.Array:
     try:
-        return pa.array(values)
+        return pa.array(values, kind)
     except UNFIT as problem:
-        at = odd_among(values)
+        at = odd_among(values, kind)
         beside = next((f" beside {quote(value)}" for value in values[:at] if value is not None), "")
         raise ConfigError(
             f"column {name!r} cannot hold {quote(values[at])}{beside}, wanted numbers of 64 bits, texts, or other plain values of "

@@ -221,7 +221,7 @@ class _TaskFactory:
         if self._states is not None and component.checkpointed:
             return self._checkpointed(component, index, arguments, tick_ms, self._states)
         if component.window is not None:
-            return WindowedBoltTask(*arguments, self._by_hand)
+            return WindowedBoltTask(*arguments, self._by_hand, schemas=topology.schemas_read_by(component).values())
         if component.declaration.columnar is not None:
             from windowing.local.columnar_bolts import (
                 ColumnarBoltTask,

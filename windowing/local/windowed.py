@@ -13,13 +13,14 @@ half with emits, acks and timers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from windowing.local.router import Delivery, Outbox, Router
 from windowing.local.tasks import Task, unsettled
 from windowing.schema.tuples import late_values
+from windowing.schema.types import Schema
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.plan import Component
@@ -37,16 +38,20 @@ MessageChannel = tuple[str, str, int]
 """Where message ids are unique: a component, its stream, its task."""
 
 
-def view_of(config: WindowConfig) -> Callable[[TupleWindow], TupleWindow] | None:
+def view_of(config: WindowConfig, schemas: Collection[Schema] = ()) -> Callable[[TupleWindow], TupleWindow] | None:
     """Return what makes of a window of rows what a bolt with `columnar=` is shown; None for any other bolt.
 
-    The runtimes keep rows, which they ack one by one; Arrow is loaded only for a bolt that asks for columns.
+    The runtimes keep rows, which they ack one by one; Arrow is loaded only for a bolt that asks for columns. schemas: the fields of
+    the streams that the bolt reads; where they are the same the columns have the declared types, as on Spark.
     """
     if config.columnar is None:
         return None
     from windowing.columnar import viewed
+    from windowing.columnar.bolts import arrow_schema
 
-    return lambda window: viewed(window, config.columnar)
+    read = list(map(arrow_schema, schemas))
+    declared = read[0] if read and all({*each} == {*read[0]} for each in read) else None
+    return lambda window: viewed(window, config.columnar, declared)
 
 
 def machines_of(config: WindowConfig) -> ColumnMachines | None:
@@ -66,7 +71,7 @@ def streams_of(component: Component) -> dict[tuple[str, str], str]:
 class WindowedBoltTask(Task):
     """One task of a windowed bolt. Cost: that of the windows; an emit costs as many edges as its window has tuples.
 
-    `executor` are its windows, in memory and as long as the process if left out.
+    `executor` are its windows, in memory and as long as the process if left out; `schemas` are the fields of what it reads.
     """
 
     fail_target = FailTarget.TUPLES
@@ -83,6 +88,7 @@ class WindowedBoltTask(Task):
         *,
         executor: WindowedBoltExecutor | None = None,
         recovery: WindowRecovery | None = None,
+        schemas: Collection[Schema] = (),
     ) -> None:
         super().__init__(router, context, id, inbox)
         assert component.window is not None
@@ -97,7 +103,8 @@ class WindowedBoltTask(Task):
             keep_tuples=bool(router.ackers),
             columns=machines_of(self.config),
         )
-        self.windows = WindowTask(bolt, self.executor, self.fail_target, recovery=recovery, view=view_of(self.config))
+        view = view_of(self.config, schemas)
+        self.windows = WindowTask(bolt, self.executor, self.fail_target, recovery=recovery, view=view)
         late = component.outputs.get(self.config.late_stream or "")
         self._late_fields = () if late is None else late.schema.names[:-1]  # the last is the reason
         self._outbox = outbox

@@ -46,6 +46,7 @@ __all__ = [
     "ColumnarBoltBatch",
     "Send",
     "StreamBatch",
+    "columns_as_declared",
 ]
 
 
@@ -148,11 +149,7 @@ class ColumnarBoltBatch:
         where that is not plain, each value is judged by itself.
         """
         declared = arrow_schema(schema)
-        taken: dict[str, pa.Array] = {}
-        if sorted(table.column_names) == sorted(schema.names):
-            table = owned(table)  # it waits here, and the bolt may use its memory again for the next batch
-            found = {field.name: _as_declared(table.column(field.name), field.type) for field in declared}
-            taken = {name: column for name, column in found.items() if column is not None}
+        taken = columns_as_declared(table, declared)
         judged = [field for field in declared if field.name not in taken]
         if judged:
             names = [field.name for field in judged]
@@ -188,6 +185,17 @@ class ColumnarBoltBatch:
                 raise given_up(who, tuple, attempts, reason)
             failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
             self._dead_letter(failed, batch.roots)
+
+
+def columns_as_declared(table: pa.Table | pa.RecordBatch, declared: pa.Schema) -> dict[str, pa.Array]:
+    """Return those columns of a table that a bolt has returned whose values are all of the declared type, as what nobody else can
+    change: they wait, and the bolt may use its memory again. None of them where the table has other columns than the stream.
+    """
+    if sorted(table.column_names) != sorted(declared.names):
+        return {}
+    table = owned(table)
+    found = {field.name: _as_declared(table.column(field.name), field.type) for field in declared}
+    return {name: column for name, column in found.items() if column is not None}
 
 
 def _as_declared(column: pa.ChunkedArray, declared: pa.DataType) -> pa.Array | None:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from windowing.codec import NAN
 from windowing.columnar import ColumnRows, Keys
-from windowing.columnar.rows import codable
+from windowing.columnar.rows import MakeRows, codable
 from windowing.schema.rows import record_type
 from windowing.spark.exchange import ExchangeRow
 from windowing.spark.state import TIMESTAMP, decode_table
@@ -106,6 +106,14 @@ _STREAM = "\0stream"
 class RowFormat(Protocol):
     """What a turn asks about its rows; `table` has at least the columns that a chunk keeps."""
 
+    @property
+    def make_rows(self) -> MakeRows | None:
+        """What makes what windows hold of a queue of columns; None where windows with `columnar=` hold rows."""
+
+    @property
+    def declared(self) -> pa.Schema | None:
+        """The columns that windows show, None for those that there are."""
+
     def arrived(self, packets: Sequence[ExchangeRow]) -> pa.Table:
         """Return the rows of a batch in order of arrival: the columns of the chunks, and TIMESTAMP."""
 
@@ -152,6 +160,14 @@ class NamedRows:
     @cached_property
     def _type(self) -> Any:
         return record_type(self._columns)
+
+    @property
+    def make_rows(self) -> MakeRows:
+        return self.payloads
+
+    @property
+    def declared(self) -> None:
+        return None
 
     def arrived(self, packets: Sequence[ExchangeRow]) -> pa.Table:
         """Return the rows by (stream, upstream partition, sequence, position), or by `order_by`."""

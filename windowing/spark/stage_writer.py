@@ -211,6 +211,7 @@ class StageWriter:
             for values in _rows_in(given):
                 self.emit(component, task, EmittedRow(stream, values), roots)
             return
+        self._flush(component, task, stream, way)
         rowwise = [route for route in way.fused if route not in way.columnar]
         for values in _rows_in(given) if rowwise else ():
             self._hand_over(way, rowwise, values, roots)
@@ -218,6 +219,7 @@ class StageWriter:
         if way.columnar:
             self._hand_over_columns(way, fields, count, roots)
         if way.is_out:
+            self._flush_out(component, stream)
             self._out_columns[component, stream].append(pa.table(fields))
         if way.width:
             positions = self._position + way.width * np.arange(count)
@@ -298,11 +300,7 @@ class StageWriter:
     def take(self) -> list[ExchangeRow]:
         """Return what is packed so far as exchange rows."""
         for (component, task, stream), way in self._ways.items():
-            if way.rows.values:
-                self._spread(
-                    component, task, stream, way, self._as_columns(component, stream, way.rows), way.rows.values
-                )
-                way.rows.clear()
+            self._flush(component, task, stream, way)
         for key, waiting in self._by_row.items():
             target, component, stream, task = key
             columns = self._as_columns(component, stream, waiting)
@@ -315,13 +313,13 @@ class StageWriter:
                 rows.append(
                     self._sent.row(target, "rows", stream_name(component, stream), part.num_rows, encode_table(part))
                 )
-        for (component, stream), values in self._out.items():
-            self._out_columns[component, stream].append(pa.table(self._columns(component, stream, values)))
+        for component, stream in list(self._out):
+            self._flush_out(component, stream)
         for (component, stream), tables in sorted(self._out_columns.items()):
             for part in (part for table in tables for part in _parts(table)):
                 name = stream_name(component, stream)
                 rows.append(self._sent.row(-1, "out", name, part.num_rows, encode_table(part)))
-        for sent in (self._by_row, self._packed, self._out, self._out_columns):
+        for sent in (self._by_row, self._packed, self._out_columns):
             sent.clear()
         return rows
 
@@ -445,6 +443,17 @@ class StageWriter:
             values,
             self.in_phases,
         )
+
+    def _flush(self, component: str, task: int, stream: str, way: _Way) -> None:
+        """Pack the rows that wait, before others of their stream."""
+        if way.rows.values:
+            self._spread(component, task, stream, way, self._as_columns(component, stream, way.rows), way.rows.values)
+            way.rows.clear()
+
+    def _flush_out(self, component: str, stream: str) -> None:
+        values = self._out.pop((component, stream), None)
+        if values is not None:
+            self._out_columns[component, stream].append(pa.table(self._columns(component, stream, values)))
 
     # -- packing -------------------------------------------------------------------------------------------------------
 

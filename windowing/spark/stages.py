@@ -19,7 +19,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from windowing.execution.plan import StageTask
+from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark.arguments import Shipped
+from windowing.spark.columnar_bolts import columns_as_declared
 from windowing.spark.context import ExecutionContext, Origins
 from windowing.spark.edges import NO_ROOTS, Partials, Roots, merged, root_of
 from windowing.spark.exchange import (
@@ -169,15 +171,25 @@ class StageTaskTurn:
         name, task = self._name, self._task
         values = stored.task_values(name, task) if self._component.stateful else None
         watch = _Watch(writer.partials, name, self._is_read()) if self._acked else None
-        turn = stage.turn(task, stored.metadata, stored.chunk, rows, nonce, values, batch + 1, watch)
+        turn = stage.turn(task, stored.metadata, stored.chunk, rows, nonce, values, batch + 1, watch, self._fitted)
         late = iter(turn.late)
         anchors = [NO_ROOTS] * len(turn.rows) if watch is None else watch.roots
         for (stream, row), roots in zip(turn.rows, anchors, strict=True):
             # A late tuple is sent on as it arrives, all else by the turn.
             writer.phase = next(late).phase if stream == stage.late_stream else self._execution.phases[name, task]
-            if stream in self._component.outputs:
+            if isinstance(row, pa.RecordBatch):
+                writer.send(name, task, stream, row, roots)
+            elif stream in self._component.outputs:
                 writer.emit(name, task, EmittedRow(stream, row), roots)
         return TaskResult.of(writer.metrics(name, turn.metrics), turn.metadata, turn.puts, turn.drops, values)
+
+    def _fitted(self, table: Any) -> pa.RecordBatch | None:
+        """Return a table that the bolt returned as its default stream has it, None where its rows are judged one by one."""
+        declared = self._execution.schemas[stream_name(self._name, DEFAULT_STREAM)]
+        found = columns_as_declared(table, declared)
+        if len(found) != len(declared) or not table.num_rows:
+            return None
+        return pa.RecordBatch.from_arrays([found[field.name] for field in declared], schema=declared)
 
     def _bolt_turn(self, writer: StageWriter, packets: list[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
         name, task = self._name, self._task

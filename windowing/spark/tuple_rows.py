@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowing.columnar import ColumnRows, Keys
-from windowing.columnar.rows import codable
+from windowing.columnar.rows import MakeRows, codable
 from windowing.schema.tuples import Origin, Tuple
 from windowing.spark.columnar_bolts import StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext, Origins
@@ -93,6 +93,10 @@ class TupleRows:
 
     def payloads(self, table: pa.Table) -> list[Any]:
         """Return a Tuple for each row, which knows its phase if it arrived in this batch."""
+        return self._payloads(table, self._columns)
+
+    def _payloads(self, table: pa.Table, columns_of: Sequence[Sequence[str]]) -> list[Any]:
+        """Return a Tuple for each row; `columns_of` are the columns of the fields, by input."""
         made: list[Any] = [None] * table.num_rows
         known: dict[bytes, Roots] = {}
         inputs = table.column(_INPUT)
@@ -101,8 +105,10 @@ class TupleRows:
             if not len(positions):
                 continue
             mine = table if len(positions) == table.num_rows else table.take(pa.array(positions))
+            schema = self._execution.schemas[self._names[number]]
             columns = [
-                python_values(mine.column(name), name.partition(".")[2], "strict") for name in self._columns[number]
+                python_values(mine.column(name), field.name, "strict")
+                for name, field in zip(columns_of[number], schema, strict=True)
             ]
             phases = mine.column(PHASE).to_pylist() if PHASE in mine.schema.names else repeat(0)
             edges = mine.column(EDGE).to_pylist() if self._anchors else repeat(0)
@@ -139,10 +145,42 @@ class TupleRows:
             origin = self._origins(found.component, mine.column(TASK)[0].as_py(), found.stream)
             yield StreamBatch(rows, origin, mine.column(PHASE)[0].as_py(), roots)
 
+    @cached_property
+    def declared(self) -> pa.Schema | None:
+        """The columns that windows with `columnar=` show: the fields, where all inputs have the same ones; else None."""
+        first, *others = (self._execution.schemas[name] for name in self._names)
+        return first if all({*other} == {*first} for other in others) else None
+
+    @cached_property
+    def make_rows(self) -> MakeRows | None:
+        """What makes Tuples of a queue of columns; None where windows with `columnar=` keep Tuples: where somebody waits for their
+        acks, so that a tuple is more than its fields, and where a field of several inputs is nested, which Arrow cannot merge.
+        """
+        held = None if self._component in self._execution.rooted else self.declared
+        if held is None or {_INPUT, TASK, PHASE} & {*held.names} or not {*held.names} <= self._mergeable:
+            return None
+        return self._of_fields
+
+    @cached_property
+    def _mergeable(self) -> frozenset[str]:
+        """The fields whose columns of all inputs can be one."""
+        if len(self._names) == 1:
+            return frozenset(self._execution.schemas[self._names[0]].names)
+        return frozenset(self._alike)
+
+    def _of_fields(self, table: pa.Table) -> Sequence[Any]:
+        """Return a Tuple for each row of columns by the names of fields."""
+        return self._payloads(table, [self._execution.schemas[name].names for name in self._names])
+
     def in_columns(self, table: pa.Table) -> Sequence[Any]:
         """Return the rows as columns, of which Tuples are made when somebody asks for them; as Tuples where windows read fields
         that not every input has alike, or hand tuples to functions.
         """
+        if self._holds_columns:
+            assert self.declared is not None
+            kept = [name for name in (_INPUT, TASK, PHASE) if name in table.column_names]
+            fields = {name: self._merged(table, self._columns_of(name)) for name in self.declared.names}
+            return ColumnRows(pa.table({**{name: table.column(name) for name in kept}, **fields}), self._of_fields)
         asked = {name for name in self._asked if name is not None}
         of_wide = self._alike.keys() & set(table.column_names)
         if None in self._asked or not asked <= self._alike.keys() or of_wide:
@@ -172,6 +210,19 @@ class TupleRows:
         return frozenset(
             (*(config.key or ()), *(() if config.aggregate is None else aggregated_fields(config.aggregate)))
         )
+
+    @cached_property
+    def _holds_columns(self) -> bool:
+        """Whether windows keep columns, and no tuples but these."""
+        window = self._execution.windows.get(self._component)
+        if window is None or self.make_rows is None:
+            return False
+        return window.config.columnar is not None and window.config.aggregate is None
+
+    def _columns_of(self, field: str) -> list[str]:
+        """Return the columns of a field that all inputs have, by input."""
+        schemas = [self._execution.schemas[name] for name in self._names]
+        return [names[schema.get_field_index(field)] for names, schema in zip(self._columns, schemas, strict=True)]
 
     @cached_property
     def _alike(self) -> dict[str, list[str]]:

@@ -254,7 +254,7 @@ def readable_window(window: TupleWindow, fields: Collection[str] | None = None) 
         return None
     found: Any = ListContent(*(kept for kept, _ in parts))  # type: ignore[arg-type]  # rows in columns are sequences too
     if isinstance(content, ColumnContent):
-        found = ColumnContent(found, content._form)
+        found = content.over(found)
     return TupleWindow(found, window.start_timestamp, window.end_timestamp, window.key), list(parts[1][1])
 
 

@@ -200,7 +200,8 @@ class _Turn:
         self.windows = WindowTask(stage.bolt, self.executor, FailTarget.TUPLES, call=self._called, fitted=fitted)
         run, form = self.windows.runner.run, self.config.columnar
         as_it_is = self.manager.shows_columns or form is None
-        self.bolt = run if as_it_is else lambda window: run(viewed(window, form))
+        declared = self.format.declared
+        self.bolt = run if as_it_is else lambda window: run(viewed(window, form, declared))
         self.rows: list[Emission] = []
         self.row_of: dict[int, Any] = {}
         self.number_of: dict[int, int] = {}
@@ -218,7 +219,8 @@ class _Turn:
 
     def _executor(self) -> WindowedBoltExecutor:
         stage = self.stage
-        columns = ColumnarMachines(self.format.payloads if stage.format is None else None)
+        # Where somebody waits for its acks, a tuple is more than its fields.
+        columns = ColumnarMachines(None if stage.acks else self.format.make_rows, self.format.declared)
         return WindowedBoltExecutor(
             self.config, stage.streams, stage.bolt.name, sequenced=True, keep_tuples=stage.acks, columns=columns
         )

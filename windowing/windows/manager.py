@@ -436,14 +436,16 @@ class KeyedMachine(WindowMachine, Generic[T]):
         }
 
     def restore(self, data: dict[str, Any]) -> None:
-        """Become the machine of `data`. Raises SnapshotError for another format; the machine is then unchanged."""
+        """Become the machine of `data`. Raises SnapshotError for another format, ConfigError for rows that make no columns where
+        those are wanted; the machine is then unchanged.
+        """
         refuse_foreign(data, self.kind)
+        tracks = [self._restored(each) for each in data["tracks"]]
         self.watermark, self.closed = data["watermark"], data["closed"]
         self._sequence, self._ordinal = data["sequence"], data["ordinal"]
         self._tally.restore(data["tally"])
         if self.inbox is not None:
             self.inbox.clear()
-        tracks = [self._restored(each) for each in data["tracks"]]
         self._tracks = {track.key: track for track in tracks}
         self._by_ordinal = {track.ordinal: track for track in tracks}
         self._touched.clear()
@@ -484,6 +486,9 @@ def _position(item: tuple[int, Effect]) -> int:
 # -- WindowManager ---------------------------------------------------------------------------------------------------------------
 
 
+_OF_COLUMNS = "ColumnarWindowManager"
+
+
 class WindowManager(KeyedMachine[KeyState]):
     """The windows of one task in lossless semantics, of all its keys if the definition has `key=`.
 
@@ -518,6 +523,10 @@ class WindowManager(KeyedMachine[KeyState]):
 
     def _track(self, key: Any, ordinal: int) -> KeyState:
         return KeyState(key, ordinal, self._buffer(), self._sequence)
+
+    def restore(self, data: dict[str, Any]) -> None:
+        # Windows over columns were stored under a name of their own once; what was stored of them is the same.
+        super().restore({**data, "machine": "WindowManager"} if data.get("machine") == _OF_COLUMNS else data)
 
     def _restored(self, data: dict[str, Any]) -> KeyState:
         return KeyState.restored(data, self._buffer())
