@@ -555,7 +555,28 @@ def windows_of(spouts: int, kind: int, key: str | None, form: str, tasks: int) -
     same = bolt(output="word string, n long, size long")(lambda tuple: tuple.get_values())
     builder.set_bolt("behind", same, 2).shuffle_grouping("window")
     builder.set_bolt("keyed", same, 2).fields_grouping("window", "size")
+    builder.set_bolt("rounds", pairs, 2).shuffle_grouping("window")
     return builder.build()
+
+
+@windowed_bolt(
+    length=count(2), slide=count(2), timestamp="n", columnar="arrow", late_stream="late", output="words string"
+)
+def pairs(window: Any) -> Any:
+    return " ".join(window.get()["word"].to_pylist())
+
+
+def checked_columns(rows: TupleRows, table: pa.Table) -> Any:
+    """Return what `in_columns` does, once its items are seen to be those of `payloads`."""
+    found = IN_COLUMNS(rows, table)
+    both = [
+        [(each.get_values(), repr(each._origin), each.phase) for each in some] for some in (found, rows.payloads(table))
+    ]
+    assert both[0] == both[1]
+    return found
+
+
+IN_COLUMNS = TupleRows.in_columns
 
 
 def plain(value: Any) -> Any:
@@ -579,8 +600,9 @@ def test_windows_of_a_topology_hand_out_the_columns_that_came_as_those_made_of_t
     count = max(map(len, feeds.values()))
     feed = {name: [*rows, *([[]] * (count - len(rows)))] for name, rows in list(feeds.items())[:spouts]}
     topology = windows_of(spouts, kind, key, form, tasks)
-    found = chained(topology, feed, 2)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TupleRows, "in_columns", checked_columns)
+        found = chained(topology, feed, 2)
         patch.setattr(TupleRows, "make_rows", None)
         patch.setattr(StageTaskTurn, "_fitted", lambda self, table: None)
         assert chained(topology, feed, 2) == found
