@@ -44,12 +44,12 @@ PUBLIC = {
         TridentResult VirtualClock explain run_local run_topology run_trident to_png to_svg
     """),
     "windowing.spark": words("""
-        BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout Root Sink
+        BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout PostgresSink Root Sink
         SqliteQueue WindowedQuery WindowedStream check configure require_session session submit submit_trident windowed
     """),
     "windowing.stores": words("""
         MapStateFactory MemoryStore PostgresStore RedisStore SnapshotFactory SqlitePages SqliteStore Store map_state
-        snapshot_state store_of
+        snapshot_state state_table store_of
     """),
     "windowing.testing": words("""
         Watch check_counts check_ids replay

@@ -154,6 +154,26 @@ def test_memory_keeps_batches_in_order_and_replaces_a_replayed_one(spark: SparkS
     assert [row["n"] for row in sink.rows] == [1, 2]
 
 
+def test_a_function_that_asks_is_told_whose_batch_it_is(spark: SparkSession) -> None:
+    calls: list[Any] = []
+
+    def keep(rows: DataFrame, batch_id: int, *, query_id: str, stream: str) -> None:
+        calls.append((query_id, stream, batch_id, rows.count()))
+
+    sink = FunctionSink(keep)
+    with pytest.raises(ConfigError, match="asks for its query_id and stream"):
+        sink.write(frame(spark, 1), 0)
+    for _ in range(2):  # a start, and the next one
+        sink.claim(spark, OutputOwner("5f0c", "late"))
+    sink.write(frame(spark, 1, 2), 4)
+    assert calls == [("5f0c", "late", 4, 2)]
+    with pytest.raises(ConfigError, match="make another FunctionSink"):
+        sink.claim(spark, OutputOwner("5f0c", "default"))
+    shared = FunctionSink(lambda rows, batch_id: None)
+    for stream in ("a", "b"):
+        shared.claim(spark, OutputOwner("q", stream))
+
+
 def test_a_function_is_a_sink_and_noop_evaluates_everything(spark: SparkSession) -> None:
     calls: list[tuple[int, int]] = []
     FunctionSink(lambda rows, batch_id: calls.append((rows.count(), batch_id))).write(frame(spark, 1, 2), 4)

@@ -31,6 +31,7 @@ __all__ = [
 
 _SIMPLE = {
     "string": "string",
+    "text": "string",
     "boolean": "boolean",
     "byte": "tinyint",
     "tinyint": "tinyint",

@@ -6,10 +6,12 @@ windowed(bolt, df)             a bolt on streaming DataFrames -> WindowedStream 
 submit(topology)               a topology as one query -> WindowedQuery
 submit_trident(topology)       a Trident topology as one query, which commits its states exactly once; loaded with its name
 FileSink, ParquetSink, ...     where the streams of a query go
+PostgresSink(url, table)       a typed table, each batch once (extra `postgres`); loaded with its name
 PartitionedSpout, SqliteQueue  sources in Python, which may take acks; Root
 MetricsListener, BatchMetrics  what each batch did
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from windowing.spark.metrics import BatchMetrics, MetricsListener
@@ -22,6 +24,7 @@ from windowing.spark.sqlite_queue import SqliteQueue
 from windowing.spark.submit import submit
 
 if TYPE_CHECKING:
+    from windowing.spark.postgres_sink import PostgresSink
     from windowing.spark.trident_submit import submit_trident
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "NoopSink",
     "ParquetSink",
     "PartitionedSpout",
+    "PostgresSink",
     "Root",
     "Sink",
     "SqliteQueue",
@@ -48,9 +52,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "submit_trident":
-        from windowing.spark.trident_submit import submit_trident
+_BY_NAME = {"PostgresSink": "postgres_sink", "submit_trident": "trident_submit"}
 
-        return submit_trident
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _BY_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_BY_NAME[name]}"), name)

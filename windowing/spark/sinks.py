@@ -14,6 +14,7 @@ A stream of a topology is named by "component" (its default stream) or "componen
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import permutations
@@ -224,16 +225,47 @@ class ParquetSink(FileSink):
 
 
 class FunctionSink:
-    """A function `(rows: DataFrame, batch_id: int)`; that it is idempotent by batch id is up to the function."""
+    """A function `(rows: DataFrame, batch_id: int)`; that it is idempotent by batch id is up to the function.
 
-    def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
+    It may have an argument `query_id` too, and `stream`: batches of two checkpoints, and of two streams of one, have the same ids,
+    so that where several write to one place a batch is known by all three.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
         if not callable(function):
             raise ConfigError(f"FunctionSink takes a function of (rows, batch_id), got {quote(function)}")
         self._function = function
+        self._asked = [name for name in ("query_id", "stream") if name in _arguments(function)]
+        self._owner: OutputOwner | None = None
+
+    def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
+        """Take note of whose rows they are, for a function that asks; refuse those of a second stream or query then."""
+        if self._asked and self._owner is not None and not self._owner.is_same(owner):
+            raise ConfigError(
+                f"a FunctionSink of {self._owner.name}, whose function asks for its {' and '.join(self._asked)}, was given to "
+                f"{owner.name}; make another FunctionSink(f)"
+            )
+        self._owner = owner
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Call the function."""
-        self._function(rows, batch_id)
+        if not self._asked:
+            self._function(rows, batch_id)
+            return
+        if self._owner is None:
+            raise ConfigError(
+                f"a function that asks for its {' and '.join(self._asked)} is for a query; give it in sinks="
+            )
+        known = {"query_id": self._owner.query, "stream": self._owner.stream}
+        self._function(rows, batch_id, **{name: known[name] for name in self._asked})
+
+
+def _arguments(function: Callable[..., Any]) -> Collection[str]:
+    """Return the names by which a function takes arguments; none where Python cannot say (a builtin)."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return ()
 
 
 class MemorySink:

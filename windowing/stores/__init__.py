@@ -2,6 +2,7 @@
 
     map_state(store, name)         a state of keys and values, for `persistent_aggregate` -> MapStateFactory
     snapshot_state(store, name)    a state of one value -> SnapshotFactory
+    state_table(store, name, cols) a state that other programs read as a view of typed columns -> MapStateFactory
     store_of(address)              the store at a path, postgresql://..., redis://... or memory:
     MemoryStore, SqliteStore       stores that need nothing else
     PostgresStore, RedisStore      stores on a server, by psycopg and redis (extras `postgres`, `redis`)
@@ -15,7 +16,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from windowing.stores.factory import MapStateFactory, SnapshotFactory, Store, map_state, snapshot_state, store_of
+    from windowing.stores.factory import (
+        MapStateFactory,
+        SnapshotFactory,
+        Store,
+        map_state,
+        snapshot_state,
+        state_table,
+        store_of,
+    )
     from windowing.stores.memory import MemoryStore
     from windowing.stores.pages import SqlitePages
     from windowing.stores.postgres import PostgresStore
@@ -33,6 +42,7 @@ __all__ = [
     "Store",
     "map_state",
     "snapshot_state",
+    "state_table",
     "store_of",
 ]
 

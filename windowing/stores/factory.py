@@ -1,4 +1,4 @@
-"""States by name and stores by address: map_state, snapshot_state, store_of.
+"""States by name and stores by address: map_state, snapshot_state, state_table, store_of.
 
     map_state(SqliteStore("counts.db"), "counts")  --make_state(0, partitions=2)-->  OpaqueMap > [CachedMap >] rows in the file
 
@@ -18,12 +18,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import PurePath
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from windowing.errors import ConfigError, quote
+from windowing.schema.checks import checked_name
 from windowing.stores.memory import MemoryStore
 from windowing.stores.remote import masked
 from windowing.stores.sqlite import SqliteStore
+from windowing.stores.state_tables import TableCodec
 from windowing.trident.fence import (
     LEDGER,
     AttemptLedger,
@@ -44,6 +46,7 @@ __all__ = [
     "Store",
     "map_state",
     "snapshot_state",
+    "state_table",
     "store_of",
 ]
 
@@ -148,6 +151,29 @@ def snapshot_state(
 ) -> SnapshotFactory:
     """Return a state of one value; the arguments are those of `map_state`."""
     return SnapshotFactory(map_state(store, name, kind, codec=codec))
+
+
+def state_table(
+    store: Store, name: str, columns: str, kind: StateType = StateType.OPAQUE, *, cache: int = 0
+) -> MapStateFactory:
+    """Return a map state whose rows other programs read as the view `name`, of these columns: those of the key, then the value.
+
+    The store is a SqliteStore or a PostgresStore; the state is called `<name>_state`. Raises ConfigError for other stores, and for
+    a type that has no column.
+
+    >>> state_table(SqliteStore("counts.db"), "counts", "origin string, flights bigint").name
+    'counts_state'
+    """
+    checked_name(name, "a table's name")
+    codec = TableCodec(columns)
+    state = f"{name}_state"
+    if not hasattr(store, "view"):
+        raise ConfigError(
+            f"a table lies in a SqliteStore or a PostgresStore, got {quote(store)}; give one, or read the state of another store "
+            "by map_state(...).make_state(...).items()"
+        )
+    shown: Any = replace(cast(Any, store), view=codec.view(state, name))
+    return MapStateFactory(shown, state, kind, codec, cache)
 
 
 # -- store_of --------------------------------------------------------------------------------------------------------------------

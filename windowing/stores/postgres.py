@@ -20,7 +20,7 @@ import selectors
 import time
 import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
@@ -29,12 +29,17 @@ from psycopg import sql
 
 from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError
 from windowing.stores.remote import Remote, checked_address, masked
+from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import TransactionAttempt
 
 __all__ = [
+    "Bounded",
     "PostgresMap",
     "PostgresStore",
+    "checked_database",
+    "connected",
+    "refused_user",
 ]
 
 
@@ -107,13 +112,15 @@ class PostgresStore:
 
     url: str
     patience_s: float = 30.0
+    view: View | None = field(default=None, compare=False)
+    """How a state is shown to other programs; `state_table` sets it."""
 
     def __post_init__(self) -> None:
         checked_address(self.url, self.patience_s, "postgresql://user:password@host:5432/database")
 
     def open(self, place: PartitionId) -> PostgresMap:
         """Return the rows of one partition, over a connection of its own."""
-        return PostgresMap(self.url, place, self.patience_s)
+        return PostgresMap(self.url, place, self.patience_s, self.view)
 
     def identity(self, state: str) -> tuple[Any, ...]:
         """Return what the rows of a state are known by: server, database, schema and table, by whatever user. Other names of one
@@ -130,7 +137,7 @@ class PostgresStore:
         return f"PostgresStore({masked(self.url)!r})"
 
 
-class _Bounded(psycopg.Connection[Any]):
+class Bounded(psycopg.Connection[Any]):
     """A connection whose answers are waited for until `deadline`, by the monotonic clock; psycopg's own would wait for ever."""
 
     deadline = math.inf
@@ -153,39 +160,65 @@ class _Bounded(psycopg.Connection[Any]):
             return end.value
 
 
+def checked_database(url: str, whose: str) -> None:
+    """Raise ConfigError for an address that psycopg cannot read."""
+    try:
+        psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        raise ConfigError(
+            f"the address of {whose} is none of a PostgreSQL database (not shown, for it may hold a password); "
+            "write postgresql://user:password@host:5432/database"
+        ) from None  # the cause would show it
+
+
+def connected(url: str, patience_s: float, left_s: float) -> Bounded:
+    """Return a connection that commits each statement, and in which no call and no pause takes longer than the patience; it is
+    waited for as long as is left, 2 s at least.
+    """
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    wait_s = max(2, math.ceil(left_s))
+    asked_s = str(given.pop("connect_timeout", ""))
+    wanted: dict[str, Any] = {  # without these a connection that died in silence is waited for for hours
+        "connect_timeout": min(wait_s, int(asked_s)) if asked_s.isdigit() and int(asked_s) else wait_s,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 1000 * wait_s,
+        **given,
+    }
+    db = Bounded.connect(psycopg.conninfo.make_conninfo(**wanted), autocommit=True)
+    try:
+        db.deadline = time.monotonic() + left_s + _GRACE_S
+        db.execute(_SET, {"patience_ms": max(1, int(1000 * patience_s))})
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def refused_user(text: str, where: str) -> ConfigError | None:
+    """Return the error for a user whom PostgreSQL does not let in, None for other errors."""
+    if "authentication failed" not in text and "no password supplied" not in text:
+        return None
+    return ConfigError(f"PostgreSQL at {where} refuses the user: {text}; give the user and password of the database")
+
+
 class PostgresMap(Remote):
     """One partition (BackingMap)."""
 
     lost: ClassVar[tuple[type[Exception], ...]] = (psycopg.OperationalError, psycopg.InterfaceError)
 
-    def __init__(self, url: str, place: PartitionId, patience_s: float) -> None:
+    def __init__(self, url: str, place: PartitionId, patience_s: float, view: View | None = None) -> None:
         super().__init__(url, place, patience_s)
-        self._db: _Bounded | None = None
+        self._view = view
+        self._db: Bounded | None = None
         self._names = {"rows": sql.Identifier(place.state), "fences": sql.Identifier(f"{place.state}_fences")}
-        try:
-            psycopg.conninfo.conninfo_to_dict(url)
-        except psycopg.ProgrammingError:
-            raise ConfigError(
-                f"the address of the store of {place} is none of a PostgreSQL database (not shown, for it may hold a password); "
-                "write postgresql://user:password@host:5432/database"
-            ) from None  # the cause would show it
+        checked_database(url, f"the store of {place}")
 
     def _connect(self) -> None:
         if self._db is None:
-            given = psycopg.conninfo.conninfo_to_dict(self._url)
-            wait_s = max(2, math.ceil(self._left_s()))
-            asked_s = str(given.pop("connect_timeout", ""))
-            wanted: dict[str, Any] = {  # without these a connection that died in silence is waited for for hours
-                "connect_timeout": min(wait_s, int(asked_s)) if asked_s.isdigit() and int(asked_s) else wait_s,
-                "keepalives_idle": 10,
-                "keepalives_interval": 5,
-                "keepalives_count": 3,
-                "tcp_user_timeout": 1000 * wait_s,
-                **given,
-            }
-            db = _Bounded.connect(psycopg.conninfo.make_conninfo(**wanted), autocommit=True)
+            db = connected(self._url, self._patience_s, self._left_s())
             try:
-                db.deadline = self._deadline + _GRACE_S
                 self._prepare(db)
             except BaseException:
                 db.close()
@@ -195,12 +228,26 @@ class PostgresMap(Remote):
         self._db.deadline = self._deadline + _GRACE_S
 
     def _prepare(self, db: psycopg.Connection[Any]) -> None:
-        db.execute(_SET, {"patience_ms": max(1, int(1000 * self._patience_s))})
         name = sql.SQL("SELECT to_regclass({})").format(self._names["fences"].as_string(db))
-        if db.execute(name).fetchone() == (None,):
-            with db.transaction():  # one at a time: two that create a table at once would collide
-                db.execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(self.place.state.encode()),))
-                db.execute(sql.SQL(_CREATE).format(**self._names))
+        is_there = db.execute(name).fetchone() != (None,)
+        if is_there and (self._view is None or self._is_shown(db, self._view)):
+            return
+        with db.transaction():  # one at a time: two that create a table at once would collide
+            db.execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(self.place.state.encode()),))
+            db.execute(sql.SQL(_CREATE).format(**self._names))
+            if self._view is not None and not self._is_shown(db, self._view):
+                made = self._view.in_postgres()
+                db.execute(made.encode())
+                comment = sql.SQL("COMMENT ON VIEW {} IS {}")
+                db.execute(comment.format(sql.Identifier(self._view.name), sql.Literal(made)))
+
+    def _is_shown(self, db: psycopg.Connection[Any], view: View) -> bool:
+        """Return whether there is the view; what else has its name is refused."""
+        query = "SELECT coalesce(obj_description(oid, 'pg_class'), '') FROM pg_class WHERE oid = to_regclass(%s)"
+        found = db.execute(query, (sql.Identifier(view.name).as_string(db),)).fetchone()
+        if found is not None:
+            view.require(found[0], view.in_postgres(), masked(self._url))
+        return found is not None
 
     def close(self) -> None:
         db, self._db = self._db, None
@@ -256,10 +303,8 @@ class PostgresMap(Remote):
 
     def _refused(self, problem: Exception) -> WindowingError | None:
         text, where = self._text(problem), masked(self._url)
-        if "authentication failed" in text or "no password supplied" in text:
-            return ConfigError(
-                f"PostgreSQL at {where} refuses the user: {text}; give the user and password of the database"
-            )
+        if (refused := refused_user(text, where)) is not None:
+            return refused
         if isinstance(problem, psycopg.errors.IdleInTransactionSessionTimeout):
             return StoreUnavailableError(
                 f"PostgreSQL at {where} ended the connection of the state {self.place}: {text}"

@@ -23,6 +23,7 @@ from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
 from windowing.trident.kinds import TransactionAttempt
 
 __all__ = [
+    "Patient",
     "Remote",
     "checked_address",
     "masked",
@@ -89,19 +90,17 @@ def checked_address(address: Any, patience_s: Any, example: str) -> None:
         )
 
 
-class Remote(ABC):
-    """One partition (BackingMap) over a connection of its own, made at the first use. For one thread at a time.
+class Patient(ABC):
+    """Whatever talks to a server over a connection of its own, made at the first use. For one thread at a time.
 
-    `patience_s` is for how long a call waits before StoreUnavailableError, whatever it waits for: a connection, a lock, an answer,
+    `patience_s` is for how long a call waits before it gives up, whatever it waits for: a connection, a lock, an answer,
     a server that comes back. (But a connection is waited for 2 s at least, and the system's look-up of a name takes its time.)
     """
 
     lost: ClassVar[tuple[type[Exception], ...]]
     """What the client raises when it does not know what became of a command."""
 
-    def __init__(self, url: str, place: PartitionId, patience_s: float) -> None:
-        checked_state_name(place.state)
-        self.place = place
+    def __init__(self, url: str, patience_s: float) -> None:
         self._url = url
         self._patience_s = patience_s
         self._deadline = 0.0  # of the call that is under way, by the monotonic clock
@@ -111,40 +110,15 @@ class Remote(ABC):
         """Have a connection; nothing happens if there is one."""
 
     @abstractmethod
-    def items(self) -> Iterator[tuple[bytes, StateRow]]: ...
-
-    @abstractmethod
-    def count(self) -> int: ...
-
-    @abstractmethod
     def close(self) -> None: ...
-
-    @abstractmethod
-    def _read(self, keys: Sequence[bytes], undo: TransactionAttempt | None) -> Reading: ...
-
-    @abstractmethod
-    def _write(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None: ...
 
     @abstractmethod
     def _refused(self, problem: Exception) -> WindowingError | None:
         """Return what an error of the server means, None if it is not one that is known."""
 
-    def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
-        return self._patiently(lambda: self._read(keys, undo))
-
-    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
-        sent = False
-
-        def write() -> Fence | None:
-            nonlocal sent
-            if sent and claim is not None:
-                found = self._read([], None).fence
-                if found != claim.expected:
-                    return found
-            sent = True
-            return self._write(rows, claim)
-
-        return self._patiently(write)
+    @abstractmethod
+    def _unanswered(self, text: str) -> WindowingError:
+        """Return the error for a server that did not answer in time; `text` is what was heard last."""
 
     def _patiently(self, do: Callable[[], T]) -> T:
         self._deadline, pause = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
@@ -163,11 +137,7 @@ class Remote(ABC):
                 raise failed
             self.close()
             if time.monotonic() + pause > self._deadline:
-                raise StoreUnavailableError(
-                    f"the store of the state {self.place} at {masked(self._url)} did not answer for {self._patience_s:g} s: "
-                    f"{self._text(failed)}; see whether the server runs, and who holds locks; what was under way is looked up by "
-                    "the next attempt"
-                ) from self._cause(failed)
+                raise self._unanswered(self._text(failed)) from self._cause(failed)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -186,3 +156,47 @@ class Remote(ABC):
                 return None
             each = each.__cause__ or each.__context__
         return problem
+
+
+class Remote(Patient):
+    """One partition (BackingMap) over a connection of its own; StoreUnavailableError when its patience is over."""
+
+    def __init__(self, url: str, place: PartitionId, patience_s: float) -> None:
+        checked_state_name(place.state)
+        super().__init__(url, patience_s)
+        self.place = place
+
+    @abstractmethod
+    def items(self) -> Iterator[tuple[bytes, StateRow]]: ...
+
+    @abstractmethod
+    def count(self) -> int: ...
+
+    @abstractmethod
+    def _read(self, keys: Sequence[bytes], undo: TransactionAttempt | None) -> Reading: ...
+
+    @abstractmethod
+    def _write(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None) -> Fence | None: ...
+
+    def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
+        return self._patiently(lambda: self._read(keys, undo))
+
+    def multi_put(self, rows: Mapping[bytes, StateRow | None], claim: Claim | None = None) -> Fence | None:
+        sent = False
+
+        def write() -> Fence | None:
+            nonlocal sent
+            if sent and claim is not None:
+                found = self._read([], None).fence
+                if found != claim.expected:
+                    return found
+            sent = True
+            return self._write(rows, claim)
+
+        return self._patiently(write)
+
+    def _unanswered(self, text: str) -> WindowingError:
+        return StoreUnavailableError(
+            f"the store of the state {self.place} at {masked(self._url)} did not answer for {self._patience_s:g} s: {text}; see "
+            "whether the server runs, and who holds locks; what was under way is looked up by the next attempt"
+        )

@@ -15,12 +15,13 @@ partition, in retries only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from windowing.errors import CheckpointError, CorruptStateError, StoreUnavailableError, WindowingError
 from windowing.stores.sqlite_files import SqliteFile, checked_path
+from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow, checked_state_name
 from windowing.trident.kinds import TransactionAttempt
 
@@ -45,13 +46,15 @@ class SqliteStore:
 
     path: str | Path
     timeout_s: float = 30.0
+    view: View | None = field(default=None, repr=False, compare=False)
+    """How a state is shown to other programs; `state_table` sets it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", checked_path(self.path, "a store in SQLite").absolute())
 
     def open(self, place: PartitionId) -> SqliteMap:
         """Return the rows of one partition, over a connection of its own."""
-        return SqliteMap(Path(self.path), place, self.timeout_s)
+        return SqliteMap(Path(self.path), place, self.timeout_s, self.view)
 
     def identity(self, state: str) -> tuple[Any, ...]:
         """Return what the rows of a state are known by: the file, whatever links lead to it, and the table, whose case SQLite
@@ -62,7 +65,7 @@ class SqliteStore:
 class SqliteMap(SqliteFile):
     """One partition (BackingMap)."""
 
-    def __init__(self, path: Path, place: PartitionId, timeout_s: float) -> None:
+    def __init__(self, path: Path, place: PartitionId, timeout_s: float, view: View | None = None) -> None:
         self.place = place
         self._rows = checked_state_name(place.state)
         self._fences = f"{self._rows}_fences"
@@ -73,6 +76,23 @@ class SqliteMap(SqliteFile):
             f'"{self._rows}" (partition INTEGER NOT NULL, key BLOB NOT NULL, txid INTEGER NOT NULL, '
             "value BLOB, previous BLOB, crc INTEGER NOT NULL, PRIMARY KEY (partition, key))",
         )
+        if view is not None:
+            try:
+                self._show(view)
+            except BaseException:
+                self.close()
+                raise
+
+    def _show(self, view: View) -> None:
+        wanted = view.in_sqlite()
+        with self._transaction():
+            found = self._db.execute(
+                "SELECT sql FROM sqlite_master WHERE name = ? COLLATE NOCASE", (view.name,)
+            ).fetchone()
+            if found is None:
+                self._db.execute(wanted)
+            else:
+                view.require(found[0], wanted, str(self.path))
 
     def multi_get(self, keys: Sequence[bytes], undo: TransactionAttempt | None = None) -> Reading:
         with self._transaction("BEGIN"):

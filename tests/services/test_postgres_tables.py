@@ -1,0 +1,469 @@
+"""PostgresTable and PostgresSink: rows of a batch are in a typed table once, whoever is killed; what does not fit is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.dying import in_a_child
+from tests.services.conftest import address, empty
+from tests.services.proxy import Cut, Proxy
+from tests.stores.store_contract import commit
+from windowing import seconds, tumbling
+from windowing.errors import ConfigError, SinkError, WindowingError
+from windowing.spark import MemorySink, PostgresSink, windowed
+from windowing.spark.sinks import OutputOwner
+from windowing.stores import MapStateFactory, PostgresStore, state_table
+from windowing.stores.postgres import Bounded
+from windowing.stores.postgres_tables import Column, PostgresTable, checked_table
+from windowing.trident import ReplaceUpdater
+
+COLUMNS = [Column("origin", "text"), Column("flights", "bigint", frozenset({"int8", "numeric"}))]
+FIRST = [("JFK", 4), ("LGA", 1)]
+SECOND = [("JFK", 10), ("EWR", 2), ("JFK", 11)]
+Rows = Sequence[tuple[Any, ...]]
+
+
+@pytest.fixture
+def url() -> str:
+    """The address of PostgreSQL, which has no tables."""
+    empty("postgres")
+    return address("postgres")
+
+
+def table(
+    url: str, key: tuple[str, ...] = (), columns: Sequence[Column] = COLUMNS, patience_s: float = 5
+) -> PostgresTable:
+    return PostgresTable(url, ("counts",), columns, key, patience_s)
+
+
+def claim(
+    url: str, key: tuple[str, ...] = (), last: int | None = None, query: str = "q", stream: str = "default"
+) -> str:
+    with table(url, key) as opened:
+        opened.claim(query, stream, last)
+        return opened.schema
+
+
+def write(url: str, batch: int, rows: Rows, key: tuple[str, ...] = (), query: str = "q", patience_s: float = 5) -> bool:
+    with table(url, key, patience_s=patience_s) as opened:
+        return opened.write(query, "default", batch, lambda: iter(rows), "public")
+
+
+def stored(url: str, columns: str = "*", name: str = "counts") -> list[tuple[Any, ...]]:
+    with psycopg.connect(url) as db:
+        return sorted(db.execute(f"SELECT {columns} FROM {name}").fetchall())  # type: ignore[arg-type]
+
+
+def run_sql(url: str, *statements: str) -> None:
+    with psycopg.connect(url, autocommit=True) as db:
+        for statement in statements:
+            db.execute(statement)  # type: ignore[arg-type]
+
+
+def with_part(url: str, **parts: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(**parts))
+
+
+def refusal(kind: type[WindowingError], do: Callable[[], Any], url: str = "") -> str:
+    with pytest.raises(kind) as found:
+        do()
+    shown = "".join(traceback.format_exception(found.value))
+    secret = urlsplit(url or address("postgres")).password
+    assert secret is not None
+    assert secret not in shown, "the password is masked in the error and in what it came of"
+    return str(found.value)
+
+
+# -- once ------------------------------------------------------------------------------------------------------------------------
+
+APPENDED = sorted([*FIRST, *SECOND])
+REPLACED = [("EWR", 2), ("JFK", 11), ("LGA", 1)]
+
+
+@pytest.mark.parametrize(("key", "wanted"), [((), APPENDED), (("origin",), REPLACED)], ids=["append", "upsert"])
+def test_a_batch_made_again_writes_nothing_twice(url: str, key: tuple[str, ...], wanted: Rows) -> None:
+    assert claim(url, key) == "public"
+    assert [write(url, batch, rows, key) for batch, rows in ((0, FIRST), (0, FIRST), (3, SECOND))] == [
+        True,
+        False,
+        True,
+    ]
+    claim(url, key, last=3)
+    assert not write(url, 3, [("JFK", 99)], key)
+    assert stored(url) == list(wanted)
+
+
+@pytest.mark.parametrize(("key", "wanted"), [((), APPENDED), (("origin",), REPLACED)], ids=["append", "upsert"])
+def test_a_writer_killed_at_any_step_leaves_a_batch_whole_or_not_at_all(
+    url: str, key: tuple[str, ...], wanted: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Bounded.wait
+
+    def life(killed_at: int) -> Callable[[], None]:
+        left = [killed_at]
+
+        def wait(self: Any, *arguments: Any, **named: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(self, *arguments, **named)
+
+        def job() -> None:
+            monkeypatch.setattr(Bounded, "wait", wait)
+            write(url, 1, SECOND, key)
+
+        return job
+
+    for killed_at in range(1, 100):
+        empty("postgres")
+        claim(url, key)
+        write(url, 0, FIRST, key)
+        before = stored(url)
+        ended = in_a_child(life(killed_at))
+        assert stored(url) in (before, list(wanted)), "a batch is seen whole or not at all"
+        claim(url, key, last=1)
+        write(url, 1, SECOND, key)
+        assert stored(url) == list(wanted), f"killed before step {killed_at}"
+        if ended == 0:
+            assert killed_at > 8, "a kill between the first statement and the last"
+            return
+        assert ended == -signal.SIGKILL
+    pytest.fail("no life came to its end")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the server has it", "before its answer arrives"])
+def test_a_connection_cut_at_any_step_writes_a_batch_once(url: str, after: bool) -> None:
+    with Proxy(url) as proxy:
+        claim(url, ("origin",))
+        write(proxy.url, 0, FIRST, ("origin",))
+        steps = proxy.requests
+    for step in range(1, steps + 1):
+        empty("postgres")
+        claim(url)
+        with Proxy(url) as proxy:
+            proxy.cut = Cut(step, after)
+            write(proxy.url, 0, FIRST)
+        assert stored(url) == FIRST, f"cut at request {step}"
+
+
+def test_of_two_writers_of_a_batch_one_writes(url: str) -> None:
+    claim(url)
+
+    def twin() -> Iterator[tuple[Any, ...]]:  # in the middle of the first one's transaction
+        yield FIRST[0]
+        message = refusal(SinkError, lambda: write(url, 0, FIRST, patience_s=1))
+        assert "did not answer for 1 s" in message
+        assert 'in relation "windowing_sinks"' in message
+        yield FIRST[1]
+
+    with table(url) as opened:
+        assert opened.write("q", "default", 0, twin, "public")
+    assert not write(url, 0, FIRST)
+    assert stored(url) == FIRST
+
+
+def test_rows_beyond_one_chunk_are_all_there(url: str) -> None:
+    claim(url, ("origin",))
+    many = [(f"o{n % 7000}", n) for n in range(12_000)]
+    write(url, 0, many, ("origin",))
+    assert stored(url) == sorted(dict(many).items())
+
+
+# -- whose it is -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_belongs_to_one_stream_of_one_query(url: str) -> None:
+    claim(url, query="mine")
+    write(url, 4, FIRST, query="mine")
+    assert "query mine, and this is stream 'default' of query q" in refusal(ConfigError, lambda: claim(url))
+    message = refusal(ConfigError, lambda: claim(url, query="mine", stream="late", last=9))
+    assert "holds the rows of stream 'default' of query mine" in message
+    assert "DELETE FROM public.windowing_sinks WHERE target = 'counts'" in message
+    assert "is no longer that of stream 'default' of query q" in refusal(SinkError, lambda: write(url, 5, SECOND))
+    assert stored(url) == FIRST
+
+
+def test_a_checkpoint_that_is_older_than_the_table_is_refused(url: str) -> None:
+    claim(url)
+    write(url, 4, FIRST)
+    assert "holds batch 4, and query q has come to batch 3" in refusal(ConfigError, lambda: claim(url, last=3))
+    assert "has begun none" in refusal(ConfigError, lambda: claim(url))
+    assert "holds batch 4 of query q, and batch 3 came" in refusal(SinkError, lambda: write(url, 3, SECOND))
+    assert stored(url) == FIRST
+
+
+def test_a_table_that_was_dropped_is_not_made_anew_as_if_nothing_were_lost(url: str) -> None:
+    claim(url)
+    write(url, 0, FIRST)
+    run_sql(url, "DROP TABLE counts")
+    assert "was changed while a query writes to it" in refusal(SinkError, lambda: write(url, 1, SECOND))
+    assert "is gone, and held the batches of query q up to 0" in refusal(ConfigError, lambda: claim(url, last=1))
+
+
+# -- bad input -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_password_a_missing_database_and_a_missing_schema_are_named_at_once(url: str) -> None:
+    given = urlsplit(url)
+    wrong = with_part(url, netloc=f"windowing:not-the-password@127.0.0.1:{given.port}")
+    assert "refuses the user" in refusal(ConfigError, lambda: claim(wrong), wrong)
+    assert "is in a database that is not there" in refusal(ConfigError, lambda: claim(with_part(url, path="/nowhere")))
+    with PostgresTable(url, ("nowhere", "counts"), COLUMNS, (), 5) as opened:
+        assert "'nowhere' is not there; CREATE SCHEMA" in refusal(ConfigError, lambda: opened.claim("q", "s", None))
+
+
+def test_a_server_that_does_not_run_is_an_error_of_the_sink_after_its_patience() -> None:
+    nobody = "postgresql://me:s3cret-word@127.0.0.1:1/db"
+    with table(nobody, patience_s=0.5) as opened:
+        message = refusal(SinkError, lambda: opened.claim("q", "s", None), nobody)
+    assert "did not answer for 0.5 s" in message
+    assert "me:***@127.0.0.1:1" in message
+    assert "s3cret" not in repr(PostgresSink(nobody, "counts"))
+    unreadable = nobody.replace("postgresql://", "host=h pass word=")
+    assert "not shown" in refusal(ConfigError, lambda: table(unreadable), nobody)
+
+
+def test_a_user_who_may_not_write_is_told_so(url: str) -> None:
+    run_sql(url, "DROP ROLE IF EXISTS reader", "CREATE ROLE reader LOGIN PASSWORD 'reader-secret'")
+    reader = with_part(url, netloc=f"reader:reader-secret@127.0.0.1:{urlsplit(url).port}")
+    try:
+        assert "none of the search path can be used" in refusal(ConfigError, lambda: claim(reader), reader)
+        run_sql(url, "GRANT USAGE ON SCHEMA public TO reader")
+        assert "give a user who may write it" in refusal(ConfigError, lambda: claim(reader), reader)
+    finally:
+        run_sql(url, "DROP OWNED BY reader", "DROP ROLE reader")
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        ("CREATE TABLE counts (origin text)", "it has no column 'flights' (ALTER TABLE ... ADD COLUMN ... bigint)"),
+        (
+            "CREATE TABLE counts (origin text PRIMARY KEY, flights int)",
+            "column 'flights' is int4, and the stream has bigint",
+        ),
+        ("CREATE TABLE counts (origin text, flights bigint, day date NOT NULL)", "'day' has to have a value"),
+        (
+            "CREATE TABLE counts (origin text, flights bigint GENERATED ALWAYS AS (1) STORED)",
+            "is generated by the table",
+        ),
+        ("CREATE TABLE counts (origin text, flights bigint)", 'no primary key or unique index on ("origin")'),
+        (
+            "CREATE TABLE counts (origin text, flights bigint, UNIQUE (origin, flights))",
+            "ALTER TABLE ... ADD PRIMARY KEY",
+        ),
+        ("CREATE VIEW counts AS SELECT 'JFK' AS origin, 1::bigint AS flights", "is there and is no table"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_before_anything_is_written(url: str, made: str, sentence: str) -> None:
+    run_sql(url, made)
+    assert sentence in refusal(ConfigError, lambda: claim(url, ("origin",)))
+    with psycopg.connect(url) as db:
+        assert db.execute("SELECT to_regclass('windowing_sinks')").fetchone() == (None,), (
+            "the refused claim left nothing"
+        )
+
+
+def test_a_table_with_columns_of_its_own_and_a_unique_index_will_do(url: str) -> None:
+    run_sql(
+        url,
+        "CREATE TABLE counts (id bigint GENERATED ALWAYS AS IDENTITY, origin varchar(9), flights numeric, seen int DEFAULT 1)",
+        "CREATE UNIQUE INDEX ON counts (origin)",
+    )
+    claim(url, ("origin",))
+    write(url, 0, FIRST, ("origin",))
+    write(url, 1, SECOND, ("origin",))
+    assert stored(url, "origin, flights, seen") == [(*row, 1) for row in REPLACED]
+
+
+def test_a_value_that_does_not_fit_names_the_column_and_writes_nothing_of_the_batch(url: str) -> None:
+    run_sql(url, "CREATE TABLE counts (origin varchar(3), flights bigint CHECK (flights < 100))")
+    claim(url)
+    write(url, 0, FIRST)
+    for row, part in (
+        (("too long", 1), "line 6, column origin"),
+        (("JFK", 100), "violates check"),
+        (("a\0", 1), "0x00"),
+    ):
+        message = refusal(SinkError, lambda row=row: write(url, 1, [*SECOND, *FIRST, row]))
+        assert "does not take the rows" in message
+        assert part in message
+    assert stored(url) == FIRST
+    assert write(url, 1, SECOND)
+
+
+def test_a_row_without_a_value_in_its_key_is_refused(url: str) -> None:
+    claim(url, ("origin",))
+    message = refusal(SinkError, lambda: write(url, 0, [*FIRST, (None, 3)], ("origin",)))
+    assert "has no value in 'origin', a column of its key: (None, 3)" in message
+    assert stored(url) == []
+
+
+@pytest.mark.parametrize("name", ["a; DROP TABLE counts", "", 'a"b', "a.b.c", "1a", "ä" * 9, 7, None, "x" * 64])
+def test_the_name_of_a_table_is_an_identifier(name: Any) -> None:
+    with pytest.raises(ConfigError):
+        checked_table(name)
+
+
+def test_values_and_columns_that_look_like_sql_are_data(url: str) -> None:
+    odd = [Column('a"; DROP TABLE other; --', "text"), Column("select", "text")]
+    rows = [("'; DROP TABLE other; --", "\\.\n\t\\N"), ("€\u202e\U0001f600", "{}")]
+    run_sql(url, "CREATE TABLE other (n int)")
+    with table(url, ("select",), odd) as opened:
+        opened.claim("q'--", "s", None)
+        assert opened.write("q'--", "s", 0, lambda: rows, "public")
+    assert stored(url) == sorted(rows)
+    assert stored(url, name="other") == []
+
+
+# -- a state as a table ----------------------------------------------------------------------------------------------------------
+
+EVERY = "s string, b boolean, i2 smallint, i8 bigint, f double, d decimal(9, 2), day date, v double"
+KEY = ("ü'\"\n", True, -128, 2**63 - 1, 0.1, Decimal("1234567.25"), dt.date(2013, 1, 31))
+
+
+def put(factory: MapStateFactory, txid: int, values: dict[Any, Any], partition: int = 0) -> None:
+    with closing(factory.make_state(partition, 2)) as state:
+        commit(state, txid, 0, {key: ReplaceUpdater(value) for key, value in values.items()})
+
+
+def test_a_state_is_read_as_a_table_of_typed_columns(url: str) -> None:
+    made = state_table(PostgresStore(url), "counts", "origin text, flights bigint")
+    put(made, 1, {("JFK",): 4, ("LGA",): 1})
+    put(made, 1, {("EWR",): 2}, partition=1)
+    put(pickle.loads(pickle.dumps(made)), 2, {("JFK",): 14, ("LGA",): None})
+    assert stored(url) == [("EWR", 2), ("JFK", 14)]
+    run_sql(url, "DROP VIEW counts")
+    put(made, 2, {}, partition=1)
+    assert stored(url, "origin, flights, pg_typeof(flights)::text") == [("EWR", 2, "bigint"), ("JFK", 14, "bigint")]
+
+
+def test_every_type_is_shown_as_what_it_is(url: str) -> None:
+    made = state_table(PostgresStore(url), "counts", EVERY)
+    put(made, 1, {KEY: 0.5})
+    put(made, 2, {(None,) * 7: -math.inf})
+    assert stored(url, "*", "counts WHERE s IS NOT NULL") == [(*KEY, 0.5)]
+    assert stored(url, "*", "counts WHERE s IS NULL") == [(*(None,) * 7, -math.inf)]
+    with closing(made.make_state(0, 2)) as state:
+        assert dict(state.items()) == {KEY: 0.5, (None,) * 7: -math.inf}
+
+
+def test_a_table_of_the_name_of_a_view_is_left_alone(url: str) -> None:
+    run_sql(url, "CREATE TABLE counts (n int)")
+    made = state_table(PostgresStore(url, 5), "counts", "origin text, flights bigint")
+    assert "has something else of the name counts" in refusal(ConfigError, lambda: put(made, 1, {("JFK",): 4}))
+    assert stored(url) == []
+
+
+# -- on Spark --------------------------------------------------------------------------------------------------------------------
+
+TYPES = """s string, b boolean, i1 tinyint, i2 smallint, i4 int, i8 bigint, f4 float, f8 double, d decimal(12, 3), day date,
+    t timestamp, n timestamp_ntz, raw binary, l array<bigint>, ts array<timestamp>, st struct<x: int, y: string>,
+    m map<string, int>, nothing string"""
+ZONE = dt.timezone(dt.timedelta(hours=2))
+MOMENT = dt.datetime(2013, 3, 31, 3, 30, 0, 123456, ZONE)
+VALUES = (
+    "ü", True, 1, -2, 3, 2**62, 0.5, 1.1, Decimal("123456789.125"), dt.date(2013, 1, 2), MOMENT,
+    dt.datetime(2013, 3, 31, 2, 30), bytearray(b"\0\xff"), [1, None], [MOMENT, None], (1, None), {"a": 1}, None,
+)  # fmt: skip
+
+
+def sink(url: str, key: Any = (), **options: Any) -> PostgresSink:
+    return PostgresSink(url, "counts", key, patience_s=5, **options)
+
+
+def test_every_type_of_spark_has_its_own_in_the_table(url: str, spark: SparkSession) -> None:
+    rows = spark.createDataFrame([VALUES], TYPES)
+    to = sink(url)
+    to.claim(spark, OutputOwner("q", "default", None, rows.schema))
+    to.write(rows, 0)
+    with psycopg.connect(url) as db:
+        cursor = db.execute("SELECT * FROM counts")
+        (found,) = cursor.fetchall()
+        types = db.execute(
+            "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'counts'::regclass AND attnum > 0"
+        ).fetchall()
+    wanted = [*VALUES[:12], b"\0\xff", [1, None], [MOMENT, None], {"x": 1, "y": None}, {"a": 1}, None]
+    assert list(found) == wanted
+    assert [kind for (kind,) in types] == [
+        "text", "boolean", "smallint", "smallint", "integer", "bigint", "real", "double precision", "numeric(12,3)", "date",
+        "timestamp with time zone", "timestamp without time zone", "bytea", "bigint[]", "timestamp with time zone[]",
+        "jsonb", "jsonb", "text",
+    ]  # fmt: skip
+
+
+def test_a_type_without_a_place_in_the_table_and_a_date_beyond_python_are_refused(
+    url: str, spark: SparkSession
+) -> None:
+    odd = spark.sql("SELECT INTERVAL 1 DAY AS gap")
+    message = refusal(ConfigError, lambda: sink(url).claim(spark, OutputOwner("q", "s", None, odd.schema)))
+    assert "column 'gap' is interval day, for which a PostgresSink has no type; cast it" in message
+    rows = spark.sql("SELECT date_add(DATE'9999-12-31', 1) AS day")
+    to = sink(url)
+    to.claim(spark, OutputOwner("q", "s", None, rows.schema))
+    assert "column 'day' of a row" in refusal(SinkError, lambda: to.write(rows, 0))
+    run_sql(url, "ALTER TABLE counts ALTER day TYPE date", "CREATE TABLE money (d numeric(9, 2))")
+    cents = spark.sql("SELECT CAST(1.234 AS decimal(9, 3)) AS d")
+    narrow = PostgresSink(url, "money", patience_s=5)
+    message = refusal(ConfigError, lambda: narrow.claim(spark, OutputOwner("q", "s", None, cents.schema)))
+    assert "keeps 2 digits behind the point, and the stream has numeric(9,3)" in message
+
+
+@tumbling(seconds(10), timestamp="ts", key="k", output="k string, ends timestamp, total double", late_stream="late")
+def totals(window: Any) -> tuple[Any, ...]:
+    ends = dt.datetime.fromtimestamp(window.end_timestamp / 1000, dt.UTC).replace(tzinfo=None)
+    return window.key, ends, sum(row.v for row in window)
+
+
+class Interrupted(PostgresSink):
+    """Ends the query behind the commit of batch 1, before Spark's."""
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        super().write(rows, batch_id)
+        if batch_id == 1:
+            raise KeyError("the driver dies here")
+
+
+@pytest.mark.parametrize("key", [(), ("k",)], ids=["append", "upsert"])
+def test_a_query_that_ends_between_the_table_and_its_own_commit_has_each_row_once(
+    url: str, spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "in"
+    schema = "k string, ts long, v double"
+    for number in range(3):
+        made = [(f"k{n % 2}", 1000 * (20 * number + n), float(n)) for n in range(20)]
+        spark.createDataFrame(made, schema).coalesce(1).write.parquet(str(folder / f"{number}"))
+
+    def run(to: Any, checkpoint: str) -> None:
+        rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(f"{folder}/*")
+        stream = windowed(totals, rows, order_by=["ts"])
+        stream.start({"default": to}, str(tmp_path / checkpoint), discard=("late",), drain=True).await_end(180)
+
+    kept = MemorySink()
+    run(kept, "wanted")
+    wanted = [tuple(row) for row in kept.rows]
+    assert len(wanted) == 12
+    with suppress(KeyError):
+        run(Interrupted(url, "counts", key, patience_s=5), "checkpoint")
+    assert stored(url, "batch", "windowing_sinks") == [(1,)]
+    run(sink(url, key), "checkpoint")
+    found = [(k, ends.astimezone(dt.UTC), total) for k, ends, total in stored(url)]
+    local = [(k, ends.astimezone(dt.UTC), total) for k, ends, total in wanted]
+    assert found == sorted(dict(zip((k for k, *_ in local), local, strict=True)).values() if key else local)
+    message = refusal(ConfigError, lambda: run(sink(url, key), "another"))
+    assert "is stream 'default' of query" in message

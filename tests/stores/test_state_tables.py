@@ -1,0 +1,162 @@
+"""state_table: what a state holds, other programs read as typed columns. PostgreSQL: tests/services/test_server_tables.py."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stores.store_contract import commit
+from windowing import InputSpout
+from windowing.errors import ConfigError, CorruptStateError, DefinitionChangedError
+from windowing.local import run_trident
+from windowing.schema.types import FieldType
+from windowing.stores import MemoryStore, SqliteStore, map_state, state_table
+from windowing.stores.state_tables import TableCodec
+from windowing.trident import ReplaceUpdater, Sum, TridentTopology
+
+COLUMNS = "origin text, flights bigint"
+EVERY = "s string, b boolean, i1 byte, i8 bigint, f double, d decimal(9, 2), day date, value double"
+KEY = ("ü'\"\n", True, -128, 2**63 - 1, 0.1, Decimal("1234567.25"), date(2013, 1, 31))
+
+
+def read(path: Path, what: str = "*") -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(f"SELECT {what} FROM counts ORDER BY 1").fetchall()
+
+
+def put(factory: Any, txid: int, values: Mapping[Any, Any]) -> None:
+    with closing(factory.make_state(0, 1)) as state:
+        commit(state, txid, 0, {key: ReplaceUpdater(value) for key, value in values.items()})
+
+
+def test_a_state_is_read_as_a_table_of_typed_columns(tmp_path: Path) -> None:
+    path = tmp_path / "counts.db"
+    made = state_table(SqliteStore(path), "counts", COLUMNS)
+    put(made, 1, {("JFK",): 4, ("LGA",): 1, (None,): 7})
+    assert read(path) == [(None, 7), ("JFK", 4), ("LGA", 1)]
+    put(pickle.loads(pickle.dumps(made)), 2, {("JFK",): 14, ("LGA",): None})
+    assert read(path, "origin, flights, typeof(flights)") == [(None, 7, "integer"), ("JFK", 14, "integer")]
+    with closing(made.make_state(0, 1)) as state:
+        assert dict(state.items()) == {("JFK",): 14, (None,): 7}
+        assert state.multi_get([("JFK",)]) == [14]
+
+
+def test_every_type_comes_back_as_it_was_and_is_shown_as_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "counts.db"
+    made = state_table(SqliteStore(path), "counts", EVERY)
+    put(made, 1, {KEY: 0.5, (None,) * 7: math.inf})
+    with closing(made.make_state(0, 1)) as state:
+        assert dict(state.items()) == {KEY: 0.5, (None,) * 7: math.inf}
+    shown = ("ü'\"\n", 1, -128, 2**63 - 1, 0.1, "1234567.25", "2013-01-31", 0.5)
+    assert read(path) == [(*(None,) * 7, "Infinity"), shown]
+
+
+def test_a_topology_counts_into_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "totals.db"
+    topology = TridentTopology("totals")
+    delays = topology.new_stream("delays", InputSpout("airport string, day int, delay long"))
+    counts = state_table(SqliteStore(path), "counts", "airport string, day int, total bigint", cache=10)
+    delays.group_by("airport", "day").persistent_aggregate(counts, "delay", Sum(), "total long").parallelism_hint(2)
+    batches = [[("JFK", 1, 4), ("LGA", 1, 1)], [("JFK", 1, 10), ("JFK", 2, 2)]]
+    for _ in range(2):
+        run_trident(topology, {"delays": batches}, state_path=tmp_path / "records.db")
+        assert sorted(read(path)) == [("JFK", 1, 14), ("JFK", 2, 2), ("LGA", 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "value"),
+    [
+        ("k string, v bigint", "fourteen"),
+        ("k string, v bigint", 2**63),
+        ("k string, v bigint", True),
+        ("k string, v bigint", 1.0),
+        ("k string, v boolean", 1),
+        ("k string, v string", "a\0"),
+        ("k string, v string", "\ud800"),
+        ("k string, v string", b"a"),
+        ("k string, v double", 2**60),
+        ("k string, v decimal(4, 2)", Decimal("100")),
+        ("k string, v decimal(4, 2)", Decimal("1.005")),
+        ("k string, v decimal(4, 2)", Decimal("NaN")),
+        ("k string, v date", "2013-01-01"),
+        ("k string, v bigint", (1,)),
+        ("k string, v bigint", [1]),
+    ],
+)
+def test_a_value_that_does_not_fit_its_column_is_a_type_error_and_nothing_is_stored(
+    tmp_path: Path, columns: str, value: Any
+) -> None:
+    path = tmp_path / "counts.db"
+    made = state_table(SqliteStore(path), "counts", columns)
+    state = made.make_state(0, 1)
+    with closing(state), pytest.raises(TypeError, match=r"is declared as|columns for it"):
+        commit(
+            state, 1, 0, {("a",): ReplaceUpdater(None), ("b",): ReplaceUpdater((value, 1) if value == (1,) else value)}
+        )
+    assert read(path) == []
+
+
+@pytest.mark.parametrize("key", [("a", 1), (), (1,)])
+def test_a_key_that_does_not_fit_its_columns_is_a_type_error(key: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError):
+        TableCodec(COLUMNS).encode(key)
+
+
+@pytest.mark.parametrize("blob", [b"", b"[", b'"a"', b"[7]", b'{"a": 1}', b"\xff", b"1e9999"])
+def test_bytes_that_are_no_value_are_named(blob: bytes) -> None:
+    with pytest.raises(CorruptStateError, match="the value of x"):
+        TableCodec(COLUMNS).decode(blob, "the value of x")
+
+
+@pytest.mark.parametrize(
+    ("declare", "sentence"),
+    [
+        (lambda path: state_table(MemoryStore(), "counts", COLUMNS), "lies in a SqliteStore or a PostgresStore"),
+        (
+            lambda path: state_table(SqliteStore(path), "counts; --", COLUMNS),
+            "a table's name must be a name of letters",
+        ),
+        (lambda path: state_table(SqliteStore(path), "counts", "flights bigint"), "those of the key, then the value"),
+        (
+            lambda path: state_table(SqliteStore(path), "counts", "k string, v array<int>"),
+            "column 'v' of a table is array<int>",
+        ),
+        (lambda path: state_table(SqliteStore(path), "counts", "k string, t timestamp"), "milliseconds in a bigint"),
+        (lambda path: state_table(SqliteStore(path), "counts", "k strng, v bigint"), "unknown type 'strng'"),
+    ],
+)
+def test_what_can_be_no_table_is_refused_when_it_is_declared(
+    declare: Callable[[Path], Any], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as found:
+        declare(tmp_path / "counts.db")
+    assert sentence in str(found.value)
+    assert not (tmp_path / "counts.db").exists()
+
+
+def test_other_columns_and_other_states_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "counts.db"
+    put(state_table(SqliteStore(path), "counts", COLUMNS), 1, {("JFK",): 4})
+    with pytest.raises(ConfigError, match="something else of the name counts"):
+        state_table(SqliteStore(path), "counts", "airport text, flights bigint").make_state(0, 1)
+    state = map_state(SqliteStore(path), "counts_state").make_state(0, 1)
+    with closing(state), pytest.raises(DefinitionChangedError, match="codec"):
+        state.multi_get([("JFK",)])
+    with closing(map_state(SqliteStore(path), "others").make_state(0, 1)):
+        pass
+    with pytest.raises(ConfigError, match="something else of the name others"):
+        state_table(SqliteStore(path), "others", COLUMNS).make_state(0, 1)
+    assert read(path) == [("JFK", 4)]
+
+
+def test_text_is_a_string() -> None:
+    assert str(FieldType.parse("TEXT")) == "string"

@@ -1,0 +1,175 @@
+"""PostgresSink: a stream in a typed table of PostgreSQL, each row once. Loaded with its name, for it needs psycopg.
+
+    string text · boolean boolean · byte, short smallint · int integer · long bigint · float real · double double precision
+    decimal(p,s) numeric(p,s) · date date · timestamp timestamptz · timestamp_ntz timestamp · binary bytea
+    array of these: an array of theirs · struct, map, arrays of them: jsonb
+
+The rows go through the driver into one transaction (stores/postgres_tables.py), which is what makes a batch whole: for the rows of
+windows, which are few. What Python's dates cannot hold (beyond the year 9999) is a SinkError that names the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, DataType, DecimalType, StructType
+
+from windowing.errors import ConfigError, SinkError, describe_error, quote
+from windowing.spark.sinks import OutputOwner
+from windowing.stores.postgres_tables import Column, PostgresTable, checked_table
+from windowing.stores.remote import checked_address, masked
+
+__all__ = [
+    "PostgresSink",
+]
+
+
+_INTEGERS = ("int2", "int4", "int8", "numeric")
+_TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "string": ("text", ()),
+    "char": ("text", ()),
+    "varchar": ("text", ()),
+    "boolean": ("boolean", ("bool",)),
+    "byte": ("smallint", _INTEGERS),
+    "short": ("smallint", _INTEGERS),
+    "integer": ("integer", _INTEGERS[1:]),
+    "long": ("bigint", _INTEGERS[2:]),
+    "float": ("real", ("float4", "float8")),
+    "double": ("double precision", ("float8",)),
+    "decimal": ("numeric", ("numeric",)),
+    "date": ("date", ("date",)),
+    "timestamp": ("timestamptz", ("timestamptz",)),
+    "timestamp_ntz": ("timestamp", ("timestamp",)),
+    "binary": ("bytea", ("bytea",)),
+}
+"""Of Spark's types: the type in PostgreSQL, and the names of all that hold every value of it (none: any is tried)."""
+_NESTED = ("struct", "map", "array")
+_JSON = ("jsonb", "json", "text", "varchar")
+_EPOCH, _FIRST_DAY = datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1)
+
+
+class _Field(NamedTuple):
+    """A column of the stream: that of the table, what Spark hands over of it, and what becomes of that here."""
+
+    column: Column
+    sent: SparkColumn
+    value: Callable[[Any], Any] | None
+
+
+def _column(name: str, kind: DataType) -> Column:
+    simple = _TYPES.get(kind.typeName())
+    if simple is not None:
+        scale = kind.scale if isinstance(kind, DecimalType) else None
+        written = f"numeric({kind.precision},{kind.scale})" if isinstance(kind, DecimalType) else simple[0]
+        return Column(name, written, frozenset(simple[1]), scale)
+    if isinstance(kind, ArrayType) and kind.elementType.typeName() in _TYPES:
+        inner = _column(name, kind.elementType)
+        return Column(name, f"{inner.type}[]", frozenset(f"_{each}" for each in inner.fits), inner.scale)
+    if kind.typeName() in _NESTED:
+        return Column(name, "jsonb", frozenset(_JSON))
+    raise ConfigError(
+        f"column {quote(name)} is {kind.simpleString()}, for which a PostgresSink has no type; cast it, or leave it out"
+    )
+
+
+def _field(name: str, kind: DataType) -> _Field:
+    column, given = _column(name, kind), F.col(f"`{name.replace('`', '``')}`")
+    if column.type == "jsonb":
+        return _Field(column, F.to_json(given, {"ignoreNullFields": "false"}).alias(name), None)
+    inner = kind.elementType if isinstance(kind, ArrayType) else kind
+    if inner.typeName() not in ("date", "timestamp"):
+        return _Field(column, given, None)
+    number, value = (F.unix_date, _day) if inner.typeName() == "date" else (F.unix_micros, _moment)
+    if isinstance(kind, ArrayType):
+        return _Field(column, F.transform(given, number).alias(name), lambda found: [_or_none(value, n) for n in found])
+    return _Field(column, number(given).alias(name), value)
+
+
+def _day(days: int) -> date:
+    return _FIRST_DAY + timedelta(days=days)
+
+
+def _moment(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def _or_none(value: Callable[[Any], Any], given: Any) -> Any:
+    return None if given is None else value(given)
+
+
+class PostgresSink:
+    """A table of PostgreSQL (extra `postgres`) that takes the rows of one stream of one query, each batch exactly once.
+
+    url: `postgresql://user:password@host:5432/database`; messages and the repr mask its secrets. table: `table` or
+    `schema.table`; made with the types of the stream, where it is not there, else compared before the first batch. key: the column,
+    or columns, by which rows are replaced (upsert; of several rows of a key in one batch the last counts); without it rows are
+    appended. patience_s: how many seconds one call of the server, and one pause between two, may take before SinkError.
+
+    Beside the table lies `windowing_sinks`, which says whose it is and the last batch that is in it; both are written in one
+    transaction. Cost: the rows go through the driver, by COPY.
+
+    >>> PostgresSink("postgresql://me:secret@127.0.0.1/db", "flights", key="origin")
+    PostgresSink('postgresql://me:***@127.0.0.1/db', 'flights', key=('origin',))
+    """
+
+    def __init__(self, url: str, table: str, key: str | Sequence[str] = (), *, patience_s: float = 60.0) -> None:
+        checked_address(url, patience_s, "postgresql://user:password@host:5432/database")
+        self._url, self._table, self._patience_s = url, checked_table(table), patience_s
+        self.key = (key,) if isinstance(key, str) else tuple(key or ())
+        for name in self.key:
+            if not isinstance(name, str) or not name or self.key.count(name) > 1:
+                raise ConfigError(
+                    f"key= of the table {quote(table)} is a column or several different ones, got {quote(key)}"
+                )
+        self._owner: OutputOwner | None = None
+        self._schema = ""
+
+    def __repr__(self) -> str:
+        key = f", key={self.key}" if self.key else ""
+        return f"PostgresSink({masked(self._url)!r}, {'.'.join(self._table)!r}{key})"
+
+    def claim(self, spark: SparkSession, owner: OutputOwner) -> None:
+        """Make the table, or see whether it fits, and make it the owner's. Raises ConfigError, and nothing was written then."""
+        if owner.schema is None:
+            raise ConfigError(f"{self!r} was not told the columns of {owner.name}")
+        with self._opened(_fields(owner.schema)) as table:
+            table.claim(owner.query, owner.stream, owner.last_batch)
+            self._owner, self._schema = owner, table.schema
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Write the batch, unless it is in the table. Cost: a job for each partition of the batch."""
+        if self._owner is None:
+            raise ConfigError(f"{self!r} writes for a query that was started with it; give it in sinks=")
+        fields = _fields(rows.schema)
+        sent = rows.select(*(field.sent for field in fields))
+        with self._opened(fields) as table:
+            owner = self._owner
+            table.write(owner.query, owner.stream, batch_id, lambda: _values(sent, fields, str(table)), self._schema)
+
+    def _opened(self, fields: Sequence[_Field]) -> PostgresTable:
+        return PostgresTable(self._url, self._table, [field.column for field in fields], self.key, self._patience_s)
+
+
+def _fields(schema: StructType) -> list[_Field]:
+    return [_field(field.name, field.dataType) for field in schema.fields]
+
+
+def _values(sent: DataFrame, fields: Sequence[_Field], table: str) -> Iterator[Sequence[Any]]:
+    """Yield the rows as Python values."""
+    for row in sent.toLocalIterator():
+        values: list[Any] = list(row)
+        for place, field in enumerate(fields):
+            if field.value is not None and values[place] is not None:
+                try:
+                    values[place] = field.value(values[place])
+                except OverflowError as problem:
+                    raise SinkError(
+                        f"column {quote(field.column.name)} of a row for {table} holds a date that Python cannot "
+                        f"({describe_error(problem)}): {quote(values[place])}; filter such rows, or cast the column to string"
+                    ) from problem
+        yield values

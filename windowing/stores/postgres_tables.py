@@ -1,0 +1,405 @@
+"""PostgresTable: rows of batches in a typed table of PostgreSQL, each batch once; what spark/postgres_sink.py writes to.
+
+    table <table>            the rows, in columns of their types; yours, or made at the first start
+    table windowing_sinks    target, query, stream, batch      one row a table: whose it is, and the last batch that is in it
+
+    write of batch 7, one transaction    lock the row of the table -> batch 6 or less: COPY the rows, write batch 7 into the row
+                                                                     batch 7: they are in it, nothing is written
+                                                                     batch 8 or more: somebody else went on, refused
+    with a key                           COPY into a temporary table -> INSERT ... ON CONFLICT (key) DO UPDATE -> batch 7
+
+Laws
+- Rows and the number of their batch are committed together or not at all, so a batch that comes again finds its number, wherever
+  the one before it died; an answer that got lost is looked up the same way.
+- A table belongs to one stream of one query: batches of two have the same numbers. One that holds more batches than the query has
+  begun, or that was dropped, is refused: nothing is taken for written that is not there.
+- Of several rows of one key in a batch the last counts.
+- Names are quoted identifiers, everything else is bound or copied. Secrets of the address stand in no message.
+
+Cost: a connection and five round trips a batch, and COPY; the rows are never in memory at once.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, islice
+from typing import Any, ClassVar, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from windowing.errors import ConfigError, SinkError, WindowingError, quote
+from windowing.schema.checks import checked_name
+from windowing.stores.postgres import Bounded, checked_database, connected, refused_user
+from windowing.stores.remote import Patient, masked
+
+__all__ = [
+    "Column",
+    "PostgresTable",
+    "checked_table",
+]
+
+
+_SINKS = "windowing_sinks"
+_STAGING = sql.Identifier("pg_temp", "windowing_staging")
+_POSITION = sql.Identifier("windowing_position")
+_CHUNK = 5000
+_MAX_NAME = 63
+_CREATE_SINKS = """
+    CREATE TABLE {sinks} (target text PRIMARY KEY, query text NOT NULL, stream text NOT NULL, batch bigint)
+"""
+_OWNER = "SELECT query, stream, batch FROM {sinks} WHERE target = %(target)s FOR UPDATE"
+_COLUMNS = """
+    SELECT a.attname, t.typname, a.atttypmod, a.attgenerated <> '',
+        a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    WHERE a.attrelid = %(table)s::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_UNIQUE = """
+    SELECT (SELECT array_agg(a.attname::text) FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey))
+    FROM pg_index i WHERE i.indrelid = %(table)s::regclass AND i.indisunique AND i.indisvalid AND i.indimmediate
+    AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnkeyatts = i.indnatts
+"""
+_TIMES = {"timestamp", "timestamptz"}
+_MICROSECONDS = 6
+
+
+class Column(NamedTuple):
+    """A column of the rows: its type in PostgreSQL, and the names of the types that hold each of its values as it is; none: any
+    type will be tried, and says at a value that does not fit. scale: the digits behind the point, of a numeric.
+    """
+
+    name: str
+    type: str
+    fits: frozenset[str] = frozenset()
+    scale: int | None = None
+
+    def refusal(self, found: str, modifier: int) -> str | None:
+        """Return why a column of the table, of this type, does not hold all values of this one; None if it does."""
+        if self.fits and found not in self.fits:
+            return f"is {found}, and the stream has {self.type}"
+        if found == "numeric" and modifier >= 0 and (modifier - 4) & 0x7FF < (self.scale or 0):
+            return f"keeps {(modifier - 4) & 0x7FF} digits behind the point, and the stream has {self.type}"
+        if found.lstrip("_") in _TIMES and 0 <= modifier < _MICROSECONDS:
+            return f"keeps times to {modifier} digits of a second, and the stream has microseconds"
+        return None
+
+
+def checked_table(table: Any) -> tuple[str, ...]:
+    """Return the parts of the name of a table, `table` or `schema.table`. Raises ConfigError for what is no such name."""
+    parts = table.split(".") if isinstance(table, str) else [table]
+    if len(parts) > 2:
+        raise ConfigError(
+            f"a table is 'table' or 'schema.table', got {quote(table)}; the database stands in the address"
+        )
+    return tuple(checked_name(part, "the name of a table, and of its schema,") for part in parts)
+
+
+class PostgresTable(Patient):
+    """A table, over a connection of its own; a context manager that closes it. `key`: the columns by which rows are replaced.
+
+    Raises ConfigError for what cannot work however often it is tried (address, user, database, table, key), SinkError for rows that
+    do not fit and for a server that is silent for longer than the patience.
+    """
+
+    lost: ClassVar[tuple[type[Exception], ...]] = (psycopg.OperationalError, psycopg.InterfaceError)
+
+    def __init__(
+        self, url: str, table: tuple[str, ...], columns: Sequence[Column], key: tuple[str, ...], patience_s: float
+    ) -> None:
+        super().__init__(url, patience_s)
+        self.table, self._columns, self._key = table, columns, key
+        self._db: Bounded | None = None
+        checked_database(
+            url, f"the table {quote('.'.join(table))}"
+        )  # not masked: nobody knows where its password stands
+        self._check_names()
+
+    def __str__(self) -> str:
+        return f"table {'.'.join(self.table)} at {masked(self._url)}"
+
+    def __enter__(self) -> PostgresTable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_names(self) -> None:
+        names = [column.name for column in self._columns]
+        for name in names:
+            if not name or len(name.encode()) > _MAX_NAME:
+                raise ConfigError(
+                    f"column {quote(name)} cannot be one of {self}: a name has 1 to {_MAX_NAME} bytes there; rename it"
+                )
+        for name in self._key:
+            if name not in names:
+                raise ConfigError(
+                    f"the key of {self} has {quote(name)}, which the stream has not: there are {', '.join(names)}; give key= "
+                    "columns of the stream"
+                )
+
+    def _connect(self) -> None:
+        if self._db is None:
+            self._db = connected(self._url, self._patience_s, self._left_s())
+        self._renew()
+
+    def _renew(self) -> Bounded:
+        """Return the connection, for a call that may take as long as the patience is from now on."""
+        assert self._db is not None
+        self._deadline = time.monotonic() + self._patience_s
+        self._db.deadline = self._deadline + 0.25  # the server's own timeouts come first
+        return self._db
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    def _do(self, statement: str, **bound: Any) -> list[tuple[Any, ...]]:
+        found = self._renew().execute(sql.SQL(statement).format(**self._names), bound or None)  # a name may have a %
+        return [] if found.description is None else found.fetchall()
+
+    # -- whose it is -------------------------------------------------------------------------------------------------------------
+
+    def claim(self, query: str, stream: str, last_batch: int | None) -> None:
+        """Make the table, where there is none, and make it this stream's. `last_batch`: the last that the query has begun. Raises
+        ConfigError where it is another's, lacks batches, or does not fit.
+        """
+
+        def claim() -> None:
+            with self._renew().transaction():  # one at a time: two that create a table at once would collide
+                self._renew().execute("SELECT pg_advisory_xact_lock(%s)", (zlib.crc32(_SINKS.encode()),))
+                exists = self._locate()
+                if not self._is_there(_SINKS):
+                    self._do(_CREATE_SINKS)
+                self._own(query, stream, last_batch, exists)
+                if exists:
+                    self._check_columns()
+                    self._check_key()
+                else:
+                    self._create()
+
+        self._patiently(claim)
+
+    def _locate(self) -> bool:
+        """Find the schema of the table, or that in which it is to be made; return whether it exists."""
+        name = sql.Identifier(*self.table).as_string(self._db)
+        query = """SELECT n.nspname, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.oid = to_regclass(%(name)s)"""
+        found = self._renew().execute(query, {"name": name}).fetchone()
+        if found is None:
+            schema = self.table[0] if len(self.table) == 2 else None
+            query = "SELECT nspname FROM pg_namespace WHERE nspname = coalesce(%(schema)s, current_schema())"
+            there = self._renew().execute(query, {"schema": schema}).fetchone()
+            if there is None:
+                what = "none of the search path can be used" if schema is None else f"{quote(schema)} is not there"
+                raise ConfigError(
+                    f"{self} has no schema to be in: {what}; CREATE SCHEMA, GRANT USAGE, or name another one"
+                )
+            self._schema = str(there[0])
+            return False
+        self._schema, kind = found
+        if kind not in "rp":
+            raise ConfigError(f"{self} is there and is no table (a view, say); give the name of a table")
+        return True
+
+    def _is_there(self, table: str) -> bool:
+        name = sql.Identifier(self._schema, table).as_string(self._db)
+        return self._renew().execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,)
+
+    @property
+    def _names(self) -> dict[str, sql.Composable]:
+        return {
+            "table": sql.Identifier(self._schema, self.table[-1]),
+            "sinks": sql.Identifier(self._schema, _SINKS),
+            "staging": _STAGING,
+            "position": _POSITION,
+            "columns": sql.SQL(", ").join(sql.Identifier(column.name) for column in self._columns),
+            "key": sql.SQL(", ").join(map(sql.Identifier, self._key)),
+        }
+
+    @property
+    def _is_other(self) -> str:
+        return (
+            f"give the query a table of its own; or, if it is to go on in this one, DELETE FROM {self._schema}.{_SINKS} WHERE "
+            f"target = '{self.table[-1]}'"
+        )
+
+    def _own(self, query: str, stream: str, last_batch: int | None, exists: bool) -> None:
+        found = self._do(_OWNER, target=self.table[-1])
+        if not found:
+            bound = {"target": self.table[-1], "query": query, "stream": stream}
+            self._do("INSERT INTO {sinks} VALUES (%(target)s, %(query)s, %(stream)s, NULL)", **bound)
+            return
+        ((owner, of, batch),) = found
+        if (owner, of) != (query, stream):
+            raise ConfigError(
+                f"{self} holds the rows of stream {quote(of)} of query {owner}, and this is stream {quote(stream)} of query "
+                f"{query}; {self._is_other}"
+            )
+        if batch is not None and batch > (-1 if last_batch is None else last_batch):
+            begun = "has begun none" if last_batch is None else f"has come to batch {last_batch}"
+            raise ConfigError(
+                f"{self} holds batch {batch}, and query {query} {begun}: its checkpoint is an older copy; put table and checkpoint "
+                f"back from one copy, or {self._is_other}"
+            )
+        if batch is not None and not exists:
+            raise ConfigError(
+                f"{self} is gone, and held the batches of query {query} up to {batch}; put it back from a copy, or start with a "
+                f"new checkpoint; {self._is_other}"
+            )
+
+    # -- whether it fits ---------------------------------------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        typed = [sql.Identifier(column.name) + sql.SQL(" " + column.type) for column in self._columns]  # types of ours
+        if self._key:
+            typed.append(sql.SQL("PRIMARY KEY ({key})").format(**self._names))
+        query = sql.SQL("CREATE TABLE {table} ({typed})").format(**self._names, typed=sql.SQL(", ").join(typed))
+        self._renew().execute(query)
+
+    def _check_columns(self) -> None:
+        bound = self._names["table"].as_string(self._db)
+        there = {name: rest for name, *rest in self._do(_COLUMNS, table=bound)}
+        wrong = []
+        for column in self._columns:
+            if column.name not in there:
+                wrong.append(f"it has no column {quote(column.name)} (ALTER TABLE ... ADD COLUMN ... {column.type})")
+                continue
+            kind, modifier, is_generated, _ = there[column.name]
+            refusal = "is generated by the table" if is_generated else column.refusal(kind, modifier)
+            if refusal is not None:
+                wrong.append(f"its column {quote(column.name)} {refusal}")
+        ours = {column.name for column in self._columns}
+        wrong += [
+            f"its column {quote(name)} has to have a value, and the stream has no such column"
+            for name, (*_, is_needed) in there.items()
+            if is_needed and name not in ours
+        ]
+        if wrong:
+            raise ConfigError(
+                f"{self} does not fit the stream: {'; '.join(wrong)}; change the table, select and cast what is emitted, or let "
+                "the sink make a table of another name"
+            )
+
+    def _check_key(self) -> None:
+        bound = self._names["table"].as_string(self._db)
+        if self._key and not any(set(columns) == set(self._key) for (columns,) in self._do(_UNIQUE, table=bound)):
+            named = ", ".join(f'"{name}"' for name in self._key)
+            raise ConfigError(
+                f"{self} has no primary key or unique index on ({named}), by which rows are replaced; ALTER TABLE ... ADD PRIMARY "
+                f"KEY ({named}), or give key= the columns of one"
+            )
+
+    # -- writing -----------------------------------------------------------------------------------------------------------------
+
+    def write(
+        self, query: str, stream: str, batch_id: int, rows: Callable[[], Iterable[Sequence[Any]]], schema: str
+    ) -> bool:
+        """Write the rows of a batch, unless they are there; return whether they were written now. `rows` is asked again where a
+        connection was lost. `schema`: where `claim` has found the table (`self.schema`).
+        """
+        self._schema = schema
+
+        def write() -> bool:
+            with self._renew().transaction():
+                if self._is_written(query, stream, batch_id):
+                    return False
+                self._put(rows())
+                self._do("UPDATE {sinks} SET batch = %(batch)s WHERE target = %(target)s", **self._mark(batch_id))
+                return True
+
+        return self._patiently(write)
+
+    @property
+    def schema(self) -> str:
+        """The schema in which `claim` has found the table, or made it."""
+        return self._schema
+
+    def _mark(self, batch_id: int) -> dict[str, Any]:
+        return {"target": self.table[-1], "batch": batch_id}
+
+    def _is_written(self, query: str, stream: str, batch_id: int) -> bool:
+        """Return whether the batch is in the table, and let nobody else write to it until the transaction ends."""
+        found = self._do(_OWNER, target=self.table[-1])
+        if not found or found[0][:2] != (query, stream):
+            raise SinkError(
+                f"{self} is no longer that of stream {quote(stream)} of query {query}: somebody changed {_SINKS}; nothing of batch "
+                f"{batch_id} was written; put the row back, or start again with another table"
+            )
+        batch = found[0][2]
+        if batch is not None and batch > batch_id:
+            raise SinkError(
+                f"{self} holds batch {batch} of query {query}, and batch {batch_id} came: another driver "
+                "went on with the checkpoint, or it is an older copy; nothing was written"
+            )
+        return bool(batch == batch_id)
+
+    def _put(self, rows: Iterable[Sequence[Any]]) -> None:
+        if not self._key:
+            self._copy("COPY {table} ({columns}) FROM STDIN", rows)
+            return
+        self._do(
+            "CREATE TEMPORARY TABLE {staging} ON COMMIT DROP AS SELECT 0::bigint AS {position}, {columns} FROM {table} WITH NO DATA"
+        )
+        numbered = ((position, *row) for position, row in zip(count(), self._keyed(rows)))
+        self._copy("COPY {staging} ({position}, {columns}) FROM STDIN", numbered)
+        others = [sql.Identifier(column.name) for column in self._columns if column.name not in self._key]
+        change: sql.Composable = sql.SQL("DO NOTHING")
+        if others:
+            pairs = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(name) for name in others)
+            change = sql.SQL("DO UPDATE SET ") + pairs
+        upsert = sql.SQL(
+            "INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({key}) {columns} FROM {staging} ORDER BY {key}, {position} DESC "
+            "ON CONFLICT ({key}) {change}"
+        )
+        self._renew().execute(upsert.format(**self._names, change=change))
+
+    def _keyed(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        names = [column.name for column in self._columns]
+        places = [names.index(name) for name in self._key]
+        for row in rows:
+            for place in places:
+                if row[place] is None:
+                    raise SinkError(
+                        f"a row for {self} has no value in {quote(names[place])}, a column of its key: {quote(tuple(row))}; filter "
+                        "such rows, or leave key= out"
+                    )
+            yield row
+
+    def _copy(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
+        composed = sql.SQL(query).format(**self._names)
+        left = iter(rows)
+        while chunk := list(islice(left, _CHUNK)):  # read before the call, so that Spark's time is none of the server's
+            with self._renew().cursor() as cursor, cursor.copy(composed) as copy:
+                for row in chunk:
+                    copy.write_row(row)
+
+    # -- what errors mean --------------------------------------------------------------------------------------------------------
+
+    def _unanswered(self, text: str) -> WindowingError:
+        return SinkError(
+            f"{self} did not answer for {self._patience_s:g} s: {text}; see whether the server runs, and who holds locks; start "
+            "again: the batch is written then, unless it is there"
+        )
+
+    def _refused(self, problem: Exception) -> WindowingError | None:
+        text = self._text(problem)
+        if (refused := refused_user(text, masked(self._url))) is not None:
+            return refused
+        if isinstance(problem, psycopg.OperationalError) and "database" in text and "does not exist" in text:
+            return ConfigError(
+                f"{self} is in a database that is not there: {text}; CREATE DATABASE, or name another one"
+            )
+        if isinstance(problem, psycopg.errors.InsufficientPrivilege | psycopg.errors.ReadOnlySqlTransaction):
+            return ConfigError(
+                f"{self} cannot be written: {text}; give a user who may write it, and create tables in its schema ({_SINKS})"
+            )
+        if isinstance(problem, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
+            return SinkError(f"{self} was changed while a query writes to it: {text}; put it back, then start again")
+        if isinstance(
+            problem, psycopg.DataError | psycopg.IntegrityError | psycopg.ProgrammingError | psycopg.NotSupportedError
+        ):
+            return SinkError(f"{self} does not take the rows: {text}; nothing of the batch was written")
+        return None

@@ -1,0 +1,238 @@
+"""TableCodec and View: a Trident state that other programs read as a table of typed columns; what `state_table` is made of.
+
+    state_table(store, "counts", "origin string, flights bigint")          stores/factory.py
+
+    counts_state    the state's own rows (stores/sqlite.py, stores/postgres.py):  ["JFK"] -> 14
+    counts          a view on them:  origin = 'JFK', flights = 14
+
+The columns but the last are those of the key, in the order of `group_by`; the last is the value. A value that does not fit its
+column is a TypeError before anything of the batch is stored, so that no reader ever meets one. The view shows what is committed;
+readers wait for nobody, and a statement sees one moment. Each partition of a state commits by itself.
+
+    kind                            PostgreSQL           SQLite
+    string                          text                 text (without NUL)
+    boolean                         boolean              0, 1
+    tinyint .. bigint               smallint .. bigint   integer
+    float, double                   double precision     real; NaN and the infinities as text
+    decimal(p,s)                    numeric(p,s)         text
+    date                            date                 text, 2013-01-31
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from windowing.errors import ConfigError, CorruptStateError, quote
+from windowing.schema.types import FieldType, Schema
+
+__all__ = [
+    "TableCodec",
+    "View",
+]
+
+
+_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_IN_POSTGRES = {
+    "string": "text",
+    "boolean": "boolean",
+    "tinyint": "smallint",
+    "smallint": "smallint",
+    "int": "integer",
+    "bigint": "bigint",
+    "float": "double precision",
+    "double": "double precision",
+    "date": "date",
+}
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def _to_string(value: Any, kind: FieldType) -> str | None:
+    if type(value) is not str or "\0" in value or not _is_utf8(value):
+        return None
+    return value
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _to_integer(value: Any, kind: FieldType) -> int | None:
+    half = 1 << (_BITS[kind.kind] - 1)
+    return value if type(value) is int and -half <= value < half else None
+
+
+def _to_double(value: Any, kind: FieldType) -> float | str | None:
+    if type(value) is int and abs(value) <= 1 << 53:
+        value = float(value)
+    if type(value) is not float:
+        return None
+    return value + 0.0 if math.isfinite(value) else "NaN" if value != value else f"{'-' if value < 0 else ''}Infinity"
+
+
+def _to_decimal(value: Any, kind: FieldType) -> str | None:
+    if type(value) is int:
+        value = Decimal(value)
+    precision, scale = kind.digits
+    if type(value) is not Decimal or not value.is_finite() or value.adjusted() >= precision - scale:
+        return None
+    scaled = value.scaleb(scale)
+    whole = int(scaled)
+    return f"{Decimal(whole).scaleb(-scale):f}" if whole == scaled else None
+
+
+_WRITERS: dict[str, Callable[[Any, FieldType], Any]] = {
+    "string": _to_string,
+    "boolean": lambda value, kind: value if type(value) is bool else None,
+    **dict.fromkeys(_BITS, _to_integer),
+    "float": _to_double,
+    "double": _to_double,
+    "decimal": _to_decimal,
+    "date": lambda value, kind: value.isoformat() if type(value) is date else None,
+}
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "float": float,
+    "double": float,
+    "decimal": Decimal,
+    "date": date.fromisoformat,
+}
+
+
+class View(NamedTuple):
+    """A view on the rows of a state. cells: a name, the place in the key (None: the value), the type in PostgreSQL."""
+
+    name: str
+    state: str
+    columns: str
+    cells: tuple[tuple[str, int | None, str], ...]
+
+    def in_sqlite(self) -> str:
+        """Return the statement that makes it, as SQLite keeps it."""
+        cells = [
+            f"""json_extract(CAST({"value" if place is None else "key"} AS TEXT), '${"" if place is None else f"[{place}]"}')"""
+            for _, place, _ in self.cells
+        ]
+        shown = ", ".join(f'{cell} AS "{name}"' for cell, (name, _, _) in zip(cells, self.cells, strict=True))
+        return f'CREATE VIEW "{self.name}" AS SELECT {shown} FROM "{self.state}" WHERE value IS NOT NULL'
+
+    def in_postgres(self) -> str:
+        """Return the statement that makes it. Names and types are checked ones."""
+        cells = [
+            f"(convert_from({'value' if place is None else 'key'}, 'UTF8')::json #>> '{{{'' if place is None else place}}}')"
+            for _, place, _ in self.cells
+        ]
+        shown = ", ".join(
+            f'{cell}::{kind} AS "{name}"' for cell, (name, _, kind) in zip(cells, self.cells, strict=True)
+        )
+        return f'CREATE VIEW "{self.name}" AS SELECT {shown} FROM "{self.state}" WHERE value IS NOT NULL'
+
+    def require(self, found: str, wanted: str, where: str) -> None:
+        """Raise ConfigError unless what has the name of the view is the view."""
+        if found != wanted:
+            raise ConfigError(
+                f"{where} has something else of the name {self.name}, which the view of {self.columns} was to have; give the state "
+                f"another name, or, if it is an older view of it, DROP VIEW {self.name}"
+            )
+
+
+@dataclass(frozen=True)
+class TableCodec:
+    """A codec for keys and values of these columns (a Schema as text): keys are JSON lists, values JSON by themselves.
+
+    >>> codec = TableCodec("origin string, flights bigint")
+    >>> codec.encode(("JFK",)), codec.encode(14), codec.decode(b'["JFK"]', "a key")
+    (b'["JFK"]', b'14', ('JFK',))
+    >>> codec.encode("fourteen")
+    Traceback (most recent call last):
+    TypeError: 'fourteen' is no bigint, which 'flights' is declared as
+    """
+
+    columns: str
+
+    def __post_init__(self) -> None:
+        schema = Schema.parse(self.columns)
+        kinds = [FieldType.parse(written, name) for name, written in zip(schema.names, schema.types, strict=True)]
+        if len(kinds) < 2:
+            raise ConfigError(
+                f"the columns of a table are those of the key, then the value, got {quote(self.columns)}; write 'origin string, "
+                "flights bigint'"
+            )
+        for name, kind in zip(schema.names, kinds, strict=True):
+            if kind.kind not in _WRITERS:
+                raise ConfigError(
+                    f"column {quote(name)} of a table is {kind}; there are {', '.join(_WRITERS)}: keep a time as milliseconds "
+                    "in a bigint, and what has no column in a map_state"
+                )
+        object.__setattr__(self, "columns", schema.ddl)
+        object.__setattr__(self, "_names", schema.names)
+        object.__setattr__(self, "_kinds", kinds)
+
+    @property
+    def name(self) -> str:
+        """Other columns are another format, which is refused before a value is read by it."""
+        return f"table({self.columns})"
+
+    @property
+    def _fields(self) -> list[tuple[str, FieldType]]:
+        return list(zip(self._names, self._kinds, strict=True))  # type: ignore[attr-defined]
+
+    def encode(self, value: Any) -> bytes:
+        """Return a key, which is a tuple, or a value. Raises TypeError for what is not of its columns."""
+        *key, last = self._fields
+        if not isinstance(value, tuple):
+            return _json(_written(value, *last)).encode()
+        if len(value) != len(key):
+            named = ", ".join(name for name, _ in key)
+            raise TypeError(
+                f"the key {quote(value)} has {len(value)} values, and the table has {len(key)} columns for it: {named}"
+            )
+        return _json(
+            [None if part is None else _written(part, *field) for part, field in zip(value, key, strict=True)]
+        ).encode()
+
+    def decode(self, blob: bytes, what: str) -> Any:
+        """Return the key or value. Raises CorruptStateError for bytes that are none."""
+        *key, last = self._fields
+        try:
+            found = json.loads(blob)
+            if not isinstance(found, list):
+                return _read(found, *last)
+            return tuple(_read(part, *field) for part, field in zip(found, key, strict=True))
+        except (ValueError, ArithmeticError, TypeError, RecursionError) as problem:
+            raise CorruptStateError(
+                f"{what} is {quote(blob)}, which fits no column of {self.columns}; restore the state from a copy; nothing was reset"
+            ) from problem
+
+    def view(self, state: str, name: str) -> View:
+        """Return the view of this name on the rows of a state."""
+        *key, (last, kind) = self._fields
+        cells = [(name, position, _in_postgres(kind)) for position, (name, kind) in enumerate(key)]
+        return View(name, state, self.columns, (*cells, (last, None, _in_postgres(kind))))
+
+
+def _written(value: Any, name: str, kind: FieldType) -> Any:
+    written = _WRITERS[kind.kind](value, kind)
+    if written is None:
+        raise TypeError(f"{quote(value)} is no {kind}, which {name!r} is declared as")
+    return written
+
+
+def _read(found: Any, name: str, kind: FieldType) -> Any:
+    if found is None:
+        return None
+    value = _READERS.get(kind.kind, lambda same: same)(found)
+    _written(value, name, kind)
+    return value
+
+
+def _in_postgres(kind: FieldType) -> str:
+    return "numeric({},{})".format(*kind.digits) if kind.kind == "decimal" else _IN_POSTGRES[kind.kind]
