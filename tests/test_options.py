@@ -17,7 +17,7 @@ from tests.execution.chains import chained, clustered
 from tests.execution.test_turn import Task
 from tests.trident.test_trident_operations import Given
 from tests.trident.test_trident_sections import StageRun
-from windowing import Count, bolt_of, millis, seconds, windowed_bolt
+from windowing import Count, bolt_of, millis, seconds, spark, windowed_bolt
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, FailedException
 from windowing.execution.support import (
@@ -26,6 +26,7 @@ from windowing.execution.support import (
     DECLARER_OPTIONS,
     GROUPINGS,
     SETTINGS,
+    SINKS,
     START_OPTIONS,
     TRIDENT_OPERATIONS,
     WINDOW_OPTIONS,
@@ -46,6 +47,7 @@ from windowing.local.run import LocalRun, run_local
 from windowing.local.trident_cluster import TridentCluster, run_trident
 from windowing.spark import query, trident_submit
 from windowing.spark.context import execution_context
+from windowing.spark.sinks import require_sink
 from windowing.spark.submit import _given, _require_runnable, submit
 from windowing.spark.window_turn import TaskStage
 from windowing.stores.factory import map_state
@@ -115,6 +117,39 @@ def test_every_method_that_declares_a_trident_topology_has_a_row() -> None:
     of_all = (*declare, streams.AggregableStream, streams.ChainedAggregatorDeclarer, TridentTopology)
     methods = {name for each in of_all for name, what in vars(each).items() if inspect.isfunction(what)}
     assert set(TRIDENT_OPERATIONS) == {name for name in methods if not name.startswith("_")} - {"build"}
+
+
+def sinks_of_spark() -> dict[str, Any]:
+    made = {
+        "FileSink": spark.FileSink("out"),
+        "FunctionSink": spark.FunctionSink(print),
+        "MemorySink": spark.MemorySink(),
+        "NoopSink": spark.NoopSink(),
+        "ParquetSink": spark.ParquetSink("out"),
+        "PostgresSink": spark.PostgresSink("postgresql://host/db", "flights", key="origin"),
+    }
+    assert {name: type(sink).__name__ for name, sink in made.items()} == {name: name for name in made}
+    return made
+
+
+def test_every_sink_of_spark_has_a_row_and_is_one_there() -> None:
+    assert set(SINKS) == set(sinks_of_spark()) == {name for name in spark.__all__ if name.endswith("Sink")} - {"Sink"}
+    for name, sink in sinks_of_spark().items():
+        assert [SINKS[name][runtime] for runtime in (Runtime.WINDOWED, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT)] == [
+            WORKS
+        ] * 3
+        require_sink("default", sink, ["id", "ts"])
+
+
+def test_a_sink_of_spark_is_refused_in_one_process_by_the_sentence_of_the_table() -> None:
+    topology = TridentTopology("sinks")
+    topology.new_stream("rows", Rows()).sink("out")
+    for name, sink in sinks_of_spark().items():
+        cell = SINKS[name][Runtime.TRIDENT]
+        assert isinstance(cell, Refused)
+        with pytest.raises(ConfigError) as found:
+            run_trident(topology, {"rows": []}, sinks={"out": sink})
+        assert cell.sentence in str(found.value)
 
 
 def test_every_setting_has_a_row() -> None:
@@ -1062,5 +1097,6 @@ def test_the_docs_show_the_table() -> None:
         ("operation", TRIDENT_OPERATIONS),
         ("setting", SETTINGS),
         ("start", START_OPTIONS),
+        ("sink", SINKS),
     ):
         assert table(title, rows) in text, f"\n{table(title, rows)}"

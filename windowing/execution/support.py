@@ -38,6 +38,7 @@ __all__ = [
     "DECLARER_OPTIONS",
     "GROUPINGS",
     "SETTINGS",
+    "SINKS",
     "START_OPTIONS",
     "TRIDENT_OPERATIONS",
     "WINDOW_OPTIONS",
@@ -292,6 +293,14 @@ START_OPTIONS: Mapping[str, Mapping[Runtime, Cell]] = {
 """The arguments with which a runtime is started: of run_local; of LocalCluster, run_topology; of TridentCluster, run_trident; of
 `windowed` and its `start`; of submit; of submit_trident.
 """
+
+_FUNCTIONS = Refused("give a function of (txid, rows)")
+
+SINKS: Mapping[str, Mapping[Runtime, Cell]] = {
+    name: {Runtime.TRIDENT: _FUNCTIONS, **dict.fromkeys(_SPARK, WORKS)}
+    for name in ("FileSink", "FunctionSink", "MemorySink", "NoopSink", "ParquetSink", "PostgresSink")
+}
+"""What `windowing.spark` has for `sinks=`."""
 
 
 def settings_without_effect(
