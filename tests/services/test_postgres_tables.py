@@ -457,7 +457,7 @@ def test_a_query_that_ends_between_the_table_and_its_own_commit_has_each_row_onc
     kept = MemorySink()
     run(kept, "wanted")
     wanted = [tuple(row) for row in kept.rows]
-    assert len(wanted) == 12
+    assert len(wanted) == 13
     with suppress(KeyError):
         run(Interrupted(url, "counts", key, patience_s=5), "checkpoint")
     assert stored(url, "batch", "windowing_sinks") == [(1,)]
