@@ -23,10 +23,8 @@ setup:  ## Make .venv with everything, and see to a Java >= 17; done in no time 
 
 .PHONY: demo
 demo: setup  ## Run both jobs on a year of real flights; make demo ARGS="--month 1" is a short run.
-	$(call say,demo: examples/flights.py $(ARGS))
-	@$(PYTHON) examples/flights.py $(ARGS)
-	$(call say,demo: examples/flights_trident.py $(ARGS))
-	@$(PYTHON) examples/flights_trident.py $(ARGS)
+	$(call say,demo: examples/demo.py $(ARGS))
+	@$(PYTHON) examples/demo.py $(ARGS)
 
 .PHONY: test
 test: setup lint types doctests  ## Set up, then lint, types, doctests and all tests but the long proofs.

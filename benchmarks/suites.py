@@ -72,6 +72,7 @@ SUITES = {
         Suite(
             "spark_small", "benchmarks.spark.small", "a batch's fixed cost, against native with the same file manager"
         ),
+        Suite("trident", "benchmarks.spark.trident", "Trident's states on Spark, against an upsert by hand"),
         Suite("spark_state", "benchmarks.spark.state", "state written in a batch"),
         Suite("spark_recovery", "benchmarks.spark.recovery", "from a kill to the next commit; the flights job"),
         Suite("yahoo", "benchmarks.spark.public", "the Yahoo streaming benchmark's shape", entry="yahoo"),

@@ -1,8 +1,8 @@
 """The main job: a year of real flights out of New York through two windowed bolts, as one topology on Spark Structured Streaming.
 
-    make demo                                the whole year
-    make demo ARGS="--month 1"               a short run
-    make demo ARGS="--month 1 --crash"       kill it in the middle, restart it, compare with a run that nothing disturbed
+    make demo                                       this job and flights_trident.py in one session
+    python examples/flights.py --month 1            this one alone, a short run
+    python examples/flights.py --month 1 --crash    kill it in the middle, restart it, compare with a run that nothing disturbed
 
     flights, in the order of landing          one Parquet file of a week (of one month: of 3 days) = one micro-batch
         |--> departures    sliding window, 1 hour every 15 minutes, for each airport      --> windows, late flights
@@ -36,8 +36,8 @@ try:
         expect,
         failpoint,
         follow,
+        job_parser,
         parsed,
-        parser,
         quiet_session,
         report,
         run_job,
@@ -65,7 +65,8 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DAYS_OF_YEAR, DAYS_OF_SHORT_RUN = 7, 3
+EVERY = (7, 3)
+"""So many days are a batch, of the year and of a short run."""
 TASKS = 2
 CRASH_AT = "in_sink"
 
@@ -270,12 +271,12 @@ def _batches(stream: Path) -> Iterator[tuple[str, pa.Table]]:
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    made = parser(
+    made = job_parser(
         "flights.py",
         "A year of real flights out of New York through two windowed bolts on Spark, checked against Spark SQL.",
+        EVERY,
         points=("before_batch", "before_state_write", "after_state_write", "in_sink", "before_commit"),
         point=CRASH_AT,
-        every=(DAYS_OF_YEAR, DAYS_OF_SHORT_RUN),
     )
     return parsed(made, given)
 

@@ -1,4 +1,4 @@
-"""What both jobs over the flights share: the command line, a quiet Spark session, progress on the screen, exit codes, --crash."""
+"""What the demo and its two jobs share: the command line, a quiet Spark session, progress on the screen, exit codes, --crash."""
 
 from __future__ import annotations
 
@@ -90,6 +90,28 @@ def follow(
 # ---------------------------------------------------------------- the screen
 
 
+class Phases:
+    """Where the time of a run goes: `with phases("Spark's start"): ...`, and at the end `phases.say()`."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Add what happens inside to a phase."""
+        began = time.monotonic()
+        yield
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+
+    def say(self) -> None:
+        """Show all phases; they add up."""
+        whole = time.monotonic() - self._began
+        phases = {**self._seconds, "the rest": whole - sum(self._seconds.values())}
+        found = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in phases.items())
+        say(f"\n{whole:.0f} s in all: {found}.")
+
+
 def say(text: str) -> None:
     CONSOLE.print(text, markup=False, soft_wrap=True)
 
@@ -123,12 +145,9 @@ def wall_time(ms: int) -> str:
 # ---------------------------------------------------------------- the command line
 
 
-def parser(
-    prog: str, description: str, points: Sequence[str], point: str, every: tuple[int, int]
-) -> argparse.ArgumentParser:
-    """Return a parser of the options that both jobs have.
-
-    points: where to kill, `point` if nobody says where. every: how many days make a batch, of the year and of a short run.
+def parser(prog: str, description: str, every: tuple[int, int] | None = None) -> argparse.ArgumentParser:
+    """Return a parser of the options that the demo and both jobs have. every: how many days make a batch, of the year and of a
+    short run; None where each job knows that.
     """
     made = argparse.ArgumentParser(
         prog=prog,
@@ -137,7 +156,7 @@ def parser(
     )
     made.add_argument("--month", type=_number(1, 12), metavar="M", help="only the flights of this month (1 to 12)")
     made.add_argument("--days", type=_number(1, 366), metavar="N", help="only the first N days (of the month)")
-    usual = f"{every[0]}, of a short run {every[1]}"
+    usual = "what each job has" if every is None else f"{every[0]}, of a short run {every[1]}"
     made.add_argument(
         "--every", type=_number(1, 366), metavar="N", help=f"how many days make a batch (default: {usual})"
     )
@@ -145,10 +164,19 @@ def parser(
         "--out", type=Path, default=Path("demo-out"), metavar="DIR", help="where to work (default: demo-out)"
     )
     made.add_argument("--keep", action="store_true", help="keep the staged input and the checkpoints after a good run")
-    made.add_argument("--resume", action="store_true", help="go on with a run in DIR that was killed")
     made.add_argument(
         "--crash", action="store_true", help="kill -9 a run in the middle, restart it, and see that nothing shows it"
     )
+    made.set_defaults(usual_days=every)
+    return made
+
+
+def job_parser(
+    prog: str, description: str, every: tuple[int, int], points: Sequence[str], point: str
+) -> argparse.ArgumentParser:
+    """Return the parser of one job, which is killed at one of these points: at `point` if nobody says where."""
+    made = parser(prog, description, every)
+    made.add_argument("--resume", action="store_true", help="go on with a run in DIR that was killed")
     made.add_argument(
         "--crash-at",
         type=_crash_point(points),
@@ -157,7 +185,6 @@ def parser(
         "implies --crash",
     )
     made.add_argument("--brief", action="store_true", help="run and check, but show no tables and draw no picture")
-    made.set_defaults(usual_days=every)
     return made
 
 
@@ -165,11 +192,16 @@ def parsed(made: argparse.ArgumentParser, given: Sequence[str] | None) -> argpar
     """Return the options; exits with 2 if they do not go together."""
     options = made.parse_args(given)
     options.crash = options.crash or options.crash_at is not None
-    short = options.month is not None or options.days is not None
-    options.every = options.every or options.usual_days[short]
+    options.every = days_of_batch(options, options.usual_days)
     if options.crash and options.resume:
         made.error("--resume goes on with one run and --crash makes its own; give one of them")
     return options
+
+
+def days_of_batch(options: argparse.Namespace, usual: tuple[int, int]) -> int:
+    """Return how many days make a batch: what was asked for, or what is usual of the year and of a short run."""
+    is_short = options.month is not None or options.days is not None
+    return options.every or usual[is_short]
 
 
 def ended(work: Callable[[argparse.Namespace], None], options: argparse.Namespace, log: Path) -> int:

@@ -1,6 +1,6 @@
 """Exactly-once totals by carrier of a year of real flights: a Trident topology on Spark, its states in SQLite or PostgreSQL.
 
-    make demo                                        the whole year, after flights.py
+    make demo                                        flights.py and this job in one session
     python examples/flights_trident.py --month 1     a short run
     python examples/flights_trident.py --crash       killed between the states' commit and Spark's, restarted: nothing counts twice
     python examples/flights_trident.py --store postgresql://user:password@host/db
@@ -40,8 +40,8 @@ try:
         expect,
         failpoint,
         follow,
+        job_parser,
         parsed,
-        parser,
         quiet_session,
         report,
         run_job,
@@ -59,7 +59,8 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DAYS_OF_YEAR, DAYS_OF_SHORT_RUN = 30, 5
+EVERY = (30, 5)
+"""So many days are a batch, of the year and of a short run."""
 PARTITIONS = 2
 CRASH_AT = "after_commits"
 
@@ -243,15 +244,15 @@ def attempts_of(folder: Folder) -> dict[int, int]:
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    made = parser(
+    made = job_parser(
         "flights_trident.py",
         "Exactly-once totals by carrier of a year of real flights, by a Trident topology on Spark, checked against Spark SQL.",
+        EVERY,
         points=(
             *("before_batch", "before_claim", "after_claim", "before_commits", "before_state_commit"),
             *("after_state_commit", "after_commits", "in_sink", "before_commit"),
         ),
         point=CRASH_AT,
-        every=(DAYS_OF_YEAR, DAYS_OF_SHORT_RUN),
     )
     made.add_argument(
         "--store",

@@ -274,9 +274,10 @@ def trident_in_workers(folder: Path, found: list[Any] | None = None) -> Journey:
         spout = arrived(TridentSpoutStage(shipped, plan.spouts[0].number, keep=False))
         with journey.traced():
             wire = list(spout.pack(iter([as_spark_hands_over(rows)]), 0, number))
-        for depth in [*plan.depths(Section.BATCH), *plan.depths(Section.COMMIT)]:
+        depths = [*plan.depths(Section.BATCH), *plan.depths(Section.COMMIT)]
+        for position, depth in enumerate(depths):
             begun = [ExchangeRow(each.number, "begin", "", 0, 0, 0, None, 0, None) for each in plan.tasks_at(depth)]
-            stage = arrived(TridentBatchStage(shipped, depth, attempt))
+            stage = arrived(TridentBatchStage(shipped, depth, depths[:position], attempt))
             given = iter([*wire, record_batch(begun)])
             with journey.traced():
                 wire = list(stage.pack(given, 0, number))

@@ -17,9 +17,10 @@ from windowing.local.trident_cluster import TridentCluster
 from windowing.stores.factory import map_state
 from windowing.stores.memory import MemoryStore
 from windowing.trident import builtins as b
-from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.kinds import Guarantee, StateType, TransactionAttempt
 from windowing.trident.plan import TridentPlan
 from windowing.trident.processors import ProcessorContext
+from windowing.trident.state_operations import StateSpec
 from windowing.trident.streams import TridentTopology
 from windowing.trident.subtopology import ExchangeWriter, Subtopology, TridentRun
 from windowing.windows.measures import count
@@ -112,11 +113,39 @@ def test_sections_of_a_word_count() -> None:
         if not stage.is_spout
     ] == [
         ("b_0", Section.BATCH, 0, [], 2),
-        ("b_1.batch", Section.BATCH, 1, [0, 1], 1),
-        ("b_1.commit", Section.COMMIT, 2, [2, 3], 3),
+        ("b_1", Section.COMMIT, 1, [0, 1], 4),
     ]
     assert plan.depths(Section.STREAM) == []
-    assert [(task.component, task.task) for task in plan.tasks_at(2)] == [("b_1", 0), ("b_1", 1)]
+    assert [(task.component, task.task) for task in plan.tasks_at(1)] == [("b_1", 0), ("b_1", 1)]
+
+
+class Tally(b.Count):
+    """A combiner of a user's own: it may fail an attempt."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "aggregator", "key", "together"),
+    [
+        (StateType.OPAQUE, b.Count(), "k", True),
+        (StateType.TRANSACTIONAL, b.Count(), "k", True),
+        (StateType.NON_TRANSACTIONAL, b.Count(), "k", False),
+        (StateType.OPAQUE, Tally(), "k", False),
+        (StateType.OPAQUE, b.Count(), None, False),
+    ],
+)
+def test_what_brings_together_is_part_of_the_commit_only_where_it_fails_no_attempt(
+    kind: StateType, aggregator: Any, key: str | None, together: bool
+) -> None:
+    topology = TridentTopology("words")
+    words = topology.new_stream("in", Given())
+    grouped = words if key is None else words.group_by(key)
+    state = StateSpec(map_state(MemoryStore(), "c", kind), accept=Guarantee.BEST_EFFORT)
+    grouped.persistent_aggregate(state, None, aggregator, "n long")
+    plan = execution_plan(topology)
+    plan.check()
+    assert [stage.section for stage in plan.stages.values() if stage.depth] == (
+        [Section.COMMIT] if together else [Section.BATCH, Section.COMMIT]
+    )
 
 
 def test_what_leads_to_a_window_is_of_the_stream_and_what_follows_is_not() -> None:

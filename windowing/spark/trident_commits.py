@@ -1,13 +1,16 @@
 """The commit section of a Trident query: a batch is tried, each time as the next attempt, until its states are committed.
 
-    claim 6:0 --> stages that may fail --one action--> stages that commit --one action--> sinks
-                        | FailedException                   | FailedException
-    claim 6:1 <---------+-----------------------------------+       after a delay, as often as the topology says; then
-                                                                    stop, or skip: nothing but an empty attempt, dead letters
+    claim 6:0 --> stages that may fail ==> stages that commit --the job's end--> sinks
+                        | FailedException          | FailedException
+    claim 6:1 <---------+--------------------------+       after a delay, as often as the topology says; then
+                                                           stop, or skip: nothing but an empty attempt, dead letters
 
 An attempt is claimed before it begins, so that whoever comes too late is known. Batch 5 is txid 6: `6:1` is its second attempt,
 and after a crash another process claims the one after the last. Each store of states hands out its own numbers. The last state's
 counts; the others are asked first, so that it is above theirs.
+
+An attempt is one job. A shuffle (==>) hands over nothing before all in front of it was evaluated, and with the rows each task that
+writes a state is told which tasks have worked, and whether one has failed (trident_stages.py).
 
 Laws: a state is written only when all of the attempt before it was evaluated and is good; each task of a stage works once in an
 attempt, one without tuples too; whatever is no FailedException ends the query.
@@ -101,9 +104,20 @@ class TridentCommits:
         self._retry, self._on_failure = RetryPolicy.of(plan.config), on_failure
         self._attempts, self._committed = Attempts(plan), committed
         self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
+        self._asked: list[Column] = []
 
     def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
-        """Try the batch until an attempt is good, or the last has failed."""
+        """Try the batch until an attempt is good, or the last has failed. Windows see it once: what they give is kept."""
+        keeps = bool(self._plan.depths(Section.STREAM))
+        if keeps:
+            output.persist()
+        try:
+            self._tried(output, batch_id, writer)
+        finally:
+            if keeps:
+                output.unpersist()
+
+    def _tried(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
         failures = 0
         while True:
             try:
@@ -120,9 +134,6 @@ class TridentCommits:
             if self._retry.is_last(failures):
                 self._give_up(output, batch_id, writer, failures, problem)
                 return
-            if not self._plan.depths(Section.STREAM):  # it may hold the failure of a stage behind a source
-                output.unpersist(blocking=True)
-                output.persist()
             time.sleep(self._retry.delay_ms(failures) / 1000)
 
     def _claim(self, batch_id: int) -> TransactionAttempt:
@@ -152,34 +163,26 @@ class TridentCommits:
 
     def _attempt(self, output: DataFrame, attempt: TransactionAttempt, writer: BatchWriter, skip: bool) -> None:
         """Evaluate and commit one attempt. Skipped, every partition of a state commits it without a tuple."""
-        kept: list[DataFrame] = []
         keeps_dead_letters = any(name.endswith(f".{DEAD_LETTERS}") for name in writer.sinks)
+        depths = [*([] if skip else self._plan.depths(Section.BATCH)), *self._plan.depths(Section.COMMIT)]
+        if skip:
+            rows = output.where(F.col("kind") == "input").withColumn("kind", F.lit("out"))
+        else:
+            rows = output.where(F.col("kind") != "input") if keeps_dead_letters else output
+        for position, depth in enumerate(depths):
+            before, labels = depths[:position], self._labels[depth]
+            rows = batch_stage(rows, self._shipped, depth, before, labels, self._partitions, attempt)
+        keeps = bool(writer.sinks) and not rows.is_cached
+        if keeps:
+            rows.persist()
         try:
-            if skip:
-                rows = output.where(F.col("kind") == "input").withColumn("kind", F.lit("out"))
-            else:
-                rows = output.where(F.col("kind") != "input") if keeps_dead_letters else output
-                rows = self._evaluated(rows, self._plan.depths(Section.BATCH), attempt)
-            worked = [] if skip else self._plan.depths(Section.BATCH)
-            for depths in _between_commits(self._plan):
-                # A state takes part in an attempt only when all that the attempt is so far was evaluated and is good.
-                kept += [] if rows is output else [rows.persist()]
-                self._checked(rows, worked, attempt, writer)
-                failpoints.hit("before_commits", attempt.txid - 1)
-                rows = self._evaluated(rows, depths, attempt)
-                worked += depths
-            kept += [] if rows is output else [rows.persist()]
-            counts = self._checked(rows, worked, attempt, writer)
+            failpoints.hit("before_commits", attempt.txid - 1)
+            counts = self._checked(rows, depths, attempt, writer)
             failpoints.hit("after_commits", attempt.txid - 1)
             writer.deliver(rows, counts, attempt.txid - 1)
         finally:
-            for each in kept:
-                each.unpersist()
-
-    def _evaluated(self, rows: DataFrame, depths: Sequence[int], attempt: TransactionAttempt) -> DataFrame:
-        for depth in depths:
-            rows = batch_stage(rows, self._shipped, depth, self._labels[depth], self._partitions, attempt)
-        return rows
+            if keeps:
+                rows.unpersist()
 
     def _count_reports(self, reports: Sequence[Any], batch_id: int, writer: BatchWriter) -> None:
         """Log and count the errors that were reported; those of the stream, and of stages before, come in each evaluation."""
@@ -200,7 +203,8 @@ class TridentCommits:
 
     def _checked(self, rows: DataFrame, depths: Sequence[int], attempt: TransactionAttempt, writer: BatchWriter) -> Any:
         """Evaluate the rows and return what the aggregates have found. Raises FailedException if a task says so."""
-        counts = rows.agg(*writer.aggregates(), *_verdict()).first()
+        self._asked = self._asked or [*writer.aggregates(), *_verdict()]
+        counts = rows.agg(*self._asked).first()
         assert counts is not None
         self._count_reports(counts["_reported"], attempt.txid - 1, writer)
         if counts["_failed"] is not None:
@@ -212,16 +216,6 @@ class TridentCommits:
                 "nothing of the batch counts: start again from the checkpoint, and report this"
             )
         return counts
-
-
-def _between_commits(plan: TridentPlan) -> list[list[int]]:
-    """Return the depths of the commit section, cut before each that writes a state."""
-    cut: list[list[int]] = []
-    for depth in plan.depths(Section.COMMIT):
-        if not cut or any(task.stage.states for task in plan.tasks_at(depth)):
-            cut.append([])
-        cut[-1].append(depth)
-    return cut
 
 
 def _verdict() -> list[Column]:

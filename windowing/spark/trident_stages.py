@@ -14,9 +14,12 @@ Streams of exchange rows are called by the number of their exchange. Beside thos
     reported  component   how many    what users' code reported, stopping nothing (sequence: in which attempt)
     done      -           task        the task has worked
 
+`failed` and `done` go to every later task that writes a state too: a whole attempt is one job of Spark's, whose shuffles hand over
+nothing before all that comes before them was evaluated, and these rows say how that went.
+
 Laws: a task takes its rows in the order of (exchange, upstream, sequence), so what it makes of a batch does not depend on how a
 shuffle brought them: it is a function of (rows, batch, stored windows, states) alone. Every task works once in an attempt, one
-without tuples too.
+without tuples too. A task writes its states only when every task before it has worked, and none has failed.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -34,7 +38,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.columnar.bolts import arrow_schema
-from windowing.errors import CorruptStateError, FailedException, ReportedFailedException, cause_of
+from windowing.errors import CorruptStateError, FailedException, ReportedFailedException, WindowingError, cause_of
 from windowing.errors import describe_error as describe
 from windowing.execution.plan import Exchange, Section, StageTask
 from windowing.schema.types import Schema
@@ -56,6 +60,7 @@ from windowing.spark.exchange import (
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import arrow_column
 from windowing.spark.state import decode_table, encode_table
+from windowing.spark.trident_columns import ColumnFold, all_readable
 from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values
 from windowing.trident.kinds import TransactionAttempt
 from windowing.trident.plan import TridentPlan
@@ -102,6 +107,21 @@ def to_driver(
 ) -> ExchangeRow:
     """Return a row that is meant for the driver."""
     return ExchangeRow(-1, kind, stream, 0, 0, 0, source, value, None if text is None else text.encode())
+
+
+def writers_behind(plan: TridentPlan, depth: int) -> list[int]:
+    """Return the tasks behind a depth that write states: they are told what became of the attempt before them."""
+    return [task.number for task in plan.tasks if task.stage.depth > depth and writes(task)]
+
+
+def writes(task: StageTask) -> bool:
+    """Return whether a task writes states."""
+    return bool(task.stage.states) and task.stage.section is Section.COMMIT
+
+
+def told(row: ExchangeRow, tasks: Iterable[int]) -> list[ExchangeRow]:
+    """Return a row for the driver, and the same for each of these tasks."""
+    return [row, *(row._replace(target=task) for task in tasks)]
 
 
 def reports(stream: str, errors: Sequence[BaseException], attempt: int = 0) -> list[ExchangeRow]:
@@ -330,6 +350,9 @@ class TridentSpoutStage(ArrowStage):
                 columns, _, now = clocked(found)
                 if work is None:
                     work = _SpoutWork(plan, self._spout, partition, txid, now, closing)
+                by_rows = work.exchanges if self._keep or failed is not None else work.fold(columns)
+                if not by_rows:
+                    continue
                 rows = work.readable(columns, found.num_rows)
                 if work.unread:
                     yield work.left_out(self._keep)
@@ -337,7 +360,7 @@ class TridentSpoutStage(ArrowStage):
                     yield work.kept(rows)
                 if failed is None:
                     try:
-                        yield work.take(rows)
+                        yield work.take(rows, by_rows)
                     except FailedException as problem:
                         failed = problem
             if work is not None and failed is None:
@@ -349,7 +372,7 @@ class TridentSpoutStage(ArrowStage):
                 if plan.depths(Section.STREAM):
                     _log_reports(title, work.errors(failed) if work else [])
                     raise failed
-                yield [to_driver("failed", title, text=cause_of(failed))]
+                yield told(to_driver("failed", title, text=cause_of(failed)), writers_behind(plan, 0))
             if work is not None:
                 yield reports(title, work.errors(failed))
 
@@ -366,10 +389,10 @@ class _SpoutWork:
         task = partition % group.parallelism
         self._writer = PacketWriter(plan, task, partition, batch, now)
         self._plan = plan
-        self._exchanges = plan.out_of(group.id)
+        self.exchanges = list(plan.out_of(group.id))
         self._here: dict[str, GroupBatch] = {}
         self._made: list[Subtopology] = []
-        targets = {each.target for each in self._exchanges}
+        targets = {each.target for each in self.exchanges}
         for id, stage in plan.stages.items():
             if not stage.depth and id in targets:
                 made = Subtopology(plan, id, task)
@@ -377,8 +400,34 @@ class _SpoutWork:
                 self._made.append(made)
                 closing.callback(made.cleanup)
                 self._here[id] = made.start_batch(plan.batch_groups[spout], batch)
+        self._folds = {exchange.id: self._folds_of(exchange) for exchange in self.exchanges}
         self._tuples = 0
         self.unread: list[tuple[Any, ...]] = []
+
+    def _folds_of(self, exchange: Exchange) -> list[tuple[tuple[int, int], ColumnFold, Any]]:
+        """Return the steps that an exchange leads to and that fold columns, each with its slot."""
+        here = self._here.get(exchange.target)
+        found = []
+        for target in exchange.targets if here is not None else ():
+            fold = ColumnFold.of(self._plan.processor(target[0]).operation, self._schema)
+            if fold is not None and here is not None:
+                found.append((target, fold, here.slot(target[0])))
+        return found
+
+    def fold(self, columns: pa.RecordBatch) -> list[Exchange]:
+        """Take in a batch in columns where steps can; return the exchanges to the steps that need its rows, all where one of them
+        cannot be read.
+        """
+        if not any(self._folds.values()) or not all_readable(columns):
+            return self.exchanges
+        left = []
+        for exchange in self.exchanges:
+            done = {target for target, fold, slot in self._folds[exchange.id] if fold.add(slot, columns)}
+            targets = tuple(target for target in exchange.targets if target not in done)
+            if targets:
+                left.append(replace(exchange, targets=targets))
+        self._tuples += 0 if left else columns.num_rows
+        return left
 
     def readable(self, found: pa.RecordBatch, count: int) -> list[tuple[Any, ...]]:
         """Return the tuples of a batch; `unread` are then those with a value that Python cannot hold."""
@@ -403,10 +452,10 @@ class _SpoutWork:
         self._writer.put("input", self._dead_letters, self._schema, rows)
         return list(self._writer.take())
 
-    def take(self, rows: list[tuple[Any, ...]]) -> list[ExchangeRow]:
-        """Return what comes of tuples at once. Nothing of a failed attempt is handed on any more."""
+    def take(self, rows: list[tuple[Any, ...]], exchanges: Iterable[Exchange]) -> list[ExchangeRow]:
+        """Return what comes of tuples at once, sent over these exchanges. Nothing of a failed attempt is handed on any more."""
         self._tuples += len(rows)
-        for exchange in self._exchanges:
+        for exchange in exchanges:
             here = self._here.get(exchange.target)
             if here is None:
                 self._writer.send(exchange, rows)
@@ -460,11 +509,17 @@ class TridentTaskTurn:
 
 
 class TridentBatchStage(ArrowStage):
-    """What runs for the tasks of a stage inside foreachBatch: a task works once its partition has come whole."""
+    """What runs for the tasks of a stage inside foreachBatch: a task works once its partition has come whole. before: the depths
+    that the attempt has worked at until here.
+    """
 
-    def __init__(self, plan: Shipped[TridentPlan], depth: int, attempt: TransactionAttempt) -> None:
+    def __init__(
+        self, plan: Shipped[TridentPlan], depth: int, before: Sequence[int], attempt: TransactionAttempt
+    ) -> None:
         self._plan, self._attempt = plan, attempt
         self._tasks = {task.number: task for task in plan.value.tasks_at(depth)}
+        self._writers = writers_behind(plan.value, depth)
+        self._before = {task.number for each in before for task in plan.value.tasks_at(each)}
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield what is meant for others as it comes, then what each task makes of its rows."""
@@ -481,35 +536,51 @@ class TridentBatchStage(ArrowStage):
 
     def _turn(self, task: StageTask, rows: list[ExchangeRow]) -> list[ExchangeRow]:
         txid = self._attempt.txid
-        commits = bool(task.stage.states) and task.stage.section is Section.COMMIT
-        done = to_driver("done", "", task.number)
+        done = told(to_driver("done", "", task.number), self._writers)
+        if writes(task) and not self._may_write(task, rows):
+            return done
         group, reported = task.stage.component, list[BaseException]()
         try:
-            if commits:
+            if writes(task):
                 failpoints.hit("before_state_commit", txid - 1)
             batch = ProcessorContext(self._attempt, as_of=txid - 1)
             found = turn(self._plan.value, task, rows, batch, None, reported).output
-            if commits:
+            if writes(task):
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
-            found = [to_driver("failed", group, text=f"{group}, task {task.task}: {cause_of(problem)}")]
-        return [done, *found, *reports(group, reported, self._attempt.attempt)]
+            failed = to_driver("failed", group, text=f"{group}, task {task.task}: {cause_of(problem)}")
+            found = told(failed, self._writers)
+        return [*done, *found, *reports(group, reported, self._attempt.attempt)]
+
+    def _may_write(self, task: StageTask, rows: list[ExchangeRow]) -> bool:
+        """Return whether the attempt is good until here. Raises WindowingError where a task before this one has not worked."""
+        if any(row.kind == "failed" for row in rows):
+            return False
+        missing = self._before - {row.value for row in rows if row.kind == "done"}
+        if missing:
+            raise WindowingError(
+                f"topology {self._plan.value.name!r}: {task.stage.component}, task {task.task}, was to write attempt "
+                f"{self._attempt} before the tasks {sorted(missing)} had worked on it; nothing of it was written there: start "
+                "again from the checkpoint, and report this"
+            )
+        return True
 
 
 def batch_stage(
     rows: DataFrame,
     plan: Shipped[TridentPlan],
     depth: int,
+    before: Sequence[int],
     labels: Sequence[int],
     partitions: int,
     attempt: TransactionAttempt,
 ) -> DataFrame:
-    """Return what the stages of a depth make of exchange rows in one attempt. Every task is told that the batch has begun: Spark
-    may leave out a stage that has no row.
+    """Return what the stages of a depth make of exchange rows in one attempt, which has worked at the depths `before`. Every task
+    is told that the batch has begun: Spark may leave out a stage that has no row.
     """
     tasks = plan.value.tasks_at(depth)
     first = tasks[0].number
     every_task = rows.sparkSession.range(first, first + len(tasks), 1, 1)
     begun = control_row(every_task, F.col("id"), F.lit("begin"), F.lit(0))
     spread = rows.select(*_COLUMNS).unionByName(begun).repartition(partitions, label_of_row(labels, first))
-    return spread.mapInArrow(TridentBatchStage(plan, depth, attempt), EXCHANGE)
+    return spread.mapInArrow(TridentBatchStage(plan, depth, before, attempt), EXCHANGE)

@@ -171,7 +171,9 @@ class BatchWriter:
             failpoints.hit("before_batch", batch_id)
             if self.acks is not None:
                 self.acks.begin(batch_id)
-            if self._is_one_job:
+            if self._commits is not None:
+                self._commits.commit(output, batch_id, self)
+            elif self._is_one_job:
                 self._write_at_once(output, batch_id)
             else:
                 self._write_persisted(output, batch_id)
@@ -227,10 +229,7 @@ class BatchWriter:
     def _write_persisted(self, output: DataFrame, batch_id: int) -> None:
         output.persist()
         try:
-            if self._commits is None:
-                self.deliver(output, self._evaluated(output), batch_id)
-            else:
-                self._commits.commit(output, batch_id, self)
+            self.deliver(output, self._evaluated(output), batch_id)
         finally:
             output.unpersist()
 

@@ -21,6 +21,9 @@ each section (execution/plan.py says which there are) that it has operations of;
     b_0: each, partial --fields--> b_1: combine | persist, new values --> ...
     depth 0 (with the spout)       depth 1 BATCH  depth 2 COMMIT
 
+Where `combine` is by key, of combiners of this library, which fail no attempt, and the state tells attempts apart, it is of the
+COMMIT section too: then b_1 is one stage, and a tuple goes over one exchange only.
+
 What does something with each tuple by itself, right behind a spout, works where the spout does, at depth 0. All else is deeper than
 what it reads, and than all stages of the sections before. Both plans have the same laws: `check`.
 """
@@ -35,9 +38,11 @@ from typing import Any
 from windowing.execution.plan import Exchange, ExecutionPlan, Section, Stage, numbered
 from windowing.topology.config import TopologyConfig
 from windowing.trident.bolt_executor import CoordSpec
+from windowing.trident.builtins import Count, Max, Min, Sum
 from windowing.trident.fence import Owner, WrittenState
 from windowing.trident.fields import IdentityGrouping
 from windowing.trident.graph import Graph, IndexedEdge, PartitionNode, ProcessorNode, SpoutNode
+from windowing.trident.kinds import StateType
 from windowing.trident.operations import Aggregate, Each, Filter, FlatMap, Map, Merge, Peek, Project, SinkOperation
 from windowing.trident.state_operations import Persist, Query, StateSpec
 from windowing.trident.windows import LateTuples, WindowOperation
@@ -53,6 +58,7 @@ __all__ = [
 ]
 
 
+_OURS = (Count, Sum, Min, Max)
 _BY_ITSELF = (Each, Filter, FlatMap, Map, Merge, Peek, Project, SinkOperation)
 
 
@@ -305,7 +311,22 @@ class _Cut:
         for number in operations:  # in the order of the graph
             written = persists & {number, *graph.upstream(number)}
             found[number] = Section.STREAM if number in before else Section.COMMIT if written else Section.BATCH
-        return found
+        return found | dict.fromkeys(filter(self._only_combines, found), Section.COMMIT)
+
+    def _only_combines(self, number: int) -> bool:
+        """Return whether a step can be part of the commit of the only state that it leads to: it brings together, by key, what
+        combiners of this library have made, and those fail no attempt.
+        """
+        plan = self.plan
+        operation, readers = plan.processor(number).operation, plan.graph.out_edges[number]
+        if not isinstance(operation, Aggregate) or operation.group is None or len(readers) != 1:
+            return False
+        ours = all(part.combines and type(part.aggregator) in _OURS for part in operation.parts)
+        written = plan.graph.nodes[readers[0].target]
+        if not ours or not isinstance(written, ProcessorNode) or not isinstance(written.operation, Persist):
+            return False
+        fenced = written.operation.spec.kind in (StateType.TRANSACTIONAL, StateType.OPAQUE)
+        return fenced and self.group[number] is self.group[written.number]
 
     def _parts(self, group: Stage) -> list[tuple[str, tuple[int, ...]]]:
         """Return the stages of a group, by id: the group's own where there is one only."""

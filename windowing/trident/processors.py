@@ -48,7 +48,9 @@ from windowing.trident.kinds import TransactionAttempt
 from windowing.windows.aggregate import title_of
 
 __all__ = [
+    "NOTHING",
     "AggregateProcessor",
+    "AggregateSlot",
     "AggregatorKind",
     "AggregatorPart",
     "BatchFold",
@@ -434,7 +436,8 @@ def fold_of(part: AggregatorPart, schema: Schema) -> BatchFold:
     return _ReducerFold(part, schema) if kind is AggregatorKind.REDUCER else _AggregatorFold(part, schema)
 
 
-_NOTHING: Any = object()
+NOTHING: Any = object()
+"""The value of a combiner before the first tuple."""
 
 
 class _CombinerFold:
@@ -450,14 +453,14 @@ class _CombinerFold:
         )
 
     def start(self, batch_id: Any, report: Reporter = drop_report) -> Any:
-        return _NOTHING
+        return NOTHING
 
     def add(self, value: Any, row: Row) -> Any:
         new = self._value(row)
-        return new if value is _NOTHING else self._aggregator.combine(value, new)
+        return new if value is NOTHING else self._aggregator.combine(value, new)
 
     def rows(self, value: Any) -> list[Row]:
-        result = self._aggregator.zero() if value is _NOTHING else value
+        result = self._aggregator.zero() if value is NOTHING else value
         return [self._make((result,))]
 
 
@@ -514,7 +517,11 @@ class _Chained:
         return [tuple(chain.from_iterable(row)) for row in product(*made)]
 
 
-class _AggregateSlot:
+class AggregateSlot:
+    """What an AggregateProcessor keeps of a batch: a value, or by key [the fields of the key, value]. The value of several
+    aggregators is a list.
+    """
+
     __slots__ = ("batch", "keys", "value")
 
     def __init__(self, batch: ProcessorContext, value: Any) -> None:
@@ -574,14 +581,14 @@ class AggregateProcessor(TridentProcessor):
     def prepare(self, context: Any) -> None:
         self._task, self._tasks = context.task, context.tasks
 
-    def start_batch(self, batch: ProcessorContext) -> _AggregateSlot:
-        return _AggregateSlot(batch, _NOTHING)
+    def start_batch(self, batch: ProcessorContext) -> AggregateSlot:
+        return AggregateSlot(batch, NOTHING)
 
-    def execute(self, slot: _AggregateSlot, rows: list[Row], source: int = 0) -> list[Row]:
+    def execute(self, slot: AggregateSlot, rows: list[Row], source: int = 0) -> list[Row]:
         row: Row = ()
         try:
             if self._key is None:
-                if rows and slot.value is _NOTHING:
+                if rows and slot.value is NOTHING:
                     slot.value = self._fold.start(slot.batch.id, self.report)
                 for row in rows:
                     slot.value = self._fold.add(slot.value, row)
@@ -596,11 +603,11 @@ class AggregateProcessor(TridentProcessor):
             raise raised(self._who, problem, f"on {quote(row)}") from problem
         return []
 
-    def finish_batch(self, slot: _AggregateSlot) -> list[Row]:
+    def finish_batch(self, slot: AggregateSlot) -> list[Row]:
         try:
             if self._key is not None:
                 return [key + row for key, value in slot.keys.values() for row in self._fold.rows(value)]
-            if slot.value is _NOTHING:
+            if slot.value is NOTHING:
                 if self._partial or not self._speaks(slot.batch):
                     return []
                 slot.value = self._fold.start(slot.batch.id, self.report)

@@ -1,0 +1,153 @@
+"""Attempts at batches as Spark runs them, without a JVM: one pass over the stages, whose tasks write only what is good so far."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windowing.errors import FailedException, WindowingError
+from windowing.execution.plan import Section
+from windowing.spark import trident_stages
+from windowing.spark.arguments import Shipped
+from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batch
+from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
+from windowing.stores import MapStateFactory, SqliteStore, map_state
+from windowing.topology.components import InputSpout
+from windowing.trident.builtins import Count
+from windowing.trident.kinds import TransactionAttempt
+from windowing.trident.plan import TridentPlan
+from windowing.trident.streams import TridentTopology
+
+WORDS = st.lists(st.sampled_from(["to", "be", "or", "not"]), max_size=8)
+PARTITIONS, TASKS = 2, 2
+
+
+class Failing:
+    """Fails on one word, or count, while it is told to; what runs here is in one process."""
+
+    place: str | None = None
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def keep(self, row: Any) -> bool:
+        if Failing.place == self._place and row[0] in ("not", 1):
+            raise FailedException(f"told to fail {self._place}")
+        return True
+
+
+class Tally(Count):
+    """A combiner of a user's own, which may fail an attempt where it combines."""
+
+    def combine(self, a: int, b: int) -> int:
+        if Failing.place == "combine":
+            raise FailedException("told to fail combine")
+        return a + b
+
+
+def plan_of(path: Path, aggregator: Any, behind: bool) -> tuple[TridentPlan, dict[str, MapStateFactory]]:
+    """Words are counted, and `behind` that how often each count was seen."""
+    states = {name: map_state(SqliteStore(path), name) for name in ("words", "counts")}
+    topology = TridentTopology("attempts")
+    words = topology.new_stream("in", InputSpout("k string")).filter(Failing("source"))
+    counted = words.group_by("k").persistent_aggregate(states["words"], None, aggregator, "n long")
+    new = counted.parallelism_hint(TASKS).new_values_stream().filter(Failing("new values"))
+    if behind:
+        seen = new.group_by("n").persistent_aggregate(states["counts"], None, Count(), "times long")
+        seen.parallelism_hint(TASKS)
+    return topology.build().by_section(), states
+
+
+def attempt_at(plan: TridentPlan, words: list[str], attempt: TransactionAttempt, seed: int) -> list[ExchangeRow]:
+    """Run one attempt; return what comes to the driver. A shuffle hands rows over in any order."""
+    shipped, chance = Shipped.here(plan), random.Random(seed)
+    rows: list[ExchangeRow] = []
+    for partition in range(PARTITIONS):
+        part = words[partition::PARTITIONS]
+        given = pa.RecordBatch.from_pydict(
+            {"c0": pa.array(part, pa.string()), TASK_AND_CLOCK: pa.array([7] * len(part), pa.int64())}
+        )
+        stage = TridentSpoutStage(shipped, plan.spouts[0].number, keep=False)
+        rows += _rows(stage.pack(iter([given]), partition, attempt.txid - 1))
+    depths = [*plan.depths(Section.BATCH), *plan.depths(Section.COMMIT)]
+    for position, depth in enumerate(depths):
+        rows += [ExchangeRow(task.number, "begin", "", 0, 0, 0, None, 0, None) for task in plan.tasks_at(depth)]
+        chance.shuffle(rows)
+        rows = _rows(
+            TridentBatchStage(shipped, depth, depths[:position], attempt).pack(iter([record_batch(rows)]), 0, 0)
+        )
+    assert {row.target for row in rows} == {-1}
+    return rows
+
+
+def _rows(batches: Any) -> list[ExchangeRow]:
+    return [ExchangeRow(*row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def held(state: MapStateFactory) -> dict[Any, int]:
+    found: dict[Any, int] = {}
+    for partition in range(TASKS):
+        with closing(state.make_state(partition, TASKS)) as part:
+            found |= {key: value for (key,), value in part.items()}
+    return found
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("aggregator", [Count(), Tally()], ids=["ours", "theirs"])
+def test_an_attempt_that_failed_anywhere_leaves_each_batch_counted_once(
+    tmp_path_factory: pytest.TempPathFactory, aggregator: Any, behind: bool
+) -> None:
+    places = st.sampled_from(["source", "combine", "new values"])
+
+    @settings(deadline=None, max_examples=25)
+    @given(st.lists(st.tuples(WORDS, st.lists(places, max_size=2)), min_size=1, max_size=4), st.integers(0, 9))
+    def counted(batches: list[tuple[list[str], list[str]]], seed: int) -> None:
+        plan, states = plan_of(tmp_path_factory.mktemp("states") / "states.db", aggregator, behind)
+        model, seen = Counter[str](), Counter[int]()
+        for txid, (words, failures) in enumerate(batches, 1):
+            for number, Failing.place in enumerate([*failures, None]):
+                rows = attempt_at(plan, words, TransactionAttempt(txid, number), seed)
+                before = held(states["words"])
+                if Failing.place == "source" and "not" in words:
+                    assert any(row.kind == "failed" for row in rows)
+                    if number == 0:
+                        assert before == model, "a task wrote though one before it had failed"
+            model += Counter(words)
+            seen += Counter(model[word] for word in set(words))
+            assert held(states["words"]) == model
+            assert not behind or held(states["counts"]) == seen
+
+    try:
+        counted()
+    finally:
+        Failing.place = None
+
+
+def test_no_task_writes_before_every_task_in_front_of_it_has_worked(tmp_path: Path) -> None:
+    plan, states = plan_of(tmp_path / "states.db", Tally(), behind=False)
+    batch, commit = plan.depths(Section.BATCH)[0], plan.depths(Section.COMMIT)[0]
+    shipped, attempt = Shipped.here(plan), TransactionAttempt(1, 0)
+    first, second = (task.number for task in plan.tasks_at(batch))
+    begun = record_batch([ExchangeRow(first, "begin", "", 0, 0, 0, None, 0, None)])  # and the second one was left out
+    rows = _rows(TridentBatchStage(shipped, batch, [], attempt).pack(iter([begun]), 0, 0))
+    with pytest.raises(
+        WindowingError, match=rf"was to write attempt 1:0 before the tasks \[{second}\] had worked on it"
+    ):
+        list(TridentBatchStage(shipped, commit, [batch], attempt).pack(iter([record_batch(rows)]), 0, 0))
+    assert held(states["words"]) == {}
+
+
+def test_a_task_that_writes_is_told_by_every_task_before_it(tmp_path: Path) -> None:
+    plan, _ = plan_of(tmp_path / "states.db", Count(), behind=True)
+    writers = [task.number for task in plan.tasks if trident_stages.writes(task)]
+    assert len(writers) == 2 * TASKS
+    assert trident_stages.writers_behind(plan, 0) == writers
+    assert trident_stages.writers_behind(plan, plan.depths(Section.COMMIT)[0]) == writers[TASKS:]
