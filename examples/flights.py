@@ -4,7 +4,7 @@
     python examples/flights.py --month 1            this one alone, a short run
     python examples/flights.py --month 1 --crash    kill it in the middle, restart it, compare with a run that nothing disturbed
 
-    flights, in the order of landing          one Parquet file of a week (of one month: of 3 days) = one micro-batch
+    flights, in the order of landing          one Parquet file of a week = one micro-batch
         |--> departures    sliding window, 1 hour every 15 minutes, for each airport      --> windows, late flights
         '--> punctuality   count window, the last 100 flights of a carrier every 20       --> windows, late flights
 
@@ -65,7 +65,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EVERY = (7, 3)
+EVERY = (7, 7)
 """So many days are a batch, of the year and of a short run."""
 TASKS = 2
 CRASH_AT = "in_sink"

@@ -5,7 +5,7 @@
     python examples/flights_trident.py --crash       killed between the states' commit and Spark's, restarted: nothing counts twice
     python examples/flights_trident.py --store postgresql://user:password@host/db
 
-    flights, in the order of landing, a month a batch (of one month: 5 days)
+    flights, in the order of landing, a month a batch (of one month: 10 days)
        |--> by carrier: Count, Sum(delay)  --> states flights, minutes --new values--> sink running
        |--> over 15 minutes late, by carrier: Count --> state delayed
        '--> Count --> sink batches: which attempt at the batch it is that counts
@@ -59,7 +59,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EVERY = (30, 5)
+EVERY = (30, 10)
 """So many days are a batch, of the year and of a short run."""
 PARTITIONS = 2
 CRASH_AT = "after_commits"

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.pending import RetryPolicy
@@ -34,7 +34,7 @@ from windowing.spark import failpoints
 from windowing.spark.arguments import Shipped
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
-from windowing.spark.trident_stages import DEAD_LETTERS, batch_stage
+from windowing.spark.trident_stages import DEAD_LETTERS, BatchStages
 from windowing.spark.writer import BatchWriter
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.kinds import StateType, TransactionAttempt
@@ -105,6 +105,7 @@ class TridentCommits:
         self._attempts, self._committed = Attempts(plan), committed
         self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
         self._asked: list[Column] = []
+        self._stages: dict[tuple[int, ...], list[BatchStages]] = {}
 
     def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
         """Try the batch until an attempt is good, or the last has failed. Windows see it once: what they give is kept."""
@@ -169,9 +170,8 @@ class TridentCommits:
             rows = output.where(F.col("kind") == "input").withColumn("kind", F.lit("out"))
         else:
             rows = output.where(F.col("kind") != "input") if keeps_dead_letters else output
-        for position, depth in enumerate(depths):
-            before, labels = depths[:position], self._labels[depth]
-            rows = batch_stage(rows, self._shipped, depth, before, labels, self._partitions, attempt)
+        for stages in self._stages_of(output.sparkSession, depths):
+            rows = stages.rows(rows, attempt)
         keeps = bool(writer.sinks) and not rows.is_cached
         if keeps:
             rows.persist()
@@ -183,6 +183,16 @@ class TridentCommits:
         finally:
             if keeps:
                 rows.unpersist()
+
+    def _stages_of(self, spark: SparkSession, depths: Sequence[int]) -> list[BatchStages]:
+        """Return the stages of an attempt at these depths, which are one of two: all, or without those that were skipped."""
+        found = self._stages.get(tuple(depths))
+        if found is None:
+            found = self._stages[tuple(depths)] = [
+                BatchStages(spark, self._shipped, depth, depths[:position], self._labels[depth], self._partitions)
+                for position, depth in enumerate(depths)
+            ]
+        return found
 
     def _count_reports(self, reports: Sequence[Any], batch_id: int, writer: BatchWriter) -> None:
         """Log and count the errors that were reported; those of the stream, and of stages before, come in each evaluation."""

@@ -33,7 +33,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.codec import dumps, frame, loads, unframe
@@ -69,10 +69,10 @@ from windowing.trident.subtopology import ExchangeBatch, ExchangeWriter, GroupBa
 
 __all__ = [
     "DEAD_LETTERS",
+    "BatchStages",
     "TridentBatchStage",
     "TridentSpoutStage",
     "TridentTaskTurn",
-    "batch_stage",
     "packed_rows",
 ]
 
@@ -566,21 +566,31 @@ class TridentBatchStage(ArrowStage):
         return True
 
 
-def batch_stage(
-    rows: DataFrame,
-    plan: Shipped[TridentPlan],
-    depth: int,
-    before: Sequence[int],
-    labels: Sequence[int],
-    partitions: int,
-    attempt: TransactionAttempt,
-) -> DataFrame:
-    """Return what the stages of a depth make of exchange rows in one attempt, which has worked at the depths `before`. Every task
-    is told that the batch has begun: Spark may leave out a stage that has no row.
+class BatchStages:
+    """The stages of a depth, as a query evaluates them in each attempt, behind the depths `before`. What does not change from one
+    attempt to the next is made once: the driver asks the JVM for each part of an expression.
     """
-    tasks = plan.value.tasks_at(depth)
-    first = tasks[0].number
-    every_task = rows.sparkSession.range(first, first + len(tasks), 1, 1)
-    begun = control_row(every_task, F.col("id"), F.lit("begin"), F.lit(0))
-    spread = rows.select(*_COLUMNS).unionByName(begun).repartition(partitions, label_of_row(labels, first))
-    return spread.mapInArrow(TridentBatchStage(plan, depth, before, attempt), EXCHANGE)
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: Shipped[TridentPlan],
+        depth: int,
+        before: Sequence[int],
+        labels: Sequence[int],
+        partitions: int,
+    ) -> None:
+        self._plan, self._depth, self._before, self._partitions = plan, depth, before, partitions
+        tasks = plan.value.tasks_at(depth)
+        first = tasks[0].number
+        every_task = spark.range(first, first + len(tasks), 1, 1)
+        self._begun = control_row(every_task, F.col("id"), F.lit("begin"), F.lit(0))
+        self._label = label_of_row(labels, first)
+
+    def rows(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:
+        """Return what they make of exchange rows in one attempt. Every task is told that the batch has begun: Spark may leave out
+        a stage that has no row.
+        """
+        stage = TridentBatchStage(self._plan, self._depth, self._before, attempt)
+        spread = rows.select(*_COLUMNS).union(self._begun).repartition(self._partitions, self._label)
+        return spread.mapInArrow(stage, EXCHANGE)
