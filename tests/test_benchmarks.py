@@ -18,7 +18,7 @@ from benchmarks.core.shapes import SHAPES
 from benchmarks.events import START_MS, events
 from benchmarks.frame import Contender, Disagreement, Measured, Plan, measure, ratio, timed
 from benchmarks.records import Comparison, Figure, Missing, Run
-from benchmarks.spark import native, ours, public, sql, stage, windows
+from benchmarks.spark import native, ours, public, sql, stage, trident, windows
 from benchmarks.spark.topologies import QUERIES
 from benchmarks.storm import suite as storm
 from windowing import count
@@ -289,3 +289,12 @@ def test_every_suite_has_a_module_that_can_be_asked():
     for each in suites.SUITES.values():
         path = Path(suites.__file__).parent.parent / each.module.replace(".", "/")
         assert path.with_suffix(".py").exists(), each.name
+
+
+def test_the_upsert_by_hand_adds_each_batch_once(tmp_path):
+    table = trident.InSqlite(str(tmp_path / "totals.db"), "words")
+    table.add(0, [("to", 2), ("be", 1)])
+    table.add(1, [("to", 1)])
+    table.add(1, [("to", 1), ("or", 1)])  # the batch comes again
+    table.add(0, [("to", 2)])
+    assert table.totals() == {"to": 3, "be": 1}
