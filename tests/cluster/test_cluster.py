@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +20,8 @@ from tests.cluster.conftest import CASES, Cluster, Deaths, Windows, finish
 from tests.crash.harness import DRAIN, worker_environment
 from tests.crash.job import DEFINITIONS, describe, start
 from tests.crash.topology_job import DRAIN as LAST_ACK
+from windowing.errors import SessionError
+from windowing.spark import check
 
 POINTS = {  # of the driver, and of the Python workers of executors
     "windows": (
@@ -107,3 +110,40 @@ def test_a_second_attempt_that_overtakes_the_first_changes_nothing(
     assert Windows.result(job) == local_results["windows"]
     numbers = [sorted(path.name for path in stage.iterdir()) for stage in attempts.iterdir()]
     assert numbers == [["0", "1"]] * SLOW_BATCHES, "each was made a second time, by speculation"
+
+
+OTHER_VERSION = """
+import sys
+from collections import namedtuple
+sys.version_info = namedtuple("version_info", "major minor micro releaselevel serial")(3, 99, 0, "final", 0)
+"""
+
+
+def test_a_python_of_another_version_on_the_executors_is_refused_before_the_first_batch(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "sitecustomize.py").write_text(OTHER_VERSION)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    with pytest.raises(SessionError, match=r"a Python worker does not start: \[PYTHON_VERSION_MISMATCH\].*3\.99"):
+        check(spark)
+    job = Windows.prepared(tmp_path)
+    with pytest.raises(
+        SessionError, match=r"have another environment: \[PYTHON_VERSION_MISMATCH\].*install the same Python"
+    ):
+        start(spark, job)
+    assert not job.checkpoint.exists(), "nothing was begun"
+
+
+def test_a_python_that_is_not_there_on_the_executors_is_refused_before_the_first_batch(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / "nowhere"))
+    with pytest.raises(SessionError, match=r"a Python worker does not start: Cannot run program .*nowhere"):
+        check(spark)
+    job = Windows.prepared(tmp_path)
+    with pytest.raises(SessionError, match=r"have another environment: Cannot run program .*nowhere"):
+        start(spark, job)
+    assert not job.checkpoint.exists(), "nothing was begun"

@@ -34,6 +34,7 @@ from windowing.errors import (
 )
 from windowing.spark.definition import damaged_file
 from windowing.spark.hadoop import java_causes, refused_by_files, unreachable
+from windowing.spark.session import other_python
 from windowing.topology.user_code import ended_in
 
 __all__ = [
@@ -67,7 +68,6 @@ _DEAD = re.compile(r"Python worker exited unexpectedly|driver worker exited unex
 _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITIALIZATION_TIMEOUT_FAILURE")
 _NO_MODULE = re.compile(r"^\s*ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _OTHER_MODULE = re.compile(r"^\s*AttributeError: Can't get attribute '([\w.]+)' on <module '([\w.]+)'", re.MULTILINE)
-_OTHER_PYTHON = re.compile(r"\[(?:PYTHON_VERSION_MISMATCH|UNSUPPORTED_PACKAGE_VERSION|PACKAGE_NOT_INSTALLED)\][^\n]*")
 _TRIES = re.compile(r"in stage \S+ failed (\d+) times")
 _TIMEOUT = "spark.python.authenticate.socketTimeout"
 _FROM_SPARK = ("pyspark.errors", "py4j")
@@ -301,7 +301,7 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
 
 def _lacking(said: str, query: FailedQuery) -> WindowingError | None:
     """Return what a Python worker lacks to load the bolts as an error of ours: the library, a module of the user's, a version."""
-    missing, changed, other = _NO_MODULE.search(said), _OTHER_MODULE.search(said), _OTHER_PYTHON.search(said)
+    missing, changed, other = _NO_MODULE.search(said), _OTHER_MODULE.search(said), other_python(said)
     python = "the Python that spark.pyspark.python names on every worker, or another one named there"
     if missing is not None and missing[1].partition(".")[0] in _OURS:
         lack = f"no module {missing[1]!r}; install windowing[spark] into {python}, or send one that has it (spark.archives)"
@@ -316,7 +316,7 @@ def _lacking(said: str, query: FailedQuery) -> WindowingError | None:
             "send it along: pyspark.cloudpickle.register_pickle_by_value(module) before the start"
         )
     elif other is not None:
-        lack = f"another environment: {printable(other[0])}; install the same Python and packages as here into {python}"
+        lack = f"another environment: {printable(other)}; install the same Python and packages as here into {python}"
     else:
         return None
     return SessionError(

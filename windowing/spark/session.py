@@ -34,7 +34,7 @@ from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 
-from windowing.errors import ConfigError, SessionError, describe_error, quote
+from windowing.errors import ConfigError, SessionError, describe_error, printable, quote
 
 __all__ = [
     "MAX_RECORDS_PER_BATCH",
@@ -42,6 +42,7 @@ __all__ = [
     "configure",
     "given_settings",
     "is_local",
+    "other_python",
     "require_readable_zone",
     "require_session",
     "require_spark",
@@ -457,15 +458,35 @@ def _wrong_there(spark: SparkSession, bolts: Sequence[Any]) -> list[str]:
     try:
         ((found, lost),) = spark.sparkContext.parallelize([0], 1).map(lambda _: probe(_PACKAGES, sent)).collect()
     except Exception as problem:  # py4j has no types
-        other = re.search(
-            r"\[(?:PYTHON_VERSION_MISMATCH|CANNOT_RUN_PROGRAM)\][^\n]*|No module named '[\w.]+'|error=2[^\n]*",
-            str(problem),
-        )
+        lost = re.search(r"No module named '[\w.]+'", str(problem))
+        why = other_python(str(problem)) or (lost[0] if lost else describe_error(problem))
         return [
-            f"a Python worker does not start: {other[0] if other else describe_error(problem)}; {_PYTHON} has to name, on every "
-            f"worker, a Python of version {sys.version_info[0]}.{sys.version_info[1]} with windowing[spark]"
+            f"a Python worker does not start: {printable(why)}; {_PYTHON} has to name, on every worker, a Python of version "
+            f"{sys.version_info[0]}.{sys.version_info[1]} with windowing[spark]"
         ]
     return [*_packages_there(found), *(_not_loaded(name, why) for name, why in lost)]
+
+
+_OTHER_PYTHON = (
+    re.compile(r"\[(?:PYTHON_VERSION_MISMATCH|UNSUPPORTED_PACKAGE_VERSION|PACKAGE_NOT_INSTALLED)\][^\n]*"),
+    re.compile(r"Cannot run program [^\n]*"),
+    re.compile(
+        r"Error from python worker:\n(?:.*\n)*?\s*(\w+(?:Error|Exception): (?!No module named)[^\n]*)\n*PYTHONPATH was:"
+    ),
+)
+
+
+def other_python(said: str) -> str | None:
+    """Return what Spark says of a Python worker that is of another version, has other packages, or does not start at all.
+
+    >>> other_python("Caused by: java.io.IOException: Cannot run program \\"/opt/python\\": error=2\\n at java.lang")
+    'Cannot run program "/opt/python": error=2'
+    >>> other_python("Error from python worker:\\n  Traceback:\\n    x = y\\n  NameError: name 'y'\\nPYTHONPATH was:\\n  /lib")
+    "NameError: name 'y'"
+    >>> other_python("a task failed")
+    """
+    found = next((match for pattern in _OTHER_PYTHON if (match := pattern.search(said)) is not None), None)
+    return None if found is None else found[found.lastindex or 0]
 
 
 def _packages_there(found: Mapping[str, str]) -> list[str]:
