@@ -102,40 +102,6 @@ def test_word_count_with_late_words_and_a_drain(same: Both) -> None:
     same(made.build(), sentences=SENTENCES)
 
 
-@bolt(output={"default": "n long, taker string", "by_hand": "n long"}, direct="by_hand")
-class Dealer:
-    def prepare(self, context: Any) -> None:
-        self.takers = context.component_tasks("by_hand")
-
-    def execute(self, tuple: Any, collector: Any) -> None:
-        collector.emit((tuple.n, "dealer"))
-        collector.emit_direct(self.takers[2 - tuple.n % 3], (tuple.n,), "by_hand")
-
-
-@bolt(output="n long, taker string")
-class Taker:
-    def prepare(self, context: Any) -> None:
-        self.name = f"{context.component} {context.task} of {context.tasks}"
-
-    def execute(self, tuple: Any) -> Any:
-        return tuple.n, f"{self.name} from {tuple.source_component}.{tuple.source_task}"
-
-
-def test_each_grouping_chooses_the_same_tasks(same: Both) -> None:
-    made = builder(numbers="n long")
-    made.set_bolt("deal", Dealer, 2).shuffle_grouping("numbers")
-    made.set_bolt("by_shuffle", Taker, 3).shuffle_grouping("deal")
-    made.set_bolt("by_none", Taker, 3).none_grouping("deal")
-    made.set_bolt("by_local", Taker, 3).local_or_shuffle_grouping("deal")
-    made.set_bolt("by_fields", Taker, 3).fields_grouping("deal", "n")
-    made.set_bolt("by_partial", Taker, 3).partial_key_grouping("deal", "n")
-    made.set_bolt("to_all", Taker, 3).all_grouping("deal")
-    made.set_bolt("to_one", Taker, 3).global_grouping("deal")
-    made.set_bolt("by_hand", Taker, 3).direct_grouping("deal", stream="by_hand")
-    made.set_bolt("by_custom", Taker, 3).custom_grouping("deal", lambda values, tasks: [values[0] % tasks, 0])
-    same(made.build(), drain=False, numbers=[[(n,) for n in range(20)]])
-
-
 def test_branches_and_a_diamond_are_evaluated_once(same: Both, tmp_path: Path) -> None:
     trace = tmp_path / "calls"
     trace.touch()
