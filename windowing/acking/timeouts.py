@@ -127,6 +127,8 @@ class Timeouts(Protocol[K, V]):
     """Set the value of a key that is there, in its place."""
     remove: Callable[[K], V | None]
     """Forget a key that is there."""
+    add: Callable[[K, V], None] | None
+    """Set the value of a key that is not there, its timeout begins now: `put` for the loop over a batch; None with rotation."""
 
     def deadline(self, now_ms: int) -> int:
         """Return the deadline to write into a value that is put now; 0 if there is none for each value."""
@@ -167,7 +169,7 @@ class ExactTimeouts(Generic[K, V]):
     (35, [], [('a', ('x', 35))])
     """
 
-    __slots__ = ("_deadline_of", "_items", "_timeout_ms", "get", "remove", "replace")
+    __slots__ = ("_deadline_of", "_items", "_timeout_ms", "add", "get", "remove", "replace")
 
     def __init__(self, timeout_ms: int, deadline_of: Callable[[V], int]) -> None:
         self._timeout_ms = timeout_ms
@@ -175,10 +177,11 @@ class ExactTimeouts(Generic[K, V]):
         self._hold(OrderedDict())
 
     def _hold(self, items: OrderedDict[K, V]) -> None:
-        # The three calls of the hot path are the dict's own methods: a Python frame more would double their cost.
+        # The calls of the hot path are the dict's own methods: a Python frame more would double their cost.
         self._items = items
         self.get: Callable[[K], V | None] = items.get
         self.replace: Callable[[K, V], None] = items.__setitem__
+        self.add: Callable[[K, V], None] | None = items.__setitem__  # a new key is the last one
         self.remove: Callable[[K], V | None] = items.pop
 
     def deadline(self, now_ms: int) -> int:
@@ -227,7 +230,7 @@ class RotatingTimeouts(Generic[K, V]):
     nothing early. Source: the rotations of Storm's `Acker` (3 buckets) and `SpoutExecutor` (2).
     """
 
-    __slots__ = ("_map", "_next_rotation_ms", "_timeout_ms", "get", "remove", "replace")
+    __slots__ = ("_map", "_next_rotation_ms", "_timeout_ms", "add", "get", "remove", "replace")
 
     def __init__(self, timeout_ms: int, num_buckets: int) -> None:
         self._timeout_ms = timeout_ms
@@ -235,6 +238,7 @@ class RotatingTimeouts(Generic[K, V]):
         self._map: RotatingMap[K, V] = RotatingMap(num_buckets)
         self.get: Callable[[K], V | None] = self._map.get
         self.replace: Callable[[K, V], None] = self._map.replace
+        self.add: Callable[[K, V], None] | None = None
         self.remove: Callable[[K], V | None] = self._map.remove
 
     def deadline(self, now_ms: int) -> int:

@@ -108,6 +108,10 @@ class _CountedRouter:
         self._counts.acked += 1
         self._inner.ack(anchors, component)
 
+    def ack_all(self, acks: Any, component: str) -> None:
+        self._counts.acked += len(acks)
+        self._inner.ack_all(acks, component)
+
     def fail(self, anchors: Any, component: str) -> None:
         self._counts.failed += 1
         self._inner.fail(anchors, component)
@@ -125,6 +129,9 @@ class _CountedOutbox:
     def send(self, *arguments: Any, **options: Any) -> Any:
         self._counts.emitted += 1
         return self._inner.send(*arguments, **options)
+
+    def sender(self, stream: str) -> Any:
+        return lambda *arguments: self.send(stream, *arguments)
 
     def send_root(self, *arguments: Any, **options: Any) -> Any:
         self._counts.emitted += 1

@@ -47,7 +47,7 @@ from windowing.local.clock import Clock, VirtualClock
 from windowing.local.loop import LoopedCluster
 from windowing.local.router import ClusterResult, Outbox, Router, output_name
 from windowing.local.spouts import Batches, InputSource, SpoutTask, batches_by_name, listed, rows_in
-from windowing.local.tasks import AckerTask, BoltTask, RichBoltTask, Task
+from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, RichBoltTask, Task
 from windowing.local.windowed import WindowedBoltTask, streams_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.stores.pages import PersistentWindow
@@ -228,7 +228,7 @@ class _TaskFactory:
             )  # Arrow is loaded only for a bolt that asks for columns
 
             return ColumnarBoltTask(*arguments, topology.schemas_read_by(component))
-        return (RichBoltTask if component.kind is ComponentKind.BOLT else BoltTask)(*arguments, tick_ms)
+        return (RichBoltTask if component.kind is ComponentKind.BOLT else BasicBoltTask)(*arguments, tick_ms)
 
     def connect_dead_letters(self) -> None:
         """Let spouts send dead letters of other components: of each, where somebody reads them."""

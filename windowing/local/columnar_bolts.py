@@ -47,12 +47,9 @@ class ColumnarBoltTask(BoltTask):
         self._schemas = schemas
         self._columnar = self.caller = ColumnarCaller(component)
 
-    def step(self, limit: int | None) -> bool:
-        inbox = self.inbox
-        count = len(inbox) if limit is None else min(limit, len(inbox))
-        for batch in _batches([inbox.popleft() for _ in range(count)]):
+    def arrive(self, arrived: list[Delivery]) -> None:
+        for batch in _batches(arrived):
             self._take(batch)
-        return count > 0
 
     def _take(self, batch: list[Delivery]) -> None:
         origin = batch[0]._origin

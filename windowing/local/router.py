@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from windowing.acking.acker import Anchors, anchored
+from windowing.acking.acker import Anchors, anchored, edges_of
 from windowing.errors import describe_error
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.topology.dead_letters import DeadLetter
@@ -25,14 +25,17 @@ from windowing.topology.plan import Topology
 
 __all__ = [
     "ACK",
+    "ACKS",
     "FAIL",
     "INIT",
+    "INITS",
     "RESET",
     "ClusterResult",
     "Delivery",
     "Outbox",
     "ReportedError",
     "Router",
+    "StreamRoutes",
     "output_name",
 ]
 
@@ -42,8 +45,9 @@ _LOGGED, _EVERY_MS = 5, 10_000
 """So many reported errors of a component are logged in so much time, as in Storm."""
 _NO_IDS: Mapping[int, int] = {}
 
-INIT, ACK, FAIL, RESET = range(4)
-"""What a message to an acker says: (INIT, root, xor, spout task), (ACK, root, xor, component), (FAIL, ...), (RESET, ...)."""
+INIT, ACK, FAIL, RESET, INITS, ACKS = range(6)
+"""What a message to an acker says: (INIT, root, xor, spout task), (ACK, root, xor, component), (FAIL, root, component), (RESET,
+root); of a batch, with a pair (root, xor) for each: (INITS, pairs, spout task), (ACKS, pairs, component)."""
 
 
 class Delivery(Tuple):
@@ -146,11 +150,31 @@ class Router:
         """Send a message to the acker of a root."""
         self.ackers[root % len(self.ackers)].append(message)
 
+    def init_all(self, inits: list[tuple[int, int]], task: int) -> None:
+        """Begin trees of a spout task, (root, XOR of its first edges) each: one message for each acker."""
+        for inbox, some in self._by_acker(inits):
+            inbox.append((INITS, some, task))
+
     def ack(self, anchors: Anchors | None, component: str) -> None:
         """Settle a tuple: its part of each tree is done."""
         if anchors is not None:
             for root, xor in anchors.ack():
                 self.ackers[root % len(self.ackers)].append((ACK, root, xor, component))
+
+    def ack_all(self, acks: list[tuple[int, int]], component: str) -> None:
+        """Send what tuples settled, (root, XOR) each, of one component: one message for each acker."""
+        for inbox, some in self._by_acker(acks):
+            inbox.append((ACKS, some, component))
+
+    def _by_acker(self, pairs: list[tuple[int, int]]) -> Iterable[tuple[deque[Any], list[tuple[int, int]]]]:
+        """Yield the inbox of each acker with what it is told: all of `pairs` in order, each to the acker of its root."""
+        count = len(self.ackers)
+        if count == 1 or len(pairs) == 1:
+            return ((self.ackers[pairs[0][0] % count], pairs),) if pairs else ()
+        shares: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        for pair in pairs:
+            shares[pair[0] % count].append(pair)
+        return [(inbox, share) for inbox, share in zip(self.ackers, shares, strict=True) if share]
 
     def fail(self, anchors: Anchors | None, component: str) -> None:
         """Settle a tuple: each of its trees fails."""
@@ -174,74 +198,119 @@ class _Route(NamedTuple):
     first_id: int
 
 
-class Outbox:
-    """The outgoing side of one task. Cost: O(tasks that a tuple goes to) an emit, times its anchors."""
+class StreamRoutes:
+    """One stream of one emitting task: its outputs and the inboxes of its readers, bound before the run begins."""
 
-    __slots__ = ("_debug", "_direct", "_origins", "_outputs", "_router", "_routes")
+    __slots__ = ("_bits", "_debug", "_direct", "_output", "_routes", "_stream", "origin")
+
+    def __init__(
+        self, router: Router, topology: Topology, origin: Origin, stream: str, inboxes: Mapping[str, list[deque[Any]]]
+    ) -> None:
+        declared, task_ids = topology.component(origin.component).outputs[stream], topology.task_ids
+        readers = topology.readers(origin.component, stream)
+        self.origin = origin
+        self._bits = router.random.getrandbits
+        self._debug = topology.setting(origin.component, "debug")
+        self._stream = stream
+        self._output = router.result.outputs.get(output_name(origin.component, stream))
+        self._direct = {reader.id: task_ids[reader.id] for reader, _ in readers} if declared.direct else {}
+        self._routes = []
+        for reader, grouping in readers:
+            chooser = grouping.targets(reader.parallelism, declared.schema, range(reader.parallelism))
+            state = [] if declared.direct else chooser.start(origin.task)
+            self._routes.append(_Route(reader.id, chooser, state, inboxes[reader.id], task_ids[reader.id].start))
+
+    @property
+    def is_read(self) -> bool:
+        """Whether what is sent reaches anybody: a bolt, or an output."""
+        return bool(self._routes) or self._output is not None
+
+    def send(self, values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None) -> list[int]:
+        """Deliver a row to every task that its readers' groupings choose, and return the ids of those tasks."""
+        origin, ids, bits = self.origin, [], self._bits
+        only = anchors[0] if len(anchors) == 1 else None
+        for inbox, id in self._targets(values, task):
+            edges = None
+            if only is not None:
+                edges = only.child(bits(64) or 1)
+            elif anchors:
+                edges = anchored(anchors, self._edge)
+            inbox.append(Delivery(values, origin, edges))
+            ids.append(id)
+        return ids
+
+    def send_root(self, values: tuple[Any, ...], root: int, task: int | None = None) -> tuple[int, list[int]]:
+        """Deliver a spout's row as the beginning of a tree; return the XOR of its edges, and the ids of the tasks."""
+        origin, ids, xor, bits = self.origin, [], 0, self._bits
+        for inbox, id in self._targets(values, task):
+            edge = bits(64) or 1
+            xor ^= edge
+            inbox.append(Delivery(values, origin, edges_of({root: edge})))
+            ids.append(id)
+        return xor, ids
+
+    def _edge(self) -> int:
+        return self._bits(64) or 1
+
+    def _targets(self, values: tuple[Any, ...], task: int | None) -> Sequence[tuple[deque[Any], int]]:
+        if self._debug:
+            _LOG.info("%r emits %r%s", self.origin, values, "" if task is None else f" to task {task}")
+        if self._output is not None:
+            self._output.append(values)
+        routes = self._routes
+        if not routes:
+            return ()
+        if self._direct:
+            reader, at = direct_targets(task, self._direct, self._stream)
+            return [(route.inboxes[at], route.first_id + at) for route in routes if route.reader == reader]
+        if len(routes) == 1:
+            _, chooser, state, inboxes, first_id = routes[0]
+            chosen = chooser(values, state)
+            if len(chosen) == 1:
+                index = chosen[0]
+                return ((inboxes[index], first_id + index),)
+            return [(inboxes[index], first_id + index) for index in chosen]
+        targets = []
+        for _, chooser, state, inboxes, first_id in routes:
+            targets += [(inboxes[index], first_id + index) for index in chooser(values, state)]
+        return targets
+
+
+class Outbox:
+    """The outgoing side of one task, a StreamRoutes for each of its streams. Cost: O(tasks that a tuple goes to) an emit, times
+    its anchors.
+    """
+
+    __slots__ = ("_streams",)
 
     def __init__(
         self, router: Router, topology: Topology, component: str, task: int, inboxes: Mapping[str, list[deque[Any]]]
     ) -> None:
-        placed = topology.component(component)
-        task_ids = topology.task_ids
-        self._router = router
-        self._debug = topology.setting(component, "debug")
-        self._origins: dict[str, Origin] = {}
-        self._routes: dict[str, list[_Route]] = {}
-        self._direct: dict[str, dict[str, range]] = {}
-        self._outputs: dict[str, list[tuple[Any, ...]] | None] = {}
-        for stream, declared in placed.outputs.items():
-            self._origins[stream] = Origin(component, task, Fields(declared.schema.names), stream, task_ids)
-            self._outputs[stream] = router.result.outputs.get(output_name(component, stream))
-            self._routes[stream] = []
-            readers = topology.readers(component, stream)
-            self._direct[stream] = {reader.id: task_ids[reader.id] for reader, _ in readers} if declared.direct else {}
-            for reader, grouping in readers:
-                chooser = grouping.targets(reader.parallelism, declared.schema, range(reader.parallelism))
-                state = [] if declared.direct else chooser.start(task)
-                route = _Route(reader.id, chooser, state, inboxes[reader.id], task_ids[reader.id].start)
-                self._routes[stream].append(route)
+        self._streams: dict[str, StreamRoutes] = {}
+        for stream, declared in topology.component(component).outputs.items():
+            origin = Origin(component, task, Fields(declared.schema.names), stream, topology.task_ids)
+            self._streams[stream] = StreamRoutes(router, topology, origin, stream, inboxes)
+
+    def sender(self, stream: str) -> Callable[..., list[int]]:
+        """Return `send` of one stream, for who sends many rows."""
+        return self._streams[stream].send
+
+    def root_sender(self, stream: str) -> Callable[..., tuple[int, list[int]]]:
+        """Return `send_root` of one stream, for who sends many rows."""
+        return self._streams[stream].send_root
 
     def send(
-        self, stream: str, values: tuple[Any, ...], anchors: Iterable[Anchors] = (), task: int | None = None
+        self, stream: str, values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None
     ) -> list[int]:
         """Deliver a row to every task that its readers' groupings choose, and return the ids of those tasks."""
-        router, origin, ids = self._router, self._origins[stream], []
-        for inbox, id in self._targets(stream, values, task):
-            edges = anchored(anchors, router.edge) if anchors else None
-            inbox.append(Delivery(values, origin, edges))
-            ids.append(id)
-        return ids
+        return self._streams[stream].send(values, anchors, task)
 
     def send_root(
         self, stream: str, values: tuple[Any, ...], root: int, task: int | None = None
     ) -> tuple[int, list[int]]:
         """Deliver a spout's row as the beginning of a tree; return the XOR of its edges, and the ids of the tasks."""
-        router, origin, ids, xor = self._router, self._origins[stream], [], 0
-        for inbox, id in self._targets(stream, values, task):
-            edge = router.edge()
-            xor ^= edge
-            inbox.append(Delivery(values, origin, Anchors({root: edge})))
-            ids.append(id)
-        return xor, ids
+        return self._streams[stream].send_root(values, root, task)
 
     def is_read(self, stream: str) -> bool:
         """Whether what is sent on a stream reaches anybody: a bolt, or an output."""
-        return bool(self._routes[stream]) or self._outputs[stream] is not None
-
-    def _targets(self, stream: str, values: tuple[Any, ...], task: int | None) -> list[tuple[deque[Any], int]]:
-        if self._debug:
-            _LOG.info("%r emits %r%s", self._origins[stream], values, "" if task is None else f" to task {task}")
-        output = self._outputs[stream]
-        if output is not None:
-            output.append(values)
-        direct = self._direct[stream]
-        only, at = direct_targets(task, direct, stream) if direct else (None, 0)
-        targets = []
-        for route in self._routes[stream]:
-            if only is not None:
-                chosen: Sequence[int] = (at,) if route.reader == only else ()
-            else:
-                chosen = route.chooser(values, route.state)
-            targets += [(route.inboxes[index], route.first_id + index) for index in chosen]
-        return targets
+        return self._streams[stream].is_read

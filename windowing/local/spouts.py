@@ -25,10 +25,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from windowing.acking.acker import Acked, Failed
+from windowing.acking.acker import Acked, AckedRoots, Failed
 from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.errors import BoltError, ConfigError, quote
-from windowing.local.router import INIT, Outbox, Router
+from windowing.local.router import Outbox, Router
 from windowing.local.tasks import Task
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.rows import RowError, no_rows, row_of, rows_of
@@ -121,6 +121,9 @@ def _is_row(batch: Sequence[Any], schema: Schema) -> bool:
 
 
 _BURST = 100
+_ASKED, _ACKED = "in next_tuple", "in ack"
+_Message = tuple[tuple[Any, ...], str, int | None] | DeadLetter
+"""What a spout emits again if it fails: values, stream, task of a direct emit; or a dead letter."""
 _DEAD = object()
 """With it a dead letter has another message id than its message: the attempts of the two are counted apart."""
 
@@ -221,7 +224,9 @@ class ObjectSource:
         self._values_back = values_back
 
     def ack(self, message_id: Any, values: tuple[Any, ...]) -> None:
-        self._call("ack", message_id, values)
+        call = getattr(self._instance, "ack", None)
+        if call is not None:
+            call(message_id, values) if "ack" in self._values_back else call(message_id)
 
     def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
         return self._call("fail", message_id, values)
@@ -262,6 +267,9 @@ class SpoutTask(Task):
         self._instance: Any = None
         self.emissions = 0
         self._at_once: list[tuple[Any, tuple[Any, ...]]] = []
+        self._tracked: list[tuple[int, Any, _Message]] = []
+        """What was emitted and neither `pending` nor an acker has heard of: root, message id, message."""
+        self._inits: list[tuple[int, int]] = []
         target = component.declaration.target
         self._file = (
             None if target is None else file_of(target, "next_tuple" if component.declaration.is_class else None)
@@ -285,16 +293,19 @@ class SpoutTask(Task):
             self.source = RowsSource(rows_of(returned, schema, DEFAULT_STREAM), collector)
         else:
             self.source = FunctionSource(_target(declaration), collector)
+        self._track()
 
     def activate(self) -> None:
         """Go on."""
         self.active = True
         self._hook("activate")
+        self._track()
 
     def deactivate(self) -> None:
         """Ask for no more tuples until `activate`; what is in flight goes on."""
         self.active = False
         self._hook("deactivate")
+        self._track()
 
     def close(self) -> None:
         self._hook("close")
@@ -305,30 +316,48 @@ class SpoutTask(Task):
     def step(self, limit: int | None) -> bool:
         """Hear what the ackers say, then ask the source for tuples while there is room and it has some."""
         moved = super().step(limit)
+        self._track()
         before = self.emissions
         self.dry = True
         if self.active:
             self._ask(_BURST if limit is None else limit)
+            self._track()
         return moved or self.emissions > before
 
     def _ask(self, times: int) -> None:
         """Ask the source for tuples, so many times at most; `dry` says whether it had none."""
-        for _ in range(times):
-            self.dry = False
-            if not self.pending.has_room:
-                return
-            before = self.emissions
-            if not self.source.over:
-                self._guarded("in next_tuple", self.source.next_tuple)
-            if self._at_once:
-                self._ack_at_once()
-            if self.emissions == before:
-                self.dry = True
-                return
+        source, room, tracked, where = self.source, self.pending.room, self._tracked, _ASKED
+        next_tuple = source.next_tuple
+        try:
+            for _ in range(times):
+                self.dry = False
+                if len(tracked) >= room:
+                    return
+                before = self.emissions
+                if not source.over:
+                    next_tuple()
+                if self._at_once:
+                    where = _ACKED
+                    self._ack_at_once()
+                    where = _ASKED
+                if self.emissions == before:
+                    self.dry = True
+                    return
+        except BaseException as problem:
+            raise self._attributed(problem, where) from _cause(problem)
 
-    def handle(self, message: Acked | Failed) -> None:
+    def _track(self) -> None:
+        """Take note of what was emitted with a message id, and begin its trees, in one message for each acker."""
+        if self._tracked:
+            self.pending.emitted_all(self._tracked, self.router.now_ms)
+            self.router.init_all(self._inits, self.id)
+            self._tracked, self._inits = [], []
+
+    def handle(self, message: Acked | AckedRoots | Failed) -> None:
         now_ms = self.router.now_ms
-        if isinstance(message, Acked):
+        if isinstance(message, AckedRoots):
+            self._perform(self.pending.acked_all(message.roots, now_ms))
+        elif isinstance(message, Acked):
             self._perform(self.pending.acked(message.root, now_ms))
         else:
             self.router.result.failures += 1
@@ -336,6 +365,7 @@ class SpoutTask(Task):
 
     def tick(self) -> None:
         self._perform(self.pending.tick(self.router.now_ms))
+        self._track()
 
     def next_deadline_ms(self) -> int | None:
         return self.pending.next_deadline_ms()
@@ -367,31 +397,37 @@ class SpoutTask(Task):
             ids = self._outbox.send(stream, values, (), task)
             self._at_once.append((message_id, values))
             return ids
-        router, root = self.router, self.router.edge()
+        root = self.router.edge()
         xor, ids = self._outbox.send_root(stream, values, root, task)
-        self.pending.emitted(root, message_id, router.now_ms, (values, stream, task))
-        router.tell(root, (INIT, root, xor, self.id))
+        self._tracked.append((root, message_id, (values, stream, task)))
+        self._inits.append((root, xor))
         return ids
 
     def _ack_at_once(self) -> None:
         emitted, self._at_once = self._at_once, []
+        result, ack = self.router.result, self.source.ack
         for message_id, values in emitted:
-            self.router.result.acked += 1
-            self._guarded("in ack", self.source.ack, message_id, values)
+            result.acked += 1
+            ack(message_id, values)
 
-    def _perform(self, effects: Iterator[Done | Retry | GivenUp]) -> None:
+    def _perform(self, effects: Iterable[Done | Retry | GivenUp]) -> None:
+        result, ack = self.router.result, self.source.ack
         for effect in effects:
-            if isinstance(effect.payload, DeadLetter):
-                self._dead_letter_ended(effect, effect.payload)
+            payload = effect.payload
+            if type(payload) is DeadLetter:
+                self._dead_letter_ended(effect, payload)
                 continue
-            values, stream, task = effect.payload
-            if isinstance(effect, Done):
-                self.router.result.acked += 1
-                self._guarded("in ack", self.source.ack, effect.message_id, values)
+            values, stream, task = payload
+            if type(effect) is Done:
+                result.acked += 1
+                try:
+                    ack(effect.message_id, values)
+                except BaseException as problem:
+                    raise self._attributed(problem, _ACKED) from _cause(problem)
             elif isinstance(effect, Retry):
                 if not self._guarded("in fail", self.source.fail, effect.message_id, values):
                     self._send(values, stream, effect.message_id, task)
-            else:
+            elif isinstance(effect, GivenUp):
                 self._give_up(effect, values, stream)
 
     def _give_up(self, effect: GivenUp, values: tuple[Any, ...], stream: str) -> None:
@@ -419,8 +455,8 @@ class SpoutTask(Task):
         if not ids:  # an output of the run is nobody who could be done with it
             self._guarded("in give_up", self.source.give_up, letter.message_id, letter.values)
             return
-        self.pending.emitted(root, (_DEAD, letter.message_id), router.now_ms, letter)
-        router.tell(root, (INIT, root, xor, self.id))
+        self._tracked.append((root, (_DEAD, letter.message_id), letter))
+        self._inits.append((root, xor))
 
     def _dead_letter_ended(self, effect: Done | Retry | GivenUp, letter: DeadLetter) -> None:
         """Send a dead letter again that its readers failed; at its end `give_up` is called, also if it was given up itself."""
@@ -439,10 +475,8 @@ class SpoutTask(Task):
     def _guarded(self, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
-        except BoltError as problem:
-            raise self._attributed(problem, where) from problem.__cause__
         except BaseException as problem:
-            raise self._attributed(problem, where) from problem
+            raise self._attributed(problem, where) from _cause(problem)
 
     def _attributed(self, problem: BaseException, where: str) -> BoltError:
         return blame(self.context.called("spout"), problem, where, self._file, (__file__,))
@@ -473,6 +507,11 @@ class SpoutCollector(StormNames):
     def report_error(self, error: BaseException) -> None:
         """Keep an error for whoever looks at the result."""
         self._task.report_error(error)
+
+
+def _cause(problem: BaseException) -> BaseException | None:
+    """Return what an error that is attributed to the spout is raised from: not an error of ours, but what that came of."""
+    return problem.__cause__ if isinstance(problem, BoltError) else problem
 
 
 def _target(declaration: Declaration) -> Callable[..., Any]:

@@ -4,6 +4,7 @@
       SpoutTask        spouts.py
       AckerTask        the ledger of a part of the roots
       BoltTask         basic bolts: acked when execute returns, failed by a FailedException
+        BasicBoltTask  the same for a batch, in one loop
         RichBoltTask   bolts that ack by themselves
       WindowedBoltTask windowed.py
 
@@ -18,9 +19,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from windowing.acking.acker import Acked, Acker, Anchors, Failed
+from windowing.acking.acker import Acked, AckedRoots, Acker, Anchors, Failed
 from windowing.errors import ConfigError, FailedException, ReportedFailedException, quote
-from windowing.local.router import ACK, FAIL, INIT, Delivery, Outbox, Router
+from windowing.local.router import ACK, ACKS, FAIL, INIT, INITS, Delivery, Outbox, Router
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.tuples import SYSTEM, TICK, Fields, Origin, Tuple
 from windowing.topology.components import TaskContext
@@ -30,6 +31,7 @@ from windowing.topology.user_code import BoltCaller
 
 __all__ = [
     "AckerTask",
+    "BasicBoltTask",
     "BoltCollector",
     "BoltTask",
     "RichBoltTask",
@@ -87,7 +89,13 @@ class AckerTask(Task):
     def handle(self, message: Any) -> None:
         kind, acker, now_ms = message[0], self.acker, self.router.now_ms
         effects: Iterable[Acked | Failed]
-        if kind == ACK:
+        if kind == ACKS:
+            for task, roots in acker.ack_all(message[1], now_ms, message[2]).items():
+                self.spouts[task].append(AckedRoots(roots))
+            return
+        if kind == INITS:
+            effects = acker.init_all(message[1], message[2], now_ms)
+        elif kind == ACK:
             effects = acker.ack(message[1], message[2], now_ms, message[3])
         elif kind == INIT:
             effects = acker.init(message[1], message[2], message[3], now_ms)
@@ -138,6 +146,24 @@ class BoltTask(Task):
         """Return what the bolt is prepared with; nothing, for its emits are collected at each call."""
         return None
 
+    def step(self, limit: int | None) -> bool:
+        """Let what lies in the inbox arrive, in order."""
+        inbox = self.inbox
+        if not inbox:
+            return False
+        if limit is None or limit >= len(inbox):
+            arrived = list(inbox)
+            inbox.clear()
+        else:
+            arrived = [inbox.popleft() for _ in range(limit)]
+        self.arrive(arrived)
+        return True
+
+    def arrive(self, arrived: list[Delivery]) -> None:
+        """Handle tuples, in order."""
+        for message in arrived:
+            self.handle(message)
+
     def handle(self, message: Delivery) -> None:
         emitted = self.attempt(message)
         if emitted is None:
@@ -152,12 +178,16 @@ class BoltTask(Task):
         try:
             return self.caller.execute(message)
         except FailedException as problem:
-            if isinstance(problem, ReportedFailedException):
-                self.report_error(problem)
-            if not self.is_settled(message):
-                self.fail(message)
-            self.lose(message, problem)
+            self.failed(message, problem)
             return None
+
+    def failed(self, message: Delivery, problem: FailedException) -> None:
+        """Fail a tuple that the bolt refused."""
+        if isinstance(problem, ReportedFailedException):
+            self.report_error(problem)
+        if not self.is_settled(message):
+            self.fail(message)
+        self.lose(message, problem)
 
     def ack(self, message: Delivery) -> None:
         """Settle a tuple: done."""
@@ -211,6 +241,48 @@ class BoltTask(Task):
 
     def close(self) -> None:
         self.caller.close()
+
+
+class BasicBoltTask(BoltTask):
+    """A bolt without a state that returns its rows: a batch of tuples goes through it in one loop, which acks it in one message.
+
+    What it does is `handle` for each tuple, as a bolt that emits to a collector has it.
+    """
+
+    def open(self) -> None:
+        super().open()
+        self._by_return = self.caller.by_return()
+        self._send = self.outbox.sender(DEFAULT_STREAM) if self._by_return is not None else None
+
+    def arrive(self, arrived: list[Delivery]) -> None:
+        if self._by_return is None or self._send is None:
+            super().arrive(arrived)
+            return
+        (call, rows_of), send = self._by_return, self._send
+        acks: list[tuple[int, int]] = []
+        for message in arrived:
+            try:
+                rows = rows_of(call(message))
+            except FailedException as problem:
+                acks = self._told(acks)
+                self.failed(message, problem)
+                continue
+            except BaseException as problem:
+                raise self.caller.attributed(problem, message) from problem
+            anchors = message._anchors
+            if anchors is None:
+                for row in rows:
+                    send(row)
+            else:
+                for row in rows:
+                    send(row, (anchors,))
+                acks += anchors.ack()
+        self._told(acks)
+
+    def _told(self, acks: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Tell the ackers what is acked so far; return a new list for what follows."""
+        self.router.ack_all(acks, self.context.component)
+        return []
 
 
 class RichBoltTask(BoltTask):

@@ -262,8 +262,10 @@ class WindowedBoltTask(Task):
 
     def ack(self, rows: Iterable[Any]) -> None:
         """Ack the tuples that were neither acked nor failed."""
+        acks: list[tuple[int, int]] = []
         for anchors in unsettled(rows):
-            self.router.ack(anchors, self.context.component)
+            acks += anchors.ack()
+        self.router.ack_all(acks, self.context.component)
 
     def fail(self, rows: Iterable[Any]) -> None:
         """Fail the tuples that were neither acked nor failed."""

@@ -24,7 +24,7 @@ given as its declared type holds it, or the row is refused (values.py).
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import call
 from typing import Any, ClassVar
@@ -45,6 +45,7 @@ __all__ = [
     "record_type",
     "refuse_awaitable",
     "refuse_rows",
+    "row_converter",
     "row_of",
     "rows_of",
 ]
@@ -224,6 +225,22 @@ def row_of(row: Any, schema: Schema, stream: str) -> tuple[Any, ...]:
         return tuple(map(call, converters, values))
     except Misfit:
         raise RowError(_misfit(values, schema, stream)) from None
+
+
+def row_converter(schema: Schema, stream: str) -> Callable[[Any], tuple[Any, ...]]:
+    """Return `row_of` for the rows of one stream, made once by who takes many. Cost: half of it for a row of one value."""
+    converters = converters_of(schema.types)
+    width = len(converters)
+    first = converters[0] if width == 1 else None
+
+    def converted(row: Any) -> tuple[Any, ...]:
+        values = row if type(row) is tuple and len(row) == width else _in_order(row, schema, stream)
+        try:
+            return tuple(map(call, converters, values)) if first is None else (first(values[0]),)
+        except Misfit:
+            raise RowError(_misfit(values, schema, stream)) from None
+
+    return converted
 
 
 def _in_order(row: Any, schema: Schema, stream: str) -> Sequence[Any]:

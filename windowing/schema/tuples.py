@@ -184,7 +184,11 @@ class Tuple:
     _asdict = as_dict  # as a namedtuple has it, which is what a row is on Spark
 
     def __getitem__(self, key: int | str) -> Any:
-        return self._values[self._origin.fields.index(key) if isinstance(key, str) else key]
+        if not isinstance(key, str):
+            return self._values[key]
+        fields = self._origin.fields
+        position = fields._index.get(key)
+        return self._values[fields.index(key) if position is None else position]
 
     def __getattr__(self, name: str) -> Any:
         # Only for names that are no attribute; a slot is asked for here before it is set (copy).

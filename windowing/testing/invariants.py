@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
-from windowing.acking.acker import Acked, Failed
+from windowing.acking.acker import Acked, AckedRoots, Failed
 from windowing.local.checkpoints import CheckpointedWindowTask, RecoveredWindowTask, StatefulBoltTask
 from windowing.local.cluster import LocalCluster
 from windowing.local.router import Delivery
@@ -87,13 +87,16 @@ class Watch:
     def _listen(self, spout: SpoutTask) -> None:
         handle = spout.handle
 
-        def heard(message: Acked | Failed) -> None:
-            assert message.root not in self.heard, f"a tree hears twice: {self.heard[message.root]}, then {message}"
-            self.heard[message.root] = message
-            if isinstance(message, Acked):
-                left = [one for one in self._unsettled() if message.root in one.get_message_id()]
-                assert not left, f"acked while tuples of its tree are left: {left[:3]}"
-                self._letters += isinstance(spout.pending.payload(message.root), DeadLetter)
+        def heard(message: Acked | AckedRoots | Failed) -> None:
+            roots = message.roots if isinstance(message, AckedRoots) else [message.root]
+            for root in roots:
+                assert root not in self.heard, f"a tree hears twice: {self.heard[root]}, then {message}"
+                self.heard[root] = Acked(root, spout.id) if isinstance(message, AckedRoots) else message
+            if not isinstance(message, Failed):
+                trees = set(roots)
+                left = [one for one in self._unsettled() if not trees.isdisjoint(one.get_message_id())]
+                assert not left, f"acked while tuples of their trees are left: {left[:3]}"
+                self._letters += sum(isinstance(spout.pending.payload(root), DeadLetter) for root in roots)
             handle(message)
 
         spout.handle = heard  # type: ignore[method-assign]

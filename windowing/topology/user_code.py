@@ -21,13 +21,13 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
 from windowing.errors import BoltError, FailedException, InvalidTimestampError, describe_error, printable, quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, stream_or_value
-from windowing.schema.rows import RowError, is_table, refuse_awaitable, refuse_rows, row_of, rows_of
+from windowing.schema.rows import RowError, is_table, refuse_awaitable, refuse_rows, row_converter, row_of, rows_of
 from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema
 from windowing.schema.values import InvalidTimestampWarning, timestamp_of
@@ -260,7 +260,11 @@ class OutputStreams:
     __slots__ = ("_others", "_streams")
 
     def __init__(self, streams: Mapping[str, OutputStream]) -> None:
-        self._streams = {name: (stream.schema, stream.direct) for name, stream in streams.items() if stream.own}
+        self._streams = {
+            name: (stream.schema, stream.direct, row_converter(stream.schema, name))
+            for name, stream in streams.items()
+            if stream.own
+        }
         self._others = {name: "late tuples" if stream.late else "dead letters" for name, stream in streams.items()}
 
     def checked(self, values: Any, stream: str, direct: bool) -> tuple[Any, ...]:
@@ -268,14 +272,14 @@ class OutputStreams:
         found = self._streams.get(stream)
         if found is None:
             raise RowError(self._unknown(stream) + stream_or_value(values, stream, self._streams))
-        schema, is_direct = found
+        _, is_direct, converted = found
         if direct is not is_direct:
             raise RowError(
                 f"stream {stream!r} is declared direct, so each row needs its task; call emit_direct(task, values)"
                 if is_direct
                 else f"stream {stream!r} is not declared direct; call emit, or name it in direct=({stream!r},)"
             )
-        return row_of(values, schema, stream)
+        return converted(values)
 
     def schema(self, stream: Any) -> Schema:
         """Return the fields of a stream on which rows may go out, or raise RowError."""
@@ -401,7 +405,27 @@ class BoltCaller(UserCode):
         except FailedException:
             raise
         except BaseException as problem:
-            raise self.blame(problem, f"on {quote(tuple)}") from problem
+            raise self.attributed(problem, tuple) from problem
+
+    def by_return(self) -> tuple[Callable[[Tuple], Any], Callable[[Any], Sequence[tuple[Any, ...]]]] | None:
+        """Return, once it is open, what calls the bolt and what makes rows of the default stream of what that returned: `execute`
+        for a loop over a batch. None for a bolt that emits to a collector. The caller attributes what they raise (`attributed`).
+        """
+        declaration, default = self._component.declaration, self._component.outputs.get(DEFAULT_STREAM)
+        if declaration.style is not CallStyle.ROWS or default is None:
+            return None
+        schema, converted = default.schema, row_converter(default.schema, DEFAULT_STREAM)
+
+        def rows(returned: Any) -> Sequence[tuple[Any, ...]]:
+            if type(returned) is tuple:
+                return (converted(returned),)
+            return () if returned is None else list(rows_of(returned, schema, DEFAULT_STREAM))
+
+        return self._call, rows
+
+    def attributed(self, problem: BaseException, tuple: Tuple) -> BaseException:
+        """Return the error to raise `from` what the code raised on a tuple."""
+        return self.blame(problem, f"on {quote(tuple)}")
 
     def _rows(self, returned: Any) -> list[EmittedRow]:
         if returned is None:
