@@ -133,6 +133,9 @@ class _CountedOutbox:
     def sender(self, stream: str) -> Any:
         return lambda *arguments: self.send(stream, *arguments)
 
+    def root_sender(self, stream: str) -> Any:
+        return lambda *arguments: self.send_root(stream, *arguments)
+
     def send_root(self, *arguments: Any, **options: Any) -> Any:
         self._counts.emitted += 1
         return self._inner.send_root(*arguments, **options)

@@ -20,7 +20,7 @@ from windowing.acking.acker import Anchors, anchored, edges_of
 from windowing.errors import describe_error
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.topology.dead_letters import DeadLetter
-from windowing.topology.groupings import Chooser, direct_targets
+from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
 from windowing.topology.plan import Topology
 
 __all__ = [
@@ -58,8 +58,10 @@ class Delivery(Tuple):
     def __init__(self, values: tuple[Any, ...], origin: Origin, anchors: Anchors | None) -> None:
         self._values = values
         self._origin = origin
-        self._ids = _NO_IDS if anchors is None else anchors.edges
         self._anchors = anchors
+
+    def get_message_id(self) -> Mapping[int, int]:
+        return _NO_IDS if self._anchors is None else self._anchors.edges
 
 
 class ReportedError(NamedTuple):
@@ -189,19 +191,24 @@ class Router:
 
 
 class _Route(NamedTuple):
-    """One reader of a stream, as one emitting task sees it."""
+    """One reader of a stream, as one emitting task sees it. fixed: the tasks of every tuple, None where the chooser decides."""
 
     reader: str
     chooser: Chooser
     state: list[int]
+    fixed: Sequence[int] | None
     inboxes: list[deque[Any]]
     first_id: int
 
 
 class StreamRoutes:
-    """One stream of one emitting task: its outputs and the inboxes of its readers, bound before the run begins."""
+    """One stream of one emitting task: its outputs and the inboxes of its readers, bound before the run begins.
 
-    __slots__ = ("_bits", "_debug", "_direct", "_output", "_routes", "_stream", "origin")
+    send(values, anchors=(), task=None): deliver a row to every task that its readers' groupings choose; return the ids of those.
+    send_root(values, root, task=None): the same as the beginning of a spout's tree; return the XOR of its edges, then the ids.
+    """
+
+    __slots__ = ("_bits", "_debug", "_direct", "_output", "_routes", "_stream", "origin", "send", "send_root")
 
     def __init__(
         self, router: Router, topology: Topology, origin: Origin, stream: str, inboxes: Mapping[str, list[deque[Any]]]
@@ -218,61 +225,91 @@ class StreamRoutes:
         for reader, grouping in readers:
             chooser = grouping.targets(reader.parallelism, declared.schema, range(reader.parallelism))
             state = [] if declared.direct else chooser.start(origin.task)
-            self._routes.append(_Route(reader.id, chooser, state, inboxes[reader.id], task_ids[reader.id].start))
+            only = reader.parallelism == 1 and grouping.kind not in (GroupingKind.CUSTOM, GroupingKind.DIRECT)
+            first_id = task_ids[reader.id].start
+            self._routes.append(_Route(reader.id, chooser, state, (0,) if only else None, inboxes[reader.id], first_id))
+        looked_at = self._debug or declared.direct
+        self.send: Callable[..., list[int]] = self._send_to if looked_at else self._plain_send()
+        self.send_root: Callable[..., tuple[int, list[int]]] = (
+            self._send_root_to if looked_at else self._plain_send_root()
+        )
 
     @property
     def is_read(self) -> bool:
         """Whether what is sent reaches anybody: a bolt, or an output."""
         return bool(self._routes) or self._output is not None
 
-    def send(self, values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None) -> list[int]:
-        """Deliver a row to every task that its readers' groupings choose, and return the ids of those tasks."""
-        origin, ids, bits = self.origin, [], self._bits
-        only = anchors[0] if len(anchors) == 1 else None
+    def _plain_send(self) -> Callable[..., list[int]]:
+        """Return `_send_to` for a stream that is not direct and not logged: what it looks up is bound here."""
+        origin, output, bits, edge = self.origin, self._output, self._bits, self._edge
+        routes = [(route.fixed, route.chooser, route.state, route.inboxes, route.first_id) for route in self._routes]
+
+        def send(values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None) -> list[int]:
+            if output is not None:
+                output.append(values)
+            ids = []
+            for fixed, chooser, state, inboxes, first_id in routes:
+                for index in fixed or chooser(values, state):
+                    edges = None
+                    if anchors:
+                        edges = anchors[0].child(bits(64) or 1) if len(anchors) == 1 else anchored(anchors, edge)
+                    inboxes[index].append(Delivery(values, origin, edges))
+                    ids.append(first_id + index)
+            return ids
+
+        return send
+
+    def _plain_send_root(self) -> Callable[..., tuple[int, list[int]]]:
+        """Return `_send_root_to` for a stream that is not direct and not logged."""
+        origin, output, bits = self.origin, self._output, self._bits
+        routes = [(route.fixed, route.chooser, route.state, route.inboxes, route.first_id) for route in self._routes]
+
+        def send_root(values: tuple[Any, ...], root: int, task: int | None = None) -> tuple[int, list[int]]:
+            if output is not None:
+                output.append(values)
+            ids, xor = [], 0
+            for fixed, chooser, state, inboxes, first_id in routes:
+                for index in fixed or chooser(values, state):
+                    edge = bits(64) or 1
+                    xor ^= edge
+                    inboxes[index].append(Delivery(values, origin, edges_of({root: edge})))
+                    ids.append(first_id + index)
+            return xor, ids
+
+        return send_root
+
+    def _send_to(self, values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None) -> list[int]:
+        ids = []
         for inbox, id in self._targets(values, task):
-            edges = None
-            if only is not None:
-                edges = only.child(bits(64) or 1)
-            elif anchors:
-                edges = anchored(anchors, self._edge)
-            inbox.append(Delivery(values, origin, edges))
+            inbox.append(Delivery(values, self.origin, anchored(anchors, self._edge) if anchors else None))
             ids.append(id)
         return ids
 
-    def send_root(self, values: tuple[Any, ...], root: int, task: int | None = None) -> tuple[int, list[int]]:
-        """Deliver a spout's row as the beginning of a tree; return the XOR of its edges, and the ids of the tasks."""
-        origin, ids, xor, bits = self.origin, [], 0, self._bits
+    def _send_root_to(self, values: tuple[Any, ...], root: int, task: int | None = None) -> tuple[int, list[int]]:
+        ids, xor = [], 0
         for inbox, id in self._targets(values, task):
-            edge = bits(64) or 1
+            edge = self._edge()
             xor ^= edge
-            inbox.append(Delivery(values, origin, edges_of({root: edge})))
+            inbox.append(Delivery(values, self.origin, Anchors({root: edge})))
             ids.append(id)
         return xor, ids
 
     def _edge(self) -> int:
         return self._bits(64) or 1
 
-    def _targets(self, values: tuple[Any, ...], task: int | None) -> Sequence[tuple[deque[Any], int]]:
+    def _targets(self, values: tuple[Any, ...], task: int | None) -> Iterable[tuple[deque[Any], int]]:
+        """Note a row in the outputs, and return the inboxes that it goes to, with the ids of their tasks."""
         if self._debug:
             _LOG.info("%r emits %r%s", self.origin, values, "" if task is None else f" to task {task}")
         if self._output is not None:
             self._output.append(values)
-        routes = self._routes
-        if not routes:
-            return ()
         if self._direct:
             reader, at = direct_targets(task, self._direct, self._stream)
-            return [(route.inboxes[at], route.first_id + at) for route in routes if route.reader == reader]
-        if len(routes) == 1:
-            _, chooser, state, inboxes, first_id = routes[0]
-            chosen = chooser(values, state)
-            if len(chosen) == 1:
-                index = chosen[0]
-                return ((inboxes[index], first_id + index),)
-            return [(inboxes[index], first_id + index) for index in chosen]
+            return [(route.inboxes[at], route.first_id + at) for route in self._routes if route.reader == reader]
         targets = []
-        for _, chooser, state, inboxes, first_id in routes:
-            targets += [(inboxes[index], first_id + index) for index in chooser(values, state)]
+        for _, chooser, state, fixed, inboxes, first_id in self._routes:
+            for index in fixed or chooser(values, state):
+                targets.append((inboxes[index], first_id + index))
         return targets
 
 

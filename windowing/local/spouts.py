@@ -222,11 +222,12 @@ class ObjectSource:
         self.next_tuple = instance.next_tuple
         self._instance = instance
         self._values_back = values_back
+        self._ack = getattr(instance, "ack", None)
+        self._ack_takes_values = "ack" in values_back
 
     def ack(self, message_id: Any, values: tuple[Any, ...]) -> None:
-        call = getattr(self._instance, "ack", None)
-        if call is not None:
-            call(message_id, values) if "ack" in self._values_back else call(message_id)
+        if self._ack is not None:
+            self._ack(message_id, values) if self._ack_takes_values else self._ack(message_id)
 
     def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
         return self._call("fail", message_id, values)
@@ -263,8 +264,10 @@ class SpoutTask(Task):
         self._acking = bool(router.ackers)
         self._outbox = outbox
         self._streams = OutputStreams(component.outputs)
+        self._converters = self._streams.converters()
         self._component = component
         self._instance: Any = None
+        self._senders: dict[str, tuple[Callable[..., list[int]], Callable[..., tuple[int, list[int]]]]] = {}
         self.emissions = 0
         self._at_once: list[tuple[Any, tuple[Any, ...]]] = []
         self._tracked: list[tuple[int, Any, _Message]] = []
@@ -280,6 +283,8 @@ class SpoutTask(Task):
     def open(self) -> None:
         declaration = self._component.declaration
         collector = SpoutCollector(self)
+        outbox = self._outbox
+        self._senders = {name: (outbox.sender(name), outbox.root_sender(name)) for name in self._component.outputs}
         if declaration.kind is ComponentKind.INPUT:
             self.source = InputSource(collector)
         elif declaration.is_class:
@@ -372,7 +377,8 @@ class SpoutTask(Task):
 
     def emit(self, values: Any, stream: str, message_id: Any, task: int | None) -> Sequence[int]:
         """Check a row, send it, and track it if it has a message id; return the ids of the tasks it went to."""
-        checked = self._streams.checked(values, stream, task is not None)
+        converted = self._converters.get(stream) if task is None else None
+        checked = self._streams.checked(values, stream, task is not None) if converted is None else converted(values)
         if message_id.__hash__ is None:
             raise ConfigError(
                 f"a message id is hashable, got {quote(message_id)}; use a number, a text, or a tuple of such"
@@ -391,14 +397,14 @@ class SpoutTask(Task):
     # -- what becomes of messages ----------------------------------------------------------------------------------------
 
     def _send(self, values: tuple[Any, ...], stream: str, message_id: Any, task: int | None) -> Sequence[int]:
+        send, send_root = self._senders[stream]
         if message_id is None:
-            return self._outbox.send(stream, values, (), task)
+            return send(values, (), task)
         if not self._acking:
-            ids = self._outbox.send(stream, values, (), task)
             self._at_once.append((message_id, values))
-            return ids
+            return send(values, (), task)
         root = self.router.edge()
-        xor, ids = self._outbox.send_root(stream, values, root, task)
+        xor, ids = send_root(values, root, task)
         self._tracked.append((root, message_id, (values, stream, task)))
         self._inits.append((root, xor))
         return ids

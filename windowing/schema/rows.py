@@ -47,6 +47,7 @@ __all__ = [
     "refuse_rows",
     "row_converter",
     "row_of",
+    "rows_converter",
     "rows_of",
 ]
 
@@ -239,6 +240,23 @@ def row_converter(schema: Schema, stream: str) -> Callable[[Any], tuple[Any, ...
             return tuple(map(call, converters, values)) if first is None else (first(values[0]),)
         except Misfit:
             raise RowError(_misfit(values, schema, stream)) from None
+
+    return converted
+
+
+def rows_converter(schema: Schema, stream: str) -> Callable[[Any], Sequence[tuple[Any, ...]]]:
+    """Return what takes all of `rows_of`, made once by who takes many."""
+    converters = converters_of(schema.types)
+    width = len(converters)
+    first = converters[0] if width == 1 else None
+
+    def converted(returned: Any) -> Sequence[tuple[Any, ...]]:
+        if type(returned) is not tuple or len(returned) != width:
+            return () if returned is None else list(rows_of(returned, schema, stream))
+        try:
+            return (tuple(map(call, converters, returned)) if first is None else (first(returned[0]),),)
+        except Misfit:
+            raise RowError(_misfit(returned, schema, stream)) from None
 
     return converted
 

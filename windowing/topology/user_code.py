@@ -27,7 +27,16 @@ from typing import Any, NamedTuple
 
 from windowing.errors import BoltError, FailedException, InvalidTimestampError, describe_error, printable, quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, stream_or_value
-from windowing.schema.rows import RowError, is_table, refuse_awaitable, refuse_rows, row_converter, row_of, rows_of
+from windowing.schema.rows import (
+    RowError,
+    is_table,
+    refuse_awaitable,
+    refuse_rows,
+    row_converter,
+    row_of,
+    rows_converter,
+    rows_of,
+)
 from windowing.schema.tuples import Tuple
 from windowing.schema.types import Schema
 from windowing.schema.values import InvalidTimestampWarning, timestamp_of
@@ -281,6 +290,10 @@ class OutputStreams:
             )
         return converted(values)
 
+    def converters(self) -> dict[str, Callable[[Any], tuple[Any, ...]]]:
+        """Return `checked` for each stream that is not direct, for who has looked up the stream."""
+        return {name: converted for name, (_, direct, converted) in self._streams.items() if not direct}
+
     def schema(self, stream: Any) -> Schema:
         """Return the fields of a stream on which rows may go out, or raise RowError."""
         found = self._streams.get(stream)
@@ -414,14 +427,7 @@ class BoltCaller(UserCode):
         declaration, default = self._component.declaration, self._component.outputs.get(DEFAULT_STREAM)
         if declaration.style is not CallStyle.ROWS or default is None:
             return None
-        schema, converted = default.schema, row_converter(default.schema, DEFAULT_STREAM)
-
-        def rows(returned: Any) -> Sequence[tuple[Any, ...]]:
-            if type(returned) is tuple:
-                return (converted(returned),)
-            return () if returned is None else list(rows_of(returned, schema, DEFAULT_STREAM))
-
-        return self._call, rows
+        return self._call, rows_converter(default.schema, DEFAULT_STREAM)
 
     def attributed(self, problem: BaseException, tuple: Tuple) -> BaseException:
         """Return the error to raise `from` what the code raised on a tuple."""
