@@ -665,3 +665,66 @@ def test_an_edge_id_of_zero_or_out_of_range_is_refused(edge: int):
 def test_an_unanchored_tuple_belongs_to_no_tree():
     assert Anchors({}).ack() == []
     assert anchored([], lambda: 1).fail() == []
+
+
+# -- batches -------------------------------------------------------------------------------------------------------------
+
+
+PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=6)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["init", "ack", "fail", "reset", "tick"]), PAIRS, st.sampled_from([None, "a", "b"])),
+        max_size=25,
+    ),
+    st.sampled_from([None, 3]),
+)
+def test_a_batch_of_messages_does_what_they_do_one_by_one(steps, rotation):
+    fast, slow = Acker(300, rotation), Acker(300, rotation)
+    begun, now_ms = 0, 0
+    for step, pairs, seen in steps:
+        now_ms += 60
+        if step == "init":  # no root is begun twice
+            inits = [(begun + number, xor) for number, (_, xor) in enumerate(pairs)]
+            begun += len(inits)
+            expected = [effect for root, xor in inits for effect in slow.init(root, xor, 7 + root % 2, now_ms)]
+            found = [effect for init in inits for effect in fast.init_all([init], 7 + init[0] % 2, now_ms)]
+            assert found == expected
+        elif step == "ack":
+            acks = [(max(begun - 4 + root, 0), xor) for root, xor in pairs]  # some come before their init
+            acked = [effect for root, xor in acks for effect in slow.ack(root, xor, now_ms, seen)]
+            by_task = fast.ack_all(acks, now_ms, seen)
+            assert {task: [each.root for each in acked if each.task == task] for task in by_task} == by_task
+            assert len(acked) == sum(map(len, by_task.values()))
+        elif step == "tick":
+            assert list(fast.tick(now_ms)) == list(slow.tick(now_ms))
+        else:
+            for root, _ in pairs:
+                at = max(begun - 3 + root, 0)
+                both = [
+                    list(one.fail(at, now_ms, seen) if step == "fail" else one.reset_timeout(at, now_ms))
+                    for one in (fast, slow)
+                ]
+                assert both[0] == both[1]
+        if pairs or step == "tick":
+            assert fast.snapshot() == slow.snapshot()
+        fast.check()
+
+
+@pytest.mark.parametrize("xor", [-1, 2**64])
+def test_what_is_no_xor_is_refused_in_a_batch_too(xor):
+    with pytest.raises(AckError, match="XOR of edge ids"):
+        Acker().init_all([(1, 1), (2, xor)], 0, 0)
+    with pytest.raises(AckError, match="XOR of edge ids"):
+        Acker().ack_all([(1, xor)], 0)
+    with pytest.raises(AckError, match="is open already"):
+        Acker().init_all([(1, 1), (1, 2)], 0, 0)
+
+
+def test_what_is_anchored_to_one_tuple_has_an_edge_in_each_of_its_trees():
+    one, two = Anchors({1: 5, 2: 6}), Anchors({1: 5, 2: 6})
+    child, same = one.child(8), anchored([two], lambda: 8)
+    assert (child.edges, one.ack(), child.ack()) == (same.edges, two.ack(), same.ack())
+    with pytest.raises(AckError, match="emit first"):
+        one.child(9)

@@ -306,3 +306,47 @@ def test_every_message_is_done_or_a_dead_letter_once_and_nothing_is_left(
     assert {letter.message_id for letter in letters} >= {message for message in outcomes if message % 5 == 0}
     assert len(world.pending) == 0
     assert sorted(outcomes) == list(range(20))
+
+
+# -- batches -------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["emit", "ack", "fail", "tick"]), st.lists(st.integers(0, 6), max_size=5)),
+        max_size=25,
+    ),
+    st.sampled_from([(None, None), (300, None), (300, 2)]),
+)
+def test_a_batch_is_emitted_and_acked_as_its_messages_would_be_one_by_one(steps, timeouts):
+    fast, slow = (SpoutPending(3, POLICY, *timeouts) for _ in range(2))
+    root, now_ms = 0, 0
+    for step, ids in steps:
+        now_ms += 40
+        if step == "emit":
+            batch = [(root + number, f"m{id}", id) for number, id in enumerate(ids)]
+            root += len(batch)
+            fast.emitted_all(batch, now_ms)
+            for each, message_id, payload in batch:
+                slow.emitted(each, message_id, now_ms, payload)
+        elif step == "ack":
+            roots = [max(root - id, 0) for id in ids]
+            assert fast.acked_all(roots, now_ms) == [done for each in roots for done in slow.acked(each, now_ms)]
+        elif step == "fail":
+            for id in ids:
+                failed = [list(one.failed(root - id, now_ms, Reason.FAILED)) for one in (fast, slow)]
+                assert failed[0] == failed[1]
+        else:
+            assert list(fast.tick(now_ms)) == list(slow.tick(now_ms))
+        assert fast.snapshot() == {**slow.snapshot(), "now_ms": fast.snapshot()["now_ms"]}
+        assert (fast.has_room, fast.room > 0) == (slow.has_room, slow.has_room)
+        fast.check()
+
+
+def test_a_root_in_flight_is_refused_in_a_batch_too():
+    pending = SpoutPending()
+    pending.emitted(1, "m", 0)
+    with pytest.raises(AckError, match="root 1 is in flight already"):
+        pending.emitted_all([(1, "n", None)], 0)
+    with pytest.raises(AckError, match="root 2 is in flight already"):
+        pending.emitted_all([(2, "n", None), (2, "o", None)], 0)

@@ -29,8 +29,8 @@ LANDMARKS = {
         "Encoder.table",
     ],
     "topology": ["SpoutStage.pack", "StageTaskTurn.run", "BoltCaller.execute"],
-    "plain": ["SpoutTask.emit", "BoltCaller.execute", "Acker.ack", "SpoutPending.acked"],
-    "window": ["WindowedBoltTask.arrive", "BoltRunner.run", "WindowedBoltTask.expired", "Acker.ack"],
+    "plain": ["SpoutTask.emit", "BasicBoltTask.arrive", "Acker.ack_all", "SpoutPending.acked_all"],
+    "window": ["WindowedBoltTask.arrive", "BoltRunner.run", "WindowedBoltTask.expired", "Acker.ack_all"],
     "stateful": ["StatefulBoltTask.handle", "CheckpointTask.take", "MemoryStateStore.commit", "Acker.ack"],
     "trident": ["TridentSpoutStage.pack", "FilterProcessor._one", "SqliteMap.multi_put", "TridentBatchStage.pack"],
 }

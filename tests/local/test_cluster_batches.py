@@ -1,0 +1,288 @@
+"""What LocalCluster does by batches is what it would do a tuple at a time: beside each loop over a batch stands the slow model.
+
+The model is a cluster in which every tuple is handled, sent, tracked and acked by itself (`one_by_one`); random topologies run in
+both, and everything that can be observed is the same: rows in their order, what each spout hears and when, failures, dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windowing import count, is_tick, millis, seconds, tumbling
+from windowing.acking.pending import SpoutPending
+from windowing.errors import FailedException
+from windowing.local.clock import VirtualClock
+from windowing.local.cluster import LocalCluster
+from windowing.local.router import ACK, INIT, Router, StreamRoutes
+from windowing.local.spouts import SpoutTask
+from windowing.local.tasks import BasicBoltTask, BoltTask
+from windowing.testing.invariants import Watch
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import BasicBolt, Bolt, Spout
+from windowing.topology.decorators import bolt, spout
+
+TIMEOUT = seconds(5)
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    """Let every cluster made meanwhile handle tuples one at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        made, sent = StreamRoutes.__init__, SpoutTask._send
+
+        def unbound(self: Any, *arguments: Any) -> None:
+            made(self, *arguments)
+            self.send, self.send_root = self._send_to, self._send_root_to
+
+        def tracked(self: Any, *arguments: Any) -> Any:
+            ids = sent(self, *arguments)
+            self._track()
+            return ids
+
+        def ask(self: Any, times: int) -> None:
+            for _ in range(times):
+                self.dry = False
+                if not self.pending.has_room:
+                    return
+                before = self.emissions
+                if not self.source.over:
+                    self.source.next_tuple()
+                self._ack_at_once()
+                if self.emissions == before:
+                    self.dry = True
+                    return
+
+        def ack_all(self: Any, acks: Any, component: str) -> None:
+            for root, xor in acks:
+                self.tell(root, (ACK, root, xor, component))
+
+        def init_all(self: Any, inits: Any, task: int) -> None:
+            for root, xor in inits:
+                self.tell(root, (INIT, root, xor, task))
+
+        def emitted_all(self: Any, emissions: Any, now_ms: int) -> None:
+            for root, message_id, payload in emissions:
+                self.emitted(root, message_id, now_ms, payload)
+
+        patch.setattr(StreamRoutes, "__init__", unbound)
+        patch.setattr(BasicBoltTask, "arrive", BoltTask.arrive)
+        patch.setattr(SpoutTask, "_send", tracked)
+        patch.setattr(SpoutTask, "_ask", ask)
+        patch.setattr(Router, "ack_all", ack_all)
+        patch.setattr(Router, "init_all", init_all)
+        patch.setattr(SpoutPending, "emitted_all", emitted_all)
+        yield
+
+
+def source_of(rows: int, at_a_time: int, tracked: int, heard: list[Any], clock: VirtualClock) -> Any:
+    """A spout that emits so many rows in each call, tracks all but each `tracked`-th one, and keeps what it hears, and when."""
+
+    @spout(output="k long, n long")
+    class Source(Spout):
+        def open(self, context: Any, collector: Any) -> None:
+            super().open(context, collector)
+            self.next, self.me = context.task_index, context.task_index
+            self.step = context.tasks
+
+        def next_tuple(self) -> None:
+            for _ in range(at_a_time):
+                if self.next < rows:
+                    id = None if self.next % tracked == 0 else self.next
+                    ids = self.collector.emit((self.next % 3, self.next), message_id=id)
+                    heard.append(("sent", self.next, list(ids)))
+                    self.next += self.step
+
+        def ack(self, message_id: Any) -> None:
+            heard.append(("ack", message_id, clock.now_ms()))
+
+        def give_up(self, message_id: Any) -> None:
+            heard.append(("gave up", message_id, clock.now_ms()))
+
+    return Source
+
+
+def work_of(kind: str, every: int) -> Any:
+    """A bolt; `every`: which numbers it treats otherwise."""
+    if kind == "one":
+        return bolt(output="k long, n long")(lambda tuple: (tuple["k"], tuple["n"] + 1))
+    if kind == "some":
+        return bolt(output="k long, n long")(
+            lambda tuple: [(tuple["k"], tuple["n"])] * (tuple["n"] % every) if tuple["n"] % 2 else None
+        )
+    if kind == "generator":
+
+        @bolt(output="k long, n long")
+        def generating(tuple: Any) -> Any:
+            yield {"n": tuple["n"], "k": 1}
+            if tuple["n"] % every == 0:
+                raise FailedException("after a row")
+
+        return generating
+    if kind == "fails":
+
+        @bolt(output="k long, n long")
+        class Failing(BasicBolt):
+            def prepare(self, context: Any) -> None:
+                self.times = 0
+
+            def execute(self, tuple: Any) -> Any:
+                self.times += 1
+                if self.times % (every + 1) == 0:
+                    raise FailedException("now and then")
+                return tuple["k"], tuple["n"]
+
+        return Failing
+    if kind == "collector":
+
+        @bolt(output="k long, n long")
+        def collecting(tuple: Any, collector: Any) -> None:
+            collector.emit((tuple["k"], tuple["n"]))
+
+        return collecting
+    if kind == "window":
+        return tumbling(count(every + 1), output="k long, n long", name="windows")(
+            lambda window: (len(window), window.get()[0].n)
+        )
+    assert kind == "rich", kind
+
+    @bolt(output="k long, n long")
+    class Rich(Bolt):
+        """Acks at ticks, loses some, so that they time out, and fails others."""
+
+        def prepare(self, context: Any, collector: Any) -> None:
+            self.held: list[Any] = []
+            self.collector = collector
+
+        def execute(self, tuple: Any) -> None:
+            if not is_tick(tuple):
+                self.held.append(tuple)
+                self.collector.emit((tuple["k"], tuple["n"]), anchors=self.held[-2:])
+                return
+            for each in self.held:
+                if each["n"] % (every + 2) == 0:
+                    self.collector.fail(each)
+                elif each["n"] % (every + 3):
+                    self.collector.ack(each)
+            self.held.clear()
+
+    return Rich
+
+
+KINDS = ["one", "some", "generator", "fails", "collector", "window", "rich"]
+GROUPINGS = ["shuffle", "fields", "partial_key", "all", "global", "none", "local_or_shuffle", "custom"]
+LAYERS = st.lists(
+    st.tuples(
+        st.sampled_from(KINDS),
+        st.integers(1, 4),
+        st.integers(1, 3),
+        st.sampled_from(GROUPINGS),
+        st.booleans(),  # whether it reads the spout as well
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def group(declarer: Any, kind: str, before: str) -> Any:
+    if kind in ("fields", "partial_key"):
+        return getattr(declarer, f"{kind}_grouping")(before, "k")
+    if kind == "custom":
+        return declarer.custom_grouping(before, lambda values, tasks: range(values[1] % (tasks + 1)))
+    return getattr(declarer, f"{kind}_grouping")(before)
+
+
+def observed(layers: Any, source: Any, spouts: int, config: dict[str, Any], seed: int | None = None) -> Any:
+    """Run a chain of bolts, and return everything that can be seen of it."""
+    clock, heard = VirtualClock(1_000), []
+    if any(kind == "window" for kind, *_ in layers) and config["max_spout_pending"] in (1, 2, 7):
+        config = {**config, "max_spout_pending": 20}  # with less a window might never be full, and the builder says so
+    builder = TopologyBuilder("random").configure(**config)
+    builder.set_spout("source", source_of(*source, heard, clock), spouts)
+    before = "source"
+    for index, (kind, every, tasks, grouping, also) in enumerate(layers):
+        declarer = group(builder.set_bolt(f"bolt{index}", work_of(kind, every), tasks), grouping, before)
+        if kind == "rich":
+            declarer.configure(tick_tuple_freq=millis(40))
+        if also and before != "source":
+            group(declarer, grouping, "source")
+        before = f"bolt{index}"
+    names = ["source", *(f"bolt{index}" for index in range(len(layers)))]
+    with LocalCluster(builder.build(), clock=clock, outputs=names, seed=seed) as cluster:
+        watch = Watch(cluster)
+        for _ in range(6):
+            cluster.step()
+            if config["acker_executors"]:
+                watch.check()
+        heard.append(("pending", cluster.pending))
+        result = cluster.run()
+        if config["acker_executors"]:
+            watch.check()
+        letters = [(each.component, each.task, each.attempts, str(each.error)) for each in result.dead_letters]
+        return result.outputs, heard, (result.acked, result.failures), letters, result.counts, clock.now_ms()
+
+
+SOURCES = st.tuples(st.integers(0, 130), st.integers(1, 3), st.sampled_from([2, 5, 1000]))
+CONFIGS = st.fixed_dictionaries(
+    {
+        "acker_executors": st.integers(0, 3),
+        "max_spout_pending": st.sampled_from([None, 1, 2, 7, 150]),
+        "max_attempts": st.integers(1, 3),
+        "message_timeout": st.just(TIMEOUT),
+        "retry_delay": st.just(millis(10)),
+    }
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(layers=LAYERS, source=SOURCES, spouts=st.integers(1, 2), config=CONFIGS)
+def test_a_batch_does_what_its_tuples_do_one_by_one(layers, source, spouts, config):
+    found = observed(layers, source, spouts, config)
+    with one_by_one():
+        assert found == observed(layers, source, spouts, config)
+
+
+@settings(max_examples=10, deadline=None)
+@given(layers=LAYERS, source=SOURCES, config=CONFIGS, seed=st.integers(0, 1000))
+def test_in_an_order_drawn_by_chance_a_run_is_the_same_each_time_and_no_tree_hears_twice(layers, source, config, seed):
+    assert observed(layers, source, 1, config, seed) == observed(layers, source, 1, config, seed)
+
+
+def test_a_spout_emits_as_many_as_may_be_pending_and_each_of_them_is_tracked():
+    clock, heard = VirtualClock(), []
+    builder = TopologyBuilder("limited").configure(max_spout_pending=7, message_timeout=TIMEOUT)
+    builder.set_spout("source", source_of(100, 1, 1000, heard, clock))
+    builder.set_bolt("work", work_of("one", 1)).shuffle_grouping("source")
+    with LocalCluster(builder.build(), clock=clock) as cluster:
+        cluster.step()
+        # the row that nobody tracks takes no room
+        assert [n for what, n, _ in heard if what == "sent"] == list(range(8))
+        assert cluster.pending == 7
+        result = cluster.run()
+    assert (result.acked, cluster.pending) == (99, 0)
+
+
+@pytest.mark.parametrize("ackers", [1, 3])
+def test_a_batch_times_out_at_the_millisecond_that_each_of_its_tuples_would(ackers):
+    clock, heard = VirtualClock(1_000), []
+    builder = TopologyBuilder("silent").configure(
+        acker_executors=ackers, message_timeout=TIMEOUT, max_attempts=1, tick_tuple_freq=seconds(1000)
+    )
+    builder.set_spout("source", source_of(50, 1, 1000, heard, clock))
+    builder.set_bolt("work", work_of("rich", 1)).shuffle_grouping("source")
+    with LocalCluster(builder.build(), clock=clock) as cluster:
+        cluster.step()
+        clock.set(1_000 + TIMEOUT.ms - 1)
+        while cluster.step():
+            pass
+        assert (cluster.result.failures, cluster.pending) == (0, 49)
+        clock.set(1_000 + TIMEOUT.ms)
+        while cluster.step():
+            pass
+        assert (cluster.result.failures, cluster.pending) == (49, 0)
+    assert [when for what, _, when in heard if what == "gave up"] == [1_000 + TIMEOUT.ms] * 49
