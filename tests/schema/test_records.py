@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowing.schema.rows import Record, record_of, record_type
+from windowing.schema.rows import (
+    Record,
+    RowError,
+    record_of,
+    record_type,
+    row_converter,
+    row_of,
+    rows_converter,
+    rows_of,
+)
 from windowing.schema.tuples import Fields, Origin, Tuple
+from windowing.schema.types import Schema
 from windowing.windows import aggregate as agg
 from windowing.windows.partials import Aggregation
 
@@ -65,3 +75,32 @@ def test_an_aggregate_reads_a_field_whatever_it_is_called() -> None:
 def test_an_aggregate_reads_a_field_of_a_tuple_that_is_called_like_a_method() -> None:
     tuples = [Tuple((3,), Origin("spout", 0, Fields("select"))), Tuple((4,), Origin("spout", 0, Fields("select")))]
     assert Aggregation(agg.sum("select")).fold(tuples) == 7
+
+
+# -- converters that are made once ---------------------------------------------------------------------------------------
+
+
+_VALUES = st.one_of(st.none(), st.integers(-3, 3), st.integers(2**31, 2**64), st.text(max_size=2), st.floats(-2, 2))
+_ROWS = st.one_of(
+    _VALUES,
+    st.lists(_VALUES, max_size=3).map(tuple),
+    st.lists(_VALUES, max_size=3),
+    st.dictionaries(st.sampled_from("ab"), _VALUES),
+)
+
+
+def _outcome(call: Any, *arguments: Any) -> Any:
+    try:
+        return list(call(*arguments))
+    except RowError as problem:
+        return str(problem)
+
+
+@given(_ROWS, st.sampled_from(["a int", "a string", "a long, b double", "a float, b string"]))
+def test_a_converter_made_once_gives_the_rows_and_the_sentences_of_row_of(row: Any, ddl: str) -> None:
+    schema = Schema.parse(ddl)
+    assert _outcome(row_converter(schema, "s"), row) == _outcome(row_of, row, schema, "s")
+    several = [row, row]
+    for returned in (row, several, iter(several)):
+        again = iter(several) if returned is not row and returned is not several else returned
+        assert _outcome(rows_converter(schema, "s"), returned) == _outcome(rows_of, again, schema, "s")
