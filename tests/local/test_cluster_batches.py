@@ -286,3 +286,15 @@ def test_a_batch_times_out_at_the_millisecond_that_each_of_its_tuples_would(acke
             pass
         assert (cluster.result.failures, cluster.pending) == (49, 0)
     assert [when for what, _, when in heard if what == "gave up"] == [1_000 + TIMEOUT.ms] * 49
+
+
+def test_each_tuple_of_a_chain_is_acked_once_and_no_ledger_keeps_anything():
+    clock, heard = VirtualClock(), []
+    builder = TopologyBuilder("chain").configure(message_timeout=TIMEOUT, max_attempts=1)
+    builder.set_spout("source", source_of(250, 1, 1000, heard, clock))
+    builder.set_bolt("first", work_of("one", 1), 2).shuffle_grouping("source")
+    builder.set_bolt("second", work_of("one", 1)).fields_grouping("first", "k")
+    with LocalCluster(builder.build(), clock=clock) as cluster:
+        result = cluster.run()
+        assert [len(acker.acker) for acker in cluster.task_set.ackers] == [0]
+    assert (result.acked, result.failures, clock.now_ms()) == (249, 0, 0)
