@@ -162,6 +162,14 @@ def test_a_whole_number_beyond_64_bits_is_kept_by_rows_and_refused_by_name_where
     assert columns.tally.pending == 0
 
 
+def test_stored_columns_keep_their_types_those_without_a_value_too() -> None:
+    running, again = machine(ColumnarWindowManager, 0, False), machine(ColumnarWindowManager, 0, False)
+    list(running.add_batch(ColumnRows(as_table([("a", 1, *[None] * 10)])), [1]))
+    again.restore(loads(dumps(running.snapshot()), "windows"))
+    (shown,) = [effect.window.get() for effect in again.advance(10) if isinstance(effect, Activation)]
+    assert shown.schema.equals(SCHEMA)
+
+
 def test_columns_of_other_widths_in_one_queue_become_the_wider_and_none_loses_a_digit() -> None:
     running = machine(ColumnarWindowManager, 0, False)
     narrow = pa.table({"n": pa.array([1, None], pa.int32()), "x": pa.array([0.5, 1.5], pa.float32())})

@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 
 from tests.execution.chains import Chain, chained
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
+from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Tuple
+from windowing.spark.stage_writer import StageWriter, _rows_in
 from windowing.spark.state import TaskValues
+from windowing.spark.tasks import BoltBatch
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt
 from windowing.topology.decorators import bolt, tumbling
 from windowing.topology.plan import Topology
+from windowing.topology.user_code import BoltCaller, EmittedRow
 from windowing.windows.measures import count
 
 
@@ -348,3 +352,66 @@ def test_a_tuple_that_a_queue_puts_in_again_is_known_by_its_message_id_and_acked
 def test_message_ids_of_a_spout_with_several_tasks_are_refused_on_spark() -> None:
     with pytest.raises(ConfigError, match=r"knows tuples again by message_id='id'.*give the spout parallelism=1"):
         Chain(once(parallelism=2))
+
+
+# -- tuples of a batch, handed over and attempted at once, and their slow model ----------------------------------------------------
+
+
+def fused(fails: dict[str, int], style: int) -> Topology:
+    """Return two bolts of two tasks each that run behind the spout, and two behind exchanges; words of `fails` fail so often."""
+    left = dict(fails)
+
+    def work(word: str, n: int) -> Any:
+        if left.get(word, 0) > 0:
+            left[word] -= 1
+            raise (ReportedFailedException if n % 2 else FailedException)(f"{word} is not ready")
+        return [None, (word, n), [(word, n), (word, n + 1)], {"n": n, "word": word}][n % 4]
+
+    def by_collector(row: Any, collector: Any) -> None:
+        found = work(row["word"], row.n)
+        for each in found if isinstance(found, list) else [found]:
+            if each is not None:
+                collector.emit(each)
+
+    fields = "word string, n long"
+    first = bolt(output=fields)(lambda row: work(row["word"], row.n)) if style else bolt(output=fields)(by_collector)
+    same = bolt(output=fields)(lambda row: row.get_values())
+    builder = TopologyBuilder("fused").configure({"windowing.max.attempts": 3, "windowing.retry.delay.ms": 0})
+    builder.configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("in", InputSpout(fields))
+    builder.set_bolt("first", first, 2).shuffle_grouping("in")
+    builder.set_bolt("second", same, 3).local_or_shuffle_grouping("in").shuffle_grouping("first")
+    builder.set_bolt("keyed", same, 2).fields_grouping("second", "word")
+    return builder.build()
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=8), min_size=1, max_size=3),
+    st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)),
+    st.integers(0, 1),
+    st.booleans(),
+)
+def test_tuples_that_are_handed_over_at_once_lead_to_what_one_after_the_other_leads_to(
+    batches: list[Any], fails: dict[str, int], style: int, acks: bool
+) -> None:
+    def run() -> Any:
+        chain = Chain(fused(fails, style), 2, acks=acks)
+        return [(chain.run({"in": rows}), chain.partials, chain.invalid) for rows in batches]
+
+    def one_by_one(writer: StageWriter, way: Any, routes: Any, given: Any, count: int, roots: Any) -> None:
+        for values in _rows_in(given):
+            writer._hand_over(way, routes, values, roots)
+
+    found = run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BoltBatch, "_attempt_basic", BoltBatch._attempt)
+        patch.setattr(StageWriter, "_hand_over_rows", one_by_one)
+        patch.setattr(
+            BoltCaller,
+            "_rows",
+            lambda caller, returned: [
+                EmittedRow("default", row)
+                for row in rows_of(returned, caller._component.outputs["default"].schema, "default")
+            ],
+        )
+        assert run() == found

@@ -21,7 +21,8 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, repeat
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -65,6 +66,7 @@ __all__ = [
 
 _log = logging.getLogger("windowing.spark")
 _PACKET_ROWS = 50_000
+_PHASE_OF = attrgetter("phase")
 
 
 class RunningBolt(Protocol):
@@ -213,8 +215,8 @@ class StageWriter:
             return
         self._flush(component, task, stream, way)
         rowwise = [route for route in way.fused if route not in way.columnar]
-        for values in _rows_in(given) if rowwise else ():
-            self._hand_over(way, rowwise, values, roots)
+        if rowwise:
+            self._hand_over_rows(way, rowwise, given, count, roots)
         fields = {field.name: _declared(component, stream, field, given[field.name]) for field in schema}
         if way.columnar:
             self._hand_over_columns(way, fields, count, roots)
@@ -270,6 +272,25 @@ class StageWriter:
             for target in route.choose(values, route.state):
                 self._queues[route.reader][target].append(Arrival(values, way.origin, self.phase, roots))
 
+    def _hand_over_rows(
+        self, way: _Way, fused: Sequence[_TaskRoute], given: Mapping[str, pa.Array], count: int, roots: Roots
+    ) -> None:
+        """Queue the rows of a batch for fused tasks that take tuples, chosen for all rows at once where the groupings can."""
+        rows = list(_rows_in(given))
+        at_once = all(route.spread is not None for route in fused)
+        if not at_once or len({route.reader for route in fused}) < len(fused):
+            for values in rows:
+                self._hand_over(way, fused, values, roots)
+            return
+        assert way.origin is not None
+        same = repeat(way.origin), repeat(self.phase), repeat(roots)
+        for route in fused:
+            assert route.spread is not None
+            for chosen in route.spread(given, count, route.state):
+                for target, at in parted(chosen, len(route.ids)):
+                    mine = rows if at is None else [rows[number] for number in at.tolist()]
+                    self._queues[route.reader][target].extend(map(Arrival, mine, *same))
+
     def _hand_over_columns(self, way: _Way, fields: Mapping[str, pa.Array], count: int, roots: Roots) -> None:
         """Queue rows for fused tasks that take batches, as they are."""
         assert way.origin is not None
@@ -293,7 +314,7 @@ class StageWriter:
 
     def in_phases(self, arrivals: Iterable[Any]) -> Iterator[Any]:
         """Yield tuples, or batches, phase by phase; what is emitted meanwhile is of the phase of the one that was yielded last."""
-        for arrival in sorted(arrivals, key=lambda each: each.phase):
+        for arrival in sorted(arrivals, key=_PHASE_OF):
             self.phase = arrival.phase
             yield arrival
 

@@ -82,6 +82,7 @@ class BoltBatch:
         self._emit, self._dead_letter, self._values, self._order = emit, dead_letter, values, order
         self._caller = BoltCaller(component)
         self._by_itself = component.kind is ComponentKind.BOLT
+        self._is_basic = not self._by_itself and values is None
         self._collector = _BoltCollector(self._caller, component.id, choose)
         self._again: list[Tuple] = []
         self._failures: dict[int, tuple[Tuple, int]] = {}  # by id, which is its own as long as the tuple is here
@@ -101,9 +102,10 @@ class BoltBatch:
 
     def take(self, tuples: Iterable[Tuple]) -> None:
         """Hand each tuple to the bolt, once. Raises BoltError."""
+        attempt = self._attempt_basic if self._is_basic else self._attempt
         for tuple in self._order(tuples):
             self.taken += 1
-            self._attempt(tuple)
+            attempt(tuple)
 
     def close(self, txid: int = 0) -> None:
         """End the task's part of the batch: try again what failed, call the hooks of a stateful bolt, then `cleanup`.
@@ -131,6 +133,30 @@ class BoltBatch:
             for tuple in self._order(again):
                 self._attempt(tuple)
 
+    def _attempt_basic(self, tuple: Tuple) -> None:
+        """Do what `_attempt` does for a bolt that neither acks by itself nor has a state: all that a call leaves are its rows."""
+        try:
+            rows = self._caller.execute(tuple)
+        except FailedException as problem:
+            self._fail(tuple, self._described(problem))
+            return
+        except BoltError as problem:
+            if not (held(tuple) and asked_unreadable(problem)):
+                raise
+            self._leave_out(tuple, problem.args[0])
+            return
+        if rows:
+            roots = _roots_of(tuple)
+            for row in rows:
+                self._emit(row, roots, None)
+
+    def _described(self, problem: FailedException) -> str:
+        """Return why a tuple has failed; what the bolt wants reported is logged and counted."""
+        if isinstance(problem, ReportedFailedException):
+            _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
+            self._reported += 1
+        return describe_error(problem)
+
     def _attempt(self, tuple: Tuple) -> None:
         """Call the bolt once; let what the call did count if it succeeded."""
         if self._values is not None:
@@ -142,10 +168,7 @@ class BoltBatch:
         try:
             rows = self._caller.execute(tuple)
         except FailedException as problem:
-            if isinstance(problem, ReportedFailedException):
-                _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
-                self._reported += 1
-            reason = describe_error(problem)
+            reason = self._described(problem)
         except BoltError as problem:
             if not (held(tuple) and asked_unreadable(problem)):
                 raise

@@ -440,6 +440,8 @@ class BoltCaller(UserCode):
         if default is None:
             refuse_rows(returned)
             return []
+        if type(returned) is tuple:  # as most are: what rows_of does with it, without its generator
+            return [EmittedRow(DEFAULT_STREAM, row_of(returned, default.schema, DEFAULT_STREAM))]
         return [EmittedRow(DEFAULT_STREAM, row) for row in rows_of(returned, default.schema, DEFAULT_STREAM)]
 
     def _nothing(self, returned: Any) -> None:
