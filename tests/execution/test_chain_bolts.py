@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from tests.execution.chains import Chain, chained
 from windowing.errors import BoltError, ConfigError, CorruptStateError, FailedException, ReportedFailedException
 from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Tuple
+from windowing.spark.context import Origins
 from windowing.spark.stage_writer import StageWriter, _rows_in
 from windowing.spark.state import TaskValues
 from windowing.spark.tasks import BoltBatch
@@ -385,6 +387,32 @@ def fused(fails: dict[str, int], style: int) -> Topology:
     return builder.build()
 
 
+def one_by_one(writer: StageWriter, way: Any, routes: Any, given: Any, count: int, roots: Any) -> None:
+    for values in _rows_in(given):
+        writer._hand_over(way, routes, values, roots)
+
+
+def test_the_rounds_of_a_shuffle_go_on_from_batch_to_batch_and_with_rows_between_them() -> None:
+    def queued() -> Any:
+        wiring = Chain(fused({}, 1)).wiring
+        writer = StageWriter(wiring, 0, 0, Origins(wiring))
+        for first, size in ((0, 3), (3, 1), (4, 5)):
+            rows = pa.table({"word": ["a"] * size, "n": range(first, first + size)}, wiring.schemas["in:default"])
+            writer.send("in", 0, "default", rows.to_batches()[0])
+            writer.emit("in", 0, EmittedRow("default", ("b", first)))
+        return {
+            (name, task): [(each.get_values(), repr(each._origin)) for each in found]
+            for name, queues in writer._queues.items()
+            for task, found in queues.items()
+        }
+
+    found = queued()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StageWriter, "_hand_over_rows", one_by_one)
+        assert queued() == found
+    assert sorted(found) == [("first", 0), ("first", 1), ("second", 0), ("second", 1), ("second", 2)]
+
+
 @given(
     st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=8), min_size=1, max_size=3),
     st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)),
@@ -397,10 +425,6 @@ def test_tuples_that_are_handed_over_at_once_lead_to_what_one_after_the_other_le
     def run() -> Any:
         chain = Chain(fused(fails, style), 2, acks=acks)
         return [(chain.run({"in": rows}), chain.partials, chain.invalid) for rows in batches]
-
-    def one_by_one(writer: StageWriter, way: Any, routes: Any, given: Any, count: int, roots: Any) -> None:
-        for values in _rows_in(given):
-            writer._hand_over(way, routes, values, roots)
 
     found = run()
     with pytest.MonkeyPatch.context() as patch:
