@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError
+from windowing.spark import control
 from windowing.spark.control import task_labels
 
 
@@ -36,7 +39,14 @@ def test_the_trap_is_real_the_keys_zero_and_one_share_a_partition_of_two(spark: 
 
 
 def test_a_restart_finds_the_same_labels(spark: SparkSession) -> None:
-    assert task_labels(spark, 4, 4) == task_labels(spark, 4, 4)
+    found = task_labels(spark, 4, 4)
+    control._labels.clear()
+    assert task_labels(spark, 4, 4) == found
+
+
+def test_labels_are_asked_for_once_a_process(spark: SparkSession) -> None:
+    found = task_labels(spark, 6, 6)
+    assert task_labels(cast(Any, None), 6, 6) == found
 
 
 @pytest.mark.parametrize("tasks", [0, -1, True, "2"])

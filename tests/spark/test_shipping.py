@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -12,6 +15,8 @@ from pyspark.serializers import CloudPickleSerializer
 
 from windowing.errors import ConfigError
 from windowing.spark.arguments import Shipped
+from windowing.spark.failures import WorkerError
+from windowing.spark.operator import TaskProcessor, as_sent
 
 MB = 1 << 20
 held: dict[int, Any] = {}
@@ -93,3 +98,52 @@ def failing(words: str) -> Callable[[Any], Any]:
         raise RuntimeError(words)
 
     return broadcast
+
+
+class Handle:
+    """The handle of a state server, whose variables hold their names."""
+
+    def getValueState(self, *named: str) -> Any:  # noqa: N802 - Spark's name
+        return SimpleNamespace(get=lambda: (named[0].encode(),))
+
+    def getMapState(self, *named: str) -> Any:  # noqa: N802 - Spark's name
+        return named
+
+
+AS_SPARK_ASKS_FOR_VARIABLES = """
+import json, pickle, sys
+import pyspark.sql.streaming.transform_with_state_driver_worker
+
+class Handle:
+    def __getattr__(self, kind):
+        return lambda *named: print(json.dumps([kind, *named]))
+
+before = set(sys.modules)
+pickle.loads(sys.stdin.buffer.read()).init(Handle())
+assert set(sys.modules) == before, sorted(set(sys.modules) - before)[:20]
+"""
+
+
+def test_the_process_that_asks_for_the_state_s_variables_imports_neither_this_library_nor_pandas() -> None:
+    data = CloudPickleSerializer().dumps(as_sent(TaskProcessor(turn_of, [0, 1])))
+    asked = subprocess.run(
+        [sys.executable, "-c", AS_SPARK_ASKS_FOR_VARIABLES], input=data, capture_output=True, check=False
+    )
+    assert asked.returncode == 0, asked.stderr.decode()
+    assert [json.loads(line)[:2] for line in asked.stdout.decode().splitlines()] == [
+        ["getValueState", "metadata"], ["getMapState", "chunks"], ["getMapState", "values"],
+    ]  # fmt: skip
+
+
+def test_an_operator_takes_the_variables_that_were_named_before_it_was_loaded() -> None:
+    arrived = CloudPickleSerializer().loads(CloudPickleSerializer().dumps(as_sent(TaskProcessor(turn_of, [0, 1]))))
+    arrived.init(Handle())
+    with pytest.raises(WorkerError, match="the turn of task 1, with b'metadata'"):
+        arrived.handleInputRows((1,), iter([]), None)
+
+
+def turn_of(task: int) -> Any:
+    def run(rows: Any, stored: Any, batch: int) -> Any:
+        raise ConfigError(f"the turn of task {task}, with {stored.metadata}")
+
+    return SimpleNamespace(run=run)

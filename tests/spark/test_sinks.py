@@ -232,7 +232,10 @@ def test_an_error_of_a_bolt_is_told_as_one_whichever_job_evaluates_it_and_shows_
 
     sink = kind(str(tmp_path / "out"))
     fed = [[{"k": "a", "ts": ts, "v": 0.0}] for ts in (500, 2500)]
-    with pytest.raises(BoltError, match=r"bolt 'wrong' failed .*FileNotFoundError"):
+    with pytest.raises(
+        BoltError,
+        match=r"bolt 'wrong' failed on TupleWindow\(start=0, end=1000\): FileNotFoundError: of the bolt's own",
+    ):
         run(wrong, feed().add(*fed).read(), sinks={"default": sink})
     assert not isinstance(sink, FileSink) or sink.committed(spark) == []
 

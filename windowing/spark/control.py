@@ -37,11 +37,15 @@ __all__ = [
 ]
 
 
+_labels: dict[tuple[int, int], tuple[int, ...]] = {}
+"""What was found, by tasks and partitions: every session of a process has one hash."""
+
+
 def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, ...]:
     """Return the grouping keys (longs) of tasks 0..tasks-1 for a shuffle into `partitions`.
 
-    Cost: one constant expression, evaluated on the driver without a job. Raises ConfigError for a count below 1, or above
-    MOST_TASKS.
+    Cost: one constant expression, evaluated on the driver without a job, once a process. Raises ConfigError for a count below 1,
+    or above MOST_TASKS.
     """
     if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 1:
         raise ConfigError(f"tasks is a number of at least 1, got {quote(tasks)}; leave it out for one task per core")
@@ -52,11 +56,12 @@ def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, 
             f"{tasks} tasks in {partitions} partitions were asked for, but a shuffle has {MOST_TASKS} at most; give fewer"
         )
     bound = 16 * max(tasks, partitions)
-    while True:
+    while (tasks, partitions) not in _labels:
         found = _pick(_residues(spark, bound, partitions), tasks, partitions)
         if found is not None:
-            return found
+            _labels[tasks, partitions] = found
         bound *= 4
+    return _labels[tasks, partitions]
 
 
 def label_of_row(labels: Sequence[int], first: int) -> Column:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, cast
 from uuid import uuid4
 
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 
+_PATH = "org.apache.hadoop.fs.Path"  # as a whole: each name of a package would be a call of the JVM
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 _FROM_FILES = re.compile(
     r"java\.(?:io|net|nio\.file)\.(?!EOF)|org\.apache\.hadoop\.|java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop"
@@ -75,7 +77,8 @@ class Folder:
         self._jvm: Any = cast(Any, spark.sparkContext._jvm)
         self._conf: Any = cast(Any, spark.sparkContext)._jsc.hadoopConfiguration()
         with self._reaching(path):
-            given: Any = self._jvm.org.apache.hadoop.fs.Path(path)
+            self._path_class: Any = getattr(self._jvm, _PATH)
+            given: Any = self._path_class(path)
             self._fs: Any = given.getFileSystem(self._conf)
             self._path: Any = self._fs.makeQualified(given)
 
@@ -90,7 +93,9 @@ class Folder:
         return str(self._path.toUri().getScheme()) == "file"
 
     def __truediv__(self, name: str) -> Folder:
-        return Folder(self._spark, f"{self.path}/{name}", self._error)
+        below = copy(self)
+        below._path = self._file(name)
+        return below
 
     def of(self, name: str) -> str:
         """Return the full path of the file `name`."""
@@ -159,7 +164,7 @@ class Folder:
             self._fs.delete(self._file(name), True)
 
     def _file(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._path, name)
+        return self._path_class(self._path, name)
 
     @contextmanager
     def _reaching(self, path: str | None = None) -> Iterator[None]:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
@@ -39,6 +40,11 @@ __all__ = [
 
 
 _KEY_DDL, _VALUE_DDL = "id binary", "data binary"
+_VARIABLES = (
+    ("getValueState", "metadata", _VALUE_DDL),
+    ("getMapState", "chunks", _KEY_DDL, _VALUE_DDL),
+    ("getMapState", "values", _KEY_DDL, _VALUE_DDL),
+)
 
 
 @dataclass(frozen=True)
@@ -91,8 +97,7 @@ class TaskTurn(Protocol):
 class TaskProcessor(StatefulProcessor):
     """What transformWithState runs for each task of a stage: task `first + i` has the grouping key `labels[i]`.
 
-    turn_of: makes the turn of a task; only a worker calls it: the process in which the driver initializes the operator cannot load
-    what is large.
+    turn_of: makes the turn of a task; only a worker calls it.
     """
 
     def __init__(self, turn_of: Callable[[int], TaskTurn], labels: Sequence[int], first: int = 0) -> None:
@@ -101,10 +106,12 @@ class TaskProcessor(StatefulProcessor):
         self._turns: dict[int, TaskTurn] = {}
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Name the state variables; called on the driver too, once, so nothing else happens here."""
-        self._metadata = handle.getValueState("metadata", _VALUE_DDL)
-        self._chunks = handle.getMapState("chunks", _KEY_DDL, _VALUE_DDL)
-        self._values = handle.getMapState("values", _KEY_DDL, _VALUE_DDL)
+        """Name the state variables."""
+        self.take([getattr(handle, kind)(*named) for kind, *named in _VARIABLES])
+
+    def take(self, variables: Sequence[Any]) -> None:
+        """Take the state variables, in the order of `_VARIABLES`."""
+        self._metadata, self._chunks, self._values = variables
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Make the turn of one task. Spark may hand its rows over in several frames: all are taken first."""
@@ -141,6 +148,40 @@ class TaskProcessor(StatefulProcessor):
             self._metadata.update((result.metadata,))
 
 
+_spark_s: Any = cast(Any, CloudPickleSerializer)()  # what Spark itself sends functions with
+
+
+def as_sent(processor: TaskProcessor) -> StatefulProcessor:
+    """Return the operator as it is sent: bytes that a worker loads with the first rows.
+
+    For each run of a query Spark starts a process on the driver only to ask which state variables there are. The class is
+    pickled by value, as it is defined in a function, so that process imports neither this library nor pandas: over a second of CPU.
+    """
+    variables = _VARIABLES  # a global would be looked for in this module
+
+    class AsSent(StatefulProcessor):
+        def __init__(self, processor: TaskProcessor) -> None:
+            self._processor: TaskProcessor | None = processor
+            self._data = b""
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {"_processor": None, "_data": _spark_s.dumps(self._processor)}
+
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            self._variables = [getattr(handle, kind)(*named) for kind, *named in variables]
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+            if self._processor is None:
+                self._processor = _spark_s.loads(self._data)
+                self._processor.take(self._variables)
+            return self._processor.handleInputRows(key, rows, timerValues)
+
+        def close(self) -> None:
+            pass
+
+    return AsSent(processor)
+
+
 def _value_of(state: Any, key: bytes) -> bytes | None:
     """Return what a map of the store has under a key."""
     found = state.getValue((key,))
@@ -163,5 +204,5 @@ def evaluated(
 ) -> DataFrame:
     """Return what a stage makes of exchange rows; `labels` are the grouping keys of its tasks, the `first` one's and so on."""
     labelled = rows.withColumn("label", label_of_row(labels, first))
-    processor = TaskProcessor(turn_of, labels, first)
+    processor = as_sent(TaskProcessor(turn_of, labels, first))
     return labelled.groupBy("label").transformWithStateInPandas(processor, schema, "Append", "None")

@@ -12,7 +12,7 @@ null; an Arrow array goes through as it is. Only a NaN inside a nested value (ar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -66,6 +66,7 @@ class Layout:
     """The output columns of an operator whose output streams have these schemas, in this order."""
 
     streams: Mapping[str, StructType]
+    _selected: dict[str, tuple[Column, list[Column]]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def schema(self) -> StructType:
@@ -78,10 +79,15 @@ class Layout:
         return StructType(fields + [StructField(metric_column(name), LongType()) for name in METRICS])
 
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
-        """Return the rows of one stream with their own columns, out of the operator's output."""
-        number = self._number(stream)
-        columns = [F.col(_name(number, i)).alias(name) for i, name in enumerate(self.streams[stream].names)]
-        return output.where(F.col(_STREAM) == number).select(*columns)
+        """Return the rows of one stream with their own columns, out of the operator's output. What selects them is made once:
+        it is many calls of the JVM, and every batch asks for it.
+        """
+        if stream not in self._selected:
+            number = self._number(stream)
+            columns = [F.col(_name(number, i)).alias(name) for i, name in enumerate(self.streams[stream].names)]
+            self._selected[stream] = F.col(_STREAM) == number, columns
+        own, columns = self._selected[stream]
+        return output.where(own).select(*columns)
 
     def schema_of(self, stream: str) -> StructType:
         """Return the schema of the rows of a stream."""
@@ -142,8 +148,8 @@ class Encoder:
         fields = self._fields[DEFAULT_STREAM]
         if sorted(table.column_names) != sorted(field.name for _, field in fields):
             return None
-        for _, field in fields:
-            column = fitted_column(table.column(field.name), field.type)
+        for _, declared in fields:
+            column = fitted_column(table.column(declared.name), declared.type)
             if column is None:
                 return None
             columns.append(column)

@@ -127,6 +127,7 @@ class FileSink:
         self.path = checked_folder("path", path)
         self.format = format
         self._known_schema: str | None = None
+        self._known_folder: tuple[Any, Folder] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, {self.format!r})"
@@ -195,7 +196,10 @@ class FileSink:
         return (reader.option("header", "true") if self.format == "csv" else reader).load(paths)
 
     def _folder(self, spark: SparkSession) -> Folder:
-        return Folder(spark, self.path, SinkError)
+        context = spark.sparkContext
+        if self._known_folder is None or self._known_folder[0] is not context:
+            self._known_folder = context, Folder(spark, self.path, SinkError)
+        return self._known_folder[1]
 
     def _keep_schema(self, folder: Folder, schema: StructType) -> None:
         content = str(schema.json())

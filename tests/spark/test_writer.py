@@ -1,0 +1,87 @@
+"""One job a batch, without a JVM: it is written once, counted after that, and what is of no rows is taken away again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from windowing.errors import SinkError
+from windowing.spark import ParquetSink, writer
+from windowing.spark.writer import BatchWriter
+
+
+class Batches:
+    """Spark, for a writer: what happens to each batch, in order. rows: of each batch, as its job has counted them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: dict[int, int]) -> None:
+        self.happened: list[tuple[Any, ...]] = []
+        self.rows, self.problem = rows, dict[int, Exception]()
+        self.evaluated: int | None = None
+        conf = SimpleNamespace(getAll={}, set=self._set, unset=self._unset)
+        self.output = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf))
+        streams = SimpleNamespace(rows=lambda output, stream: output, counted=lambda counts, stream: counts[stream])
+        monkeypatch.setattr(ParquetSink, "write", lambda _, rows, batch: self._write(batch))
+        monkeypatch.setattr(ParquetSink, "skip", lambda _, batch: self.happened.append(("skip", batch)))
+        monkeypatch.setattr(writer, "observed_last", lambda _: self._counted())
+        self.writer = BatchWriter("bolt", cast(Any, streams), {"default": ParquetSink("out")}, log_late=False)
+        monkeypatch.setattr(self.writer, "_counting", list)
+        streams.largest = lambda: SimpleNamespace(alias=lambda _: None)
+        self.writer.attach(2)
+
+    def make(self, batch: int) -> list[tuple[Any, ...]]:
+        """Have a batch written; return what has happened."""
+        self.happened.clear()
+        self.writer(cast(Any, self.output), batch)
+        return list(self.happened)
+
+    def _write(self, batch: int) -> None:
+        self.happened.append(("write", batch))
+        if batch in self.problem:
+            raise self.problem.pop(batch)
+        self.evaluated = batch
+
+    def _counted(self) -> dict[str, int]:
+        assert self.evaluated is not None, "counted before anything was evaluated"
+        self.happened.append(("count", self.evaluated))
+        return {"default": self.rows[self.evaluated], "_largest": 10, "_late": 0}
+
+    def _set(self, *_: str) -> None:
+        self.happened.append(("no limit",))
+
+    def _unset(self, *_: str) -> None:
+        self.happened.append(("limit",))
+
+
+def test_a_batch_is_written_once_and_counted_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch, {0: 5, 1: 3})
+    assert batches.make(0) == [("write", 0), ("count", 0)]
+    assert batches.make(1) == [("no limit",), ("write", 1), ("limit",), ("count", 1)]
+
+
+def test_what_the_job_of_a_batch_without_rows_has_left_is_removed_by_the_count_of_that_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = Batches(monkeypatch, {0: 5, 1: 0, 2: 3})
+    assert ("skip", 0) not in batches.make(0)
+    assert batches.make(1)[-2:] == [("count", 1), ("skip", 1)]
+    assert ("skip", 2) not in batches.make(2)
+
+
+def test_a_batch_that_is_made_again_is_written_once_more_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch, {0: 5})
+    first = batches.make(0)
+    again = batches.make(0)
+    assert [each for each in again if each[0] != "no limit" and each[0] != "limit"] == first
+
+
+def test_a_job_that_fails_is_not_counted_and_its_batch_is_the_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch, {0: 5, 1: 0})
+    batches.make(0)
+    batches.problem[1] = SinkError("out/batch_id=000000000001 cannot be used")
+    with pytest.raises(SinkError):
+        batches.make(1)
+    assert batches.happened == [("no limit",), ("write", 1), ("limit",)], "nothing is counted or removed"
+    assert batches.writer.failed_batch == 1
+    assert isinstance(batches.writer.failure, SinkError)
