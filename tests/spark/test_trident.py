@@ -84,7 +84,7 @@ def on_spark(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> C
 
 @pytest.fixture
 def same(on_spark: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    """Run a topology on both, compare states and sinks, and return what the states hold."""
+    """Run a topology on both, compare states and sinks, and return both."""
 
     def check(make: Make, drain: bool = False, **batches: Sequence[Any]) -> Any:
         found: dict[str, dict[int, list[Any]]] = {}
@@ -101,7 +101,7 @@ def same(on_spark: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
         found = on_spark(spark, batches, drain=drain)
         assert found == wanted
         assert values_in(spark) == result.states
-        return result.states
+        return result.states, found
 
     return check
 
@@ -150,7 +150,7 @@ def test_counts_of_each_kind_of_state_chained_aggregates_repartitions_and_joins(
         return topology
 
     items = {("pen",): 16, ("ink",): 14, ("nut",): 9}
-    states = same(make, sales=DAYS, stock=STOCK)
+    states, _ = same(make, sales=DAYS, stock=STOCK)
     assert list(states.values()) == [items, items, items, 39, {("box",): 11, ("jar",): 2, ("bag",): 9}]
 
 
@@ -166,7 +166,8 @@ def test_two_persists_of_one_stream_and_a_query_of_what_was_committed_before(sam
         known.project("shop", "item", "n", "before").sink("known")
         return topology
 
-    assert same(make, sales=DAYS) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 39}
+    states, _ = same(make, sales=DAYS)
+    assert states == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 39}
 
 
 def test_windowed_counts_with_late_tuples_are_persisted(same: Any) -> None:
@@ -179,40 +180,31 @@ def test_windowed_counts_with_late_tuples_are_persisted(same: Any) -> None:
         windows.group_by("shop").persistent_aggregate(map_state(store, "shops"), "n", b.Sum(), "n long")
         return topology
 
-    states = same(make, drain=True, sales=DAYS)
+    states, _ = same(make, drain=True, sales=DAYS)
     assert states == {"state1": {("mall",): 19, ("port",): 10, ("zoo",): 9}}, "the one of 9,000 is late"
 
 
-def test_a_window_by_count_behind_an_aggregation(same: Any) -> None:
+def test_windows_over_the_clock_by_count_and_behind_an_aggregation_show_each_tuple(same: Any) -> None:
+    """The function of a window by count sees records, also of tuples that an earlier batch has brought."""
+
     def make(store: Any) -> TridentTopology:
-        topology = TridentTopology("aggregated")
-        sums = sales(topology).aggregate("n", b.Sum(), "n long")
+        topology = TridentTopology("windows")
+        rows = sales(topology)
+        words = rows.flat_map(lambda row: [(row.shop,), (row.item,)], "word string")
+        windows = words.tumbling_window(seconds(1), None, b.Count(), "n long")
+        windows.persistent_aggregate(snapshot_state(store, "all"), "n", b.Sum(), "n long")
+        rows.tumbling_window(count(5), None, named, "items string, n long").sink("named")
+        sums = rows.aggregate("n", b.Sum(), "n long")
         sums.sliding_window(count(2), count(1), "n", b.Sum(), "n long").sink("pairs")
         return topology
 
-    same(make, sales=DAYS)
+    def named(window: Any) -> Any:
+        return [("+".join(row.item for row in window), len(window.get_new()))]
 
-
-def test_windows_over_the_clock_show_each_tuple_once(on_spark: Any, tmp_path: Path) -> None:
-    topology = TridentTopology("clock")
-    words = sales(topology).flat_map(lambda row: [(row.shop,), (row.item,)], "word string")
-    windows = words.tumbling_window(seconds(1), None, b.Count(), "n long")
-    windows.persistent_aggregate(snapshot_state(SqliteStore(tmp_path / "all.db"), "all"), "n", b.Sum(), "n long")
-    on_spark(topology, {"sales": DAYS}, drain=True)
-    assert values_in(topology) == {"state1": 2 * sum(map(len, DAYS))}
-
-
-def test_a_function_of_a_window_sees_records_also_of_tuples_that_came_before(on_spark: Any) -> None:
-    topology = TridentTopology("named")
-    windows = sales(topology).tumbling_window(
-        count(5),
-        None,
-        lambda window: [("+".join(row.item for row in window), len(window.get_new()))],
-        "items string, n long",
-    )
-    windows.sink("fired")
-    found = on_spark(topology, {"sales": DAYS})
-    assert found["fired"] == {1: [("pen+pen+ink+pen+ink", 5)], 2: [("pen+pen+ink+pen+nut", 5)]}
+    states, sinks = same(make, drain=True, sales=DAYS)
+    assert states == {"state1": 2 * sum(map(len, DAYS))}
+    assert sinks["named"] == {1: [("pen+pen+ink+pen+ink", 5)], 2: [("pen+pen+ink+pen+nut", 5)]}
+    assert sinks["pairs"] == {0: [(10,)], 1: [(20,)], 2: [(29,)], 3: [(19,)]}
 
 
 class Fails:
@@ -230,7 +222,7 @@ class Fails:
         return True
 
 
-def test_a_batch_that_fails_is_tried_again_and_counts_once(on_spark: Any, tmp_path: Path) -> None:
+def test_a_batch_that_fails_is_tried_again_and_counts_once_in_states_and_windows(on_spark: Any, tmp_path: Path) -> None:
     places = {name: tmp_path / name for name in ("before", "after", "behind")}
     for folder in places.values():
         folder.mkdir()
@@ -245,10 +237,12 @@ def test_a_batch_that_fails_is_tried_again_and_counts_once(on_spark: Any, tmp_pa
     )
     new.filter(Fails(places["behind"], 2)).sink("new")
     rows.persistent_aggregate(snapshot_state(store, "all"), "n", b.Sum(), "n long")
+    rows.sliding_window(count(4), count(2), "n", b.Sum(), "n long").sink("fired")
     found = on_spark(topology, {"sales": DAYS})
     assert {name: len(list(folder.glob("failed*"))) for name, folder in places.items()} == dict.fromkeys(places, 2)
     assert values_in(topology) == {"state1": {("pen",): 16, ("ink",): 14, ("nut",): 9}, "state2": 39}
     assert found["new"][2] == [("ink", 14), ("nut", 9), ("pen", 16)]
+    assert [row for rows in found["fired"].values() for (row,) in rows] == [4, 10, 14, 15, 21]
 
 
 def test_what_steps_report_is_logged_and_counted_once_a_batch(on_spark: Any, tmp_path: Path, caplog: Any) -> None:
@@ -277,45 +271,25 @@ def test_what_steps_report_is_logged_and_counted_once_a_batch(on_spark: Any, tmp
     assert "not this time" in lines[1]
 
 
-def test_a_batch_that_fails_in_front_of_a_window_is_tried_again(on_spark: Any, tmp_path: Path) -> None:
-    fails = Fails(tmp_path, 1)
-    topology = TridentTopology("failing").configure(retry_delay=seconds(0))
-    windows = sales(topology).filter(fails).sliding_window(count(4), count(2), "n", b.Sum(), "n long")
-    windows.sink("fired")
-    found = on_spark(topology, {"sales": DAYS})
-    assert len(list(tmp_path.glob("failed*"))) == 1
-    assert [row for rows in found["fired"].values() for (row,) in rows] == [4, 10, 14, 15, 21]
-
-
-def test_a_batch_that_fails_too_often_is_skipped_if_asked_for(on_spark: Any, tmp_path: Path) -> None:
-    def make(name: str) -> TridentTopology:
-        topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=2)
-        kept = sales(topology).partition_by("shop").filter(Fails(tmp_path, 99, "ink"))
-        kept.persistent_aggregate(snapshot_state(SqliteStore(tmp_path / name), "all"), "n", b.Sum(), "n long")
-        return topology
-
-    skipping = make("skipped.db")
-    found = on_spark(skipping, {"sales": [*DAYS[2:], [("zoo", "nut", 1, 0)]]}, on_failure=OnFailure.SKIP)
-    assert values_in(skipping) == {"state1": 1}
-    assert found["sales.dead_letters"] == {0: sorted(DAYS[2])}
-
-
-def test_a_batch_whose_commit_was_begun_is_taken_back_when_it_is_skipped(on_spark: Any, tmp_path: Path) -> None:
+def test_a_batch_that_fails_too_often_is_skipped_wherever_it_fails_and_a_commit_that_was_begun_is_taken_back(
+    on_spark: Any, tmp_path: Path
+) -> None:
+    places = {name: tmp_path / name for name in ("source", "shuffle", "commit")}
+    for folder in places.values():
+        folder.mkdir()
     topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=2)
+    kept = sales(topology).filter(Fails(places["source"], 99, "nut"))
+    kept = kept.partition_by("shop").filter(Fails(places["shuffle"], 99, "ink"))
     state = map_state(SqliteStore(tmp_path / "states.db"), "items")
-    sums = sales(topology).group_by("item").persistent_aggregate(state, "n", b.Sum(), "n long")
-    sums.new_values_stream().filter(Fails(tmp_path, 99)).sink("new")
-    found = on_spark(topology, {"sales": DAYS}, on_failure=OnFailure.SKIP)
-    assert values_in(topology) == {"state1": {("pen",): 11, ("ink",): 9}}, "the third batch is undone"
-    assert found["sales.dead_letters"] == {2: sorted(DAYS[2])}
-
-
-def test_what_fails_right_behind_a_source_is_in_the_dead_letters_whole(on_spark: Any, tmp_path: Path) -> None:
-    topology = TridentTopology("failing").configure(retry_delay=seconds(0), max_attempts=1)
-    sales(topology).filter(Fails(tmp_path, 99, "ink")).sink("out")
-    found = on_spark(topology, {"sales": DAYS}, on_failure=OnFailure.SKIP)
-    assert found["sales.dead_letters"] == {number: sorted(rows) for number, rows in enumerate(DAYS)}
-    assert found["out"] == {}
+    sums = kept.group_by("item").persistent_aggregate(state, "n", b.Sum(), "n long")
+    sums.new_values_stream().filter(Fails(places["commit"], 99, "pen")).sink("new")
+    good = [("zoo", "oil", 2, 0), ("mall", "oil", 3, 0)]
+    bad = [[("mall", "oil", 100, 0), ("zoo", item, 7, 0)] for item in ("nut", "ink", "pen")]
+    found = on_spark(topology, {"sales": [good, *bad, good]}, on_failure=OnFailure.SKIP)
+    assert all(any(folder.iterdir()) for folder in places.values()), "each place has failed a batch"
+    assert values_in(topology) == {"state1": {("oil",): 10}}, "the three batches between are undone"
+    assert found["sales.dead_letters"] == {number: sorted(rows) for number, rows in enumerate(bad, 1)}
+    assert found["new"] == {0: [("oil", 5)], 4: [("oil", 10)]}
 
 
 def test_a_state_behind_the_new_values_of_another_takes_part_in_whole_attempts_only(
