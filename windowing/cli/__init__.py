@@ -51,6 +51,7 @@ from windowing.cli.stored import read_checkpoint, read_states
 from windowing.cli.templates import write_project
 from windowing.errors import WindowingError, quote, represented
 from windowing.execution.compiler import execution_plan
+from windowing.local.router import ClusterResult
 from windowing.local.time_line import explain
 from windowing.stores.remote import masked
 from windowing.testing.replay import replay
@@ -249,7 +250,9 @@ def explain_command(target: str, rows: Path | None, svg: Path | None, png: Path 
 
 @commands.command("run")
 @click.argument("target", metavar="FILE:TOPOLOGY")
-@click.option("--rows", type=_FILE, help='JSON: {"spout": [[row, row], [row]]}, the batches of each InputSpout.')
+@click.option(
+    "--rows", type=_FILE, help='JSON: {"spout": [[row, row], [row]]}, the batches of each InputSpout or stream.'
+)
 @click.option("--for", "for_seconds", type=click.FloatRange(min=0.001), help="Stop after so many seconds.")
 @click.option("--show", default=0, help="How many rows of each output to print at the end.")
 @click.pass_context
@@ -263,7 +266,8 @@ def run_command(context: click.Context, target: str, rows: Path | None, for_seco
         result = run_on_screen(topology, batches, span, console)
     except KeyboardInterrupt:
         raise CommandFailed("stopped by hand; nothing was drained") from None
-    for name, output in result.outputs.items():
+    outputs: Mapping[str, list[Any]] = result.outputs if isinstance(result, ClusterResult) else result.sinks
+    for name, output in outputs.items():
         for row in output[:show]:
             click.echo(safe(f"{name}: {', '.join(map(represented, row))}"))
         if len(output) > show:

@@ -124,18 +124,15 @@ def loaded(target: str) -> Any:
     return getattr(module, name)
 
 
-def topology_of(target: str) -> Topology:
-    """Return the topology that FILE:NAME names: a Topology, its builder, or a function that returns one of them."""
+def topology_of(target: str) -> Topology | TridentTopology:
+    """Return the topology that FILE:NAME names: a Topology, its builder, a TridentTopology, or a
+    function that returns one of them."""
     found = loaded(target)
     if callable(found) and not isinstance(found, type | Topology | TopologyBuilder | TridentTopology):
         found = called(found, target)
     if isinstance(found, TopologyBuilder):
         found = found.build()
-    if isinstance(found, TridentTopology):
-        raise CommandRefused(
-            f"{target} is a Trident topology; run it by windowing.local.run_trident in a program of yours"
-        )
-    if not isinstance(found, Topology):
+    if not isinstance(found, Topology | TridentTopology):
         raise CommandRefused(
             f"{target} is {quote(found)}, wanted a topology, its builder, or a function that returns one"
         )

@@ -1,0 +1,179 @@
+"""What ClusterMetrics counts of each task, and that a cluster that is watched runs as one that is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from windowing import (
+    Bolt,
+    Duration,
+    InputSpout,
+    TopologyBuilder,
+    bolt,
+    millis,
+    tumbling,
+)
+from windowing.errors import ReportedFailedException
+from windowing.execution.metrics import METRICS, samples
+from windowing.local import LocalCluster, TridentCluster, VirtualClock
+from windowing.local.metrics import ClusterMetrics
+from windowing.trident import Count, FixedBatchSpout, TridentTopology
+
+
+@bolt(output="word string, at long")
+def split(tuple):
+    if tuple["sentence"] == "bad":
+        raise ReportedFailedException("bad")
+    return [(word, tuple["at"]) for word in tuple["sentence"].split()]
+
+
+@tumbling(millis(10), timestamp="at", late_stream="late", output="n long")
+def tens(window):
+    return len(window)
+
+
+@bolt(output="n long")
+class Settles(Bolt):
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def execute(self, tuple):
+        self.collector.emit((tuple["n"],), anchors=tuple)
+        self.collector.ack(tuple) if tuple["n"] != 2 else self.collector.fail(tuple)
+
+
+def topology(**settings):
+    builder = TopologyBuilder("words").configure({"windowing.max.attempts": 2, **settings})
+    builder.set_spout("sentences", InputSpout("sentence string, at long"))
+    builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
+    builder.set_bolt("tens", tens).global_grouping("split")
+    return builder.build()
+
+
+def settled():
+    builder = TopologyBuilder("numbers").configure({"windowing.max.attempts": 2})
+    builder.set_spout("numbers", InputSpout("n long"))
+    builder.set_bolt("ends", Settles).shuffle_grouping("numbers")
+    return builder.build()
+
+
+BATCHES = {"sentences": [[("to be", 1), ("or", 2)], [("not to be", 25)], [("late", 4), ("that is", 31)]]}
+
+
+def watched(**settings):
+    with LocalCluster(topology(**settings), batches=BATCHES, clock=VirtualClock(1000)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        result = cluster.run()
+        return result, metrics.now()
+
+
+def test_each_task_counts_what_it_was_handed_emitted_and_acked():
+    _, run = watched()
+    assert [task.task for task in run.tasks if task.component == "split"] == [0, 1]
+    found = run.components()
+    assert found["sentences"].emitted == {"default": 5}
+    assert (found["split"].executed, found["split"].acked, found["split"].failed) == (5, 5, 0)
+    assert found["split"].emitted == {"default": 9}
+    assert found["split"].execute_ms > 0
+    assert found["split"].process_ms == found["split"].execute_ms
+
+
+def test_failures_errors_and_dead_letters_are_those_of_the_task_that_had_them():
+    with LocalCluster(topology(), batches={"sentences": [[("bad", 3)]]}, clock=VirtualClock(1000)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        result = cluster.run()
+        found = metrics.now().components()
+    assert (found["split"].executed, found["split"].failed, found["split"].acked) == (2, 2, 0)
+    assert found["split"].reported == len(result.errors) == 2
+    assert found["split"].dead_letters == len(result.dead_letters) == 1
+    assert (found["sentences"].emitted, found["sentences"].failed) == ({"default": 2}, 2)
+
+
+def test_windows_say_what_fired_was_late_and_expired():
+    _, run = watched()
+    tens = run.components()["tens"]
+    assert tens.late == {"late": 1}
+    assert tens.windows_fired == 3
+    assert (tens.executed, tens.expired, tens.acked, tens.pending) == (9, 8, 9, 0)
+    assert tens.emitted == {"default": 3, "late": 1}
+
+
+def test_a_bolt_that_acks_by_itself_is_counted_tuple_by_tuple():
+    with LocalCluster(settled(), batches={"numbers": [[1, 2, 3]]}, clock=VirtualClock(1000)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+        ends = metrics.now().components()["ends"]
+    assert (ends.executed, ends.acked, ends.failed, ends.emitted) == (4, 2, 2, {"default": 4})
+
+
+def test_messages_of_a_spout_are_acked_or_failed_as_the_result_says():
+    result, run = watched()
+    spout = run.components()["sentences"]
+    assert (spout.acked, spout.failed) == (result.acked, result.failures)
+    assert spout.pending == 0
+
+
+def test_tuples_are_held_from_their_arrival_to_their_ack():
+    with LocalCluster(topology(), batches={}, clock=VirtualClock(1000)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run_batch({"sentences": [("to be", 5)]})
+        assert metrics.now().components()["tens"].pending == 2
+        cluster.run_for(Duration(ms=500))
+        cluster.run_batch({"sentences": [("or", 25)]})
+        tens = metrics.now().components()["tens"]
+        assert tens.acked == 2
+        assert tens.process_latency_ms == pytest.approx(500, rel=0.05)
+        assert tens.watermark_lag_ms == cluster.clock.now_ms() - tens.watermark_ms
+
+
+def test_a_cluster_that_is_watched_runs_as_one_that_is_not():
+    result, _ = watched()
+    with LocalCluster(topology(), batches=BATCHES, clock=VirtualClock(1000)) as cluster:
+        plain = cluster.run()
+    assert plain.outputs == result.outputs
+    assert (plain.acked, plain.failures, plain.late, plain.counts) == (
+        result.acked,
+        result.failures,
+        result.late,
+        result.counts,
+    )
+
+
+def test_a_topology_without_ackers_counts_messages_as_acked_at_once():
+    _, run = watched(**{"topology.acker.executors": 0})
+    assert run.components()["sentences"].acked == 5
+
+
+def test_groups_of_a_trident_topology_count_rows():
+    trident = TridentTopology("words")
+    spout = FixedBatchSpout("word string", 2, [("to",), ("be",), ("to",)])
+    trident.new_stream("words", spout).group_by("word").aggregate(None, Count(), "n long").sink("counts")
+    with TridentCluster(trident, clock=VirtualClock()) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+        run = metrics.now()
+    assert run.batch == 2
+    assert sum(sum(task.emitted.values()) for task in run.tasks if "counts" in task.emitted) == 3
+    assert {sum(each.emitted.values()) for each in run.components().values()} == {3}
+    assert {each.executed for each in run.components().values() if each.executed} == {3}
+    assert all(each.acked == each.executed for each in run.tasks)
+
+
+def test_every_sample_is_of_the_table_and_has_its_labels():
+    _, run = watched()
+    found = list(samples(run))
+    assert {sample.metric for sample in found} <= set(METRICS)
+    assert all(len(sample.labels) == len(sample.metric.labels) for sample in found)
+    assert {"emitted", "executed", "acked", "late", "windows_fired", "pending", "execute_seconds"} <= {
+        sample.metric.name for sample in found
+    }
+
+
+def test_counters_never_fall_while_a_run_lasts():
+    with LocalCluster(topology(), batches={}, clock=VirtualClock(1000)) as cluster:
+        metrics, before = ClusterMetrics(cluster), {}
+        for batch in BATCHES["sentences"]:
+            cluster.run_batch({"sentences": batch})
+            now = {(s.metric.name, s.labels): s.value for s in samples(metrics.now()) if s.metric.kind == "counter"}
+            assert all(now[key] >= value for key, value in before.items())
+            before = now

@@ -1,0 +1,264 @@
+"""Metrics: what a running query counts, by component and task; the same names in one process and on Spark.
+
+    TaskMetrics --add--> the same task, later        counters add up, gauges are what they were last
+    TaskMetrics --merged--> its component            pending adds up, the watermark is the smallest
+    RunMetrics --samples--> exporters, page, tables  a Sample for each number and its labels
+
+`METRICS` is the table: the exporters, the page, the dashboard and docs/operate/monitor.md have their names from it. What Storm's UI
+has, has Storm's name.
+
+Laws
+- A counter never falls while a run lasts. A number that nobody knows is None, and no sample is made of it; 0 was counted.
+- acked is what Storm's acker is told: a tuple of a basic bolt when `execute` has returned, one of a window when it expires from its
+  last window, a late one at once. So executed - acked - failed is what a task still holds.
+- The mean of the process latency is that of Little's law: the integral of what is held over time, divided by what was acked. No
+  tuple carries a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+__all__ = [
+    "METRICS",
+    "PREFIX",
+    "Metric",
+    "MetricKind",
+    "RunMetrics",
+    "Sample",
+    "TaskMetrics",
+    "merged",
+    "metrics_table",
+    "samples",
+]
+
+
+PREFIX = "windowing_"
+"""Every exported name begins with it."""
+
+
+class MetricKind(StrEnum):
+    """How numbers of a metric go on: a counter only rises, a gauge is a state."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+
+
+class Metric(NamedTuple):
+    """A row of the table. storm: what Storm's UI calls it, empty where it has nothing like it."""
+
+    name: str
+    kind: MetricKind
+    unit: str
+    labels: tuple[str, ...]
+    meaning: str
+    storm: str = ""
+
+    @property
+    def exported(self) -> str:
+        """The name as Prometheus spells it: with the prefix, and `_total` at the end of a counter."""
+        return f"{PREFIX}{self.name}{'_total' if self.kind is MetricKind.COUNTER else ''}"
+
+
+_TASK = ("topology", "component", "task")
+_COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
+
+METRICS: tuple[Metric, ...] = (
+    Metric("emitted", _COUNTER, "tuples", (*_TASK, "stream"), "emitted on a stream", "emitted"),
+    Metric(
+        "executed", _COUNTER, "tuples", _TASK, "handed to the task; of a windowed bolt: put into windows", "executed"
+    ),
+    Metric("acked", _COUNTER, "tuples", _TASK, "done with; of a spout: messages whose whole tree was acked", "acked"),
+    Metric("failed", _COUNTER, "tuples", _TASK, "failed; of a spout: failed attempts at messages", "failed"),
+    Metric("late", _COUNTER, "tuples", (*_TASK, "reason"), "to the side: late, future, invalid, too_large, closed"),
+    Metric("windows_fired", _COUNTER, "windows", _TASK, "handed to the bolt"),
+    Metric("expired", _COUNTER, "tuples", _TASK, "no later window can hold them"),
+    Metric("skipped", _COUNTER, "tuples", _TASK, "no window holds them by its definition"),
+    Metric("duplicates", _COUNTER, "tuples", _TASK, "came again, by `message_id=`"),
+    Metric("reported", _COUNTER, "errors", _TASK, "reported by users' code without stopping", "error"),
+    Metric("dead_letters", _COUNTER, "dead letters", _TASK, "tuples or windows that failed for good"),
+    Metric(
+        "execute_seconds", _COUNTER, "seconds", _TASK, "at work; over executed: the execute latency", "execute latency"
+    ),
+    Metric(
+        "process_seconds", _COUNTER, "seconds", _TASK, "tuples held; over acked: the process latency", "process latency"
+    ),
+    Metric("pending", _GAUGE, "tuples", _TASK, "in open windows; of a spout: messages in flight"),
+    Metric("queued", _GAUGE, "tuples", _TASK, "waiting in the task's inbox; in one process only"),
+    Metric("watermark_seconds", _GAUGE, "seconds since 1970", _TASK, "the watermark of the task"),
+    Metric("watermark_lag_seconds", _GAUGE, "seconds", _TASK, "how far the watermark is behind the clock"),
+    Metric("batch", _GAUGE, "number", ("topology",), "the last batch that was committed"),
+    Metric(
+        "batch_phase_seconds", _GAUGE, "seconds", ("topology", "phase"), "of that batch, by phase, as Spark names them"
+    ),
+)
+
+
+@dataclass(slots=True)
+class TaskMetrics:
+    """What one task has done so far, or in one batch; task None: all tasks of the component.
+
+    emitted: by stream. late: by reason. execute_ms: at work. process_ms: the sum of the times for which tuples were held, known up
+    to now. The others: see METRICS.
+    """
+
+    component: str
+    task: int | None
+    emitted: dict[str, int] = field(default_factory=dict)
+    executed: int = 0
+    acked: int = 0
+    failed: int = 0
+    late: dict[str, int] = field(default_factory=dict)
+    windows_fired: int = 0
+    expired: int = 0
+    skipped: int = 0
+    duplicates: int = 0
+    reported: int = 0
+    dead_letters: int = 0
+    execute_ms: float = 0.0
+    process_ms: float = 0.0
+    pending: int | None = None
+    queued: int | None = None
+    watermark_ms: int | None = None
+    watermark_lag_ms: int | None = None
+
+    @property
+    def execute_latency_ms(self) -> float | None:
+        """How long the task worked for a tuple on average; None before the first."""
+        return self.execute_ms / self.executed if self.executed else None
+
+    @property
+    def process_latency_ms(self) -> float | None:
+        """How long a tuple was held until its ack on average; None before the first ack."""
+        return self.process_ms / self.acked if self.acked else None
+
+    def add(self, later: TaskMetrics) -> None:
+        """Go on with what the task has done later. Cost: O(streams + reasons).
+
+        >>> words = TaskMetrics("words", 0, {"default": 2}, executed=1, pending=5)
+        >>> words.add(TaskMetrics("words", 0, {"default": 1}, executed=1, pending=3))
+        >>> words.emitted, words.executed, words.pending
+        ({'default': 3}, 2, 3)
+        """
+        self._count(later)
+        for name in _GAUGES:
+            value = getattr(later, name)
+            if value is not None:
+                setattr(self, name, value)
+
+    def _count(self, other: TaskMetrics) -> None:
+        for name in _COUNTERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, others in ((self.emitted, other.emitted), (self.late, other.late)):
+            for key, count in others.items():
+                mine[key] = mine.get(key, 0) + count
+
+
+_COUNTERS = (
+    "executed",
+    "acked",
+    "failed",
+    "windows_fired",
+    "expired",
+    "skipped",
+    "duplicates",
+    "reported",
+    "dead_letters",
+    "execute_ms",
+    "process_ms",
+)
+_GAUGES = ("pending", "queued", "watermark_ms", "watermark_lag_ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMetrics:
+    """What a topology, or a bolt that stands alone, has done at a time. at_ms: of the clock by which its windows go.
+
+    tasks: by component and task. batch: the last one committed, and phases: how long each of its phases took in milliseconds; of a
+    run in micro-batches.
+    """
+
+    name: str
+    at_ms: int
+    tasks: tuple[TaskMetrics, ...]
+    batch: int | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+    def components(self) -> dict[str, TaskMetrics]:
+        """Return the numbers of each component, all its tasks together."""
+        found: dict[str, list[TaskMetrics]] = {}
+        for each in self.tasks:
+            found.setdefault(each.component, []).append(each)
+        return {name: merged(tasks) for name, tasks in found.items()}
+
+
+def merged(tasks: Iterable[TaskMetrics]) -> TaskMetrics:
+    """Return the numbers of tasks of one component together; its watermark is known when that of each task is.
+
+    >>> found = merged([TaskMetrics("sum", 0, pending=2, watermark_ms=7), TaskMetrics("sum", 1, pending=1, watermark_ms=5)])
+    >>> found.pending, found.watermark_ms
+    (3, 5)
+    """
+    given = list(tasks)
+    found = TaskMetrics(given[0].component, None)
+    for each in given:
+        found._count(each)
+    for name, together in (("pending", sum), ("queued", sum), ("watermark_ms", min), ("watermark_lag_ms", max)):
+        values = [value for each in given if (value := getattr(each, name)) is not None]
+        if values and (len(values) == len(given) or together is sum):
+            setattr(found, name, together(values))
+    return found
+
+
+class Sample(NamedTuple):
+    """One number with its labels, in the units of METRICS."""
+
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float
+
+
+def samples(run: RunMetrics) -> Iterator[Sample]:
+    """Yield what exporters say of a run. Cost: O(tasks)."""
+    by_name = {metric.name: metric for metric in METRICS}
+    for task in run.tasks:
+        labels = (run.name, task.component, "" if task.task is None else str(task.task))
+        for name, value in _values(task):
+            yield Sample(by_name[name], labels, value)
+        for stream, count in sorted(task.emitted.items()):
+            yield Sample(by_name["emitted"], (*labels, stream), count)
+        for reason, count in sorted(task.late.items()):
+            yield Sample(by_name["late"], (*labels, reason), count)
+    if run.batch is not None:
+        yield Sample(by_name["batch"], (run.name,), run.batch)
+    for phase, ms in run.phases.items():
+        yield Sample(by_name["batch_phase_seconds"], (run.name, phase), ms / 1000)
+
+
+def _values(task: TaskMetrics) -> Iterator[tuple[str, float]]:
+    for metric in METRICS:
+        if metric.labels != _TASK:
+            continue
+        in_ms = metric.name.endswith("seconds")
+        value = getattr(task, f"{metric.name.removesuffix('seconds')}ms" if in_ms else metric.name)
+        if value is not None:
+            yield metric.name, value / 1000 if in_ms else value
+
+
+def metrics_table() -> str:
+    """Return METRICS as a table in Markdown, as docs/operate/monitor.md shows it."""
+    lines = ["| name | kind | unit | labels | what | in Storm's UI |", "|---|---|---|---|---|---|"]
+    for metric in METRICS:
+        cells = (
+            f"`{metric.exported}`",
+            metric.kind,
+            metric.unit,
+            ", ".join(metric.labels),
+            metric.meaning,
+            metric.storm,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,319 @@
+"""ClusterMetrics: what the tasks of a cluster in one process do, from when it is made; for the screen, the page and the exporters.
+
+    with LocalCluster(topology) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+        metrics.now()                 RunMetrics (execution/metrics.py), also from another thread while it runs
+
+A cluster that nobody watches counts nothing of this: the counters are put around methods of the tasks when one begins to watch.
+Most of them are asked once for each step, so for all that lay in an inbox; what a bolt acks by itself, and what is emitted, one by
+one.
+
+Law: what is watched runs as it would unwatched: nothing here changes what a task is given or returns, or the order of anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from windowing.execution.metrics import RunMetrics, TaskMetrics
+from windowing.local.loop import LoopedCluster
+from windowing.local.spouts import SpoutTask
+from windowing.local.tasks import RichBoltTask, Task
+from windowing.local.trident_spouts import EmitterTask
+from windowing.local.trident_tasks import GroupTask, TupleParts
+from windowing.local.windowed import WindowedBoltTask
+
+__all__ = ["ClusterMetrics"]
+
+
+class ClusterMetrics:
+    """Watches a LocalCluster or a TridentCluster from now on. Cost: some calls for each step of a task, one for each emit."""
+
+    def __init__(self, cluster: LoopedCluster) -> None:
+        self.cluster = cluster
+        self.name = cluster._name
+        self._watches = [
+            _watch_of(task)
+            for task in cluster.tasks
+            if not task.context.component.startswith(("__", "$")) and not _is_coordination(task)
+        ]
+
+    def now(self) -> RunMetrics:
+        """Return what the tasks have done so far. Cost: O(tasks + errors + dead letters)."""
+        result: Any = self.cluster.result  # type: ignore[attr-defined]  # both clusters have one
+        by_task = {(watch.found.component, watch.found.task): watch.metrics() for watch in self._watches}
+        for error in list(result.errors):
+            found = by_task.get((error.component, error.task))
+            if found is not None:
+                found.reported += 1
+        for letter in list(result.dead_letters):
+            component = getattr(letter, "component", None) or getattr(letter, "stream", "")
+            found = by_task.get((component, letter.task or 0))
+            if found is not None:
+                found.dead_letters += 1
+        batch = getattr(result, "batches", None)
+        return RunMetrics(
+            name=self.name, at_ms=self.cluster.clock.now_ms(), tasks=tuple(by_task.values()), batch=batch or None
+        )
+
+
+def _is_coordination(task: Task) -> bool:
+    """Whether a task only coordinates: ackers, checkpoints, Trident's master and coordinators handle no tuples of the user's."""
+    return not isinstance(task, SpoutTask | WindowedBoltTask | GroupTask | EmitterTask) and not hasattr(task, "outbox")
+
+
+def _watch_of(task: Task) -> _Watch:
+    if isinstance(task, SpoutTask):
+        return _SpoutWatch(task)
+    if isinstance(task, WindowedBoltTask):
+        return _WindowWatch(task)
+    if isinstance(task, GroupTask):
+        return _GroupWatch(task)
+    if isinstance(task, EmitterTask):
+        return _EmitterWatch(task)
+    return _BoltWatch(task)
+
+
+class _Watch:
+    """The counters around one task. `found` is what it has done; `held` tuples wait in it for their acks."""
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+        self.found = TaskMetrics(task.context.component, task.context.task_index)
+        self._depth, self._since_ms, self._held_ms = 0, task.router.now_ms, 0
+        for name in ("outbox", "_outbox"):
+            if hasattr(task, name):
+                setattr(task, name, _CountedOutbox(getattr(task, name), self.found.emitted))
+
+    @property
+    def held(self) -> int:
+        """How many tuples wait for their acks now."""
+        return 0
+
+    def metrics(self) -> TaskMetrics:
+        """Return a copy of what the task has done; called on any thread."""
+        found = TaskMetrics(self.found.component, self.found.task)
+        found.add(self.found)
+        found.queued = len(self.task.inbox)
+        found.process_ms = self._held_ms + found.execute_ms
+        return found
+
+    def timed(self, name: str, before: Callable[[Any], None] | None = None) -> None:
+        """Measure how long a method takes; one that another measured method calls is part of that."""
+        inner, found = getattr(self.task, name), self.found
+
+        def call(*arguments: Any) -> Any:
+            self._hold()
+            if before is not None:
+                before(arguments[0] if arguments else None)
+            if self._depth:
+                return inner(*arguments)
+            self._depth, began = 1, time.perf_counter()
+            try:
+                return inner(*arguments)
+            finally:
+                self._depth = 0
+                found.execute_ms += 1000 * (time.perf_counter() - began)
+                self._after()
+
+        setattr(self.task, name, call)
+
+    def counted(self, name: str, count: Callable[[Any], None]) -> None:
+        """Have `count` called with the first argument of a method."""
+        inner = getattr(self.task, name)
+
+        def call(*arguments: Any) -> Any:
+            count(arguments[0] if arguments else None)
+            return inner(*arguments)
+
+        setattr(self.task, name, call)
+
+    def _after(self) -> None:
+        """Look at the task when it has worked, on its own thread."""
+
+    def _hold(self) -> None:
+        """Add the time for which tuples were held to the integral."""
+        now_ms = self.task.router.now_ms
+        self._held_ms += max(0, self.held) * (now_ms - self._since_ms)
+        self._since_ms = now_ms
+
+    def _arrived(self, limit: int | None) -> None:
+        count = len(self.task.inbox)
+        self.found.executed += count if limit is None else min(count, limit)
+
+
+class _BoltWatch(_Watch):
+    """A bolt without windows; a basic one has acked what it has not failed."""
+
+    def __init__(self, task: Any) -> None:
+        super().__init__(task)
+        self._acks_by_itself = isinstance(task, RichBoltTask)
+        self.timed("step", self._arrived)
+        self.counted("fail", self._failed)
+        if self._acks_by_itself:
+            self.counted("ack", self._acked)
+
+    @property
+    def held(self) -> int:
+        return self.found.executed - self.found.acked - self.found.failed if self._acks_by_itself else 0
+
+    def metrics(self) -> TaskMetrics:
+        found = super().metrics()
+        if not self._acks_by_itself:
+            found.acked = max(0, found.executed - found.failed)
+        return found
+
+    def _acked(self, _: Any) -> None:
+        self.found.acked += 1
+
+    def _failed(self, _: Any) -> None:
+        self.found.failed += 1
+
+
+class _WindowWatch(_Watch):
+    """A windowed bolt: its executor counts already, so it is read after each step and turn."""
+
+    def __init__(self, task: WindowedBoltTask) -> None:
+        self._pending = 0
+        super().__init__(task)
+        self._before = dict(task.executor.counts())
+        self._late_before = dict(task.executor.side)
+        self.timed("step", self._arrived)
+        self.timed("turn")
+        self.timed("drain")
+        task.fail = self._counted_fail(task.fail)  # type: ignore[method-assign]
+
+    @property
+    def held(self) -> int:
+        return self._pending
+
+    def metrics(self) -> TaskMetrics:
+        found = super().metrics()
+        if found.watermark_ms is not None and self.task.config.event_time:
+            found.watermark_lag_ms = max(0, self.task.router.now_ms - found.watermark_ms)
+        return found
+
+    def _after(self) -> None:
+        found, counts, before = self.found, self.task.executor.counts(), self._before
+        side = self.task.executor.side
+        late = {reason: count - self._late_before.get(reason, 0) for reason, count in side.items()}
+        found.late = {str(getattr(reason, "value", reason)): count for reason, count in late.items() if count}
+        found.windows_fired = counts["fired"] - before["fired"]
+        found.expired = counts["expired"] - before["expired"]
+        found.skipped = counts["skipped"] - before["skipped"]
+        found.acked = max(0, found.expired + sum(late.values()) - found.failed)
+        found.pending = self._pending = counts["pending"]
+        found.watermark_ms = self.task.executor.watermark
+
+    def _counted_fail(self, inner: Callable[[Any], None]) -> Callable[[Any], None]:
+        def fail(rows: Iterable[Any]) -> None:
+            given = list(rows)
+            self.found.failed += sum(row._anchors is not None and not row._anchors.settled for row in given)
+            inner(given)
+
+        return fail
+
+
+class _SpoutWatch(_Watch):
+    """A spout: what became of its messages; its process latency is the time from an emit to the end of the tree."""
+
+    def __init__(self, task: SpoutTask) -> None:
+        super().__init__(task)
+        self.timed("step")
+        self.counted("handle", self._ended)
+        self.counted("_ack_at_once", self._at_once)
+
+    @property
+    def held(self) -> int:
+        return len(self.task.pending)
+
+    def metrics(self) -> TaskMetrics:
+        found = super().metrics()
+        found.pending = len(self.task.pending)
+        found.process_ms = self._held_ms
+        return found
+
+    def _ended(self, message: Any) -> None:
+        if type(message).__name__ == "Acked":
+            self.found.acked += 1
+        else:
+            self.found.failed += 1
+
+    def _at_once(self, _: Any) -> None:
+        self.found.acked += len(self.task._at_once)
+
+
+class _GroupWatch(_Watch):
+    """A group of a Trident topology: rows over its exchanges; an attempt's rows are acked with it."""
+
+    def __init__(self, task: GroupTask) -> None:
+        super().__init__(task)
+        self.timed("handle", self._came)
+        self.counted("_finish", self._finished)
+        inner = task._deliver
+
+        def deliver(batch: Any, sending: Any, emitted: Any) -> None:
+            for exchange, rows in emitted.exchanges.items():
+                self._emitted(task._plan.exchanges[exchange].target, rows)
+            for sink, rows in emitted.sinks.items():
+                self._emitted(sink, rows)
+            inner(batch, sending, emitted)
+
+        task._deliver = deliver  # type: ignore[method-assign]
+
+    def _emitted(self, where: str, rows: Sequence[Any]) -> None:
+        self.found.emitted[where] = self.found.emitted.get(where, 0) + len(rows)
+
+    def _came(self, message: Any) -> None:
+        if isinstance(message, TupleParts):
+            self.found.executed += sum(len(piece.rows or ()) for piece in message.pieces)
+
+    def _finished(self, _: Any) -> None:
+        self.found.acked = self.found.executed
+
+
+class _EmitterWatch(_Watch):
+    """A spout of a Trident topology: rows that it emits, whatever becomes of the attempt."""
+
+    def __init__(self, task: EmitterTask) -> None:
+        super().__init__(task)
+        self.timed("handle")
+        inner = task.sending
+
+        def sending(*arguments: Any) -> Any:
+            found = inner(*arguments)
+            everywhere = found.everywhere
+
+            def counted(rows: list[Any]) -> None:
+                self.found.emitted["default"] = self.found.emitted.get("default", 0) + len(rows)
+                everywhere(rows)
+
+            found.everywhere = counted  # type: ignore[method-assign]
+            return found
+
+        task.sending = sending  # type: ignore[method-assign]
+
+
+class _CountedOutbox:
+    """What a task sends through, with what leaves counted on the way, by stream."""
+
+    __slots__ = ("_emitted", "_inner")
+
+    def __init__(self, outbox: Any, emitted: dict[str, int]) -> None:
+        self._inner, self._emitted = outbox, emitted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def send(self, stream: str, *arguments: Any, **options: Any) -> Any:
+        """Send on, counted."""
+        self._emitted[stream] = self._emitted.get(stream, 0) + 1
+        return self._inner.send(stream, *arguments, **options)
+
+    def send_root(self, stream: str, *arguments: Any, **options: Any) -> Any:
+        """Begin a tree, counted."""
+        self._emitted[stream] = self._emitted.get(stream, 0) + 1
+        return self._inner.send_root(stream, *arguments, **options)
