@@ -56,9 +56,10 @@ RINGS = {
     "columnar": driver("errors schema windows topology", "pyarrow numpy pandas"),
     "stores": driver("errors codec schema windows topology trident", "psycopg redis"),
     "local": driver(f"{PURE_RINGS} columnar stores", "matplotlib"),
-    "spark": driver(f"{PURE_RINGS} columnar stores", "pyspark pandas pyarrow numpy"),
+    "monitoring": driver(f"{PURE_RINGS} local", "prometheus_client opentelemetry"),
+    "spark": driver(f"{PURE_RINGS} columnar stores monitoring", "pyspark pandas pyarrow numpy"),
     "testing": driver(f"{PURE_RINGS} columnar stores local", "hypothesis sortedcontainers"),
-    "cli": driver(f"{PURE_RINGS} columnar stores local spark testing __init__", "click typer rich"),
+    "cli": driver(f"{PURE_RINGS} columnar stores local spark monitoring testing __init__", "click typer rich"),
     "__main__": driver("cli"),
 }
 

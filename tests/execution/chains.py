@@ -16,7 +16,7 @@ from windowing.local.cluster import LocalCluster
 from windowing.spark.arguments import Shipped
 from windowing.spark.context import execution_context
 from windowing.spark.edges import partials_of
-from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, frames_of, rows_of
+from windowing.spark.exchange import FIRST_TASK, TASK_AND_CLOCK, ExchangeRow, frames_of, rows_of
 from windowing.spark.operator import Stored
 from windowing.spark.sinks import output_streams
 from windowing.spark.stages import SpoutStage, StageTaskTurn
@@ -50,6 +50,7 @@ class Chain:
         self.chunks: dict[int, dict[bytes, bytes]] = defaultdict(dict)
         self.values: dict[int, dict[bytes, bytes]] = defaultdict(dict)
         self.turns = [StageTaskTurn(self.wiring, place) for place in self.wiring.plan.tasks]
+        self.channel: Any = None
         self.batch = 0
 
     def run(self, rows: Mapping[str, Rows], drain: bool = False) -> dict[str, list[tuple[Any, ...]]]:
@@ -71,7 +72,7 @@ class Chain:
         first = 0
         for spout in self.topology.spouts:
             given = list(rows.get(spout.id, ()))
-            stage = SpoutStage(Shipped.here(self.wiring), spout.id, "default")
+            stage = SpoutStage(Shipped.here(self.wiring), spout.id, "default", channel=self.channel)
             schema = self.wiring.schemas[f"{spout.id}:default"]
             size = -(-len(given) // self.partitions) or 1
             for partition in range(self.partitions):
@@ -103,6 +104,8 @@ class Chain:
                 for key in drops:
                     del kept[key]
                 kept.update(puts)
+            if self.channel is not None:
+                self.channel.send(self.batch, FIRST_TASK + number, self.batch, result.done)
             if result.metadata is not None:
                 self.metadata[number] = result.metadata
             sent += rows_of(frames_of(result.output))

@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 __all__ = [
+    "ERRORS_KEPT",
     "METRICS",
     "PREFIX",
     "Metric",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 
+ERRORS_KEPT = 5
+"""So many of the errors that a task reported are kept as text."""
 PREFIX = "windowing_"
 """Every exported name begins with it."""
 
@@ -101,8 +104,8 @@ METRICS: tuple[Metric, ...] = (
 class TaskMetrics:
     """What one task has done so far, or in one batch; task None: all tasks of the component.
 
-    emitted: by stream. late: by reason. execute_ms: at work. process_ms: the sum of the times for which tuples were held, known up
-    to now. The others: see METRICS.
+    emitted: by stream. late: by reason. errors: the last ones that were reported, as text. execute_ms: at work. process_ms: the sum
+    of the times for which tuples were held, known up to now. The others: see METRICS.
     """
 
     component: str
@@ -124,6 +127,7 @@ class TaskMetrics:
     queued: int | None = None
     watermark_ms: int | None = None
     watermark_lag_ms: int | None = None
+    errors: tuple[str, ...] = ()
 
     @property
     def execute_latency_ms(self) -> float | None:
@@ -155,6 +159,7 @@ class TaskMetrics:
         for mine, others in ((self.emitted, other.emitted), (self.late, other.late)):
             for key, count in others.items():
                 mine[key] = mine.get(key, 0) + count
+        self.errors = (*self.errors, *other.errors)[-ERRORS_KEPT:]
 
 
 _COUNTERS = (

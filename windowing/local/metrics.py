@@ -50,7 +50,7 @@ class ClusterMetrics:
             if found is not None:
                 found.reported += 1
         for letter in list(result.dead_letters):
-            component = getattr(letter, "component", None) or getattr(letter, "stream", "")
+            component = str(getattr(letter, "component", None) or getattr(letter, "stream", ""))
             found = by_task.get((component, letter.task or 0))
             if found is not None:
                 found.dead_letters += 1
@@ -184,7 +184,7 @@ class _WindowWatch(_Watch):
         self.timed("step", self._arrived)
         self.timed("turn")
         self.timed("drain")
-        task.fail = self._counted_fail(task.fail)  # type: ignore[method-assign]
+        self.task.fail = self._counted_fail(task.fail)
 
     @property
     def held(self) -> int:
@@ -262,7 +262,7 @@ class _GroupWatch(_Watch):
                 self._emitted(sink, rows)
             inner(batch, sending, emitted)
 
-        task._deliver = deliver  # type: ignore[method-assign]
+        self.task._deliver = deliver
 
     def _emitted(self, where: str, rows: Sequence[Any]) -> None:
         self.found.emitted[where] = self.found.emitted.get(where, 0) + len(rows)
@@ -294,7 +294,7 @@ class _EmitterWatch(_Watch):
             found.everywhere = counted  # type: ignore[method-assign]
             return found
 
-        task.sending = sending  # type: ignore[method-assign]
+        self.task.sending = sending
 
 
 class _CountedOutbox:

@@ -30,6 +30,7 @@ from windowing.spark.hadoop import literal_path
 from windowing.spark.operator import TaskTurn, evaluated
 from windowing.spark.running import QuerySpec, WindowedQuery, trigger_options
 from windowing.spark.spouts import PartitionedSpout
+from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.writer import BatchWriter
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Duration
@@ -47,7 +48,7 @@ class Assembly:
     """A plan, and how Spark runs it in shuffles of this many partitions. labels: see `labels_of`. windows: their configurations.
 
     sources: returns the packed rows of each source. turn: returns what runs in a worker for a task of the stream, by its number.
-    schema: of what comes out of the last depth.
+    schema: of what comes out of the last depth. channel: where to its workers say what they have done.
     """
 
     spark: SparkSession
@@ -58,6 +59,7 @@ class Assembly:
     sources: Callable[[], Sequence[DataFrame]]
     turn: Callable[[int], TaskTurn]
     schema: StructType | str = EXCHANGE
+    channel: MetricsChannel | None = None
 
     def rows(self, control_folder: str | None) -> DataFrame:
         """Return what comes out of the last depth of the stream; each call makes a chain of its own."""
@@ -71,7 +73,8 @@ class Assembly:
         depths = self.plan.depths(Section.STREAM)
         for depth in depths:
             schema = self.schema if depth == depths[-1] else EXCHANGE
-            rows = evaluated(rows, self.turn, self.labels[depth], self.plan.tasks_at(depth)[0].number, schema)
+            first = self.plan.tasks_at(depth)[0].number
+            rows = evaluated(rows, self.turn, self.labels[depth], first, schema, self.channel)
         return rows
 
     def start(
@@ -96,6 +99,8 @@ class Assembly:
             partitions=self.partitions,
             trigger=trigger_options(trigger, drain),
             query_name=query_name,
+            plan=self.plan,
+            totals=None if self.channel is None else self.channel.totals,
         )
         return WindowedQuery.start(spec, drain)
 

@@ -28,7 +28,7 @@ from windowing.schema.tuples import Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.spark.edges import Roots
 from windowing.spark.output import arrow_column, fitted_column
-from windowing.spark.tasks import given_up
+from windowing.spark.tasks import given_up, keep_error
 from windowing.spark.unreadable import (
     Held,
     any_of,
@@ -98,7 +98,8 @@ class ColumnarBoltBatch:
         self._component, self._context, self._retry = component, context, retry
         self._send, self._dead_letter, self._order = send, dead_letter, order
         self._again: list[StreamBatch] = []
-        self.taken = self.failed = self.invalid = self._reported = 0
+        self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
+        self.errors: list[str] = []
         self._caller = ColumnarCaller(component)
         self._caller.open(context)
 
@@ -130,6 +131,7 @@ class ColumnarBoltBatch:
             if isinstance(problem, ReportedFailedException):
                 _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
                 self._reported += 1
+                keep_error(self.errors, problem)
             self._fail(batch, describe_error(problem))
             return
         except BoltError as problem:
@@ -183,6 +185,7 @@ class ColumnarBoltBatch:
         for tuple in batch.tuples():
             if self._dead_letter is None:
                 raise given_up(who, tuple, attempts, reason)
+            self.given_up += 1
             failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
             self._dead_letter(failed, batch.roots)
 

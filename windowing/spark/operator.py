@@ -22,13 +22,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
+from windowing.execution.metrics import TaskMetrics
 from windowing.spark import failpoints
 from windowing.spark.control import label_of_row
-from windowing.spark.exchange import EXCHANGE, ExchangeRow, batch_id, frames_of, rows_of
+from windowing.spark.exchange import EXCHANGE, FIRST_TASK, ExchangeRow, batch_id, clock_of, frames_of, rows_of
 from windowing.spark.failures import marked
 from windowing.spark.output import table_frames
 from windowing.spark.settings import seldom_collected
 from windowing.spark.state import Load, TaskValues
+from windowing.spark.task_metrics import MetricsChannel
 
 __all__ = [
     "Stored",
@@ -71,6 +73,7 @@ class TaskResult:
     drops: Sequence[bytes] = ()
     value_puts: Mapping[bytes, bytes] = field(default_factory=dict)
     value_drops: Sequence[bytes] = ()
+    done: Sequence[TaskMetrics] = ()
 
     @classmethod
     def of(
@@ -97,11 +100,17 @@ class TaskTurn(Protocol):
 class TaskProcessor(StatefulProcessor):
     """What transformWithState runs for each task of a stage: task `first + i` has the grouping key `labels[i]`.
 
-    turn_of: makes the turn of a task; only a worker calls it.
+    turn_of: makes the turn of a task; only a worker calls it. channel: where to a worker says what it has done.
     """
 
-    def __init__(self, turn_of: Callable[[int], TaskTurn], labels: Sequence[int], first: int = 0) -> None:
-        self._turn_of = turn_of
+    def __init__(
+        self,
+        turn_of: Callable[[int], TaskTurn],
+        labels: Sequence[int],
+        first: int = 0,
+        channel: MetricsChannel | None = None,
+    ) -> None:
+        self._turn_of, self._channel = turn_of, channel
         self._tasks = {label: number for number, label in enumerate(labels, first)}
         self._turns: dict[int, TaskTurn] = {}
 
@@ -123,6 +132,8 @@ class TaskProcessor(StatefulProcessor):
             result = self._turns[task].run([row for row in taken if row.target == task], self._stored(), batch)
             failpoints.hit("before_state_write", batch)
             self._write(result)
+            if self._channel is not None and result.done:
+                self._channel.send(batch, FIRST_TASK + task, clock_of(taken), result.done)
             failpoints.hit("after_state_write", batch)
             failpoints.hit("kill_worker", batch)
             if isinstance(result.output, pa.Table):
@@ -201,8 +212,9 @@ def evaluated(
     labels: Sequence[int],
     first: int = 0,
     schema: StructType | str = EXCHANGE,
+    channel: MetricsChannel | None = None,
 ) -> DataFrame:
     """Return what a stage makes of exchange rows; `labels` are the grouping keys of its tasks, the `first` one's and so on."""
     labelled = rows.withColumn("label", label_of_row(labels, first))
-    processor = as_sent(TaskProcessor(turn_of, labels, first))
+    processor = as_sent(TaskProcessor(turn_of, labels, first, channel))
     return labelled.groupBy("label").transformWithStateInPandas(processor, schema, "Append", "None")

@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,12 +30,15 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution.compatibility import Definition
+from windowing.execution.metrics import RunMetrics
+from windowing.execution.plan import ExecutionPlan
 from windowing.spark import control, definition
 from windowing.spark.failures import GO_ON, FailedQuery, is_unreached, library_error
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import BatchMetrics, metrics_of
 from windowing.spark.settings import settings_of, take
 from windowing.spark.sinks import claim
+from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.writer import BatchWriter
 from windowing.windows.measures import Duration
 
@@ -66,6 +70,8 @@ class QuerySpec:
     partitions: int
     trigger: Mapping[str, Any]
     query_name: str | None
+    plan: ExecutionPlan | None = None
+    totals: TaskTotals | None = None
 
     def run(self) -> StreamingQuery:
         """Start the query with its own settings; the session's are put back."""
@@ -166,6 +172,18 @@ class WindowedQuery:
         """The metrics of the batches of this run, oldest first; Spark keeps the last 100 of a query."""
         self._collect()
         return [self._metrics[batch] for batch in sorted(self._metrics)]
+
+    def metrics(self) -> RunMetrics:
+        """Return what each task has done since this query was started, and the phases of its last batch; docs/operate/monitor.md
+        has the names. Called on any thread, also after the end. Cost: O(tasks), and a call of the JVM.
+        """
+        totals = self._spec.totals
+        assert totals is not None  # each door gives one
+        progress = self._query.lastProgress
+        if progress is None:
+            return totals.now(int(time.time() * 1000))
+        phases = {phase: float(ms) for phase, ms in progress.durationMs.items()}
+        return totals.now(_ms_of(progress.timestamp), progress.batchId, phases)
 
     def await_end(self, timeout: float | None = None) -> bool:
         """Wait until the query has ended (True) or `timeout` seconds are over (False); raise what ended it.
@@ -311,6 +329,11 @@ def _found_no_more(query: StreamingQuery) -> bool:
     """
     execution: Any = cast(Any, query)._jsq.streamingQuery()
     return bool(execution.noNewData())
+
+
+def _ms_of(timestamp: str) -> int:
+    """Return a time of Spark's progress in milliseconds since 1970."""
+    return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
 
 
 def _mark_drained(spec: QuerySpec) -> None:

@@ -18,6 +18,7 @@ batch, at the upstream's own number.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -29,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowing.errors import UnreadableValueError
+from windowing.execution.metrics import TaskMetrics
 from windowing.schema.tuples import Origin, Tuple
 from windowing.spark.columnar_bolts import ColumnarBoltBatch, StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext, Origins
@@ -50,6 +52,7 @@ from windowing.spark.exchange import (
 )
 from windowing.spark.output import arrow_column
 from windowing.spark.state import TIMESTAMP, TaskValues, encode_table
+from windowing.spark.task_metrics import bolt_metrics
 from windowing.spark.tasks import BoltBatch
 from windowing.spark.unreadable import Held, Unreadable, any_unreadable, held_rows, plain, python_values
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
@@ -73,6 +76,8 @@ class RunningBolt(Protocol):
     """A task of a bolt without windows in one batch: BoltBatch, of tuples, or ColumnarBoltBatch, of StreamBatches."""
 
     taken: int
+    given_up: int
+    errors: list[str]
 
     def take(self, waiting: Iterable[Any], /) -> None: ...
     def close(self, txid: int = 0) -> None: ...
@@ -147,7 +152,7 @@ class _Way:
     is_out: whether a sink keeps the stream. columnar: those of `fused` that take batches.
     """
 
-    __slots__ = ("columnar", "fused", "is_out", "origin", "placed", "routes", "rows", "width")
+    __slots__ = ("columnar", "emitted", "fused", "is_out", "origin", "placed", "routes", "rows", "width")
 
     def __init__(
         self, routes: list[_TaskRoute], by_row: bool, is_out: bool, origin: Origin | None, columnar: frozenset[str]
@@ -159,6 +164,7 @@ class _Way:
         spreads = [route.spread for route in self.placed]
         self.width = None if by_row else sum(spread.width for spread in spreads if spread is not None)
         self.rows = _Rows([], [], [], [])
+        self.emitted = 0
 
 
 class StageWriter:
@@ -185,6 +191,7 @@ class StageWriter:
         self._timestamps: dict[tuple[str, str], WindowTimestamps] = {}
         self._unreadable: Counter[str] = Counter()
         self._position = 0
+        self._took_ms: dict[tuple[str, int], float] = defaultdict(float)
         self.phase = 0
 
     def choose(self, component: str, task: int, row: EmittedRow) -> Chosen:
@@ -207,6 +214,7 @@ class StageWriter:
         each has to be looked at, or goes to a fused task.
         """
         way, count = self._way(component, task, stream), batch.num_rows
+        way.emitted += 0 if way.width is None else count
         schema = self._execution.schemas[stream_name(component, stream)]
         given = dict(zip(schema.names, batch.columns, strict=True))
         if way.width is None:
@@ -237,6 +245,7 @@ class StageWriter:
         """
         stream, values, _ = row
         way = self._way(component, task, stream)
+        way.emitted += 1
         as_held = plain(values) if type(values) is Held else values
         if way.is_out:
             self._out.setdefault((component, stream), []).append(as_held)
@@ -366,6 +375,17 @@ class StageWriter:
             rows.append(self._sent.row(-1, "ack", data=partials))
         return rows
 
+    def done(self) -> list[TaskMetrics]:
+        """Return what the components have done that sent or ran here: what each emitted, and all that fused bolts did."""
+        found: dict[tuple[str, int], TaskMetrics] = {}
+        for (name, task), running in self._tasks.items():
+            found[name, task] = bolt_metrics(name, task, running, self._took_ms[name, task])
+        for (component, task, stream), way in self._ways.items():
+            if way.emitted:
+                each = found.setdefault((component, task), TaskMetrics(component, task))
+                each.emitted[stream] = way.emitted
+        return [found[key] for key in sorted(found)]
+
     def metrics(self, component: str, values: Mapping[str, int | None]) -> list[ExchangeRow]:
         """Return numbers of a component as exchange rows."""
         known = {name: value for name, value in values.items() if value is not None and (value or name in _STATES)}
@@ -425,8 +445,9 @@ class StageWriter:
     def _run(self, name: str) -> None:
         queues = self._queues.pop(name, {})
         for task in sorted(queues):
-            waiting = queues[task]
+            waiting, began = queues[task], time.perf_counter()
             self._task(name, task).take(self._batched(waiting) if name in self._execution.columnar else waiting)
+            self._took_ms[name, task] += 1000 * (time.perf_counter() - began)
 
     def _batched(self, waiting: Iterable[Any]) -> Iterator[StreamBatch]:
         """Yield what waits for a task that takes batches: those that came in columns as they are, runs of rows as one."""

@@ -12,12 +12,14 @@ of it is computed.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from windowing.execution.metrics import TaskMetrics
 from windowing.execution.plan import StageTask
 from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark.arguments import Shipped
@@ -39,6 +41,7 @@ from windowing.spark.exchange import (
 )
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.stage_writer import StageWriter
+from windowing.spark.task_metrics import MetricsChannel, bolt_metrics, window_metrics
 from windowing.spark.tuple_rows import TupleRows
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage
 from windowing.topology.groupings import FieldsGrouping
@@ -60,11 +63,19 @@ __all__ = [
 class SpoutStage(ArrowStage):
     """What runs on each partition of the rows of one stream of a spout; its rows leave packed for where they go.
 
-    is_hashed: whether the JVM has hashed the tasks of the one reader behind an exchange.
+    is_hashed: whether the JVM has hashed the tasks of the one reader behind an exchange. channel: where to it says what was done.
     """
 
-    def __init__(self, execution: Shipped[ExecutionContext], spout: str, stream: str, is_hashed: bool = False) -> None:
+    def __init__(
+        self,
+        execution: Shipped[ExecutionContext],
+        spout: str,
+        stream: str,
+        is_hashed: bool = False,
+        channel: MetricsChannel | None = None,
+    ) -> None:
         self._execution, self._spout, self._stream, self._is_hashed = execution, spout, stream, is_hashed
+        self._channel = channel
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield packets for each batch, then what the partition has to say at its end."""
@@ -73,6 +84,7 @@ class SpoutStage(ArrowStage):
         source = execution.acks.get((self._spout, self._stream))
         roots = NO_ROOTS if source is None else (root_of(number, source),)
         writer: StageWriter | None = None
+        now = 0
         for batch in batches:
             if batch.num_rows == 0:
                 continue
@@ -84,6 +96,8 @@ class SpoutStage(ArrowStage):
             yield record_batch(writer.take())
         if writer is not None:
             yield record_batch(writer.finish())
+            if self._channel is not None:
+                self._channel.send(number, partition, now, writer.done())
 
 
 def hashed_reader(execution: ExecutionContext, spout: str, stream: str) -> tuple[tuple[str, ...], int] | None:
@@ -100,12 +114,18 @@ def hashed_reader(execution: ExecutionContext, spout: str, stream: str) -> tuple
     return tuple(grouping.fields), tasks
 
 
-def spout_packets(rows: DataFrame, execution: Shipped[ExecutionContext], spout: str, stream: str) -> DataFrame:
+def spout_packets(
+    rows: DataFrame,
+    execution: Shipped[ExecutionContext],
+    spout: str,
+    stream: str,
+    channel: MetricsChannel | None = None,
+) -> DataFrame:
     """Return what the first stage makes of the rows of a stream of a spout, whose columns are its fields, in order. The JVM hashes
     their tasks where there is a `hashed_reader`; else they are chosen in the worker, in numpy.
     """
     reader = hashed_reader(execution.value, spout, stream)
-    stage = SpoutStage(execution, spout, stream, reader is not None)
+    stage = SpoutStage(execution, spout, stream, reader is not None, channel)
     return packed(rows, stage, None if reader is None else task_column(rows, *reader))
 
 
@@ -128,6 +148,7 @@ class StageTaskTurn:
         """Take the rows that are meant for this task, in any order. Raises BoltError, CorruptStateError, GroupingError."""
         if not rows:
             return TaskResult()
+        began = time.perf_counter()
         writer = StageWriter(
             self._execution, FIRST_TASK + self._number, clock_of(rows), Origins(self._execution), batch
         )
@@ -137,7 +158,15 @@ class StageTaskTurn:
             result = self._window_turn(self._window, writer, rows, stored, batch, nonce or os.urandom(8))
         writer.run()
         result.output = [*writer.take(), *result.output, *writer.finish()]
+        result.done = self._done(result.done, writer.done(), 1000 * (time.perf_counter() - began))
         return result
+
+    def _done(self, own: Sequence[TaskMetrics], written: list[TaskMetrics], took_ms: float) -> list[TaskMetrics]:
+        """Return what was done here: the task's own bolt worked for what is left when its fused bolts have worked."""
+        fused_ms = sum(each.execute_ms for each in written if each.component != self._name)
+        for each in own:
+            each.execute_ms = max(0.0, took_ms - fused_ms)
+        return [*own, *written]
 
     def _stage(self) -> TaskStage:
         window = self._execution.windows[self._name]
@@ -181,7 +210,9 @@ class StageTaskTurn:
                 writer.send(name, task, stream, row, roots)
             elif stream in self._component.outputs:
                 writer.emit(name, task, EmittedRow(stream, row), roots)
-        return TaskResult.of(writer.metrics(name, turn.metrics), turn.metadata, turn.puts, turn.drops, values)
+        result = TaskResult.of(writer.metrics(name, turn.metrics), turn.metadata, turn.puts, turn.drops, values)
+        result.done = [window_metrics(name, task, turn.metrics, turn.reasons, 0.0)]
+        return result
 
     def _fitted(self, table: Any) -> pa.RecordBatch | None:
         """Return a table that the bolt returned as its default stream has it, None where its rows are judged one by one."""
@@ -204,7 +235,9 @@ class StageTaskTurn:
         running.take(self._format.batches(table) if columnar else arrived)
         running.close(batch + 1)
         found = writer.metrics(name, {"tuples": running.taken, **running.counts(), "bytes": size_of(packets)})
-        return TaskResult.of(found, None, {}, (), values)
+        result = TaskResult.of(found, None, {}, (), values)
+        result.done = [bolt_metrics(name, task, running, 0.0)]
+        return result
 
 
 def stage_turn(execution: Shipped[ExecutionContext], number: int) -> StageTaskTurn:

@@ -28,6 +28,7 @@ from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink, output_streams, sinks_of, unread_late
 from windowing.spark.spouts import SpoutInput, selected
 from windowing.spark.stages import StageTaskTurn, spout_packets, stage_turn
+from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.plan import Component, Topology, required
@@ -91,14 +92,16 @@ def submit(
     shipped = Shipped(spark, context, f"topology {topology.name!r}", parts)
     streams = SinkStreams({name: names[name] for name in known}, unread_late(topology, sinks, discarded))
     acks = acks_of(spark, str(checkpoint), {number: (stream_name(*key), given[key]) for key, number in acking.items()})
+    channel = MetricsChannel(spark, topology.name)
     assembly = Assembly(
         spark=spark,
         plan=context.plan,
         partitions=width,
         labels=labels_of(spark, context.plan, width),
         windows=[bolt.config for bolt in context.windows.values()],
-        sources=lambda: [spout_packets(rows, shipped, *key) for key, rows in inputs.items()],
+        sources=lambda: [spout_packets(rows, shipped, *key, channel) for key, rows in inputs.items()],
         turn=partial(stage_turn, shipped),
+        channel=channel,
     )
     return assembly.start(
         str(checkpoint),

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import BoltError, FailedException, ReportedFailedException, describe_error, quote
+from windowing.execution.metrics import ERRORS_KEPT
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.tuples import Tuple
 from windowing.spark.context import Arrival
@@ -37,6 +38,7 @@ from windowing.topology.user_code import BoltCaller, EmittedRow
 __all__ = [
     "BoltBatch",
     "given_up",
+    "keep_error",
 ]
 
 
@@ -86,7 +88,8 @@ class BoltBatch:
         self._collector = _BoltCollector(self._caller, component.id, choose)
         self._again: list[Tuple] = []
         self._failures: dict[int, tuple[Tuple, int]] = {}  # by id, which is its own as long as the tuple is here
-        self.taken = self.failed = self.invalid = self._reported = 0
+        self.taken = self.failed = self.invalid = self.given_up = self._reported = 0
+        self.errors = self._collector.errors
         self._caller.open(context, self._collector)
         if values is not None:
             self._caller.hook("init_state", values)
@@ -168,6 +171,11 @@ class BoltBatch:
         try:
             rows = self._caller.execute(tuple)
         except FailedException as problem:
+            if isinstance(problem, ReportedFailedException):
+                _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
+                self._reported += 1
+                keep_error(self.errors, problem)
+            reason = describe_error(problem)
             reason = self._described(problem)
         except BoltError as problem:
             if not (held(tuple) and asked_unreadable(problem)):
@@ -241,9 +249,16 @@ class BoltBatch:
     def _give_up(self, tuple: Tuple, attempts: int, reason: str) -> None:
         if self._dead_letter is None:
             raise given_up(self._component.id, tuple, attempts, reason)
+        self.given_up += 1
         who, task = self._component.id, self._context.task_index
         failed = DeadLetter(component=who, task=task, attempts=attempts, error=reason, tuples=[tuple])
         self._dead_letter(failed, _roots_of(tuple))
+
+
+def keep_error(errors: list[str], error: BaseException) -> None:
+    """Keep the text of an error that was reported, for the driver; of the first ones of a batch."""
+    if len(errors) < ERRORS_KEPT:
+        errors.append(describe_error(error))
 
 
 def given_up(bolt: str, tuple: Tuple, attempts: int, reason: str) -> BoltError:
@@ -282,6 +297,7 @@ class _BoltCollector(StormNames):
     def __init__(self, caller: BoltCaller, component: str, choose: Callable[[EmittedRow], Targets]) -> None:
         self._caller, self._who, self._choose = caller, component, choose
         self.reported = 0
+        self.errors: list[str] = []
         self._open: dict[int, Tuple] = {}
         self._call = _Call.empty()
 
@@ -322,6 +338,7 @@ class _BoltCollector(StormNames):
     def report_error(self, error: BaseException) -> None:
         """Log the error; nothing stops."""
         self.reported += 1
+        keep_error(self.errors, error)
         _log.warning("bolt %r reports %s", self._who, describe_error(error))
 
     def begin(self, tuple: Tuple | None) -> None:

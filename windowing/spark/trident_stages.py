@@ -25,6 +25,7 @@ without tuples too. A task writes its states only when every task before it has 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -60,6 +61,7 @@ from windowing.spark.exchange import (
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import arrow_column
 from windowing.spark.state import decode_table, encode_table
+from windowing.spark.task_metrics import group_metrics
 from windowing.spark.trident_columns import ColumnFold, all_readable
 from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values
 from windowing.trident.kinds import TransactionAttempt
@@ -498,13 +500,15 @@ class TridentTaskTurn:
             return TaskResult()
         drains = any(row.kind == "drain" for row in rows)
         context = ProcessorContext(TransactionAttempt(batch + 1, 0), clock_of(rows), as_of=batch, drain=drains)
-        group, reported = self._task.stage.component, list[BaseException]()
+        group, reported, began = self._task.stage.component, list[BaseException](), time.perf_counter()
         try:
             result = turn(self._plan, self._task, list(rows), context, stored.metadata, reported)
         except FailedException:
             _log_reports(group, reported)
             raise
         result.output = [*result.output, *reports(group, reported)]
+        took_ms = 1000 * (time.perf_counter() - began)
+        result.done = [group_metrics(self._plan, self._task, rows, result.output, took_ms)]
         return result
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -35,12 +36,14 @@ from windowing.errors import (
     FailedException,
     InvalidTimestampError,
 )
+from windowing.execution.metrics import TaskMetrics
 from windowing.spark.arguments import Shipped
 from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import Encoder
 from windowing.spark.rows import NamedRows, RowFormat
 from windowing.spark.state import SEQUENCE, TIMESTAMP, ChunkStore, StoredTask, with_order
+from windowing.spark.task_metrics import window_metrics
 from windowing.spark.unreadable import Unreadable, asked_field, asked_unreadable, readable_window
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
@@ -92,7 +95,7 @@ class TurnResult(NamedTuple):
 
     A table that a bolt returned and `fitted` took is one entry of `rows`, as it is.
 
-    late: the payload of each row on the late stream, in order.
+    late: the payload of each row on the late stream, in order. reasons: how many were late for which reason.
     """
 
     metadata: bytes
@@ -101,6 +104,7 @@ class TurnResult(NamedTuple):
     drops: list[bytes]
     metrics: dict[str, int | None]
     late: list[Any]
+    reasons: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -233,7 +237,7 @@ class _Turn:
         self.arrived = 0 if table is None else table.num_rows
         chunks = ChunkStore(self.stored.chunks, self.load, self.what)
         self._restore(chunks.read(None if table is None else self.format.kept(table).schema))
-        before = self.executor.counts()
+        before, self.side_before = self.executor.counts(), dict(self.executor.side)
         now = clock_of(rows)
         self.executor.set_clock(now)
         self.windows.open(self.stage.context(self.task), self.state)
@@ -433,7 +437,14 @@ class _Turn:
         written = chunks.write(fresh, held, self.stored.next_id, nonce)
         seen = self.stored.seen if self.known is None or table is None else self.known.plain()
         stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number, seen)
-        return TurnResult(frame(META_MAGIC, stored.body()), self.rows, chunks.puts, chunks.drops, metrics, self.late)
+        body = frame(META_MAGIC, stored.body())
+        return TurnResult(body, self.rows, chunks.puts, chunks.drops, metrics, self.late, self._reasons())
+
+    def _reasons(self) -> dict[str, int]:
+        side, before = self.executor.side, self.side_before
+        found = {reason: count - before.get(reason, 0) for reason, count in side.items()}
+        invalid = LateReason.INVALID.value
+        return found | ({invalid: found.get(invalid, 0) + self.unreadable} if self.unreadable else {})
 
     def _dumped(self, snapshot: dict[str, Any], reference: Callable[[Any], int | None] | None = None) -> bytes:
         """Return the executor as bytes; what cannot be stored of it is a policy's state, or an accumulator."""
@@ -495,7 +506,7 @@ class WindowTurn:
 
     def run(self, rows: Sequence[ExchangeRow], stored: Stored, batch: int) -> TaskResult:
         """Take the rows of a batch; what comes out is one table."""
-        bolt = self._stage.bolt
+        bolt, began = self._stage.bolt, time.perf_counter()
         values = stored.task_values(bolt.name, self._task) if bolt.stateful else None
         turn = self._stage.turn(
             self._task,
@@ -507,4 +518,15 @@ class WindowTurn:
             fitted=self._encoder.fitted,
         )
         output = self._encoder.table(turn.rows, turn.metrics)
-        return TaskResult.of(output, turn.metadata, turn.puts, turn.drops, values)
+        result = TaskResult.of(output, turn.metadata, turn.puts, turn.drops, values)
+        took_ms = 1000 * (time.perf_counter() - began)
+        result.done = [done_by(bolt.name, self._task, turn, took_ms)]
+        return result
+
+
+def done_by(component: str, task: int, turn: TurnResult, took_ms: float) -> TaskMetrics:
+    """Return what a windowed task did in a turn that took so long. A table that a bolt returned is as many rows as it has."""
+    found = window_metrics(component, task, turn.metrics, turn.reasons, took_ms)
+    for stream, row in turn.rows:
+        found.emitted[stream] = found.emitted.get(stream, 0) + (row.num_rows if isinstance(row, pa.Table) else 1)
+    return found

@@ -1,0 +1,143 @@
+"""What tasks on Spark say of a batch, without a JVM: the numbers of LocalCluster, counted once whatever is evaluated again."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+from tests.execution.chains import Chain
+from windowing import InputSpout, TopologyBuilder, bolt, millis, tumbling
+from windowing.errors import ReportedFailedException
+from windowing.execution.metrics import METRICS, TaskMetrics, samples
+from windowing.local import LocalCluster, VirtualClock
+from windowing.local.metrics import ClusterMetrics
+from windowing.spark.task_metrics import TaskTotals
+
+
+@bolt(output="word string, at long")
+def split(tuple):
+    return [(word, tuple["at"]) for word in tuple["sentence"].split()]
+
+
+@bolt(output="word string, at long")
+def upper(tuple):
+    if tuple["word"] == "bad":
+        raise ReportedFailedException("bad word")
+    return (tuple["word"].upper(), tuple["at"])
+
+
+@tumbling(millis(10), timestamp="at", late_stream="late", output="n long")
+def tens(window):
+    return len(window)
+
+
+def topology():
+    builder = TopologyBuilder("words").configure({"windowing.max.attempts": 2})
+    builder.set_spout("sentences", InputSpout("sentence string, at long"))
+    builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
+    builder.set_bolt("upper", upper).fields_grouping("split", "word")
+    builder.set_bolt("tens", tens).global_grouping("upper")
+    return builder.build()
+
+
+BATCHES = [[("to be", 1), ("or", 2)], [("not to be", 25)], [("late", 4), ("that is", 31)]]
+
+
+class Totals:
+    """A channel that hands over at once, twice, as a stage that is evaluated again does."""
+
+    def __init__(self):
+        self.totals = TaskTotals("words")
+
+    def send(self, batch, upstream, now_ms, found):
+        said = pickle.loads(pickle.dumps({(batch, upstream): (now_ms, tuple(found))}))
+        self.totals.take(said)
+        self.totals.take(said)
+
+
+def on_spark(batches):
+    chain = Chain(topology())
+    chain.channel = Totals()
+    for number, batch in enumerate(batches):
+        chain.run({"sentences": batch}, drain=number == len(batches) - 1)
+    return chain.channel.totals.now(1000)
+
+
+def in_one_process(batches):
+    with LocalCluster(topology(), batches={"sentences": batches}, clock=VirtualClock(0)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+        return metrics.now()
+
+
+NAMES = ("executed", "failed", "windows_fired", "expired", "skipped", "reported", "dead_letters", "emitted", "late")
+
+
+def counted(run):
+    return {name: {each: getattr(found, each) for each in NAMES} for name, found in run.components().items()}
+
+
+def test_tasks_on_spark_count_what_those_of_a_local_cluster_count():
+    local, spark = in_one_process(BATCHES), on_spark(BATCHES)
+    assert counted(spark) == counted(local)
+    assert {name: each.acked for name, each in spark.components().items() if name != "sentences"} == {
+        name: each.acked for name, each in local.components().items() if name != "sentences"
+    }
+    assert counted(spark)["tens"]["late"] == {"late": 1}
+    assert counted(spark)["tens"]["windows_fired"] == 3
+    assert counted(spark)["split"]["emitted"] == {"default": 9}
+
+
+def test_both_name_the_same_samples_for_a_windowed_bolt():
+    named = [
+        {sample.metric.name for sample in samples(run) if sample.labels[1] == "tens"}
+        for run in (in_one_process(BATCHES), on_spark(BATCHES))
+    ]
+    assert named[0] - {"queued"} == named[1] | {"queued"} - {"queued"}
+
+
+def test_errors_and_dead_letters_reach_the_driver_with_their_text(caplog):
+    with caplog.at_level(logging.WARNING, "windowing.spark"):
+        run = on_spark([[("bad", 1), ("good", 2)]])
+    upper = run.components()["upper"]
+    assert (upper.executed, upper.failed, upper.dead_letters, upper.reported, upper.acked) == (2, 2, 1, 2, 1)
+    assert any("bad word" in text for text in upper.errors)
+    logged = [
+        record.getMessage() for record in caplog.records if "batch 0: component 'upper', task 0" in record.getMessage()
+    ]
+    assert len(logged) == 4  # the two errors of the batch, which came twice
+    assert "ReportedFailedException: [REPORTED] bad word" in logged[0]
+
+
+def test_a_batch_that_is_evaluated_again_counts_once_and_an_older_one_not_at_all():
+    totals = TaskTotals("t")
+    totals.take({(3, 0): (0, (TaskMetrics("b", 0, executed=5),))})
+    totals.take({(3, 0): (0, (TaskMetrics("b", 0, executed=4),))})
+    totals.take({(4, 0): (0, (TaskMetrics("b", 0, executed=1),))})
+    totals.take({(3, 0): (0, (TaskMetrics("b", 0, executed=9),))})
+    assert totals.now(0).components()["b"].executed == 5
+
+
+def test_the_mean_process_latency_is_that_of_littles_law():
+    totals = TaskTotals("t")
+    totals.take({(0, 0): (10_000, (TaskMetrics("w", 0, executed=4, pending=4),))})
+    totals.take({(1, 0): (12_000, (TaskMetrics("w", 0, acked=4, pending=0),))})
+    assert totals.now(0).components()["w"].process_latency_ms == 2000
+    totals.take({(2, 0): (20_000, (TaskMetrics("w", 0, pending=0),))})
+    assert totals.now(0).components()["w"].process_latency_ms == 2000
+
+
+def test_tasks_and_their_execute_time_are_kept_apart():
+    run = on_spark(BATCHES)
+    assert [each.task for each in run.tasks if each.component == "tens"] == [0]
+    assert all(each.execute_ms > 0 for each in run.tasks if each.executed)
+    assert {sample.metric for sample in samples(run)} <= set(METRICS)
+
+
+def test_phases_and_the_batch_are_those_of_the_progress():
+    totals = TaskTotals("t")
+    run = totals.now(5, 7, {"addBatch": 250.0})
+    assert [(sample.metric.name, sample.labels, sample.value) for sample in samples(run)] == [
+        ("batch", ("t",), 7),
+        ("batch_phase_seconds", ("t", "addBatch"), 0.25),
+    ]

@@ -1,0 +1,23 @@
+"""Monitoring: the numbers of a run for Prometheus and OpenTelemetry; a page of it.
+
+A *source* is what `query.metrics` or `ClusterMetrics(cluster).now` is: a function without arguments that returns RunMetrics. Names,
+kinds and units are those of the table in docs/operate/monitor.md, the same in one process and on Spark.
+"""
+
+from windowing.execution.metrics import METRICS, Metric, MetricKind, RunMetrics, Sample, TaskMetrics, samples
+from windowing.local.metrics import ClusterMetrics
+from windowing.monitoring.exporters import PrometheusCollector, export_to_opentelemetry, serve_prometheus
+
+__all__ = [
+    "METRICS",
+    "ClusterMetrics",
+    "Metric",
+    "MetricKind",
+    "PrometheusCollector",
+    "RunMetrics",
+    "Sample",
+    "TaskMetrics",
+    "export_to_opentelemetry",
+    "samples",
+    "serve_prometheus",
+]

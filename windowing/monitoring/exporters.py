@@ -1,0 +1,126 @@
+"""Exporters: the numbers of runs, asked for when Prometheus or OpenTelemetry asks; nothing is kept here, and no thread is started
+but that of `serve_prometheus`.
+
+Extras: `windowing[prometheus]`, `windowing[opentelemetry]`; each is loaded only where it is used. A source that fails is logged and
+left out of that answer: a number that cannot be had must not end a query.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from windowing.errors import ConfigError, describe_error, quote
+from windowing.execution.metrics import METRICS, PREFIX, Metric, MetricKind, RunMetrics, Sample, samples
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
+__all__ = ["PrometheusCollector", "Source", "export_to_opentelemetry", "serve_prometheus"]
+
+
+Source = Callable[[], RunMetrics]
+_log = logging.getLogger("windowing.monitoring")
+
+
+def _sampled(sources: Iterable[Source]) -> Iterator[Sample]:
+    for source in sources:
+        try:
+            found = list(samples(source()))
+        except Exception as problem:
+            _log.warning("the metrics of %s cannot be had: %s", quote(source), describe_error(problem))
+            continue
+        yield from found
+
+
+def _require_sources(sources: tuple[Source, ...], call: str) -> None:
+    for source in sources:
+        if not callable(source):
+            raise ConfigError(
+                f"{call} takes functions that return RunMetrics, got {quote(source)}; give query.metrics, or "
+                "ClusterMetrics(cluster).now, without calling it"
+            )
+    if not sources:
+        raise ConfigError(f"{call} was given nothing to export; give query.metrics, or ClusterMetrics(cluster).now")
+
+
+class PrometheusCollector:
+    """What a registry of prometheus_client asks for the numbers of these runs.
+
+    `REGISTRY.register(PrometheusCollector(query.metrics))` adds them to what your process serves already. Two runs need two
+    names. Raises ConfigError for what is no source. Cost of a scrape: O(tasks) for each run.
+    """
+
+    def __init__(self, *sources: Source) -> None:
+        _require_sources(sources, "PrometheusCollector")
+        self._sources = sources
+
+    def collect(self) -> Iterator[Any]:
+        """Yield a family for each metric, as prometheus_client wants it."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        kinds = {MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily}
+        found: dict[str, list[Sample]] = {}
+        for sample in _sampled(self._sources):
+            found.setdefault(sample.metric.name, []).append(sample)
+        for metric in METRICS:
+            family: Any = kinds[metric.kind](f"{PREFIX}{metric.name}", _help(metric), labels=list(metric.labels))
+            for _, labels, value in found.get(metric.name, ()):
+                family.add_metric(labels, value)
+            yield family
+
+
+def serve_prometheus(*sources: Source, port: int = 9464) -> Callable[[], None]:
+    """Serve the numbers on http://127.0.0.1:<port>/metrics, on loopback only; return what ends that. Raises ConfigError.
+
+    Needs the extra `prometheus`. On a machine of a cluster an agent of Prometheus on the same machine takes them from there.
+    """
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    registry.register(PrometheusCollector(*sources))  # type: ignore[arg-type, unused-ignore]  # by its method, not its class
+    try:
+        server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+    except OSError as problem:
+        raise ConfigError(
+            f"port {port} of 127.0.0.1 cannot be served: {describe_error(problem)}; give another port="
+        ) from problem
+
+    def close() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return close
+
+
+def export_to_opentelemetry(*sources: Source, provider: MeterProvider | None = None) -> None:
+    """Make an observable instrument of each metric, which a reader of OpenTelemetry asks at its own pace. Raises ConfigError.
+
+    provider: the global one if left out. Needs the extra `opentelemetry`, and of its SDK what exports where you want it. Names are
+    those of Prometheus without `_total`; labels are attributes.
+    """
+    from opentelemetry.metrics import Observation, get_meter
+
+    _require_sources(sources, "export_to_opentelemetry")
+    meter = get_meter("windowing", meter_provider=provider)
+
+    def asked(metric: Metric) -> Callable[[Any], Iterable[Observation]]:
+        def observe(_: Any) -> Iterable[Observation]:
+            return [
+                Observation(sample.value, dict(zip(metric.labels, sample.labels, strict=True)))
+                for sample in _sampled(sources)
+                if sample.metric is metric
+            ]
+
+        return observe
+
+    for metric in METRICS:
+        make = meter.create_observable_counter if metric.kind is MetricKind.COUNTER else meter.create_observable_gauge
+        unit = "s" if metric.unit.startswith("seconds") else f"{{{metric.unit}}}"
+        make(f"{PREFIX}{metric.name}", callbacks=[asked(metric)], unit=unit, description=_help(metric))
+
+
+def _help(metric: Metric) -> str:
+    return f"{metric.unit}: {metric.meaning}"

@@ -1,0 +1,236 @@
+"""What tasks did in a batch, on its way from the workers to the driver, and there as the numbers of the run.
+
+    worker   a turn, or a partition of a spout --TaskMetrics of its components--> MetricsChannel.send
+    Spark    an accumulator: what a task of Spark's has sent goes with its result, once it has succeeded
+    driver   TaskTotals.take --> totals by component and task --> RunMetrics of the query
+
+The numbers go beside the rows, for they hold times, and rows are a function of state and input alone. They cost no job and no
+expression of a plan: a dictionary of some numbers for each task of Spark's.
+
+Laws
+- What a task says of a batch takes the place of what it said of that batch before: a batch, or a stage, that is evaluated again
+  counts once. So what is sent is keyed by (batch, upstream), and the last batch is added to the totals when the next begins.
+- Nothing here ends a query: what cannot be taken is left out.
+
+Source: Storm's executors send their statistics with heartbeats; here they go with the results of tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.sql import SparkSession
+
+from windowing.execution.metrics import RunMetrics, TaskMetrics
+from windowing.execution.plan import ExecutionPlan, StageTask
+from windowing.spark.exchange import ExchangeRow
+
+__all__ = ["MetricsChannel", "RunningTask", "TaskTotals", "bolt_metrics", "group_metrics", "window_metrics"]
+
+
+_log = logging.getLogger("windowing.spark")
+_LOGGED = 5
+"""So many reported errors of a batch are logged by the driver."""
+
+
+class _Said(NamedTuple):
+    """What one upstream says of a batch. now_ms: the clock of the batch."""
+
+    now_ms: int
+    found: tuple[TaskMetrics, ...]
+
+
+class RunningTask(Protocol):
+    """A task of a bolt without windows in one batch: what it was handed, its dead letters, the errors that it reported."""
+
+    taken: int
+    given_up: int
+    errors: list[str]
+
+    def counts(self) -> dict[str, int]: ...
+
+
+_Update = dict[tuple[int, int], _Said]
+
+
+class MetricsChannel:
+    """The way of the numbers of one query; made by the driver, and pickled into its functions. totals: where they arrive."""
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        self.totals: TaskTotals | None = TaskTotals(name)
+        self._accumulator: Accumulator[Any] = spark.sparkContext.accumulator(self.totals, _Totalled())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _in_worker, (self._accumulator,)
+
+    def send(self, batch: int, upstream: int, now_ms: int, found: Iterable[TaskMetrics]) -> None:
+        """Send what the components of an upstream task have done in a batch; called in a worker."""
+        self._accumulator.add({(batch, upstream): _Said(now_ms, tuple(found))})
+
+
+def _in_worker(accumulator: Accumulator[Any]) -> MetricsChannel:
+    channel = MetricsChannel.__new__(MetricsChannel)
+    channel.totals, channel._accumulator = None, accumulator
+    return channel
+
+
+class _Totalled(AccumulatorParam[Any]):
+    """In a worker a dictionary is filled; the driver has the totals take it."""
+
+    def zero(self, value: Any) -> _Update:
+        return {}
+
+    def addInPlace(self, value1: Any, value2: Any) -> Any:  # noqa: N802 - Spark's name
+        if isinstance(value1, TaskTotals):
+            value1.take(value2)
+        else:
+            value1.update(value2)
+        return value1
+
+
+class TaskTotals:
+    """What all tasks of a query have done since it was started. Safe for any thread.
+
+    >>> totals = TaskTotals("words")
+    >>> totals.take({(0, 7): (1000, (TaskMetrics("count", 0, executed=2),))})
+    >>> totals.take({(0, 7): (1000, (TaskMetrics("count", 0, executed=2),))})  # evaluated again
+    >>> totals.take({(1, 7): (2000, (TaskMetrics("count", 0, executed=3),))})
+    >>> totals.now(2000).components()["count"].executed
+    5
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._totals: dict[tuple[str, int | None], TaskMetrics] = {}
+        self._last: dict[int, _Said] = {}
+        self._batch, self._clock_ms = -1, 0
+        self._logged = 0
+
+    def take(self, update: Mapping[tuple[int, int], Any]) -> None:
+        """Take what workers say; of a batch that was added already nothing more is taken."""
+        with self._lock:
+            for (batch, upstream), said in sorted(update.items(), key=lambda each: each[0]):
+                if batch < self._batch:
+                    continue
+                if batch > self._batch:
+                    self._close()
+                    self._batch, self._logged = batch, 0
+                self._last[upstream] = _Said(*said)
+                self._log_errors(batch, _Said(*said).found)
+
+    def now(self, at_ms: int, batch: int | None = None, phases: Mapping[str, float] | None = None) -> RunMetrics:
+        """Return the totals with those of the last batch. Cost: O(tasks)."""
+        with self._lock:
+            found = {key: _copy(total) for key, total in self._totals.items()}
+            self._add(found)
+        tasks = tuple(found[key] for key in sorted(found, key=lambda key: (key[0], key[1] or 0)))
+        return RunMetrics(name=self.name, at_ms=at_ms, tasks=tasks, batch=batch, phases=dict(phases or {}))
+
+    def _close(self) -> None:
+        self._add(self._totals)
+        if self._last:
+            self._clock_ms = max(said.now_ms for said in self._last.values())
+        self._last = {}
+
+    def _add(self, totals: dict[tuple[str, int | None], TaskMetrics]) -> None:
+        for said in self._last.values():
+            for each in said.found:
+                total = totals.setdefault((each.component, each.task), TaskMetrics(each.component, each.task))
+                # What was pending before the batch was held from the last one to this one; in a batch, while its turn worked.
+                held_ms = (total.pending or 0) * max(0, said.now_ms - self._clock_ms if self._clock_ms else 0)
+                total.add(each)
+                total.process_ms += held_ms + each.execute_ms
+
+    def _log_errors(self, batch: int, found: Iterable[TaskMetrics]) -> None:
+        for each in found:
+            for text in each.errors:
+                self._logged += 1
+                if self._logged <= _LOGGED:
+                    _log.warning(
+                        "%s, batch %d: component %r, task %s, reports %s",
+                        self.name,
+                        batch,
+                        each.component,
+                        each.task,
+                        text,
+                    )
+
+
+def _copy(found: TaskMetrics) -> TaskMetrics:
+    copied = TaskMetrics(found.component, found.task)
+    copied.add(found)
+    return copied
+
+
+def window_metrics(
+    component: str, task: int, numbers: Mapping[str, int | None], late: Mapping[str, int], execute_ms: float
+) -> TaskMetrics:
+    """Return what the turn of a windowed task did, from the numbers that it counts (`METRICS` of output.py)."""
+    counted = {name: value or 0 for name, value in numbers.items()}
+    watermark, now = numbers.get("watermark"), numbers.get("now")
+    settled = counted.get("expired", 0) + sum(late.values()) + counted.get("duplicates", 0)
+    return TaskMetrics(
+        component,
+        task,
+        executed=counted.get("tuples", 0),
+        acked=settled,
+        failed=counted.get("failed", 0),
+        late={reason: count for reason, count in late.items() if count},
+        windows_fired=counted.get("fired", 0),
+        expired=counted.get("expired", 0),
+        skipped=counted.get("skipped", 0),
+        duplicates=counted.get("duplicates", 0),
+        execute_ms=execute_ms,
+        pending=counted.get("pending", 0),
+        watermark_ms=watermark,
+        watermark_lag_ms=None if watermark is None or now is None else now - watermark,
+    )
+
+
+def bolt_metrics(component: str, task: int, running: RunningTask, execute_ms: float) -> TaskMetrics:
+    """Return what a task of a bolt without windows did in a batch. A tuple that failed is tried again in the batch: at its end all
+    are done with, or dead letters.
+    """
+    counts = running.counts()
+    return TaskMetrics(
+        component,
+        task,
+        executed=running.taken,
+        acked=max(0, running.taken - running.given_up - counts["invalid"]),
+        failed=counts["failed"],
+        late={"invalid": counts["invalid"]} if counts["invalid"] else {},
+        reported=counts["reported"],
+        dead_letters=running.given_up,
+        execute_ms=execute_ms,
+        errors=tuple(running.errors),
+    )
+
+
+def group_metrics(
+    plan: ExecutionPlan, task: StageTask, rows: Iterable[ExchangeRow], output: Iterable[ExchangeRow], execute_ms: float
+) -> TaskMetrics:
+    """Return what a task of a group of a Trident topology did, from the exchange rows that it took and gave; what it emits is
+    counted by the group that reads it, or the sink.
+    """
+    found = TaskMetrics(task.component, task.task, execute_ms=execute_ms)
+    found.executed = sum(row.value for row in rows if row.kind == "rows")
+    numbers: dict[str, int | None] = {}
+    for row in output:
+        if row.kind in ("rows", "out"):
+            stream = plan.exchanges[int(row.stream)].target if row.kind == "rows" else row.stream
+            found.emitted[stream] = found.emitted.get(stream, 0) + row.value
+        elif row.kind == "metric" and row.source is not None:
+            numbers[row.source] = row.value
+        elif row.kind == "reported":
+            found.reported += row.value
+    if numbers:
+        late = {"late": numbers.get("late") or 0}
+        found.add(window_metrics(task.component, task.task, numbers, late, 0.0))
+    else:
+        found.acked = found.executed
+    return found
