@@ -7,6 +7,7 @@ What a user imports comes from here, or from one of five doors beside it; nothin
     windowing.spark      the driver on Spark: windowed, submit, submit_trident (extra `spark`)
     windowing.trident    Trident: TridentTopology, its operations, spouts, states
     windowing.stores     where Trident's states lie: memory, SQLite, PostgreSQL, Redis
+    windowing.monitoring what tasks count, for Prometheus and OpenTelemetry
     windowing.testing    for tests of your own: check_counts, replay; strategies, simulator
 
 In this page:

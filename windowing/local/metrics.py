@@ -65,7 +65,7 @@ def _is_coordination(task: Task) -> bool:
     return not isinstance(task, SpoutTask | WindowedBoltTask | GroupTask | EmitterTask) and not hasattr(task, "outbox")
 
 
-def _watch_of(task: Task) -> _Watch:
+def _watch_of(task: Task) -> _TaskWatch:
     if isinstance(task, SpoutTask):
         return _SpoutWatch(task)
     if isinstance(task, WindowedBoltTask):
@@ -77,7 +77,7 @@ def _watch_of(task: Task) -> _Watch:
     return _BoltWatch(task)
 
 
-class _Watch:
+class _TaskWatch:
     """The counters around one task. `found` is what it has done; `held` tuples wait in it for their acks."""
 
     def __init__(self, task: Any) -> None:
@@ -145,7 +145,7 @@ class _Watch:
         self.found.executed += count if limit is None else min(count, limit)
 
 
-class _BoltWatch(_Watch):
+class _BoltWatch(_TaskWatch):
     """A bolt without windows; a basic one has acked what it has not failed."""
 
     def __init__(self, task: Any) -> None:
@@ -173,7 +173,7 @@ class _BoltWatch(_Watch):
         self.found.failed += 1
 
 
-class _WindowWatch(_Watch):
+class _WindowWatch(_TaskWatch):
     """A windowed bolt: its executor counts already, so it is read after each step and turn."""
 
     def __init__(self, task: WindowedBoltTask) -> None:
@@ -217,7 +217,7 @@ class _WindowWatch(_Watch):
         return fail
 
 
-class _SpoutWatch(_Watch):
+class _SpoutWatch(_TaskWatch):
     """A spout: what became of its messages; its process latency is the time from an emit to the end of the tree."""
 
     def __init__(self, task: SpoutTask) -> None:
@@ -246,7 +246,7 @@ class _SpoutWatch(_Watch):
         self.found.acked += len(self.task._at_once)
 
 
-class _GroupWatch(_Watch):
+class _GroupWatch(_TaskWatch):
     """A group of a Trident topology: rows over its exchanges; an attempt's rows are acked with it."""
 
     def __init__(self, task: GroupTask) -> None:
@@ -275,7 +275,7 @@ class _GroupWatch(_Watch):
         self.found.acked = self.found.executed
 
 
-class _EmitterWatch(_Watch):
+class _EmitterWatch(_TaskWatch):
     """A spout of a Trident topology: rows that it emits, whatever becomes of the attempt."""
 
     def __init__(self, task: EmitterTask) -> None:

@@ -4,12 +4,11 @@ A *source* is what `query.metrics` or `ClusterMetrics(cluster).now` is: a functi
 kinds and units are those of the table in docs/operate/monitor.md, the same in one process and on Spark.
 """
 
-from windowing.execution.metrics import METRICS, Metric, MetricKind, RunMetrics, Sample, TaskMetrics, samples
+from windowing.execution.metrics import Metric, MetricKind, RunMetrics, Sample, TaskMetrics, samples
 from windowing.local.metrics import ClusterMetrics
 from windowing.monitoring.exporters import PrometheusCollector, export_to_opentelemetry, serve_prometheus
 
 __all__ = [
-    "METRICS",
     "ClusterMetrics",
     "Metric",
     "MetricKind",

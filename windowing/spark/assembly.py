@@ -90,6 +90,7 @@ class Assembly:
         """Start the query. stored: what is kept with the checkpoint beside what every query keeps there."""
         counted = metrics.wire_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
         counted += writer.attach(self.partitions)
+        writer.components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
         spec = QuerySpec(
             spark=self.spark,
             checkpoint=checkpoint,

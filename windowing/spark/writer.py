@@ -159,6 +159,8 @@ class BatchWriter:
         self.spark: SparkSession | None = None
         """Whose query it writes for: set when that starts."""
         self._partitions = 0
+        self.components = ""
+        """What a job that evaluates a batch is called after."""
 
     def attach(self, partitions: int) -> list[Column]:
         """Take note of how many partitions a batch has; return what has to be observed in a batch."""
@@ -168,6 +170,7 @@ class BatchWriter:
     def __call__(self, output: DataFrame, batch_id: int) -> None:
         """Evaluate the batch once and write its streams."""
         try:
+            self._describe(batch_id, f"evaluates {self.components or self.name}")
             failpoints.hit("before_batch", batch_id)
             if self.acks is not None:
                 self.acks.begin(batch_id)
@@ -184,6 +187,11 @@ class BatchWriter:
                 raise
             # Py4J has no way to say anything else, and the JVM would wait for an answer for ever.
             raise WorkerError(describe_error(error)) from None
+
+    def _describe(self, batch_id: int, what: str) -> None:
+        """Say in Spark's UI what the next jobs of this thread do; Spark says so anew for each batch."""
+        if self.spark is not None:
+            self.spark.sparkContext.setJobDescription(f"{self.name}, batch {batch_id}: {what}")
 
     @property
     def schemas(self) -> dict[str, StructType]:
@@ -254,6 +262,7 @@ class BatchWriter:
             count = self._streams.counted(counts, stream)
             try:
                 if count:
+                    self._describe(batch_id, f"writes {stream}")
                     rows = self._streams.rows(output, stream)
                     sink.write(rows.coalesce(1) if count <= _ONE_FILE_ROWS else rows, batch_id)
                 elif hasattr(sink, "skip"):

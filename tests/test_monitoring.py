@@ -1,0 +1,139 @@
+"""Exporters, the dashboard and the page of monitoring: they have the names of the one table, and the numbers of the run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import re
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from windowing.errors import ConfigError
+from windowing.execution.metrics import METRICS, RunMetrics, TaskMetrics, metrics_table, samples
+from windowing.monitoring import PrometheusCollector, export_to_opentelemetry, serve_prometheus
+
+ROOT = Path(__file__).parents[1]
+EXPORTED = {metric.exported for metric in METRICS}
+NAME = re.compile(r"\bwindowing_[a-z_]+\b")
+
+
+def run():
+    tens = TaskMetrics("tens", 0, {"default": 3}, executed=9, acked=8, late={"late": 1}, pending=1, execute_ms=1500.0)
+    tens.watermark_ms, tens.watermark_lag_ms = 25_000, 6_000
+    split = TaskMetrics('sp"lit\n', 1, {"default": 9}, executed=5)
+    return RunMetrics(name="words", at_ms=31_000, tasks=(tens, split), batch=7, phases={"addBatch": 250.0})
+
+
+def scraped(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def test_prometheus_gets_each_number_with_its_labels_and_units():
+    port = free_port()
+    close = serve_prometheus(run, port=port)
+    try:
+        text = scraped(port)
+    finally:
+        close()
+    assert 'windowing_executed_total{component="tens",task="0",topology="words"} 9.0' in text
+    assert 'windowing_late_total{component="tens",reason="late",task="0",topology="words"} 1.0' in text
+    assert 'windowing_execute_seconds_total{component="tens",task="0",topology="words"} 1.5' in text
+    assert 'windowing_watermark_lag_seconds{component="tens",task="0",topology="words"} 6.0' in text
+    assert 'windowing_batch_phase_seconds{phase="addBatch",topology="words"} 0.25' in text
+    assert 'component="sp\\"lit\\n"' in text
+    assert 'windowing_pending{component="sp' not in text  # nobody knows it
+    assert {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")} == EXPORTED
+
+
+def test_the_server_of_prometheus_listens_on_loopback_only_and_ends():
+    port = free_port()
+    close = serve_prometheus(run, port=port)
+    with pytest.raises(ConfigError, match=r"give another port="):
+        serve_prometheus(run, port=port)
+    with socket.socket() as other:  # the port is free on the other addresses of this machine
+        other.bind(("127.0.0.2", port))
+    close()
+    with pytest.raises(OSError, match="refused"):
+        scraped(port)
+
+
+def test_opentelemetry_gets_the_same_numbers():
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    export_to_opentelemetry(run, provider=provider)
+    found = {
+        (metric.name, tuple(point.attributes.values())): point.value
+        for resource in reader.get_metrics_data().resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+    }
+    provider.shutdown()
+    assert found == {(f"windowing_{s.metric.name}", s.labels): s.value for s in samples(run())}
+
+
+def test_a_source_that_fails_is_logged_and_ends_nothing(caplog):
+    def broken():
+        raise RuntimeError("the JVM is gone")
+
+    with caplog.at_level(logging.WARNING, "windowing.monitoring"):
+        families = {family.name: family for family in PrometheusCollector(broken, run).collect()}
+    assert len(families["windowing_executed"].samples) == 2
+    assert "the JVM is gone" in caplog.text
+
+
+@pytest.mark.parametrize("given", [(), (run(),)])
+def test_what_is_no_source_is_refused(given):
+    with pytest.raises(ConfigError, match=r"query\.metrics"):
+        PrometheusCollector(*given)
+
+
+def test_the_dashboard_asks_for_exported_names_only_and_for_each_of_them():
+    text = (ROOT / "docs" / "operate" / "grafana.json").read_text(encoding="utf-8")
+    board = json.loads(text)
+    asked = {name for panel in board["panels"] for target in panel["targets"] for name in NAME.findall(target["expr"])}
+    assert asked == EXPORTED
+    labels = {label for metric in METRICS for label in metric.labels}
+    grouped = {name for by in re.findall(r"by \(([a-z, ]+)\)", text) for name in by.split(", ")}
+    assert grouped <= labels
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_the_page_has_the_table_and_its_alerts_name_what_there_is():
+    page = (ROOT / "docs" / "operate" / "monitor.md").read_text(encoding="utf-8")
+    assert metrics_table() in page
+    assert set(NAME.findall(page)) - {"windowing_"} <= EXPORTED
+
+
+def test_each_package_has_one_logger_and_nothing_is_printed():
+    """The command line prints, as does the simulator, which is a program."""
+    loggers, printing = {}, []
+    for path in (ROOT / "windowing").rglob("*.py"):
+        package = path.relative_to(ROOT / "windowing").parts[0]
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            name = ast.unparse(call.func)
+            if name == "logging.getLogger":
+                loggers.setdefault(package, set()).add(ast.literal_eval(call.args[0]))
+            elif name == "print" and package != "cli" and path.name != "simulator.py":
+                printing.append(str(path))
+    assert loggers == {
+        "local": {"windowing"},
+        "spark": {"windowing.spark"},
+        "monitoring": {"windowing.monitoring"},
+    }
+    assert not printing
