@@ -29,7 +29,7 @@ demo: setup  ## Run both jobs on a year of real flights; make demo ARGS="--month
 .PHONY: test
 test: setup lint types doctests  ## Set up, then lint, types, doctests and all tests but the long proofs.
 	$(call say,tests: those without Spark)
-	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster"
+	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster and not browser"
 	$(call say,tests: those on Spark)
 	@$(PYTEST) $(BESIDE) -m "spark and not crash and not services and not cluster" --durations 10
 
@@ -49,7 +49,12 @@ test-versions: setup  ## Run the Spark tests with older versions of Spark; make 
 .PHONY: test-fast
 test-fast: setup  ## Run the tests that need neither Spark nor a long time.
 	$(call say,fast tests: no Spark and no long proofs)
-	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster"
+	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster and not browser"
+
+.PHONY: test-browser
+test-browser: setup  ## Run the tests of the live page in a real browser: needs chromium on the PATH.
+	$(call say,browser: the live page in headless chromium)
+	@$(PYTEST) -m browser
 
 .PHONY: services
 services: setup  ## Start PostgreSQL and Redis on loopback, with data of their own; as root, install what is missing.
@@ -85,14 +90,14 @@ PART ?= 1/1
 .PHONY: crash
 crash: setup  ## Run the long proofs: properties with 500 examples, then every kill and restart; PART=2/3: the second of three parts.
 	$(call say,crash: part $(PART) of the property tests with the long profile and of the kills without Spark)
-	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "(hypothesis or crash) and not spark and not services and not cluster" --timeout 1800
+	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "(hypothesis or crash) and not spark and not services and not cluster and not browser" --timeout 1800
 	$(call say,crash: part $(PART) of the tests that kill and restart Spark)
 	@HYPOTHESIS_PROFILE=long $(PYTEST) $(BESIDE) --part $(PART) -m "crash and spark and not services and not cluster" --timeout 1800 --durations 10
 
 .PHONY: fuzz
 fuzz: setup  ## Run the property tests that need no Spark with 500 new random examples.
 	$(call say,fuzz: the property tests with new examples)
-	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) $(BESIDE) -m "hypothesis and not crash and not spark and not services and not cluster" --timeout 1800
+	@HYPOTHESIS_PROFILE=fuzz $(PYTEST) $(BESIDE) -m "hypothesis and not crash and not spark and not services and not cluster and not browser" --timeout 1800
 
 SEEDS ?= 100000
 

@@ -4,6 +4,7 @@
     check FILE               all mistakes, without Spark                      loading.py
     explain FILE:BOLT        what windows do with some rows                   local/time_line.py
     run FILE:TOPOLOGY        in one process, with a screen of its components  running.py
+    ui FILE:TOPOLOGY         the same, with a page for a browser              running.py
     doctor                   is all there that Spark needs                    doctor.py
     status CHECKPOINT        what lies in a query's checkpoint                stored.py
     states STORE             partitions, fences and rows of Trident states    stored.py
@@ -20,6 +21,7 @@ from __future__ import annotations
 import gzip
 import inspect
 import json
+import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -46,7 +48,7 @@ from windowing.cli.loading import (
     safe,
     topology_of,
 )
-from windowing.cli.running import run_on_screen
+from windowing.cli.running import run_on_page, run_on_screen
 from windowing.cli.stored import read_checkpoint, read_states
 from windowing.cli.templates import write_project
 from windowing.errors import WindowingError, quote, represented
@@ -273,6 +275,27 @@ def run_command(context: click.Context, target: str, rows: Path | None, for_seco
         if len(output) > show:
             click.echo(safe(f"{name}: {'and ' if show else ''}{len(output) - show}{' more' if show else ''} rows"))
     context.exit(1 if result.dead_letters or result.errors else 0)
+
+
+@commands.command("ui")
+@click.argument("target", metavar="FILE:TOPOLOGY")
+@click.option("--rows", type=_FILE, help="As for run.")
+@click.option("--for", "for_seconds", type=click.FloatRange(min=0.001), help="Stop after so many seconds.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Of 127.0.0.1; a free one if left out.")
+@click.option("--keep", is_flag=True, help="Keep the page when the run is over, until Ctrl-C.")
+def ui_command(target: str, rows: Path | None, for_seconds: float | None, port: int, keep: bool) -> None:
+    """Run a topology in one process with a page of it for a browser of this machine; the page only shows."""
+    topology = topology_of(target)
+    batches = None if rows is None else _batches_of(rows)
+    span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
+    try:
+        _, page = run_on_page(topology, batches, span, port, lambda url: click.echo(f"open {url}"))
+        with page:
+            if keep:
+                click.echo("the run is over; Ctrl-C ends the page")
+                threading.Event().wait()
+    except KeyboardInterrupt:
+        click.echo("ended by hand")
 
 
 def _batches_of(file: Path) -> dict[str, list[list[Any]]]:

@@ -5,6 +5,7 @@ The numbers are those of `ClusterMetrics` (local/metrics.py); the screen is draw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -18,11 +19,13 @@ from windowing.local.metrics import ClusterMetrics
 from windowing.local.router import ClusterResult
 from windowing.local.trident_cluster import TridentCluster
 from windowing.local.trident_tasks import TridentResult
+from windowing.monitoring.page import Page, serve_page
 from windowing.topology.plan import Topology
 from windowing.trident.streams import TridentTopology
 from windowing.windows.measures import Duration
 
 __all__ = [
+    "run_on_page",
     "run_on_screen",
     "screen",
 ]
@@ -48,6 +51,22 @@ def run_on_screen(
             return result
         with Live(get_renderable=lambda: screen(metrics), console=console, refresh_per_second=4):
             return work()
+
+
+def run_on_page(
+    topology: Topology | TridentTopology, batches: Any, span: Duration | None, port: int, opened: Callable[[str], None]
+) -> tuple[ClusterResult | TridentResult, Page]:
+    """Run a topology with a page of it, which is still there when it ends; `opened` is told where. Raises as `run_on_screen`."""
+    made: type[LocalCluster | TridentCluster] = LocalCluster if isinstance(topology, Topology) else TridentCluster
+    with made(topology, batches=batches) as cluster:  # type: ignore[arg-type]  # each is given its own kind
+        drawn = topology if isinstance(topology, Topology) else topology.build()
+        page = serve_page(ClusterMetrics(cluster).now, drawn, port)
+        opened(page.url)
+        try:
+            return (cluster.run() if span is None else cluster.run_for(span)), page
+        except BaseException:
+            page.close()
+            raise
 
 
 def screen(metrics: ClusterMetrics) -> Table:

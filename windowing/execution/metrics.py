@@ -23,9 +23,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 __all__ = [
-    "ERRORS_KEPT",
+    "LAST_KEPT",
     "METRICS",
     "PREFIX",
+    "FiredWindow",
     "Metric",
     "MetricKind",
     "RunMetrics",
@@ -37,8 +38,8 @@ __all__ = [
 ]
 
 
-ERRORS_KEPT = 5
-"""So many of the errors that a task reported are kept as text."""
+LAST_KEPT = 8
+"""So many of the last windows, late tuples and reported errors of a task are kept as text."""
 PREFIX = "windowing_"
 """Every exported name begins with it."""
 
@@ -100,12 +101,19 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
+class FiredWindow(NamedTuple):
+    """A window that fired: its end (or reference), and what the bolt emitted for it, as text."""
+
+    end_ms: int | None
+    emitted: str
+
+
 @dataclass(slots=True)
 class TaskMetrics:
     """What one task has done so far, or in one batch; task None: all tasks of the component.
 
-    emitted: by stream. late: by reason. errors: the last ones that were reported, as text. execute_ms: at work. process_ms: the sum
-    of the times for which tuples were held, known up to now. The others: see METRICS.
+    emitted: by stream. late: by reason. execute_ms: at work. process_ms: the sum of the times for which tuples were held, known up
+    to now. errors, windows, late_rows (each with its reason): the last ones, as text, for who looks. The others: see METRICS.
     """
 
     component: str
@@ -128,6 +136,8 @@ class TaskMetrics:
     watermark_ms: int | None = None
     watermark_lag_ms: int | None = None
     errors: tuple[str, ...] = ()
+    windows: tuple[FiredWindow, ...] = ()
+    late_rows: tuple[tuple[str, str], ...] = ()
 
     @property
     def execute_latency_ms(self) -> float | None:
@@ -159,7 +169,9 @@ class TaskMetrics:
         for mine, others in ((self.emitted, other.emitted), (self.late, other.late)):
             for key, count in others.items():
                 mine[key] = mine.get(key, 0) + count
-        self.errors = (*self.errors, *other.errors)[-ERRORS_KEPT:]
+        self.errors = (*self.errors, *other.errors)[-LAST_KEPT:]
+        self.windows = (*self.windows, *other.windows)[-LAST_KEPT:]
+        self.late_rows = (*self.late_rows, *other.late_rows)[-LAST_KEPT:]
 
 
 _COUNTERS = (

@@ -18,13 +18,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from windowing.execution.metrics import RunMetrics, TaskMetrics
+from windowing.errors import describe_error, quote
+from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, TaskMetrics
 from windowing.local.loop import LoopedCluster
 from windowing.local.spouts import SpoutTask
 from windowing.local.tasks import RichBoltTask, Task
 from windowing.local.trident_spouts import EmitterTask
 from windowing.local.trident_tasks import GroupTask, TupleParts
 from windowing.local.windowed import WindowedBoltTask
+from windowing.topology.window_task import WindowEmitted
 
 __all__ = ["ClusterMetrics"]
 
@@ -49,6 +51,7 @@ class ClusterMetrics:
             found = by_task.get((error.component, error.task))
             if found is not None:
                 found.reported += 1
+                found.errors = (*found.errors, describe_error(error.error))[-LAST_KEPT:]
         for letter in list(result.dead_letters):
             component = str(getattr(letter, "component", None) or getattr(letter, "stream", ""))
             found = by_task.get((component, letter.task or 0))
@@ -184,6 +187,15 @@ class _WindowWatch(_TaskWatch):
         self.timed("step", self._arrived)
         self.timed("turn")
         self.timed("drain")
+        self.counted("perform_one", self._seen)
+        late, found = task._late, self.found
+
+        def counted_late(rows: Sequence[Any], reason: str) -> None:
+            shown = ((reason, quote(tuple(row))) for row in rows[-LAST_KEPT:])
+            found.late_rows = (*found.late_rows, *shown)[-LAST_KEPT:]
+            late(rows, reason)
+
+        self.task._late = counted_late
         self.task.fail = self._counted_fail(task.fail)
 
     @property
@@ -207,6 +219,12 @@ class _WindowWatch(_TaskWatch):
         found.acked = max(0, found.expired + sum(late.values()) - found.failed)
         found.pending = self._pending = counts["pending"]
         found.watermark_ms = self.task.executor.watermark
+
+    def _seen(self, effect: Any) -> None:
+        if isinstance(effect, WindowEmitted):
+            emitted = "; ".join(quote(row, 60) for _, row in effect.emissions[:3])
+            fired = FiredWindow(effect.window.end_timestamp, emitted)
+            self.found.windows = (*self.found.windows, fired)[-LAST_KEPT:]
 
     def _counted_fail(self, inner: Callable[[Any], None]) -> Callable[[Any], None]:
         def fail(rows: Iterable[Any]) -> None:

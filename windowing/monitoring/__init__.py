@@ -7,16 +7,19 @@ kinds and units are those of the table in docs/operate/monitor.md, the same in o
 from windowing.execution.metrics import Metric, MetricKind, RunMetrics, Sample, TaskMetrics, samples
 from windowing.local.metrics import ClusterMetrics
 from windowing.monitoring.exporters import PrometheusCollector, export_to_opentelemetry, serve_prometheus
+from windowing.monitoring.page import Page, serve_page
 
 __all__ = [
     "ClusterMetrics",
     "Metric",
     "MetricKind",
+    "Page",
     "PrometheusCollector",
     "RunMetrics",
     "Sample",
     "TaskMetrics",
     "export_to_opentelemetry",
     "samples",
+    "serve_page",
     "serve_prometheus",
 ]

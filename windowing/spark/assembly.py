@@ -12,7 +12,7 @@ Law: which sources a query has, and in which order, depends on the plan alone: a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import reduce
 from typing import Any
@@ -32,6 +32,7 @@ from windowing.spark.running import QuerySpec, WindowedQuery, trigger_options
 from windowing.spark.spouts import PartitionedSpout
 from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.writer import BatchWriter
+from windowing.topology.plan import Topology
 from windowing.windows.config import WindowConfig
 from windowing.windows.measures import Duration
 
@@ -48,7 +49,8 @@ class Assembly:
     """A plan, and how Spark runs it in shuffles of this many partitions. labels: see `labels_of`. windows: their configurations.
 
     sources: returns the packed rows of each source. turn: returns what runs in a worker for a task of the stream, by its number.
-    schema: of what comes out of the last depth. channel: where to its workers say what they have done.
+    schema: of what comes out of the last depth. channel: where to its workers say what they have done; a new one for each start if left out.
+    drawn: what the page of the query draws, the plan if left out.
     """
 
     spark: SparkSession
@@ -60,6 +62,7 @@ class Assembly:
     turn: Callable[[int], TaskTurn]
     schema: StructType | str = EXCHANGE
     channel: MetricsChannel | None = None
+    drawn: Topology | None = None
 
     def rows(self, control_folder: str | None) -> DataFrame:
         """Return what comes out of the last depth of the stream; each call makes a chain of its own."""
@@ -88,6 +91,9 @@ class Assembly:
         query_name: str | None,
     ) -> WindowedQuery:
         """Start the query. stored: what is kept with the checkpoint beside what every query keeps there."""
+        if self.channel is None:  # one query's: another one begins at another batch
+            counting = replace(self, channel=MetricsChannel(self.spark, writer.name))
+            return counting.start(checkpoint, stored, writer, trigger=trigger, drain=drain, query_name=query_name)
         counted = metrics.wire_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
         counted += writer.attach(self.partitions)
         writer.components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
@@ -100,8 +106,8 @@ class Assembly:
             partitions=self.partitions,
             trigger=trigger_options(trigger, drain),
             query_name=query_name,
-            plan=self.plan,
-            totals=None if self.channel is None else self.channel.totals,
+            drawn=self.drawn or self.plan,
+            totals=self.channel.totals,
         )
         return WindowedQuery.start(spec, drain)
 

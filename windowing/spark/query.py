@@ -35,7 +35,6 @@ from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.state import SEQUENCE, TIMESTAMP
-from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, WindowTurn
 from windowing.spark.writer import BatchWriter
 from windowing.topology.bolts import WindowedBolt
@@ -190,7 +189,6 @@ class WindowedStream:
                 sources=lambda: list(self._packed(tasks)),
                 turn=partial(WindowTurn, shipped, Encoder(self.bolt.name, self._layout)),
                 schema=self._layout.schema,
-                channel=MetricsChannel(self._spark, self.bolt.name),
             )
         return self._assemblies[tasks]
 

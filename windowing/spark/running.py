@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -40,7 +40,11 @@ from windowing.spark.settings import settings_of, take
 from windowing.spark.sinks import claim
 from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.writer import BatchWriter
+from windowing.topology.plan import Topology
 from windowing.windows.measures import Duration
+
+if TYPE_CHECKING:
+    from windowing.monitoring.page import Page
 
 __all__ = [
     "QuerySpec",
@@ -70,7 +74,7 @@ class QuerySpec:
     partitions: int
     trigger: Mapping[str, Any]
     query_name: str | None
-    plan: ExecutionPlan | None = None
+    drawn: Topology | ExecutionPlan | None = None
     totals: TaskTotals | None = None
 
     def run(self) -> StreamingQuery:
@@ -184,6 +188,15 @@ class WindowedQuery:
             return totals.now(int(time.time() * 1000))
         phases = {phase: float(ms) for phase, ms in progress.durationMs.items()}
         return totals.now(_ms_of(progress.timestamp), progress.batchId, phases)
+
+    def ui(self, port: int = 0) -> Page:
+        """Serve a page of this query on this machine, for a browser; its `url` says where, `close()` ends it. It only shows.
+
+        port: 0 takes a free one. The page is there until it is closed, also after the end of the query. Raises ConfigError.
+        """
+        from windowing.monitoring.page import serve_page  # a server, for those who ask for it
+
+        return serve_page(self.metrics, self._spec.drawn, port)
 
     def await_end(self, timeout: float | None = None) -> bool:
         """Wait until the query has ended (True) or `timeout` seconds are over (False); raise what ended it.

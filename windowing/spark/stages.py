@@ -41,9 +41,9 @@ from windowing.spark.exchange import (
 )
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.stage_writer import StageWriter
-from windowing.spark.task_metrics import MetricsChannel, bolt_metrics, window_metrics
+from windowing.spark.task_metrics import MetricsChannel, bolt_metrics
 from windowing.spark.tuple_rows import TupleRows
-from windowing.spark.window_turn import SIDE_STREAM, TaskStage
+from windowing.spark.window_turn import SIDE_STREAM, TaskStage, done_by
 from windowing.topology.groupings import FieldsGrouping
 from windowing.topology.user_code import EmittedRow
 from windowing.windows.events import TupleWindow
@@ -211,7 +211,7 @@ class StageTaskTurn:
             elif stream in self._component.outputs:
                 writer.emit(name, task, EmittedRow(stream, row), roots)
         result = TaskResult.of(writer.metrics(name, turn.metrics), turn.metadata, turn.puts, turn.drops, values)
-        result.done = [window_metrics(name, task, turn.metrics, turn.reasons, 0.0)]
+        result.done = [done_by(name, task, turn)]
         return result
 
     def _fitted(self, table: Any) -> pa.RecordBatch | None:

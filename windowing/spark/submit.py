@@ -102,6 +102,7 @@ def submit(
         sources=lambda: [spout_packets(rows, shipped, *key, channel) for key, rows in inputs.items()],
         turn=partial(stage_turn, shipped),
         channel=channel,
+        drawn=topology,
     )
     return assembly.start(
         str(checkpoint),

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import BoltError, FailedException, ReportedFailedException, describe_error, quote
-from windowing.execution.metrics import ERRORS_KEPT
+from windowing.execution.metrics import LAST_KEPT
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.tuples import Tuple
 from windowing.spark.context import Arrival
@@ -257,7 +257,7 @@ class BoltBatch:
 
 def keep_error(errors: list[str], error: BaseException) -> None:
     """Keep the text of an error that was reported, for the driver; of the first ones of a batch."""
-    if len(errors) < ERRORS_KEPT:
+    if len(errors) < LAST_KEPT:
         errors.append(describe_error(error))
 
 

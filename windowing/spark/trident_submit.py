@@ -30,7 +30,6 @@ from windowing.spark.session import require_session
 from windowing.spark.settings import take
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.spouts import SpoutInput, selected
-from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.trident_commits import Attempts, TridentCommits
 from windowing.spark.trident_spouts import spout_rows
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, TridentTaskTurn
@@ -115,7 +114,6 @@ def submit_trident(
         windows=[window.config for window in _windows(plan)],
         sources=lambda: [packed(rows, TridentSpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()],
         turn=partial(TridentTaskTurn, shipped),
-        channel=MetricsChannel(spark, plan.name),
     )
     commits = TridentCommits(
         shipped,

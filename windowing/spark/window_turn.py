@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -35,8 +36,9 @@ from windowing.errors import (
     CorruptStateError,
     FailedException,
     InvalidTimestampError,
+    quote,
 )
-from windowing.execution.metrics import TaskMetrics
+from windowing.execution.metrics import LAST_KEPT, FiredWindow, TaskMetrics
 from windowing.spark.arguments import Shipped
 from windowing.spark.exchange import ExchangeRow, clock_of, packets_and_controls, size_of
 from windowing.spark.operator import Stored, TaskResult
@@ -95,7 +97,8 @@ class TurnResult(NamedTuple):
 
     A table that a bolt returned and `fitted` took is one entry of `rows`, as it is.
 
-    late: the payload of each row on the late stream, in order. reasons: how many were late for which reason.
+    late: the payload of each row on the late stream, in order. reasons: how many were late for which reason. fired,
+    late_rows: the last ones, as text.
     """
 
     metadata: bytes
@@ -105,6 +108,8 @@ class TurnResult(NamedTuple):
     metrics: dict[str, int | None]
     late: list[Any]
     reasons: dict[str, int]
+    fired: tuple[FiredWindow, ...]
+    late_rows: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -212,6 +217,8 @@ class _Turn:
         self.next_number = 0
         self.unreadable = 0
         self.late: list[Any] = []
+        self.fired: deque[tuple[int | None, list[Emission]]] = deque(maxlen=LAST_KEPT)
+        self.last_late: deque[tuple[str, Any]] = deque(maxlen=LAST_KEPT)
         self.known = self.windows.known
         self.state = state
         self.watcher = watcher
@@ -336,6 +343,7 @@ class _Turn:
         watcher, rows = self.watcher, self.rows
         for effect in effects:
             if isinstance(effect, WindowEmitted):
+                self.fired.append((effect.window.end_timestamp, effect.emissions))
                 rows += effect.emissions
                 if watcher is not None:
                     watcher.fired(effect.window, len(rows))
@@ -351,6 +359,7 @@ class _Turn:
     def _side_rows(self, payloads: Sequence[Any], reason: LateReason) -> list[Emission]:
         """Take late tuples; return their rows on the late stream."""
         self.late += payloads
+        self.last_late.extend((reason.value, payload) for payload in payloads[-LAST_KEPT:])
         stream, names, found = self.stage.late_stream, self.stage.late_fields, []
         for payload in payloads:
             fields = self.format.fields(payload)
@@ -438,7 +447,9 @@ class _Turn:
         seen = self.stored.seen if self.known is None or table is None else self.known.plain()
         stored = StoredTask(state, written, self.stored.next_id + 1, self.next_number, seen)
         body = frame(META_MAGIC, stored.body())
-        return TurnResult(body, self.rows, chunks.puts, chunks.drops, metrics, self.late, self._reasons())
+        fired = tuple(FiredWindow(end_ms, _as_text(emissions)) for end_ms, emissions in self.fired)
+        late = tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late)
+        return TurnResult(body, self.rows, chunks.puts, chunks.drops, metrics, self.late, self._reasons(), fired, late)
 
     def _reasons(self) -> dict[str, int]:
         side, before = self.executor.side, self.side_before
@@ -520,13 +531,21 @@ class WindowTurn:
         output = self._encoder.table(turn.rows, turn.metrics)
         result = TaskResult.of(output, turn.metadata, turn.puts, turn.drops, values)
         took_ms = 1000 * (time.perf_counter() - began)
-        result.done = [done_by(bolt.name, self._task, turn, took_ms)]
+        done = done_by(bolt.name, self._task, turn, took_ms)
+        for stream, row in turn.rows:
+            done.emitted[stream] = done.emitted.get(stream, 0) + (row.num_rows if isinstance(row, pa.Table) else 1)
+        result.done = [done]
         return result
 
 
-def done_by(component: str, task: int, turn: TurnResult, took_ms: float) -> TaskMetrics:
-    """Return what a windowed task did in a turn that took so long. A table that a bolt returned is as many rows as it has."""
+def done_by(component: str, task: int, turn: TurnResult, took_ms: float = 0.0) -> TaskMetrics:
+    """Return what a windowed task did in a turn that took so long, but for what it emitted."""
     found = window_metrics(component, task, turn.metrics, turn.reasons, took_ms)
-    for stream, row in turn.rows:
-        found.emitted[stream] = found.emitted.get(stream, 0) + (row.num_rows if isinstance(row, pa.Table) else 1)
+    found.windows, found.late_rows = turn.fired, turn.late_rows
     return found
+
+
+def _as_text(emissions: Sequence[Emission]) -> str:
+    return "; ".join(
+        f"{row.num_rows} rows" if isinstance(row, pa.Table) else quote(row, 60) for _, row in emissions[:3]
+    )

@@ -1,0 +1,67 @@
+"""The numbers of a query on Spark: those of LocalCluster for the same input, after a restart too; its page; what its jobs are called."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.execution.test_task_metrics import BATCHES, counted, topology
+from windowing.local import LocalCluster, VirtualClock
+from windowing.local.metrics import ClusterMetrics
+from windowing.spark import MemorySink, submit
+
+
+def described(spark: SparkSession) -> list[str]:
+    """Return what Spark's UI calls the jobs so far."""
+    jobs: Any = spark.sparkContext._jsc.sc().statusStore().jobsList(None)  # type: ignore[union-attr]
+    found = [jobs.apply(number).description() for number in range(jobs.size())]
+    return [text.get() for text in found if text.isDefined()]
+
+
+def test_a_query_counts_what_a_local_cluster_counts_once_after_a_restart_and_shows_it(
+    spark: SparkSession, feed: Any, tmp_path: Path
+) -> None:
+    given = feed("sentence string, at long")
+    rows = [[{"sentence": sentence, "at": at} for sentence, at in batch] for batch in BATCHES]
+    checkpoint = str(tmp_path / "checkpoint")
+
+    def started(drain: bool) -> Any:
+        sinks = {"tens": MemorySink(), "tens.late": MemorySink()}
+        query = submit(
+            topology(), spark, sources={"sentences": given.read()}, sinks=sinks, checkpoint=checkpoint, drain=drain
+        )
+        assert query.await_end(180)
+        return query
+
+    given.add(*rows[:1])
+    first = started(drain=False)
+    assert first.metrics().components()["split"].executed == len(BATCHES[0])
+    given.add(*rows[1:])
+    second = started(drain=True)
+    run = second.metrics()
+    with LocalCluster(topology(), batches={"sentences": BATCHES}, clock=VirtualClock(0)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+    whole = counted(metrics.now())
+    for name in ("sentences", "split", "upper"):  # a run counts from its start
+        one, two = counted(first.metrics())[name], counted(run)[name]
+        for each, total in whole[name].items():
+            if isinstance(total, dict):
+                assert {key: one[each].get(key, 0) + two[each].get(key, 0) for key in total} == total
+            else:
+                assert one[each] + two[each] == total
+    assert counted(run)["tens"]["windows_fired"] == whole["tens"]["windows_fired"]
+    assert counted(run)["tens"]["late"] == whole["tens"]["late"]
+    assert run.components()["tens"].pending == 0
+    assert run.batch == 3
+    assert run.phases["addBatch"] > 0
+    with second.ui() as page:
+        second_shown = json.loads(urllib.request.urlopen(f"{page.url}now", timeout=10).read())
+    assert {edge["label"] for edge in second_shown["edges"]} == {"shuffle", "fields(word)", "global"}
+    jobs = described(spark)
+    assert any(text.startswith("words, batch 3: evaluates sentences") for text in jobs)
+    assert any(text == "words, batch 2: writes tens" for text in jobs)

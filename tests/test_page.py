@@ -1,0 +1,230 @@
+"""The page: what its server refuses, what it draws, and in a real browser that it shows data as text."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from windowing import InputSpout, TopologyBuilder, bolt, execution_plan, millis, tumbling
+from windowing.errors import ConfigError
+from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
+from windowing.local import LocalCluster, VirtualClock
+from windowing.monitoring import ClusterMetrics, serve_page
+
+HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
+
+
+@bolt(output="word string, at long")
+def split(tuple):
+    return [(word, tuple["at"]) for word in tuple["sentence"].split("|")]
+
+
+@tumbling(millis(10), timestamp="at", late_stream="late", output="word string, n long")
+def tens(window):
+    return (window.get()[0]["word"], len(window))
+
+
+@bolt(output="word string")
+def ends(tuple):
+    return tuple["word"]
+
+
+def topology():
+    builder = TopologyBuilder("words")
+    builder.set_spout("sentences", InputSpout("sentence string, at long"))
+    builder.set_bolt("split", split, 2).shuffle_grouping("sentences")
+    builder.set_bolt("tens", tens).global_grouping("split")
+    builder.set_bolt("ends", ends).shuffle_grouping("tens").shuffle_grouping("tens", "late")
+    return builder.build()
+
+
+BATCHES = [[("to|be", 1), (f"{HOSTILE}|be", 15)], [("again|at", 31)], [(f"{HOSTILE}", 2)]]
+
+
+@pytest.fixture
+def page():
+    with LocalCluster(topology(), batches={"sentences": BATCHES}, clock=VirtualClock(40)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        cluster.run()
+        with serve_page(metrics.now, cluster.topology) as found:
+            yield found
+
+
+def port_of(page):
+    return int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/", page.url).group(1))
+
+
+def asked(page, path="/", method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(page), timeout=10)
+    try:
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer, answer.read()
+    finally:
+        connection.close()
+
+
+def test_the_numbers_are_those_of_the_run_and_stand_on_the_edges(page):
+    _, body = asked(page, "/now")
+    shown = json.loads(body)
+    counts = {(edge["source"], edge["target"], edge["label"]): edge["count"] for edge in shown["edges"]}
+    assert counts == {
+        ("sentences", "split", "shuffle"): 4,
+        ("split", "tens", "global"): 7,
+        ("tens", "ends", "shuffle"): 3,
+        ("tens", "ends", "late: shuffle"): 1,
+    }
+    assert shown["components"]["tens"]["late"] == {"late": 1}
+    assert [window[0] for window in shown["components"]["tens"]["windows"]] == [10, 20, 40]
+    assert shown["components"]["tens"]["late_rows"][0][0] == "late"
+    assert len(shown["history"]["tens"]) >= 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:80"},
+        {"Host": "127.0.0.1"},
+        {"Host": ""},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/now", "/events"])
+def test_a_request_by_another_name_or_of_another_site_is_refused(page, path, headers):
+    answer, body = asked(page, path, **headers)
+    assert answer.status == 403
+    assert b"words" not in body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+def test_there_is_nothing_to_change(page, method):
+    answer, _ = asked(page, "/now", method)
+    assert answer.status == 501
+
+
+@pytest.mark.parametrize("path", ["/page.py", "/../page.py", "/%2e%2e/__init__.py", "/now?x=1", "/page.js/"])
+def test_there_is_nothing_but_the_page(page, path):
+    assert asked(page, path)[0].status == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/now", "/page.js", "/page.css"])
+def test_no_script_but_its_own_runs_and_no_other_site_reads_an_answer(page, path):
+    answer, _ = asked(page, path)
+    policy = answer.getheader("Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert answer.getheader("X-Content-Type-Options") == "nosniff"
+    assert answer.getheader("Access-Control-Allow-Origin") is None
+    assert "python" not in answer.getheader("Server", "").lower()
+
+
+def test_the_server_listens_on_loopback_only(page):
+    with socket.socket() as other:  # taken on 127.0.0.1 alone
+        other.bind(("127.0.0.2", port_of(page)))
+    with pytest.raises(ConfigError, match="give another port="):
+        serve_page(lambda: RunMetrics(name="t", at_ms=0, tasks=()), port=port_of(page))
+
+
+def test_events_come_until_the_page_is_closed():
+    state = {"executed": 0}
+
+    def now():
+        state["executed"] += 1
+        return RunMetrics(name="t", at_ms=0, tasks=(TaskMetrics("b", 0, executed=state["executed"]),))
+
+    page = serve_page(now)
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(page), timeout=10)
+    connection.request("GET", "/events")
+    answer = connection.getresponse()
+    assert answer.getheader("Content-Type") == "text/event-stream; charset=utf-8"
+    lines = [answer.readline().decode() for _ in range(7)]
+    found = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert found[-1]["components"]["b"]["executed"] > found[0]["components"]["b"]["executed"] > 0
+    page.close()
+    assert "event: over" in answer.read().decode()
+    connection.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("windowing-page")]
+
+
+def test_a_source_that_fails_is_told_on_the_page_and_ends_nothing():
+    state = {"fails": True}
+
+    def now():
+        if state["fails"]:
+            raise RuntimeError("the JVM is gone")
+        return RunMetrics(name="t", at_ms=0, tasks=())
+
+    with serve_page(now) as page:
+        page._state.take()
+        assert "the JVM is gone" in json.loads(asked(page, "/now")[1])["problem"]
+        state["fails"] = False
+        page._state.take()
+        assert json.loads(asked(page, "/now")[1])["name"] == "t"
+
+
+def test_a_plan_is_drawn_with_what_its_tasks_took():
+    plan = execution_plan(tens)
+    run = RunMetrics(name="tens", at_ms=0, tasks=(TaskMetrics("tens", 0, executed=5, windows=(FiredWindow(10, "x"),)),))
+    with serve_page(lambda: run, plan) as page:
+        page._state.take()
+        shown = json.loads(asked(page, "/now")[1])
+    assert [edge["count"] for edge in shown["edges"]] == [5]
+    assert {box["name"] for box in shown["boxes"]} >= {"tens"}
+
+
+def test_what_is_no_source_is_refused():
+    with pytest.raises(ConfigError, match=r"ClusterMetrics\(cluster\)\.now"):
+        serve_page(RunMetrics(name="t", at_ms=0, tasks=()))
+
+
+# -- in a browser: make test-browser ---------------------------------------------------------------------------------------------
+
+
+def browser():
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if shutil.which(name):
+            return name
+    pytest.fail("there is no chromium on the PATH: apt-get install chromium")
+
+
+def shown_by_browser(url, profile: Path, *options):
+    """Return the document as the browser has it when its script has run."""
+    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+    command += ["--virtual-time-budget=5000", *(options or ["--dump-dom"]), url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("how", ["", "#once"])
+def test_a_browser_draws_the_topology_and_shows_data_as_text(page, tmp_path, how):
+    if not how:  # it follows the run, and a browser that is asked for the document waits as long as there are events
+        threading.Timer(4, page.close).start()
+    document = shown_by_browser(page.url + how, tmp_path)
+    assert ("the run has ended" in document) == (not how)
+    assert "<title>words - windowing</title>" in document  # the script of the data has not run
+    body = document[document.index("<main>") :]
+    assert "<script" not in body
+    assert "<img" not in body
+    assert HOSTILE[:40] in unescape(body)
+    assert "&lt;script&gt;" in body
+    for text in (">sentences<", ">split ×2<", "window 10 ms / 10 ms", ">1970-01-01 00:00:00.010<", ">late<"):
+        assert text in body
+    assert re.findall(r'class="count">(\d+)<', body) == ["4", "7", "3", "1"]
+    assert body.count("<polyline") >= 2

@@ -1,0 +1,302 @@
+"""The page of a run: the topology drawn with numbers on its edges, watermark and lag over time, the last windows, what was late.
+
+    sampler thread --source() once a second--> PageState: history, the picture's numbers --JSON--> /events (server-sent events)
+    browser        <-- /, /page.js, /page.css, from this package: no build step, no network
+
+Nothing on the page changes anything: there are only GET requests, and none of them has a parameter.
+
+Laws
+- The server listens on 127.0.0.1 only, and answers only requests whose Host names this machine: a name that an attacker's DNS
+  points here is refused. No answer may be read by another origin (no CORS header), and a request that a browser says comes from
+  another site is refused.
+- What data shows is text: the page puts it into text nodes, and its content security policy runs no script but page.js.
+- A source that fails, or a browser that is slow or gone, ends nothing of the run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+
+from windowing.errors import ConfigError, describe_error, quote
+from windowing.execution.metrics import RunMetrics, TaskMetrics
+from windowing.execution.plan import ExecutionPlan
+from windowing.topology.plan import Topology
+
+__all__ = ["Page", "serve_page"]
+
+
+_log = logging.getLogger("windowing.monitoring")
+_EVERY_S, _KEPT, _READERS = 1.0, 900, 16
+_FILES = {
+    "/": ("page.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Page:
+    """A page that is served. url: what to open. A context manager: leaving it ends the page, and nothing of the run."""
+
+    def __init__(self, state: _PageState, server: _PageServer) -> None:
+        self._state, self._server = state, server
+        self._threads = [
+            threading.Thread(target=server.serve_forever, name="windowing-page", daemon=True),
+            threading.Thread(target=state.sample, name="windowing-page-sampler", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def url(self) -> str:
+        """The address of the page, on this machine."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}/"
+
+    def close(self) -> None:
+        """Stop serving; idempotent."""
+        self._state.over.set()
+        self._server.shutdown()
+        self._server.server_close()
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> Page:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def serve_page(source: Callable[[], RunMetrics], drawn: Topology | ExecutionPlan | None = None, port: int = 0) -> Page:
+    """Serve the page of a run on 127.0.0.1; `query.ui()` does it for a query on Spark.
+
+    source: what returns the numbers, `ClusterMetrics(cluster).now`, say. drawn: what is drawn, a topology or a plan; the components
+    alone if left out. port: 0 takes a free one. Whoever can log in on this machine can read the page, and with it some of the
+    data. Raises ConfigError for a port that cannot be had. Cost: the source is asked once a second; O(tasks) for each browser.
+    """
+    if not callable(source):
+        raise ConfigError(
+            f"serve_page takes a function that returns RunMetrics, got {quote(source)}; give ClusterMetrics(cluster).now"
+        )
+    state = _PageState(source, _drawing(drawn))
+    try:
+        server = _PageServer(("127.0.0.1", port), state)
+    except (OSError, OverflowError) as problem:
+        raise ConfigError(
+            f"port {quote(port)} of 127.0.0.1 cannot be served: {describe_error(problem)}; give another port=, or 0 for a free one"
+        ) from problem
+    return Page(state, server)
+
+
+# -- what is drawn ---------------------------------------------------------------------------------------------------------------
+
+
+class _Drawing:
+    """Boxes, and edges with where their number is: (component, stream, None), or (None, None, component) for what it executed."""
+
+    def __init__(self, boxes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> None:
+        self.boxes, self.edges = boxes, edges
+
+    def edges_now(self, found: dict[str, TaskMetrics]) -> list[int | None]:
+        """Return the number on each edge, None where nobody knows it."""
+        return [self._count(edge["count"], found) for edge in self.edges]
+
+    def _count(self, where: tuple[str | None, str | None, str | None], found: dict[str, TaskMetrics]) -> int | None:
+        component, stream, reader = where
+        if reader is not None:
+            return found[reader].executed if reader in found else None
+        each = found.get(component or "")
+        return None if each is None else each.emitted.get(stream or "", 0)
+
+
+def _drawing(drawn: Topology | ExecutionPlan | None) -> _Drawing:
+    if drawn is None:
+        return _Drawing([], [])
+    boxes = [{"name": box.name, "lines": list(box.lines), "shape": box.shape} for box in drawn.boxes()]
+    arrows = list(drawn.arrows())
+    if isinstance(drawn, Topology):
+        counts: list[Any] = [
+            (found.component, found.stream, None) for name in drawn.order for found in drawn.component(name).inputs
+        ]
+    else:
+        counts = [
+            (drawn.stages[exchange.stage].component, exchange.target, None)
+            if exchange.stage
+            else (None, None, drawn.stages[exchange.target].component)
+            for exchange in drawn.exchanges
+        ]
+    edges = [
+        {"source": arrow.source, "target": arrow.target, "label": arrow.label, "dotted": arrow.dotted, "count": count}
+        for arrow, count in zip(arrows, counts, strict=True)
+    ]
+    return _Drawing(boxes, edges)
+
+
+# -- what is shown ---------------------------------------------------------------------------------------------------------------
+
+
+class _PageState:
+    """What the page shows, as of the last second; `now` is JSON."""
+
+    def __init__(self, source: Callable[[], RunMetrics], drawing: _Drawing) -> None:
+        self._source, self._drawing = source, drawing
+        self._history: dict[str, deque[list[Any]]] = {}
+        self.over = threading.Event()
+        self.now = json.dumps({"name": "", "problem": "nothing was counted yet"})
+
+    def sample(self) -> None:
+        """Ask the source again and again, until the page is closed."""
+        while True:
+            self.take()
+            if self.over.wait(_EVERY_S):
+                return
+
+    def take(self) -> None:
+        """Ask the source once."""
+        try:
+            self.now = json.dumps(self._shown(self._source()))
+        except Exception as problem:
+            _log.warning("the page cannot have the numbers: %s", describe_error(problem))
+            self.now = json.dumps({"name": "", "problem": describe_error(problem)})
+
+    def _shown(self, run: RunMetrics) -> dict[str, Any]:
+        found = run.components()
+        at_ms = int(time.time() * 1000)
+        for name, each in found.items():
+            line = [at_ms, each.watermark_lag_ms, each.pending, each.executed]
+            self._history.setdefault(name, deque(maxlen=_KEPT)).append(line)
+        edges = [{**edge, "count": None} for edge in self._drawing.edges]
+        return {
+            "name": run.name,
+            "at": at_ms,
+            "batch": run.batch,
+            "phases": dict(run.phases),
+            "boxes": self._drawing.boxes or [{"name": name, "lines": [name], "shape": "bolt"} for name in found],
+            "edges": [
+                edge | {"count": count} for edge, count in zip(edges, self._drawing.edges_now(found), strict=True)
+            ],
+            "components": {name: _component(each) for name, each in found.items()},
+            "history": {name: list(lines) for name, lines in self._history.items()},
+            "tasks": [_component(each) for each in run.tasks],
+        }
+
+
+def _component(found: TaskMetrics) -> dict[str, Any]:
+    return {
+        **asdict(found),
+        "execute_latency_ms": found.execute_latency_ms,
+        "process_latency_ms": found.process_latency_ms,
+    }
+
+
+# -- the server ------------------------------------------------------------------------------------------------------------------
+
+
+class _PageServer(ThreadingHTTPServer):
+    """One thread for each browser; `readers` limits how many events are sent to."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], state: _PageState) -> None:
+        self.state, self.readers = state, threading.BoundedSemaphore(_READERS)
+        super().__init__(address, _PageHandler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that went away."""
+
+
+class _PageHandler(BaseHTTPRequestHandler):
+    """Answers GET of the page's files, of /now and of /events; everything else is refused."""
+
+    server: _PageServer
+    server_version, sys_version = "windowing", ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        """Answer one request."""
+        if not self._is_ours():
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"this page answers requests of this machine only\n")
+        elif self.path in _FILES:
+            name, kind = _FILES[self.path]
+            self._answer(HTTPStatus.OK, kind, files("windowing.monitoring").joinpath(name).read_bytes())
+        elif self.path == "/now":
+            self._answer(HTTPStatus.OK, "application/json", self.server.state.now.encode())
+        elif self.path == "/events":
+            self._events()
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there is no such page\n")
+
+    def _is_ours(self) -> bool:
+        """Whether the request names this machine and its port, and does not come from another site."""
+        port = self.server.server_address[1]
+        hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+        site = self.headers.get("Sec-Fetch-Site", "none")
+        origin = self.headers.get("Origin")
+        asked = [value.lower() for value in self.headers.get_all("Host", [])]
+        return (
+            len(asked) == 1
+            and asked[0] in hosts
+            and site in ("none", "same-origin")
+            and (origin is None or origin in {f"http://{host}" for host in hosts})
+        )
+
+    def _events(self) -> None:
+        if not self.server.readers.acquire(blocking=False):
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", b"too many pages are open; close one\n")
+            return
+        try:
+            self._begin(HTTPStatus.OK, "text/event-stream")
+            for event in self._stream():
+                self.wfile.write(event)
+                self.wfile.flush()
+        except OSError:
+            return  # the browser has gone
+        finally:
+            self.server.readers.release()
+
+    def _stream(self) -> Iterator[bytes]:
+        state = self.server.state
+        yield b"retry: 2000\n\n"
+        while True:
+            yield f"data: {state.now}\n\n".encode()
+            if state.over.wait(_EVERY_S):
+                yield b"event: over\ndata: {}\n\n"
+                return
+
+    def _begin(self, status: HTTPStatus, kind: str, length: int | None = None) -> None:
+        self.close_connection = True
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self._begin(status, kind, len(body))
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Write nothing: the page is asked each second."""
