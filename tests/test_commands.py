@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from importlib import import_module
 from pathlib import Path
 
@@ -34,6 +35,16 @@ def topology():
     builder.set_spout("rows", InputSpout("word string"))
     builder.set_bolt("two", two).shuffle_grouping("rows")
     return builder.build()
+"""
+
+TRIDENT = """
+from windowing.trident import Count, FixedBatchSpout, TridentTopology
+
+def topology():
+    made = TridentTopology("words")
+    words = made.new_stream("words", FixedBatchSpout("word string", 2, [("to",), ("be",), ("to",)]))
+    words.group_by("word").aggregate(None, Count(), "n long").sink("counts")
+    return made
 """
 
 
@@ -163,6 +174,37 @@ def test_a_run_counts_what_its_components_do(bolts):
     assert cells["rows"][:4] == ["1", "3", "", "3"]
     assert cells["two"][:5] == ["1", "2", "3", "3", "0"]
     assert "messages acked 3, failed attempts 0, in flight 0" in done.output
+
+
+def test_a_trident_topology_runs_and_its_groups_are_shown(tmp_path):
+    file = tmp_path / "trident.py"
+    file.write_text(TRIDENT)
+    done = run("run", f"{file}:topology", "--show", 9)
+    assert done.exit_code == 0, done.output
+    assert "counts: 'to', 2" in done.output or "counts: 'to', 1" in done.output
+    assert "batches committed 2, failed attempts 0" in done.output
+    assert "words" in done.output
+
+
+@pytest.mark.parametrize("which", [BOLTS, TRIDENT], ids=["topology", "trident"])
+def test_a_page_of_a_run_says_where_it_is_and_ends_with_it(tmp_path, which):
+    file = tmp_path / "jobs.py"
+    file.write_text(which)
+    (tmp_path / "rows.json").write_text(json.dumps({"rows": [[["a"], ["b"]]]}))
+    done = run("ui", f"{file}:topology", *(["--rows", tmp_path / "rows.json"] if which is BOLTS else []))
+    assert done.exit_code == 0, done.output
+    assert "open http://127.0.0.1:" in done.output
+    url = done.output.split()[1]
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url, timeout=5)
+
+
+def test_a_page_ends_when_the_run_fails(bolts):
+    bolts.write_text(BOLTS.replace("return len(window)", "return 1 / 0"))
+    (bolts.parent / "rows.json").write_text(json.dumps({"rows": [[["a"], ["b"]]]}))
+    done = run("ui", f"{bolts}:topology", "--rows", bolts.parent / "rows.json")
+    assert done.exit_code == 1
+    assert "ZeroDivisionError" in done.output
 
 
 def test_an_error_of_a_bolt_ends_a_run_with_a_sentence(bolts):

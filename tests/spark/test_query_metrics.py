@@ -1,4 +1,4 @@
-"""The numbers of a query on Spark: those of LocalCluster for the same input, after a restart too; its page; what its jobs are called."""
+"""The numbers of a query on Spark are those of LocalCluster, after a restart too; its page; what its jobs are called."""
 
 from __future__ import annotations
 

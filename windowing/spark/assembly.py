@@ -49,8 +49,8 @@ class Assembly:
     """A plan, and how Spark runs it in shuffles of this many partitions. labels: see `labels_of`. windows: their configurations.
 
     sources: returns the packed rows of each source. turn: returns what runs in a worker for a task of the stream, by its number.
-    schema: of what comes out of the last depth. channel: where to its workers say what they have done; a new one for each start if left out.
-    drawn: what the page of the query draws, the plan if left out.
+    schema: of what comes out of the last depth. channel: where to its workers say what they have done; a new one for each start if
+    left out. drawn: what the page of the query draws, the plan if left out.
     """
 
     spark: SparkSession
