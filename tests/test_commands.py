@@ -16,9 +16,13 @@ import pytest
 from click.testing import CliRunner
 
 from windowing import cli
+from windowing.acking.batches import BatchRecord, RootPartial
 from windowing.cli import commands
 from windowing.cli.doctor import Finding, diagnose
-from windowing.stores import SqliteStore
+from windowing.codec import dumps, frame
+from windowing.execution.metrics import RunMetrics, TaskMetrics
+from windowing.stores import MemoryStore, SqliteStore, map_state
+from windowing.trident import Count, FixedBatchSpout, TridentTopology
 from windowing.trident.fence import Claim, Fence, PartitionId, StateRow
 from windowing.trident.kinds import StateType, TransactionAttempt
 
@@ -141,7 +145,7 @@ def test_a_broken_file_shows_its_own_error_and_line(tmp_path, text, code, senten
         (["status", "none"], "there is no folder none"),
         (["status", "."], "is no checkpoint"),
         (["states", "none.db"], "there is no file 'none.db'"),
-        (["states", "postgresql://me:secret@127.0.0.1/db"], "me:***@127.0.0.1/db"),
+        (["states", "redis://me:secret@127.0.0.1/0"], "me:***@127.0.0.1/0"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_exit_code_2(bolts, arguments, sentence):
@@ -259,6 +263,110 @@ def test_a_batch_that_was_begun_only_is_made_again_and_a_drained_checkpoint_is_c
     output = run("status", folder).output
     assert "batch 1" in output
     assert "yes: closed for good" in output
+
+
+TOPOLOGY_PLAN = {
+    "name": "words",
+    "partitions": 2,
+    "spouts": [["sentences", ["default"]]],
+    "levels": [
+        [["upper", {"inputs": [], "stateful": False, "tasks": 1, "window": None}]],
+        [
+            [
+                "tens",
+                {
+                    "inputs": [["upper:default", {"kind": "global"}, []]],
+                    "stateful": True,
+                    "tasks": 3,
+                    "window": {"name": "tens", "length": {"ms": 10}, "slide": {"ms": 10}, "key": None},
+                },
+            ]
+        ],
+    ],
+}
+"""As `of_topology` writes it; tests/spark/test_query_metrics.py looks at what a query has written."""
+
+
+def test_the_checkpoint_of_a_topology_names_its_components_and_the_numbers_of_its_last_run(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    (folder / "windowing" / "definition.json").write_text(json.dumps({"format": 2, "topology": TOPOLOGY_PLAN}))
+    tens = TaskMetrics(
+        "tens", 0, {"default": 3}, executed=9, late={"late": 2}, pending=4, watermark_ms=12_345, dead_letters=6
+    )
+    tens.errors = ("ValueError: \x1b[31mno",)
+    run_metrics = RunMetrics(name="words", at_ms=1_763_863_201_000, tasks=(tens,), batch=1)
+    (folder / "windowing" / "metrics.json").write_text(json.dumps(run_metrics.plain()))
+    before = contents(folder)
+    output = run("status", folder).output
+    assert "words in 2 partitions" in output
+    assert "upper x1, depth 1, reads fused" in output
+    assert 'tens x3, depth 2, reads upper:default; tens: length {"ms": 10}' in output
+    assert "stateful" in output
+    assert "up to batch 1, 2025-11-23 02:00:01 UTC" in output
+    assert "12345" in output
+    assert "tens: 6 dead letters" in output
+    assert "\x1b[31m" not in output.replace("\\x1b", "")
+    assert contents(folder) == before
+
+
+def test_the_checkpoint_of_trident_names_its_streams_windows_and_states(tmp_path):
+    topology = TridentTopology("counts")
+    words = topology.new_stream("words", FixedBatchSpout("word string", 2, [("to",)]))
+    words.group_by("word").persistent_aggregate(map_state(MemoryStore(), "counted"), None, Count(), "n long")
+    plan = topology.build().by_section()
+    folder = checkpoint(tmp_path / "c")
+    written = {"format": 2, **plan.stream(2, {"state1": "counted"})}
+    (folder / "windowing" / "definition.json").write_text(json.dumps(written))
+    output = run("status", folder).output
+    assert "counts in 2 partitions" in output
+    assert "words" in output
+    assert "counted" in output
+
+
+def test_open_acks_are_counted_from_the_ledger(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    acks = folder / "windowing" / "acks"
+    acks.mkdir()
+    for batch, begun in enumerate([{1: "a", 2: "b"}, {3: "c"}]):
+        open_ones = tuple(RootPartial(root, 77, 1) for root in begun if root != 2)
+        record = BatchRecord(batch, begun, open_ones, -1)
+        (acks / f"{batch:012d}.batch").write_bytes(frame(b"WNDA", dumps(record.plain())))
+    before = contents(folder)
+    assert "2 roots, after batch 1" in run("status", folder).output
+    assert contents(folder) == before
+    (acks / f"{1:012d}.batch").write_bytes(b"damaged")
+    assert "cannot be read now" in run("status", folder).output
+
+
+def test_damaged_numbers_are_named_and_a_definition_of_another_shape_ends_nothing(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    for damaged in ("{}", "[]", '{"tasks": [1]}', '{"tasks": 5, "name": 1}'):
+        (folder / "windowing" / "metrics.json").write_text(damaged)
+        done = run("status", folder)
+        assert done.exit_code == 1
+        assert "metrics.json is damaged" in done.output
+    (folder / "windowing" / "metrics.json").unlink()
+    for topology in (
+        [],
+        {"levels": 5},
+        {"levels": [5, [[1]], [["a", 5]]], "spouts": [[]]},
+        {"stream": [[1]], "states": 5},
+    ):
+        (folder / "windowing" / "definition.json").write_text(json.dumps({"topology": topology, "bolt": 3}))
+        assert run("status", folder).exit_code == 0
+
+
+def test_states_inside_a_checkpoint_are_refused_by_name(tmp_path):
+    done = run("states", checkpoint(tmp_path / "c"))
+    assert done.exit_code == 2
+    assert "which only Spark reads" in done.output
+
+
+def test_a_server_that_does_not_answer_is_a_sentence_without_the_password():
+    done = run("states", "postgresql://me:secret@127.0.0.1:1/db")
+    assert done.exit_code == 1
+    assert "me:***@127.0.0.1:1/db cannot be read" in done.output
+    assert "secret" not in done.output
 
 
 def test_a_damaged_file_of_a_checkpoint_is_named(tmp_path):

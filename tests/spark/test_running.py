@@ -57,6 +57,7 @@ def watched(query: Query, acks: Any) -> WindowedQuery:
         writer=writer,
         failed_query=FailedQuery("sums", "", None, SESSION),
         checkpoint="",
+        totals=None,
         trigger={"processingTime": "1 milliseconds"},
     )
     found = WindowedQuery(plan, drain=False, finish=False, done=threading.Event())

@@ -25,6 +25,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,8 +49,8 @@ from windowing.cli.loading import (
     safe,
     topology_of,
 )
-from windowing.cli.running import run_on_page, run_on_screen
-from windowing.cli.stored import read_checkpoint, read_states
+from windowing.cli.running import components_table, run_on_page, run_on_screen
+from windowing.cli.stored import metrics_in, read_checkpoint, read_postgres_states, read_states
 from windowing.cli.templates import write_project
 from windowing.errors import WindowingError, quote, represented
 from windowing.execution.compiler import execution_plan
@@ -320,18 +321,33 @@ def status_command(checkpoint: Path) -> None:
     for title, text in read_checkpoint(checkpoint):
         table.add_row(Text(title), Text(safe(text)))
     _console().print(table)
+    found = metrics_in(checkpoint)
+    if found is None:
+        click.echo("no numbers were left here yet: a query writes them some seconds after its first batch")
+        return
+    at = datetime.fromtimestamp(found.at_ms / 1000, UTC)
+    title = f"the last run of {found.name}, up to batch {found.batch}, {at:%Y-%m-%d %H:%M:%S} UTC"
+    _console().print(components_table(found, title))
+    for name, each in found.components().items():
+        letters = [f"{each.dead_letters} dead letters"] if each.dead_letters else []
+        for text in (*letters, *each.errors):
+            click.echo(safe(f"{name}: {text}"))
 
 
 @commands.command("states")
 @click.argument("store")
 def states_command(store: str) -> None:
-    """Show partitions, fences and rows of the Trident states in a SQLite file; it is opened read-only."""
-    if "://" in store:
+    """Show partitions, fences and rows of the Trident states in a SQLite file, or a database of PostgreSQL; read-only."""
+    if store.startswith(("postgresql://", "postgres://")):
+        rows = read_postgres_states(store)
+        store = masked(store)
+    elif "://" in store:
         raise CommandRefused(
-            f"{masked(store)} cannot be looked at without making tables there; ask the server itself: a state has the table "
-            "<state>_fences (PostgreSQL), or the keys of its name (Redis)"
+            f"{masked(store)} cannot be looked at: the keys of Redis would have to be walked through, beside its writers; ask the "
+            "server itself, a state has the keys of its name"
         )
-    rows = read_states(Path(store.removeprefix("sqlite:")))
+    else:
+        rows = read_states(Path(store.removeprefix("sqlite:")))
     if not rows:
         click.echo(f"{safe(store)} has no Trident states")
         return

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windowing.cli.loading import safe
+from windowing.execution.metrics import RunMetrics
 from windowing.local.cluster import LocalCluster
 from windowing.local.metrics import ClusterMetrics
 from windowing.local.router import ClusterResult
@@ -25,6 +26,7 @@ from windowing.trident.streams import TridentTopology
 from windowing.windows.measures import Duration
 
 __all__ = [
+    "components_table",
     "run_on_page",
     "run_on_screen",
     "screen",
@@ -71,8 +73,13 @@ def run_on_page(
 
 def screen(metrics: ClusterMetrics) -> Table:
     """Return the table of a cluster's components as it is now."""
-    run, cluster = metrics.now(), metrics.cluster
-    table = Table(title=Text(f"topology {safe(run.name)}"), caption=Text(_summary(cluster)))
+    run = metrics.now()
+    return components_table(run, f"topology {run.name}", _summary(metrics.cluster))
+
+
+def components_table(run: RunMetrics, title: str, caption: str = "") -> Table:
+    """Return the table of the components of a run."""
+    table = Table(title=Text(safe(title)), caption=Text(safe(caption)))
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading == "component" else "right")
     tasks = [each.component for each in run.tasks]

@@ -1,12 +1,13 @@
 """`windowing status` and `windowing states`: what lies in a checkpoint and in a store, read beside whoever writes there.
 
     <checkpoint>/windowing/definition.json, drained.json, query.json     this library's, written whole, by renaming
+    <checkpoint>/windowing/metrics.json                                  the numbers of its last run, as of some seconds ago
+    <checkpoint>/windowing/acks/                                         the ledger of roots (spark/acks.py)
     <checkpoint>/offsets/N, commits/N                                    Spark's logs: batch N was begun, was committed
     a store in SQLite: tables <state> and <state>_fences                 rows and fences of Trident states
 
-Nothing is written or made, and locked no longer than a read takes: files are read as they are, SQLite's are opened read-only.
-What only Spark's state store knows (watermark, pending tuples, open acks) is not here, and is said not to be: a running query has
-it in `query.metrics` and `query.progress`.
+Nothing is written or made, and locked no longer than a read takes: files are read as they are, SQLite's are opened read-only, and
+so is a transaction of PostgreSQL. What only Spark's state store knows, the states of bolts, is not here, and is refused by name.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from windowing.cli.loading import CommandFailed, CommandRefused
-from windowing.errors import WindowingError, quote
+from windowing.errors import StoreUnavailableError, WindowingError, quote
+from windowing.execution.metrics import RunMetrics
 from windowing.trident.fence import Fence, PartitionId
 
 __all__ = [
+    "metrics_in",
     "read_checkpoint",
     "read_states",
 ]
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_NOT_SHOWN = "inside Spark's state store; of a running query: query.metrics and query.progress"
 
 
 def read_checkpoint(folder: Path) -> list[tuple[str, str]]:
@@ -56,8 +58,57 @@ def read_checkpoint(folder: Path) -> list[tuple[str, str]]:
     pending = max(begun) if begun and max(begun) not in done else None
     lines.append(("made again at the next start", "nothing" if pending is None else f"batch {pending}"))
     lines.append(("drained", "yes: closed for good" if (own / "drained.json").exists() else "no"))
-    lines.append(("watermark, pending, acks", _NOT_SHOWN))
+    lines += _acks(own / "acks", max(done, default=-1))
     return lines
+
+
+def metrics_in(folder: Path) -> RunMetrics | None:
+    """Return the numbers that the last run has left in a checkpoint, None where it left none. Refuses a damaged file."""
+    file = folder / "windowing" / "metrics.json"
+    found = _json(file)
+    if found is None:
+        return None
+    try:
+        return RunMetrics.of(found)
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise CommandFailed(f"{file} is damaged: {problem}; delete it, the next run writes it anew") from problem
+
+
+class _AckFiles:
+    """The folder of the ledger, as `AckLog` reads it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> list[str]:
+        return [path.name for path in self._folder.iterdir()]
+
+    def of(self, name: str) -> str:
+        return str(self._folder / name)
+
+    def exists(self, name: str) -> bool:
+        return (self._folder / name).exists()
+
+    def read(self, name: str) -> bytes:
+        return (self._folder / name).read_bytes()
+
+
+def _acks(folder: Path, committed: int) -> Iterator[tuple[str, str]]:
+    """Yield how many roots wait for their acks, where spouts take acks."""
+    if not folder.is_dir():
+        return
+    try:
+        from windowing.spark.acks import AckLog
+    except ImportError as problem:
+        yield "acks outstanding", f"unknown here: {problem}; pip install 'windowing[spark]'"
+        return
+    try:
+        ledger = AckLog.in_folder(_AckFiles(folder)).ledger(committed)
+    except (WindowingError, OSError) as problem:
+        # A running query may have replaced records by a snapshot meanwhile.
+        yield "acks outstanding", f"cannot be read now: {problem}"
+        return
+    yield "acks outstanding", f"{len(ledger.open)} roots, after batch {committed}"
 
 
 def _definition(found: Any) -> Iterator[tuple[str, str]]:
@@ -69,14 +120,43 @@ def _definition(found: Any) -> Iterator[tuple[str, str]]:
         if isinstance(found.get(kind), dict):
             plan = found[kind]
             yield kind, f"{plan.get('name', '')} in {plan.get('partitions', 'unknown')} partitions"
+            yield from _parts(plan)
     bolt = found.get("bolt")
     if isinstance(bolt, dict):
-        fixed = bolt.get("fixed", bolt)
-        if isinstance(fixed, dict):
-            length, slide = (json.dumps(fixed.get(name)) for name in ("length", "slide"))
-            yield "bolt", f"{fixed.get('name', '')}: length {length}, slide {slide}, key {json.dumps(fixed.get('key'))}"
+        yield "bolt", _windows_of(bolt.get("fixed", bolt))
+        yield "grouping", json.dumps(found.get("grouping"))
     if "tasks" in found:
         yield "tasks", str(found["tasks"])
+
+
+def _parts(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the spouts, bolts and states of a stored topology; parts of another shape are left out."""
+    for name, *_ in _lists(plan.get("spouts")) + _lists(plan.get("streams")):
+        yield "spout", str(name)
+    for depth, level in enumerate(_lists(plan.get("levels")), start=1):
+        for name, bolt in (each for each in level if isinstance(each, list) and len(each) == 2):
+            if not isinstance(bolt, dict):
+                continue
+            read = ", ".join(str(found[0]) for found in _lists(bolt.get("inputs"))) or "fused"
+            kept = [_windows_of(bolt["window"])] if isinstance(bolt.get("window"), dict) else []
+            kept += ["stateful"] if bolt.get("stateful") else []
+            yield "bolt", "; ".join([f"{name} x{bolt.get('tasks', 1)}, depth {depth}, reads {read}", *kept])
+    for stage in _lists(plan.get("stream")):
+        yield "windows in", f"{stage[0]} x{stage[1] if len(stage) > 1 else 1}"
+    states = plan.get("states")
+    if states:
+        yield "states", json.dumps(states)
+
+
+def _lists(found: Any) -> list[list[Any]]:
+    return [each for each in found if isinstance(each, list) and each] if isinstance(found, list) else []
+
+
+def _windows_of(fixed: Any) -> str:
+    if not isinstance(fixed, dict):
+        return "unknown"
+    length, slide = (json.dumps(fixed.get(name)) for name in ("length", "slide"))
+    return f"{fixed.get('name', '')}: length {length}, slide {slide}, key {json.dumps(fixed.get('key'))}"
 
 
 def _json(file: Path) -> Any:
@@ -111,11 +191,32 @@ def _time_of(file: Path) -> str:
         return ""
 
 
+def read_postgres_states(url: str) -> list[tuple[str, str, str, str, str]]:
+    """Return the same of the states in a database of PostgreSQL, in one read-only transaction, which makes and locks nothing.
+
+    Raises CommandRefused where the extra is missing, CommandFailed for what the server says. Cost: a count of each partition.
+    """
+    try:
+        from windowing.stores.postgres import stored_states
+    except ImportError as problem:
+        raise CommandRefused(f"PostgreSQL cannot be asked: {problem}; pip install 'windowing[postgres]'") from problem
+    try:
+        found = stored_states(url)
+    except StoreUnavailableError as problem:
+        raise CommandFailed(str(problem)) from problem
+    return [line for state, rows, fences in found for line in _lines(state, rows, fences)]
+
+
 def read_states(path: Path) -> list[tuple[str, str, str, str, str]]:
     """Return (state, partition, rows, last batch and attempt, kind) of each partition in a SQLite file of Trident states.
 
     Raises CommandRefused for a file that is none, or cannot be read now. Cost: a count of the rows of each partition.
     """
+    if path.is_dir() and ((path / "windowing").is_dir() or (path / "offsets").is_dir()):
+        raise CommandRefused(
+            f"{quote(str(path))} is the checkpoint of a query: its states lie inside Spark's state store, which only Spark reads "
+            f"(spark.read.format('statestore')); what the query says of itself: windowing status {path}"
+        )
     if not path.is_file():
         raise CommandRefused(f"there is no file {quote(str(path))}; give the path of a SqliteStore")
     try:
@@ -134,6 +235,10 @@ def read_states(path: Path) -> list[tuple[str, str, str, str, str]]:
 def _partitions(db: sqlite3.Connection, state: str) -> Iterator[tuple[str, str, str, str, str]]:
     rows = dict(db.execute(f'SELECT partition, count(*) FROM "{state}" GROUP BY partition').fetchall())
     fences = dict(db.execute(f'SELECT partition, record FROM "{state}_fences"').fetchall())
+    yield from _lines(state, rows, fences)
+
+
+def _lines(state: str, rows: dict[int, int], fences: dict[int, bytes]) -> Iterator[tuple[str, str, str, str, str]]:
     for partition in sorted(rows.keys() | fences.keys()):
         name = "ledger" if partition < 0 else str(partition)
         if partition not in fences:

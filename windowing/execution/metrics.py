@@ -18,9 +18,9 @@ Laws
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = [
     "LAST_KEPT",
@@ -203,6 +203,24 @@ class RunMetrics:
     tasks: tuple[TaskMetrics, ...]
     batch: int | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain JSON data, which `of` reads."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> RunMetrics:
+        """Return what `plain` has made. Raises KeyError, TypeError or ValueError for other data.
+
+        >>> run = RunMetrics(name="words", at_ms=5, tasks=(TaskMetrics("count", 0, executed=2),), batch=1)
+        >>> RunMetrics.of(run.plain()) == run
+        True
+        """
+        tasks = [TaskMetrics(**each) for each in data["tasks"]]
+        for each in tasks:
+            each.errors, each.late_rows = tuple(each.errors), tuple((str(why), str(row)) for why, row in each.late_rows)
+            each.windows = tuple(FiredWindow(*window) for window in each.windows)
+        return cls(**{**data, "tasks": tuple(tasks)})
 
     def components(self) -> dict[str, TaskMetrics]:
         """Return the numbers of each component, all its tasks together."""

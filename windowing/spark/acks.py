@@ -60,6 +60,13 @@ class AckLog:
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._folder = Folder(spark, checkpoint) / "windowing" / "acks"
 
+    @classmethod
+    def in_folder(cls, folder: Any) -> AckLog:
+        """Return a log to be read where its files are at hand without a session: in a folder that has Folder's methods."""
+        log = cls.__new__(cls)
+        log._folder = folder
+        return log
+
     def ledger(self, committed: int) -> BatchLedger:
         """Return the ledger as it is after the last committed batch, -1 for none. Raises CorruptStateError."""
         snapshots, records = self._numbers("snapshot"), self._numbers("batch")

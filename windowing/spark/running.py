@@ -56,6 +56,9 @@ __all__ = [
 _SETTLE_EVERY_S = 0.5
 _RUNS = 3
 """So many runs in a row may end without a batch because a Python worker did not connect."""
+_NOTE_EVERY_S = 5.0
+METRICS_FILE = "metrics.json"
+"""In <checkpoint>/windowing: the numbers of the last run as of some seconds ago, which nothing depends on."""
 
 _log = logging.getLogger("windowing.spark")
 
@@ -122,6 +125,7 @@ class WindowedQuery:
         self._stopping = False
         self._failure: BaseException | None = None
         self._metrics: dict[int, BatchMetrics] = {}
+        self._noted_s, self._noted_batch = time.monotonic(), -1
         self._query = spec.run()
         self._thread = threading.Thread(target=self._watch, name=f"windowing-{self._query.id}", daemon=True)
 
@@ -298,14 +302,31 @@ class WindowedQuery:
     def _wait_for_run(self) -> None:
         acks = self._spec.writer.acks
         try:
-            if acks is None:
-                self._query.awaitTermination()
-                return
-            while not self._query.awaitTermination(_SETTLE_EVERY_S):  # type: ignore[arg-type]  # Spark takes fractions
+            every_s: Any = _NOTE_EVERY_S if acks is None else _SETTLE_EVERY_S  # Spark takes fractions
+            while not self._query.awaitTermination(every_s):
+                if acks is not None:
+                    acks.settle()
+                self._note()
+            if acks is not None:
                 acks.settle()
-            acks.settle()
         finally:
             self._collect()
+            self._note(at_once=True)
+
+    def _note(self, at_once: bool = False) -> None:
+        """Keep the numbers beside the checkpoint, for `windowing status`, every few seconds in which there are new ones."""
+        now_s = time.monotonic()
+        if self._spec.totals is None or (now_s < self._noted_s + _NOTE_EVERY_S and not at_once):
+            return
+        self._noted_s = now_s
+        try:
+            found = self.metrics()
+            if found.batch is not None and found.batch != self._noted_batch:
+                home = Folder(self._spec.spark, self._spec.checkpoint) / "windowing"
+                home.write(METRICS_FILE, json.dumps(found.plain()).encode())
+                self._noted_batch = found.batch
+        except Exception as problem:  # nobody's rows depend on it
+            _log.info("the numbers of query %s could not be kept: %s", self._query.id, describe_error(problem))
 
     def _collect(self) -> None:
         for progress in self._query.recentProgress:

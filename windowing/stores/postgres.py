@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import psycopg
 from psycopg import sql
 
-from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError
+from windowing.errors import ConfigError, CorruptStateError, StoreUnavailableError, WindowingError, printable
 from windowing.stores.remote import Remote, checked_address, masked
 from windowing.stores.state_tables import View
 from windowing.trident.fence import Claim, Fence, PartitionId, Reading, StateRow
@@ -37,6 +37,7 @@ __all__ = [
     "Bounded",
     "PostgresMap",
     "PostgresStore",
+    "stored_states",
     "checked_database",
     "connected",
     "refused_user",
@@ -63,6 +64,13 @@ _CREATE = """
         partition integer NOT NULL, key bytea NOT NULL, txid bigint NOT NULL, value bytea, previous bytea, crc bigint NOT NULL,
         PRIMARY KEY (partition, key)
     )
+"""
+_STATES = """
+    SELECT fences.table_schema, fences.table_name FROM information_schema.columns AS fences
+    JOIN information_schema.tables AS states ON states.table_schema = fences.table_schema
+        AND states.table_name || '_fences' = fences.table_name
+    WHERE fences.column_name IN ('partition', 'txid', 'attempt', 'record')
+    GROUP BY fences.table_schema, fences.table_name HAVING count(*) = 4 ORDER BY 1, 2
 """
 _READ = """
     SELECT 0 AS what, record AS key, txid, NULL::bytea AS value, NULL::bytea AS previous, 0::bigint AS crc
@@ -321,3 +329,24 @@ class PostgresMap(Remote):
                 "give the state another name; nothing was reset"
             )
         return None
+
+
+def stored_states(url: str) -> list[tuple[str, dict[int, int], dict[int, bytes]]]:
+    """Return of each state in a database its name, the rows and the fence records of its partitions, for who looks.
+
+    One read-only transaction, which makes nothing and locks nothing that a writer waits for. Raises StoreUnavailableError, with
+    what the server says. Cost: a count of the rows of each state.
+    """
+    found: list[tuple[str, dict[int, int], dict[int, bytes]]] = []
+    try:
+        with psycopg.connect(url, connect_timeout=5, options="-c default_transaction_read_only=on") as db:
+            for schema, fences in db.execute(_STATES).fetchall():
+                state = str(fences).removesuffix("_fences")
+                rows, records = sql.Identifier(schema, state), sql.Identifier(schema, str(fences))
+                counts = db.execute(sql.SQL("SELECT partition, count(*) FROM {} GROUP BY partition").format(rows))
+                kept = db.execute(sql.SQL("SELECT partition, record FROM {}").format(records))
+                found.append((state, dict(counts.fetchall()), dict(kept.fetchall())))
+    except psycopg.Error as problem:
+        text = printable(masked(" ".join(f"{type(problem).__name__}: {problem}".split()), url))
+        raise StoreUnavailableError(f"PostgreSQL at {masked(url)} cannot be read: {text}") from None
+    return found
