@@ -44,7 +44,7 @@ PUBLIC = {
         TridentResult VirtualClock explain run_local run_topology run_trident to_png to_svg
     """),
     "windowing.monitoring": words("""
-        ClusterMetrics Metric MetricKind Page PrometheusCollector RunMetrics Sample TaskMetrics export_to_opentelemetry samples
+        ClusterMetrics LivePage Metric MetricKind PrometheusCollector RunMetrics Sample TaskMetrics export_to_opentelemetry samples
         serve_page serve_prometheus
     """),
     "windowing.spark": words("""

@@ -20,7 +20,7 @@ from windowing.local.metrics import ClusterMetrics
 from windowing.local.router import ClusterResult
 from windowing.local.trident_cluster import TridentCluster
 from windowing.local.trident_tasks import TridentResult
-from windowing.monitoring.page import Page, serve_page
+from windowing.monitoring.page import LivePage, serve_page
 from windowing.topology.plan import Topology
 from windowing.trident.streams import TridentTopology
 from windowing.windows.measures import Duration
@@ -57,7 +57,7 @@ def run_on_screen(
 
 def run_on_page(
     topology: Topology | TridentTopology, batches: Any, span: Duration | None, port: int, opened: Callable[[str], None]
-) -> tuple[ClusterResult | TridentResult, Page]:
+) -> tuple[ClusterResult | TridentResult, LivePage]:
     """Run a topology with a page of it, which is still there when it ends; `opened` is told where. Raises as `run_on_screen`."""
     made: type[LocalCluster | TridentCluster] = LocalCluster if isinstance(topology, Topology) else TridentCluster
     with made(topology, batches=batches) as cluster:  # type: ignore[arg-type]  # each is given its own kind

@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from windowing.topology.pictures import html_table
+
 __all__ = [
     "LAST_KEPT",
     "METRICS",
@@ -204,6 +206,11 @@ class RunMetrics:
     batch: int | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
 
+    def _repr_html_(self) -> str:
+        """Return the components as a notebook shows them."""
+        title = self.name if self.batch is None else f"{self.name}, batch {self.batch}"
+        return html_table(title, _HEADINGS, [_cells(each) for each in self.components().values()])
+
     def plain(self) -> dict[str, Any]:
         """Return it as plain JSON data, which `of` reads."""
         return asdict(self)
@@ -228,6 +235,30 @@ class RunMetrics:
         for each in self.tasks:
             found.setdefault(each.component, []).append(each)
         return {name: merged(tasks) for name, tasks in found.items()}
+
+
+_HEADINGS = (
+    *("component", "emitted", "executed", "acked", "failed", "late", "fired", "pending", "queued"),
+    *("execute ms", "process ms", "watermark ms", "lag ms"),
+)
+
+
+def _cells(found: TaskMetrics) -> list[object]:
+    latencies = found.execute_latency_ms, found.process_latency_ms
+    return [
+        found.component,
+        sum(found.emitted.values()),
+        found.executed,
+        found.acked,
+        found.failed,
+        sum(found.late.values()),
+        found.windows_fired,
+        found.pending,
+        found.queued,
+        *(None if ms is None else f"{ms:.3f}" for ms in latencies),
+        found.watermark_ms,
+        found.watermark_lag_ms,
+    ]
 
 
 def merged(tasks: Iterable[TaskMetrics]) -> TaskMetrics:

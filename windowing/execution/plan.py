@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 from windowing.errors import ConfigError, quote
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.schema.types import Schema
+from windowing.topology.pictures import svg_of
 from windowing.topology.plan import Arrow, Box, mermaid
 
 __all__ = [
@@ -217,6 +218,10 @@ class ExecutionPlan:
         the commit phase of Trident, are dotted.
         """
         return mermaid(self.boxes(), self.arrows())
+
+    def _repr_svg_(self) -> str:
+        """Return what a notebook shows."""
+        return svg_of(self.boxes(), self.arrows())
 
     def boxes(self) -> Iterator[Box]:
         """Yield what a drawing shows of each stage, and of what comes from outside."""

@@ -43,6 +43,10 @@ class ClusterMetrics:
             if not task.context.component.startswith(("__", "$")) and not _is_coordination(task)
         ]
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the components as they are now."""
+        return self.now()._repr_html_()
+
     def now(self) -> RunMetrics:
         """Return what the tasks have done so far. Cost: O(tasks + errors + dead letters)."""
         result: Any = self.cluster.result  # type: ignore[attr-defined]  # both clusters have one

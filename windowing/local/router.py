@@ -20,6 +20,8 @@ from windowing.acking.acker import Anchors, anchored, edges_of
 from windowing.errors import describe_error
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.topology.dead_letters import DeadLetter
+from windowing.topology.groupings import Chooser, direct_targets
+from windowing.topology.pictures import html_table
 from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
 from windowing.topology.plan import Topology
 
@@ -90,6 +92,14 @@ class ClusterResult:
     errors: list[ReportedError] = field(default_factory=list)
     late: dict[tuple[str, str], int] = field(default_factory=dict)
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: how much came of the run, not the rows."""
+        rows: list[list[object]] = [["acked", self.acked], ["failures", self.failures]]
+        rows += [[f"output {name}", len(found)] for name, found in self.outputs.items()]
+        rows += [[f"late of {component}: {reason}", count] for (component, reason), count in self.late.items()]
+        rows += [["dead letters", len(self.dead_letters)], ["errors", len(self.errors)]]
+        return html_table("run", ("what", "how many"), rows)
 
     def __getitem__(self, output: str) -> list[tuple[Any, ...]]:
         """Return the rows of one output, "count" or "count.late"."""

@@ -33,6 +33,7 @@ from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import bolt_of
+from windowing.topology.pictures import html_table
 from windowing.topology.state import KeyValueState
 from windowing.topology.user_code import Emission, warn_of
 from windowing.topology.window_task import FailTarget, TaskEffect, WindowEmitted, WindowFailed, WindowTask
@@ -83,6 +84,18 @@ class LocalResult:
     bolt: WindowedBolt | None = None
     duplicates: int = 0
     state: KeyValueState | None = None
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: how much came of the run, not the rows."""
+        rows: list[list[object]] = [[f"stream {name}", len(found)] for name, found in self.rows.items()]
+        rows += [
+            ["late", len(self.late)],
+            ["acked", self.acked],
+            ["failures", self.failures],
+            ["duplicates", self.duplicates],
+        ]
+        rows += [["dead letters", len(self.dead_letters)], *([name, count] for name, count in self.counts.items())]
+        return html_table("run", ("what", "how many"), rows)
 
     def __getitem__(self, stream: str) -> list[tuple[Any, ...]]:
         """Return the rows of a stream: a declared one, the late stream (each row and its reason), or the dead letters."""

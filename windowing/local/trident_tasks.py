@@ -29,6 +29,7 @@ from windowing.execution.plan import Exchange, Stage
 from windowing.local.router import INIT, ReportedError, Router
 from windowing.local.tasks import Task
 from windowing.topology.components import TaskContext
+from windowing.topology.pictures import html_table
 from windowing.trident import batch_effects as effects
 from windowing.trident.bolt_executor import TridentBoltExecutor
 from windowing.trident.fields import Row
@@ -138,6 +139,13 @@ class TridentResult:
     dead_letters: list[DeadBatch] = field(default_factory=list)
     errors: list[ReportedError] = field(default_factory=list)
     states: dict[str, Any] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: how much came of the run, not the rows."""
+        rows: list[list[object]] = [["batches", self.batches], ["failures", self.failures]]
+        rows += [[f"sink {name}", len(found)] for name, found in self.sinks.items()]
+        rows += [["dead letters", len(self.dead_letters)], ["errors", len(self.errors)]]
+        return html_table("run", ("what", "how many"), rows)
 
     def __getitem__(self, sink: str) -> list[Row]:
         """Return the rows of a sink."""

@@ -7,13 +7,13 @@ kinds and units are those of the table in docs/operate/monitor.md, the same in o
 from windowing.execution.metrics import Metric, MetricKind, RunMetrics, Sample, TaskMetrics, samples
 from windowing.local.metrics import ClusterMetrics
 from windowing.monitoring.exporters import PrometheusCollector, export_to_opentelemetry, serve_prometheus
-from windowing.monitoring.page import Page, serve_page
+from windowing.monitoring.page import LivePage, serve_page
 
 __all__ = [
     "ClusterMetrics",
+    "LivePage",
     "Metric",
     "MetricKind",
-    "Page",
     "PrometheusCollector",
     "RunMetrics",
     "Sample",

@@ -32,7 +32,7 @@ from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.execution.plan import ExecutionPlan
 from windowing.topology.plan import Topology
 
-__all__ = ["Page", "serve_page"]
+__all__ = ["LivePage", "serve_page"]
 
 
 _log = logging.getLogger("windowing.monitoring")
@@ -54,7 +54,7 @@ _HEADERS = {
 }
 
 
-class Page:
+class LivePage:
     """A page that is served. url: what to open. A context manager: leaving it ends the page, and nothing of the run."""
 
     def __init__(self, state: _PageState, server: _PageServer) -> None:
@@ -79,14 +79,16 @@ class Page:
         for thread in self._threads:
             thread.join()
 
-    def __enter__(self) -> Page:
+    def __enter__(self) -> LivePage:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def serve_page(source: Callable[[], RunMetrics], drawn: Topology | ExecutionPlan | None = None, port: int = 0) -> Page:
+def serve_page(
+    source: Callable[[], RunMetrics], drawn: Topology | ExecutionPlan | None = None, port: int = 0
+) -> LivePage:
     """Serve the page of a run on 127.0.0.1; `query.ui()` does it for a query on Spark.
 
     source: what returns the numbers, `ClusterMetrics(cluster).now`, say. drawn: what is drawn, a topology or a plan; the components
@@ -104,7 +106,7 @@ def serve_page(source: Callable[[], RunMetrics], drawn: Topology | ExecutionPlan
         raise ConfigError(
             f"port {quote(port)} of 127.0.0.1 cannot be served: {describe_error(problem)}; give another port=, or 0 for a free one"
         ) from problem
-    return Page(state, server)
+    return LivePage(state, server)
 
 
 # -- what is drawn ---------------------------------------------------------------------------------------------------------------

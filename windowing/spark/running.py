@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,11 +40,12 @@ from windowing.spark.settings import settings_of, take
 from windowing.spark.sinks import claim
 from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.writer import BatchWriter
+from windowing.topology.pictures import html_table
 from windowing.topology.plan import Topology
 from windowing.windows.measures import Duration
 
 if TYPE_CHECKING:
-    from windowing.monitoring.page import Page
+    from windowing.monitoring.page import LivePage
 
 __all__ = [
     "QuerySpec",
@@ -193,7 +194,15 @@ class WindowedQuery:
         phases = {phase: float(ms) for phase, ms in progress.durationMs.items()}
         return totals.now(_ms_of(progress.timestamp), progress.batchId, phases)
 
-    def ui(self, port: int = 0) -> Page:
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the last batches, and what the components have done."""
+        batches = [[*astuple(each)] for each in self.progress[-10:]]
+        headings = [each.name for each in fields(BatchMetrics)]
+        state = "running" if self.is_active else "ended"
+        title = f"query of {self._spec.writer.name}, {state}"
+        return html_table(title, headings, batches) + self.metrics()._repr_html_()
+
+    def ui(self, port: int = 0) -> LivePage:
         """Serve a page of this query on this machine, for a browser; its `url` says where, `close()` ends it. It only shows.
 
         port: 0 takes a free one. The page is there until it is closed, also after the end of the query. Raises ConfigError.

@@ -26,6 +26,7 @@ from windowing.topology.bolts import WindowedBolt
 from windowing.topology.config import ComponentConfig, TopologyConfig
 from windowing.topology.decorators import ComponentKind, Declaration
 from windowing.topology.groupings import Grouping
+from windowing.topology.pictures import svg_of
 from windowing.windows.config import OnError
 from windowing.windows.measures import shown_measure
 
@@ -260,6 +261,10 @@ class Topology:
         Spouts are rounded, windowed bolts have double sides, stateful ones are cylinders, late streams and dead letters are dotted.
         """
         return mermaid(self.boxes(), self.arrows())
+
+    def _repr_svg_(self) -> str:
+        """Return what a notebook shows."""
+        return svg_of(self.boxes(), self.arrows())
 
     def boxes(self) -> Iterator[Box]:
         """Yield what a drawing shows of each component, in the order in which data flows."""

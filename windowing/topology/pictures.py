@@ -1,0 +1,105 @@
+"""What a notebook shows: plans as SVG, numbers as tables of HTML. Text alone, made of the strings it is given; nothing is loaded.
+
+    columns   a box stands right of everything that it reads; a cycle, which no plan has, would end after as many rounds as boxes
+    rows      boxes of a column stand in the order in which they were given
+
+`windowing.local.to_svg` draws a larger plan with fewer crossings, by matplotlib.
+
+Law: every text is escaped, whatever data it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from windowing.topology.plan import Arrow, Box
+
+__all__ = ["html_table", "svg_of"]
+
+
+_WIDTH, _HEIGHT, _RIGHT, _BELOW, _MARGIN = 180, 50, 120, 24, 10
+_LONGEST, _LABEL = 26, 18
+_STROKES = {"spout": "#16794c", "bolt": "#2463b0", "window": "#6d3fb4", "state": "#b45309"}
+_CELL = "text-align: right; padding: 0 8px"
+
+
+def svg_of(boxes: Iterable[Box], arrows: Iterable[Arrow]) -> str:
+    """Return a drawing as SVG; the same for the same plan. Cost: O(boxes * arrows).
+
+    >>> from windowing.topology.plan import Arrow, Box
+    >>> picture = svg_of([Box("a", ("<a>",), "spout"), Box("b", ("b",), "bolt")], [Arrow("a", "b", "shuffle")])
+    >>> picture.startswith("<svg "), "&lt;a&gt;" in picture, picture.count("<rect")
+    (True, True, 2)
+    """
+    drawn, ways = list(boxes), list(arrows)
+    column = {box.name: 0 for box in drawn}
+    for _ in drawn:
+        for way in ways:
+            if way.source in column and way.target in column:
+                column[way.target] = min(len(drawn), max(column[way.target], column[way.source] + 1))
+    filled: dict[int, int] = {}
+    places: dict[str, tuple[int, int]] = {}
+    for box in drawn:
+        at = column[box.name]
+        row = filled[at] = filled.get(at, 0) + 1
+        places[box.name] = (_MARGIN + at * (_WIDTH + _RIGHT), _MARGIN + (row - 1) * (_HEIGHT + _BELOW))
+    width = 2 * _MARGIN + (max(column.values(), default=0) + 1) * (_WIDTH + _RIGHT) - _RIGHT
+    height = 2 * _MARGIN + max(filled.values(), default=1) * (_HEIGHT + _BELOW) - _BELOW
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12">',
+    ]
+    parts += [_way(way, places) for way in ways if way.source in places and way.target in places]
+    parts += [_box(box, *places[box.name]) for box in drawn]
+    return "".join([*parts, "</svg>"])
+
+
+def _box(box: Box, x: int, y: int) -> str:
+    radius = 20 if box.shape == "spout" else 4
+    stroke = _STROKES.get(box.shape, "#5b6878")
+    lines = [
+        f'<text x="{x + 10}" y="{y + 20 + 16 * row}" fill="{"#1d2733" if not row else "#5b6878"}">{_cut(line, _LONGEST)}</text>'
+        for row, line in enumerate(box.lines[:2])
+    ]
+    frame = (
+        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="{radius}" fill="#f4f6f8" stroke="{stroke}"/>'
+    )
+    return f"<g><title>{escape(', '.join(box.lines))}</title>{frame}{''.join(lines)}</g>"
+
+
+def _way(way: Arrow, places: dict[str, tuple[int, int]]) -> str:
+    (x1, y1), (x2, y2) = places[way.source], places[way.target]
+    x1, y1, y2 = x1 + _WIDTH, y1 + _HEIGHT // 2, y2 + _HEIGHT // 2
+    half, dashes = (x1 + x2) // 2, ' stroke-dasharray="4 3"' if way.dotted else ""
+    line = f'<path d="M{x1} {y1}C{half} {y1} {half} {y2} {x2 - 7} {y2}" fill="none" stroke="#5b6878"{dashes}/>'
+    head = f'<path d="M{x2 - 8} {y2 - 4}L{x2} {y2}L{x2 - 8} {y2 + 4}z" fill="#5b6878"/>'
+    at = (y1 + y2) // 2 - 6
+    label = (
+        f'<text x="{half}" y="{at}" text-anchor="middle" font-size="11" fill="#5b6878">{_cut(way.label, _LABEL)}</text>'
+    )
+    return f"<g><title>{escape(way.label)}</title>{line}{head}{label}</g>"
+
+
+def _cut(text: str, length: int) -> str:
+    return escape(text if len(text) <= length else f"{text[: length - 1]}…")
+
+
+def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table; the first cell of a row is its name. None is an empty cell.
+
+    >>> html_table("<t>", ["bolt", "n"], [["a & b", None]])[:31]
+    '<table><caption>&lt;t&gt;</capt'
+    """
+    head = "".join(f'<th style="{_CELL}">{escape(heading)}</th>' for heading in headings)
+    body = "".join(
+        f"<tr>{''.join(f'<td style={chr(34)}{_CELL}{chr(34)}>{_shown(cell)}</td>' for cell in row)}</tr>"
+        for row in rows
+    )
+    return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _shown(cell: object) -> str:
+    return "" if cell is None else escape(f"{cell:,}" if isinstance(cell, int) else str(cell))
