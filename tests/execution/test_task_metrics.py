@@ -88,6 +88,12 @@ def test_tasks_on_spark_count_what_those_of_a_local_cluster_count():
     assert counted(spark)["split"]["emitted"] == {"default": 9}
 
 
+def test_late_tuples_of_two_batches_are_counted_once_each():
+    batches = [*BATCHES, [("late again", 5), ("on time", 45)], [("again", 6)]]
+    assert counted(on_spark(batches)) == counted(in_one_process(batches))
+    assert counted(on_spark(batches))["tens"]["late"] == {"late": 4}
+
+
 def test_both_name_the_same_samples_for_a_windowed_bolt():
     named = [
         {sample.metric.name for sample in samples(run) if sample.labels[1] == "tens"}

@@ -13,7 +13,7 @@ from windowing import (
     millis,
     tumbling,
 )
-from windowing.errors import ReportedFailedException
+from windowing.errors import FailedException, ReportedFailedException
 from windowing.execution.metrics import METRICS, samples
 from windowing.local import LocalCluster, TridentCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
@@ -104,6 +104,22 @@ def test_a_bolt_that_acks_by_itself_is_counted_tuple_by_tuple():
         cluster.run()
         ends = metrics.now().components()["ends"]
     assert (ends.executed, ends.acked, ends.failed, ends.emitted) == (4, 2, 2, {"default": 4})
+
+
+@tumbling(millis(10), timestamp="at", on_error="fail", output="n long")
+def refuses(window):
+    raise FailedException("no")
+
+
+def test_tuples_of_a_window_that_fails_are_failed_and_not_acked():
+    builder = TopologyBuilder("refused").configure({"windowing.max.attempts": 1})
+    builder.set_spout("rows", InputSpout("at long"))
+    builder.set_bolt("refuses", refuses).global_grouping("rows")
+    with LocalCluster(builder.build(), batches={"rows": [[1, 2], [25]]}, clock=VirtualClock(1000)) as cluster:
+        metrics = ClusterMetrics(cluster)
+        result = cluster.run()
+        found = metrics.now().components()["refuses"]
+    assert (found.executed, found.failed, found.acked, result.acked) == (3, 3, 0, 0)
 
 
 def test_messages_of_a_spout_are_acked_or_failed_as_the_result_says():
