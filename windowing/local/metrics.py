@@ -20,6 +20,7 @@ from typing import Any
 
 from windowing.errors import describe_error, quote
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, TaskMetrics
+from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster
 from windowing.local.spouts import SpoutTask
 from windowing.local.tasks import RichBoltTask, Task
@@ -38,7 +39,7 @@ class ClusterMetrics:
         self.cluster = cluster
         self.name = cluster._name
         self._watches = [
-            _watch_of(task)
+            _watch_of(task, cluster.clock)
             for task in cluster.tasks
             if not task.context.component.startswith(("__", "$")) and not _is_coordination(task)
         ]
@@ -72,20 +73,24 @@ def _is_coordination(task: Task) -> bool:
     return not isinstance(task, SpoutTask | WindowedBoltTask | GroupTask | EmitterTask) and not hasattr(task, "outbox")
 
 
-def _watch_of(task: Task) -> _TaskWatch:
-    if isinstance(task, SpoutTask):
-        return _SpoutWatch(task)
-    if isinstance(task, WindowedBoltTask):
-        return _WindowWatch(task)
-    if isinstance(task, GroupTask):
-        return _GroupWatch(task)
-    if isinstance(task, EmitterTask):
-        return _EmitterWatch(task)
-    return _BoltWatch(task)
+def _watch_of(task: Task, clock: Clock) -> _TaskWatch:
+    kinds: tuple[tuple[type[Task], type[_TaskWatch]], ...] = (
+        (SpoutTask, _SpoutWatch),
+        (WindowedBoltTask, _WindowWatch),
+        (GroupTask, _GroupWatch),
+        (EmitterTask, _EmitterWatch),
+        (Task, _BoltWatch),
+    )
+    watch = next(watch for kind, watch in kinds if isinstance(task, kind))(task)
+    watch.clock = clock
+    return watch
 
 
 class _TaskWatch:
     """The counters around one task. `found` is what it has done; `held` tuples wait in it for their acks."""
+
+    clock: Clock
+    """Of the cluster: where its loop stands still, the lag of a watermark goes on."""
 
     def __init__(self, task: Any) -> None:
         self.task = task
@@ -209,7 +214,7 @@ class _WindowWatch(_TaskWatch):
     def metrics(self) -> TaskMetrics:
         found = super().metrics()
         if found.watermark_ms is not None and self.task.config.event_time:
-            found.watermark_lag_ms = max(0, self.task.router.now_ms - found.watermark_ms)
+            found.watermark_lag_ms = self.clock.now_ms() - found.watermark_ms
         return found
 
     def _after(self) -> None:

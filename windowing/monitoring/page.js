@@ -2,7 +2,7 @@
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
-const BOX = { width: 190, height: 74, right: 130, below: 22 };
+const BOX = { width: 184, height: 74, right: 96, below: 22 };
 const byId = (id) => document.getElementById(id);
 
 function node(kind, attributes, text) {
