@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
 from windowing.errors import QueryStoppedError, SourceError, WorkerLostError
+from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
 from windowing.spark import running
 from windowing.spark.failures import FailedQuery
-from windowing.spark.running import WindowedQuery
+from windowing.spark.running import METRICS_FILE, WindowedQuery
+from windowing.spark.task_metrics import TaskTotals
 
 
 class Query:
@@ -50,14 +53,15 @@ class Raising:
         raise SourceError("spout 'in' raised in ack of batch 3")
 
 
-def watched(query: Query, acks: Any) -> WindowedQuery:
+def watched(query: Query, acks: Any, totals: TaskTotals | None = None) -> WindowedQuery:
     writer = SimpleNamespace(acks=acks, failure=None)
     plan: Any = SimpleNamespace(
         run=lambda: query,
         writer=writer,
         failed_query=FailedQuery("sums", "", None, SESSION),
         checkpoint="",
-        totals=None,
+        totals=totals,
+        spark=SESSION,
         trigger={"processingTime": "1 milliseconds"},
     )
     found = WindowedQuery(plan, drain=False, finish=False, done=threading.Event())
@@ -100,6 +104,7 @@ class Bounded:
     def __init__(self, *runs: Ended, commits: bool = True) -> None:
         self._runs, self.told = list(runs), list[str]()
         self.writer: Any = SimpleNamespace(name="sums", acks=None, failure=None)
+        self.totals = None
         self.commits = commits
 
     @property
@@ -218,3 +223,40 @@ def test_what_spark_says_after_the_session_was_stopped_is_a_stop(monkeypatch: py
         plan.ended(monkeypatch, drain=True).await_end(10)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert plan.told == []
+
+
+class Beside:
+    """A folder of the checkpoint, in memory."""
+
+    written: ClassVar[dict[str, bytes]] = {}
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __truediv__(self, name: str) -> Beside:
+        return self
+
+    def write(self, name: str, content: bytes) -> None:
+        if "broken" in self.written:
+            raise OSError("the disk is full")
+        self.written[name] = content
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_numbers_are_kept_beside_the_checkpoint_at_the_end_and_a_full_disk_ends_nothing(
+    monkeypatch: Any, broken: bool
+) -> None:
+    monkeypatch.setattr(running, "Folder", Beside)
+    monkeypatch.setattr(Beside, "written", {"broken": b""} if broken else {})
+    totals = TaskTotals("words")
+    totals.take({(4, 0): (1_000, (TaskMetrics("count", 0, executed=2, windows=(FiredWindow(5, "x"),)),))})
+    query = Query()
+    query.lastProgress = SimpleNamespace(durationMs={"addBatch": 7}, timestamp="2026-01-01T00:00:01.500Z", batchId=4)
+    found = watched(query, None, totals)
+    found.stop()
+    assert found.exception is None
+    if not broken:
+        kept = RunMetrics.of(json.loads(Beside.written[METRICS_FILE]))
+        assert kept == found.metrics()
+        assert (kept.batch, kept.phases, kept.at_ms) == (4, {"addBatch": 7.0}, 1_767_225_601_500)
+        assert kept.components()["count"].windows == (FiredWindow(5, "x"),)

@@ -245,15 +245,17 @@ class StageWriter:
         """
         stream, values, _ = row
         way = self._way(component, task, stream)
-        way.emitted += 1
         as_held = plain(values) if type(values) is Held else values
         if way.is_out:
             self._out.setdefault((component, stream), []).append(as_held)
         if way.width is not None:
-            if way.width:
+            if way.width:  # counted in `take`
                 self._add(way.rows, as_held, roots, way.width)
+            else:
+                way.emitted += 1
             self._hand_over(way, way.fused, values, roots)
             return
+        way.emitted += 1
         for route, indexes in self._targets(way.routes, row) if chosen is None else chosen.targets:
             for target in indexes:
                 if route.first is None:
@@ -330,6 +332,12 @@ class StageWriter:
     def take(self) -> list[ExchangeRow]:
         """Return what is packed so far as exchange rows."""
         for (component, task, stream), way in self._ways.items():
+            if way.rows.values:
+                way.emitted += len(way.rows.values)
+                self._spread(
+                    component, task, stream, way, self._as_columns(component, stream, way.rows), way.rows.values
+                )
+                way.rows.clear()
             self._flush(component, task, stream, way)
         for key, waiting in self._by_row.items():
             target, component, stream, task = key
