@@ -5,13 +5,20 @@ from __future__ import annotations
 import logging
 import pickle
 
+import pyarrow as pa
+
 from tests.execution.chains import Chain
 from windowing import InputSpout, TopologyBuilder, bolt, millis, tumbling
 from windowing.errors import ReportedFailedException
 from windowing.execution.metrics import METRICS, TaskMetrics, samples
 from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
+from windowing.spark.arguments import Shipped
+from windowing.spark.exchange import TASK_AND_CLOCK, rows_of
+from windowing.spark.operator import Stored
 from windowing.spark.task_metrics import TaskTotals
+from windowing.spark.trident_stages import TridentSpoutStage, TridentTaskTurn
+from windowing.trident import FixedBatchSpout, Sum, TridentTopology
 
 
 @bolt(output="word string, at long")
@@ -147,3 +154,32 @@ def test_phases_and_the_batch_are_those_of_the_progress():
         ("batch", ("t",), 7),
         ("batch_phase_seconds", ("t", "addBatch"), 0.25),
     ]
+
+
+def test_a_group_of_trident_with_windows_counts_its_tuples_windows_and_what_was_late():
+    topology = TridentTopology("sums")
+    rows = topology.new_stream("rows", FixedBatchSpout("n long, at long", 9, [(1, 1)]))
+    windows = rows.tumbling_window(millis(10), "n", Sum(), "total long", timestamp="at")
+    windows.late_stream().sink("late")
+    windows.sink("fired")
+    plan = topology.build().by_section()
+    shipped, totals = Shipped.here(plan), TaskTotals("sums")
+    number = plan.tasks_at(1)[0].number
+    metadata, batches = None, ([(1, 1), (2, 5), (3, 25)], [(4, 2)])
+    for batch, tuples in enumerate(batches):
+        columns = [pa.array(column, pa.int64()) for column in zip(*tuples, strict=True)]
+        clock = pa.repeat(pa.scalar(1_000 * batch, pa.int64()), len(tuples))
+        given = pa.RecordBatch.from_arrays([*columns, clock], names=["c0", "c1", TASK_AND_CLOCK])
+        spout = TridentSpoutStage(shipped, plan.spouts[0].number, keep=False)
+        wire = [row for sent in spout.pack(iter([given]), 0, batch) for row in rows_of([sent.to_pandas()])]
+        own = [row for row in wire if row.target == number]
+        result = TridentTaskTurn(shipped, number).run(own, Stored(metadata, {}.get, {}.get, {}.items), batch)
+        metadata = result.metadata
+        totals.take({(batch, number): (0, tuple(result.done))})
+    (found,) = totals.now(0).tasks
+    assert found.component == plan.tasks[number].component
+    assert (found.executed, found.windows_fired, found.expired, found.pending) == (4, 1, 2, 1)
+    assert found.late == {"late": 1}
+    assert list(found.emitted.values()) == [
+        2
+    ]  # a window, and a late tuple, to the group that sends them to their sinks
