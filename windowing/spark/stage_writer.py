@@ -249,7 +249,7 @@ class StageWriter:
         if way.is_out:
             self._out.setdefault((component, stream), []).append(as_held)
         if way.width is not None:
-            if way.width:  # counted in `take`
+            if way.width:  # counted in `_flush`
                 self._add(way.rows, as_held, roots, way.width)
             else:
                 way.emitted += 1
@@ -332,12 +332,6 @@ class StageWriter:
     def take(self) -> list[ExchangeRow]:
         """Return what is packed so far as exchange rows."""
         for (component, task, stream), way in self._ways.items():
-            if way.rows.values:
-                way.emitted += len(way.rows.values)
-                self._spread(
-                    component, task, stream, way, self._as_columns(component, stream, way.rows), way.rows.values
-                )
-                way.rows.clear()
             self._flush(component, task, stream, way)
         for key, waiting in self._by_row.items():
             target, component, stream, task = key
@@ -497,6 +491,7 @@ class StageWriter:
     def _flush(self, component: str, task: int, stream: str, way: _Way) -> None:
         """Pack the rows that wait, before others of their stream."""
         if way.rows.values:
+            way.emitted += len(way.rows.values)
             self._spread(component, task, stream, way, self._as_columns(component, stream, way.rows), way.rows.values)
             way.rows.clear()
 

@@ -37,10 +37,10 @@ __all__ = [
     "Bounded",
     "PostgresMap",
     "PostgresStore",
-    "stored_states",
     "checked_database",
     "connected",
     "refused_user",
+    "stored_states",
 ]
 
 
