@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
+from windowing.acking.acker import Acked, AckedRoots
 from windowing.errors import describe_error, quote
 from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, TaskMetrics
 from windowing.local.clock import Clock
@@ -264,7 +266,9 @@ class _SpoutWatch(_TaskWatch):
         return found
 
     def _ended(self, message: Any) -> None:
-        if type(message).__name__ == "Acked":
+        if isinstance(message, AckedRoots):
+            self.found.acked += len(message.roots)
+        elif isinstance(message, Acked):
             self.found.acked += 1
         else:
             self.found.failed += 1
@@ -334,6 +338,14 @@ class _CountedOutbox:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def sender(self, stream: str) -> Callable[..., Any]:
+        """Return `send` of one stream, counted."""
+        return partial(self.send, stream)
+
+    def root_sender(self, stream: str) -> Callable[..., Any]:
+        """Return `send_root` of one stream, counted."""
+        return partial(self.send_root, stream)
 
     def send(self, stream: str, *arguments: Any, **options: Any) -> Any:
         """Send on, counted."""

@@ -20,9 +20,8 @@ from windowing.acking.acker import Anchors, anchored, edges_of
 from windowing.errors import describe_error
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.topology.dead_letters import DeadLetter
-from windowing.topology.groupings import Chooser, direct_targets
-from windowing.topology.pictures import html_table
 from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
+from windowing.topology.pictures import html_table
 from windowing.topology.plan import Topology
 
 __all__ = [

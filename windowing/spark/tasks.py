@@ -158,6 +158,7 @@ class BoltBatch:
         if isinstance(problem, ReportedFailedException):
             _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
             self._reported += 1
+            keep_error(self.errors, problem)
         return describe_error(problem)
 
     def _attempt(self, tuple: Tuple) -> None:
@@ -171,11 +172,6 @@ class BoltBatch:
         try:
             rows = self._caller.execute(tuple)
         except FailedException as problem:
-            if isinstance(problem, ReportedFailedException):
-                _log.warning("bolt %r, task %d: %s", self._component.id, self._context.task_index, problem)
-                self._reported += 1
-                keep_error(self.errors, problem)
-            reason = describe_error(problem)
             reason = self._described(problem)
         except BoltError as problem:
             if not (held(tuple) and asked_unreadable(problem)):
