@@ -54,7 +54,7 @@ RINGS = {
     "trident": pure("errors codec schema windows acking topology execution"),
     "__init__": pure(PURE_RINGS),
     "columnar": driver("errors schema windows topology", "pyarrow numpy pandas"),
-    "stores": driver("errors codec schema windows topology trident", "psycopg redis"),
+    "stores": driver("errors codec schema windows topology trident", "psycopg redis confluent_kafka"),
     "local": driver(f"{PURE_RINGS} columnar stores", "matplotlib"),
     "monitoring": driver(f"{PURE_RINGS} local", "prometheus_client opentelemetry"),
     "spark": driver(f"{PURE_RINGS} columnar stores monitoring", "pyspark pandas pyarrow numpy"),

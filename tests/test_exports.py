@@ -48,8 +48,9 @@ PUBLIC = {
         serve_page serve_prometheus
     """),
     "windowing.spark": words("""
-        BatchMetrics FileSink FunctionSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout PostgresSink Root Sink
-        SqliteQueue WindowedQuery WindowedStream check configure require_session session submit submit_trident windowed
+        BatchMetrics FileSink FunctionSink KafkaSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout
+        PostgresSink Root Sink SqliteQueue WindowedQuery WindowedStream check configure kafka require_session session submit
+        submit_trident windowed
     """),
     "windowing.stores": words("""
         MapStateFactory MemoryStore PostgresStore RedisStore SnapshotFactory SqlitePages SqliteStore Store map_state
@@ -82,7 +83,7 @@ OPTIONAL = {
     "windowing.local": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
     "windowing.testing": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
     "windowing.monitoring": "pyspark hypothesis pandas pyarrow numpy psycopg redis xxhash prometheus_client opentelemetry",
-    "windowing.spark": "hypothesis psycopg redis matplotlib windowing.trident windowing.local windowing.testing",
+    "windowing.spark": "hypothesis psycopg redis confluent_kafka matplotlib windowing.trident windowing.local windowing.testing",
 }
 """What importing a door may not load."""
 MOST_OF_WINDOWED = 104

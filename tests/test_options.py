@@ -123,6 +123,7 @@ def sinks_of_spark() -> dict[str, Any]:
     made = {
         "FileSink": spark.FileSink("out"),
         "FunctionSink": spark.FunctionSink(print),
+        "KafkaSink": spark.KafkaSink("host:9092", "windows"),
         "MemorySink": spark.MemorySink(),
         "NoopSink": spark.NoopSink(),
         "ParquetSink": spark.ParquetSink("out"),

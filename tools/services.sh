@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Real servers for the tests marked `services`: PostgreSQL and Redis, on loopback, with their own data in .services/.
-#   services.sh start    finds the servers, or installs Debian's packages as root; starts what does not run
+# Real servers for the tests marked `services`: PostgreSQL, Redis and Kafka, on loopback, with their own data in .services/.
+#   services.sh start    finds the servers, or installs Debian's packages as root; Kafka, and Spark's connector to it, are copied
+#                        from Maven Central by Maven, which compares the checksums; starts what does not run
 #   services.sh stop     ends what `start` started, by its own process id, and removes the data
 #   services.sh check    says one sentence, and fails, if one of them does not run
 set -euo pipefail
@@ -9,6 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly HOME_DIR="$PWD/.services"
 readonly ADDRESSES="$HOME_DIR/addresses"   # read by the tests; has the passwords, so only the owner may read it
 readonly REDIS="$HOME_DIR/redis"
+readonly KAFKA="$HOME_DIR/kafka"
 
 say() { printf 'services: %s\n' "$*"; }
 stop() { printf 'services: %s\n' "$*" >&2; exit 1; }
@@ -42,6 +44,11 @@ redis_runs() {
 postgres_runs() {
     [[ -n "$(postgres_bin)" && -d "$(postgres_home)/data" ]] &&
         as_postgres pg_ctl status -D "$(postgres_home)/data" >/dev/null
+}
+
+kafka_runs() {
+    local pid
+    pid="$(cat "$KAFKA/pid" 2>/dev/null)" && grep -qzF "$KAFKA/conf" "/proc/$pid/cmdline" 2>/dev/null
 }
 
 can_apt() { is_root && [[ -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
@@ -114,18 +121,58 @@ start_postgres() {
     say "PostgreSQL runs on 127.0.0.1:$port"
 }
 
+# One node in KRaft mode. Clients have to give a password; what the node says to itself is on ports of their own.
+start_kafka() {
+    local port inner controller password java
+    java="$(cat .venv/java-home)/bin/java"
+    port="$(free_port)" inner="$(free_port)" controller="$(free_port)" password="$(secret)"
+    rm -rf "$KAFKA"
+    mkdir -p "$KAFKA"
+    say "Maven copies Kafka and Spark's connector"
+    for what in broker connector; do
+        JAVA_HOME="$(cat .venv/java-home)" mvn -q -B -f "tools/kafka/$what.xml" dependency:copy-dependencies \
+            -DincludeScope=runtime -DoutputDirectory="$KAFKA/$what" >"$KAFKA/maven.log" 2>&1 ||
+            stop "Maven cannot copy Kafka: see $KAFKA/maven.log"
+    done
+    printf '%s\n' "process.roles=broker,controller" "node.id=1" "controller.quorum.voters=1@127.0.0.1:$controller" \
+        "listeners=CLIENT://127.0.0.1:$port,INNER://127.0.0.1:$inner,CONTROLLER://127.0.0.1:$controller" \
+        "advertised.listeners=CLIENT://127.0.0.1:$port,INNER://127.0.0.1:$inner" \
+        "controller.listener.names=CONTROLLER" "inter.broker.listener.name=INNER" \
+        "listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT" \
+        "listener.name.client.sasl.enabled.mechanisms=PLAIN" \
+        "listener.name.client.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_windowing=\"$password\";" \
+        "log.dirs=$KAFKA/data" "auto.create.topics.enable=false" "group.initial.rebalance.delay.ms=0" \
+        "offsets.topic.num.partitions=1" "offsets.topic.replication.factor=1" "transaction.state.log.num.partitions=1" \
+        "transaction.state.log.replication.factor=1" "transaction.state.log.min.isr=1" >"$KAFKA/conf"
+    "$java" -Xmx128m -cp "$KAFKA/broker/*" kafka.tools.StorageTool format -t "$(secret | cut -c 1-22)" -c "$KAFKA/conf" \
+        >"$KAFKA/log" 2>&1 || stop "Kafka's folder cannot be made: see $KAFKA/log"
+    setsid "$java" -Xmx384m -XX:+UseSerialGC -cp "$KAFKA/broker/*" kafka.Kafka "$KAFKA/conf" >>"$KAFKA/log" 2>&1 </dev/null &
+    echo $! >"$KAFKA/pid"
+    echo "WINDOWING_KAFKA_URL=kafka://windowing:$password@127.0.0.1:$port" >"$KAFKA/address"
+    for _ in {1..600}; do
+        if kafka_runs && (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+            say "Kafka runs on 127.0.0.1:$port"
+            return
+        fi
+        sleep 0.1
+    done
+    stop "Kafka did not start: see $KAFKA/log"
+}
+
 # ---------------------------------------------------------------- the three commands
 
 start() {
     [[ -x .venv/bin/python ]] || stop ".venv is missing: run make setup first."
     command -v redis-server >/dev/null || install Redis redis-server
     [[ -n "$(postgres_bin)" ]] || install PostgreSQL postgresql
+    command -v mvn >/dev/null || install Maven maven
     umask 077
     mkdir -p "$HOME_DIR"
     chmod 711 "$HOME_DIR"
     redis_runs || start_redis
     postgres_runs || start_postgres
-    cat "$REDIS/address" "$(postgres_home)/address" >"$ADDRESSES"
+    kafka_runs || start_kafka
+    cat "$REDIS/address" "$(postgres_home)/address" "$KAFKA/address" >"$ADDRESSES"
 }
 
 stop_all() {
@@ -133,12 +180,18 @@ stop_all() {
         as_postgres pg_ctl stop -w -m fast -D "$(postgres_home)/data" >/dev/null
         say "PostgreSQL is stopped"
     fi
+    local pid
     if redis_runs; then
-        local pid
         pid="$(cat "$REDIS/pid")"
         kill "$pid"
         for _ in {1..100}; do [[ -e "/proc/$pid" ]] || break; sleep 0.1; done
         say "Redis is stopped"
+    fi
+    if kafka_runs; then
+        pid="$(cat "$KAFKA/pid")"
+        kill -9 "$pid"
+        for _ in {1..100}; do [[ -e "/proc/$pid" ]] || break; sleep 0.1; done
+        say "Kafka is stopped"
     fi
     rm -rf "$(postgres_home)" "$HOME_DIR"
 }
@@ -147,6 +200,7 @@ check() {
     local missing=()
     redis_runs || missing+=("Redis")
     postgres_runs || missing+=("PostgreSQL")
+    kafka_runs || missing+=("Kafka")
     ((${#missing[@]} == 0)) || stop "not running: $(IFS=,; sed 's/,/ and /' <<<"${missing[*]}"); start them with make services."
 }
 

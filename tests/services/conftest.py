@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 import redis
+from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 SERVERS = ["postgres", "redis"]
@@ -23,7 +25,7 @@ def address(server: str) -> str:
     """Return the URL of a server, with its password."""
     file = ROOT / ".services" / "addresses"
     if not file.exists():
-        pytest.fail("PostgreSQL and Redis do not run here: start them with make services", pytrace=False)
+        pytest.fail("the servers do not run here: start them with make services", pytrace=False)
     lines = dict(line.split("=", 1) for line in file.read_text().splitlines())
     return lines[f"WINDOWING_{server.upper()}_URL"]
 
@@ -37,6 +39,17 @@ def empty(server: str) -> None:
     with psycopg.connect(address("postgres"), autocommit=True) as db:
         db.execute("DROP SCHEMA public CASCADE")
         db.execute("CREATE SCHEMA public")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session of the tests here: it has Spark's connector to Kafka."""
+    from windowing.spark import session
+
+    jars = ",".join(str(jar) for jar in sorted((ROOT / ".services/kafka/connector").glob("*.jar")))
+    running = session("services", cores=2, **{"spark.jars": jars})
+    yield running
+    running.stop()
 
 
 @pytest.fixture(params=SERVERS)

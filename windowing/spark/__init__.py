@@ -6,7 +6,8 @@ windowed(bolt, df)             a bolt on streaming DataFrames -> WindowedStream 
 submit(topology)               a topology as one query -> WindowedQuery
 submit_trident(topology)       a Trident topology as one query, which commits its states exactly once; loaded with its name
 FileSink, ParquetSink, ...     where the streams of a query go
-PostgresSink(url, table)       a typed table, each batch once (extra `postgres`); loaded with its name
+PostgresSink, KafkaSink        a typed table, a topic: each batch once (extras `postgres`, `kafka`); loaded with their names
+kafka(spark, servers, topic)   a topic as a streaming DataFrame (extra `kafka`); loaded with its name
 PartitionedSpout, SqliteQueue  sources in Python, which may take acks; Root
 MetricsListener, BatchMetrics  what each batch did
 """
@@ -24,6 +25,7 @@ from windowing.spark.sqlite_queue import SqliteQueue
 from windowing.spark.submit import submit
 
 if TYPE_CHECKING:
+    from windowing.spark.kafka_rows import KafkaSink, kafka
     from windowing.spark.postgres_sink import PostgresSink
     from windowing.spark.trident_submit import submit_trident
 
@@ -31,6 +33,7 @@ __all__ = [
     "BatchMetrics",
     "FileSink",
     "FunctionSink",
+    "KafkaSink",
     "MemorySink",
     "MetricsListener",
     "NoopSink",
@@ -44,6 +47,7 @@ __all__ = [
     "WindowedStream",
     "check",
     "configure",
+    "kafka",
     "require_session",
     "session",
     "submit",
@@ -52,7 +56,12 @@ __all__ = [
 ]
 
 
-_BY_NAME = {"PostgresSink": "postgres_sink", "submit_trident": "trident_submit"}
+_BY_NAME = {
+    "KafkaSink": "kafka_rows",
+    "kafka": "kafka_rows",
+    "PostgresSink": "postgres_sink",
+    "submit_trident": "trident_submit",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,79 @@
+"""The broker of `make services`: its address, topics of a test's own, and what readers see in them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+from urllib.parse import urlsplit
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.services.conftest import address
+from windowing.stores.kafka_topics import KafkaTopic
+
+ROWS = [
+    [(b"JFK", b"0"), (b"LGA", b"1"), (b"JFK", b"2")],
+    [(b"JFK", b"3"), (b"EWR", b"4"), (None, b"5")],
+]
+
+
+def servers() -> str:
+    return urlsplit(address("kafka")).netloc.rpartition("@")[2]
+
+
+def options() -> dict[str, Any]:
+    given = urlsplit(address("kafka"))
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": given.username,
+        "sasl.password": given.password,
+    }
+
+
+def settings(**more: Any) -> dict[str, Any]:
+    return {"bootstrap.servers": servers(), **options(), **more}
+
+
+def admin() -> Any:
+    return AdminClient(settings())
+
+
+def new_topic(partitions: int = 2, **config: str) -> str:
+    """Make a topic of a name that no other test has, and return the name."""
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    client = admin()  # what it was asked ends with it
+    client.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(20)
+    return name
+
+
+def opened(topic: str, patience_s: float = 20.0) -> KafkaTopic:
+    return KafkaTopic(servers(), topic, options(), patience_s)
+
+
+def send(topic: str, partition: int, *values: bytes, at_ms: int = 0) -> None:
+    producer = Producer(settings())
+    for value in values:
+        producer.produce(topic, value=value, partition=partition, timestamp=at_ms)
+    assert producer.flush(20) == 0
+
+
+def read(topic: str, isolation: str = "read_committed") -> list[tuple[bytes | None, bytes]]:
+    """Return the messages of all partitions, as a reader sees them that begins now."""
+    consumer = Consumer(
+        settings(**{"group.id": uuid.uuid4().hex, "isolation.level": isolation, "enable.partition.eof": True})
+    )
+    partitions = sorted(consumer.list_topics(topic, 20).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+    found, ended, deadline = [], set(), time.monotonic() + 30
+    while len(ended) < len(partitions) and time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None:
+            found.append((message.key(), message.value()))
+        elif message is not None:
+            ended.add(message.partition())
+    consumer.close()
+    assert len(ended) == len(partitions), "not read to the end"
+    return found

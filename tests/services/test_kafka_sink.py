@@ -1,0 +1,181 @@
+"""KafkaSink: a reader of committed messages sees each row of a batch once, whoever is killed; bad input is named."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.services.conftest import ROOT, address
+from tests.services.kafka import ROWS, admin, new_topic, opened, options, read, servers
+from tests.services.kafka_job import PLACES
+from windowing.errors import ConfigError, SinkError, WindowingError
+from windowing.spark import KafkaSink
+from windowing.stores.kafka_topics import KafkaTopic
+
+
+def ordered(*batches: int) -> list[tuple[Any, bytes]]:
+    return sorted((row for batch in batches for row in ROWS[batch]), key=lambda row: row[1])
+
+
+def found(topic: str) -> list[tuple[Any, bytes]]:
+    return sorted(read(topic), key=lambda row: row[1])
+
+
+def write(topic: str, batch: int, query: str = "q", patience_s: float = 20) -> bool:
+    return opened(topic, patience_s).write(query, "default", batch, lambda: iter(ROWS[batch]))
+
+
+def refusal(kind: type[WindowingError], do: Callable[[], Any]) -> str:
+    with pytest.raises(kind) as caught:
+        do()
+    shown = "".join(traceback.format_exception(caught.value))
+    assert options()["sasl.password"] not in shown
+    assert "s3cret-word" not in shown
+    return str(caught.value)
+
+
+def test_a_batch_made_again_writes_nothing_twice() -> None:
+    topic = new_topic()
+    opened(topic).claim("q", "default", None)
+    assert [write(topic, batch) for batch in (0, 0, 1, 1)] == [True, False, True, False]
+    opened(topic).claim("q", "default", 1)
+    assert found(topic) == ordered(0, 1)
+    assert [value for key, value in read(topic) if key == b"JFK"] == [b"0", b"2", b"3"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_writer_killed_anywhere_leaves_a_batch_whole_or_not_at_all(place: str) -> None:
+    topic = new_topic()
+    write(topic, 0)
+    job = subprocess.run([sys.executable, "-m", "tests.services.kafka_job", topic, "1", place], cwd=ROOT, timeout=60)
+    assert job.returncode == (0 if place == "none" else -signal.SIGKILL)
+    is_there = place in ("commit_transaction", "none")
+    if is_there:
+        assert found(topic) == ordered(0, 1)
+    assert write(topic, 1) is not is_there
+    assert found(topic) == ordered(0, 1)
+    if place == "produce":
+        assert len(read(topic, "read_uncommitted")) == 3 + 2 + 3, "rows of the attempt that died had reached the broker"
+
+
+def test_a_driver_whose_place_was_taken_is_fenced() -> None:
+    topic = new_topic()
+    begun, go_on = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def rows() -> Iterator[tuple[Any, bytes]]:
+        yield ROWS[0][0]
+        begun.set()
+        assert go_on.wait(30)
+        yield from ROWS[0][1:]
+
+    def held_up() -> None:
+        try:
+            opened(topic).write("q", "default", 0, rows)
+        except WindowingError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=held_up)
+    thread.start()
+    assert begun.wait(30)
+    assert write(topic, 0)
+    assert write(topic, 1)
+    go_on.set()
+    thread.join(60)
+    assert isinstance(errors[0], SinkError)
+    assert "another driver" in str(errors[0])
+    assert found(topic) == ordered(0, 1)
+
+
+def test_a_source_of_rows_that_fails_leaves_nothing_and_its_error_comes_through() -> None:
+    topic = new_topic()
+
+    def rows() -> Iterator[tuple[Any, bytes]]:
+        yield from ROWS[0]
+        raise KeyError("of Spark")
+
+    with pytest.raises(KeyError, match="of Spark"):
+        opened(topic).write("q", "default", 0, rows)
+    assert read(topic) == []
+    assert write(topic, 0)
+
+
+def test_streams_and_queries_beside_each_other_do_not_take_each_other_s_batches() -> None:
+    topic = new_topic()
+    assert write(topic, 0, query="a")
+    assert write(topic, 0, query="b")
+    assert opened(topic).write("a", "late", 0, lambda: iter(ROWS[1]))
+    assert found(topic) == sorted([*ordered(0), *ordered(0, 1)], key=lambda row: row[1])
+
+
+def test_a_checkpoint_that_is_older_than_the_topic_is_refused() -> None:
+    topic = new_topic()
+    write(topic, 1)
+    assert "holds batch 1 of query q, which has come to batch 0" in refusal(
+        ConfigError, lambda: opened(topic).claim("q", "default", 0)
+    )
+    assert "holds batch 1 of query q, and batch 0 came" in refusal(SinkError, lambda: write(topic, 0))
+    assert found(topic) == ordered(1)
+
+
+def test_no_broker_a_wrong_password_and_a_topic_that_is_not_there_are_named() -> None:
+    nobody = KafkaTopic("127.0.0.1:1", "t", {"sasl.password": "s3cret-word"}, 2)
+    started = time.monotonic()
+    assert "topic 't' at 127.0.0.1:1 did not answer for 2 s" in refusal(SinkError, lambda: nobody.claim("q", "s", None))
+    assert time.monotonic() - started < 20
+    wrong = KafkaTopic(servers(), "t", {**options(), "sasl.password": "s3cret-word"}, 20)
+    assert "refuses the user" in refusal(ConfigError, lambda: wrong.claim("q", "s", None))
+    assert "topic 'not-there'" in refusal(ConfigError, lambda: opened("not-there").claim("q", "s", None))
+    assert "is not there" in refusal(ConfigError, lambda: opened("not-there").write("q", "s", 0, lambda: ROWS[0]))
+
+
+def test_a_topic_that_vanishes_is_named_and_what_was_there_is_not_taken_for_written() -> None:
+    topic = new_topic()
+    write(topic, 0)
+    client = admin()
+    client.delete_topics([topic])[topic].result(20)
+    deadline = time.monotonic() + 20
+    while topic in client.list_topics(timeout=10).topics and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "is not there" in refusal(ConfigError, lambda: write(topic, 1))
+
+
+def test_a_message_that_is_too_large_is_named() -> None:
+    topic = new_topic()
+    large = opened(topic)
+    message = refusal(SinkError, lambda: large.write("q", "s", 0, lambda: [(None, b"x" * 2_000_000)]))
+    assert "does not take the rows" in message
+    assert read(topic) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"servers": "kafka://u:s3cret-word@h:1"}, "not shown"),
+        ({"servers": "host"}, "'host:port,host:port'"),
+        ({"topic": "a b"}, "the name of a topic"),
+        ({"topic": ".."}, "the name of a topic"),
+        ({"key": ["a"]}, "is one column"),
+        ({"patience_s": 0}, "a number of seconds above 0"),
+        ({"options": {"transactional.id": "mine"}}, "is set by the library"),
+    ],
+)
+def test_what_can_be_no_sink_is_refused_when_it_is_made(given: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal(ConfigError, lambda: KafkaSink(**{"servers": "h:1", "topic": "t", **given}))
+
+
+def test_an_option_that_librdkafka_has_not_is_named_and_secrets_are_not() -> None:
+    odd = KafkaTopic(servers(), "t", {"sasl.pasword": "x", "sasl.password": "s3cret-word"}, 5)
+    message = refusal(ConfigError, lambda: odd.claim("q", "s", None))
+    assert "sasl.pasword" in message
+    sink = KafkaSink(servers(), "t", options={"sasl.password": "s3cret-word"})
+    assert "s3cret" not in repr(sink)
+    assert address("kafka") not in repr(sink)

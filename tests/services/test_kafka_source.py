@@ -1,0 +1,198 @@
+"""kafka(): a topic as a stream; what is lost, missing or refused is said. And Kafka to Kafka, each row once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.services.kafka import admin, new_topic, options, read, send, servers
+from windowing import seconds, tumbling
+from windowing.errors import ConfigError, SourceError
+from windowing.spark import KafkaSink, MemorySink, kafka, windowed
+from windowing.spark.kafka_rows import _of_spark
+
+FIELDS = "k string, ms bigint"
+NO_SPARK = cast(SparkSession, None)
+
+
+@tumbling(
+    seconds(10),
+    timestamp="ms",
+    key="k",
+    source="kafka_partition",
+    idle_timeout=seconds(3600),
+    output="k string, ends bigint, n int",
+    late_stream="late",
+)
+def counts(window: Any) -> tuple[Any, ...]:
+    return window.key, window.end_timestamp, len(window)
+
+
+def message(key: str, ms: int) -> bytes:
+    return json.dumps({"k": key, "ms": ms}).encode()
+
+
+def source(spark: SparkSession, topic: str, **given: Any) -> DataFrame:
+    return kafka(spark, servers(), topic, FIELDS, **{"options": options(), "per_batch": 20, **given})
+
+
+def run(rows: DataFrame, sinks: dict[str, Any], checkpoint: Path, drain: bool = False) -> None:
+    stream = windowed(counts, rows, order_by=["kafka_partition", "kafka_offset"])
+    assert stream.start(sinks, str(checkpoint), trigger="available_now", drain=drain).await_end(180)
+
+
+def test_partitions_that_are_idle_or_new_and_messages_that_are_no_json_lose_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = new_topic(partitions=3)  # the third stays empty
+    send(topic, 0, *(message("a", 1000 * n) for n in range(40)), b"no json", b'{"k": "b", "ms": "soon"}')
+    send(topic, 1, message("b", 5000))
+    sinks = {"default": MemorySink(), "late": MemorySink()}
+    run(source(spark, topic), sinks, tmp_path / "checkpoint")
+    client = admin()
+    client.create_partitions([NewPartitions(topic, 4)])[topic].result(20)
+    send(topic, 3, *(message("c", 1000 * n) for n in range(30, 50)))
+    send(topic, 1, message("b", 45_000))
+    run(source(spark, topic), sinks, tmp_path / "checkpoint", drain=True)
+    shown: Counter[str] = Counter()
+    for key, _, n in sinks["default"].rows:
+        shown[key] += n
+    late = [
+        (row["malformed"], row["reason"], row["kafka_partition"], row["kafka_offset"]) for row in sinks["late"].rows
+    ]
+    unread = sorted(row for row in late if row[0] is not None)
+    assert (
+        unread == [("no json", "invalid", 0, 40), ('{"k": "b", "ms": "soon"}', "invalid", 0, 41)]
+        or unread
+        == [
+            ("no json", "invalid", 0, 40),
+            ('{"k": "b", "ms": "soon"}', "invalid", 0, 41),
+        ][::-1]
+    )
+    assert sum(shown.values()) + len(late) == 40 + 2 + 2 + 20
+
+
+def test_offsets_that_the_retention_has_eaten_are_an_error_that_says_which(spark: SparkSession, tmp_path: Path) -> None:
+    topic = new_topic(partitions=1)
+    send(topic, 0, *(message("a", n) for n in range(10)))
+    sinks = {"default": MemorySink(), "late": MemorySink()}
+    run(source(spark, topic), sinks, tmp_path / "checkpoint")
+    send(topic, 0, *(message("a", n) for n in range(10, 20)))
+    client = admin()
+    client.delete_records([TopicPartition(topic, 0, 15)])[TopicPartition(topic, 0)].result(20)
+    with pytest.raises(SourceError) as found:
+        run(source(spark, topic), sinks, tmp_path / "checkpoint")
+    text = str(found.value)
+    assert topic in text
+    assert "10" in text
+    assert "15" in text
+    assert options()["sasl.password"] not in text
+
+
+def test_a_topic_that_vanishes_is_an_error_that_names_it(spark: SparkSession, tmp_path: Path) -> None:
+    topic = new_topic(partitions=1)
+    send(topic, 0, message("a", 1))
+    sinks = {"default": MemorySink(), "late": MemorySink()}
+    rows = source(spark, topic)
+    run(rows, sinks, tmp_path / "checkpoint")
+    client = admin()
+    client.delete_topics([topic])[topic].result(20)
+    with pytest.raises(SourceError) as found:
+        run(rows, sinks, tmp_path / "checkpoint")
+    assert topic in str(found.value)
+    with pytest.raises(ConfigError, match="is not there"):
+        source(spark, topic)
+
+
+class Interrupted(KafkaSink):
+    """Ends the query behind the commit of a batch, before Spark's."""
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        super().write(rows, batch_id)
+        raise KeyError("the driver dies here")
+
+
+def test_from_kafka_to_kafka_each_row_is_there_once(spark: SparkSession, tmp_path: Path) -> None:
+    start, end = new_topic(), new_topic()
+    for partition in range(2):
+        send(start, partition, *(message(f"k{partition}", 1000 * n) for n in range(60)))
+    wanted = MemorySink()
+    run(source(spark, start), {"default": wanted, "late": MemorySink()}, tmp_path / "wanted", drain=True)
+    assert sum(row.n for row in wanted.rows) == 120
+
+    def sinks(kind: type[KafkaSink]) -> dict[str, Any]:
+        return {"default": kind(servers(), end, key="k", options=options()), "late": MemorySink()}
+
+    for _ in range(2):
+        with suppress(KeyError):
+            run(source(spark, start), sinks(Interrupted), tmp_path / "checkpoint", drain=True)
+    run(source(spark, start), sinks(KafkaSink), tmp_path / "checkpoint", drain=True)
+    found = [(key, json.loads(value)) for key, value in read(end)]
+    assert sorted((v["k"], v["ends"], v["n"]) for _, v in found) == sorted(tuple(row) for row in wanted.rows)
+    assert all(key == v["k"].encode() for key, v in found)
+    back = {row.k for row in kafka_rows(spark, end)}
+    assert back == {"k0", "k1"}
+
+
+def kafka_rows(spark: SparkSession, topic: str) -> list[Any]:
+    query = (
+        kafka(spark, servers(), topic, "k string, ends bigint, n int", options=options())
+        .writeStream.format("memory")
+        .queryName("back")
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    return spark.sql("SELECT * FROM back").collect()
+
+
+# -- bad input, before Spark is asked ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("do", "kind", "sentence"),
+    [
+        (lambda: kafka(NO_SPARK, "127.0.0.1:1", "t", FIELDS, patience_s=1), SourceError, "did not answer for 1 s"),
+        (lambda: source(NO_SPARK, "not-there"), ConfigError, "topic 'not-there'"),
+        (
+            lambda: source(NO_SPARK, "t", options={**options(), "sasl.password": "s3cret-word"}),
+            ConfigError,
+            "refuses the user",
+        ),
+        (lambda: kafka(NO_SPARK, "h:1", "t", "k strng"), ConfigError, "unknown type 'strng'"),
+        (lambda: kafka(NO_SPARK, "h:1", "t", "kafka_offset long"), ConfigError, "which kafka() adds itself"),
+        (lambda: kafka(NO_SPARK, "h:1", "t", FIELDS, starting="now"), ConfigError, "'earliest' or 'latest'"),
+        (lambda: kafka(NO_SPARK, "h:1", "t", FIELDS, per_batch=0), ConfigError, "above 0, got 0"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_before_spark_is_asked(do: Callable[[], Any], kind: Any, sentence: str) -> None:
+    with pytest.raises(kind) as found:
+        do()
+    assert sentence in str(found.value)
+    assert "s3cret" not in str(found.value)
+
+
+def test_options_of_librdkafka_become_those_of_java() -> None:
+    given = {
+        "sasl.username": 'a"b',
+        "sasl.password": "c\\d",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "ssl.ca.location": "/ca.pem",
+    }
+    assert _of_spark(given) == {
+        "kafka.sasl.mechanism": "SCRAM-SHA-256",
+        "kafka.sasl.jaas.config": (
+            'org.apache.kafka.common.security.scram.ScramLoginModule required username="a\\"b" password="c\\\\d";'
+        ),
+        "kafka.ssl.truststore.location": "/ca.pem",
+        "kafka.ssl.truststore.type": "PEM",
+    }

@@ -1,0 +1,277 @@
+"""KafkaTopic: batches of rows in a topic of Kafka, each in one transaction; what spark/kafka_rows.py writes to.
+
+    begin --> the rows of batch 7, as JSON --> offset 8 of the group "windowing.<query>.<stream>" --> commit
+              └──────────────── seen together or not at all by readers with isolation.level=read_committed ────────────────┘
+
+What it promises
+- A reader with `read_committed` sees each row once, whoever is killed. One with `read_uncommitted` (Kafka's default) sees rows of
+  attempts that were given up, too.
+- How far a query has come stands in the offsets of a group that nobody reads by: written in the transaction of the rows, looked
+  up before each batch. A batch that comes again finds its number and writes nothing; so is a commit whose answer got lost.
+- A driver that was held up, and whose place another one took, is fenced by the transactional id, which has the group's name.
+- Kafka forgets the offsets of a group that was silent for `offsets.retention.minutes` (7 days): a batch that is made again after
+  that is written again.
+- Rows of a batch are in the order of the batch, in each partition of the topic. Which partition: by the hash of the key as Java's
+  clients have it, without a key any.
+
+Cost: about three round trips and a tenth of a second a batch; the rows go through the driver, one by one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from windowing.errors import ConfigError, SinkError, WindowingError, printable, quote
+
+__all__ = [
+    "KafkaTopic",
+]
+
+
+_SECRET = re.compile(r"password|secret|token|jaas|\.key$|\.pem$", re.IGNORECASE)
+_OURS = (
+    "bootstrap.servers",
+    "transactional.id",
+    "group.id",
+    "enable.idempotence",
+    "enable.auto.commit",
+    "isolation.level",
+)
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_CALL_S = 10.0
+_POLL_EVERY = 1000
+_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
+_DENIED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+_REJECTED = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.POLICY_VIOLATION,
+}
+
+_log = logging.getLogger("windowing.stores")
+
+Rows = Callable[[], Iterable[tuple[Any, Any]]]
+
+
+def checked_kafka(servers: Any, topic: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a client, as librdkafka has them. Raises ConfigError for servers, a topic or options that are none."""
+    if not isinstance(servers, str) or not re.fullmatch(r"[^\s,@/]+:\d+(\s*,\s*[^\s,@/]+:\d+)*", servers.strip()):
+        raise ConfigError(
+            "the servers of Kafka are 'host:port,host:port' (not shown, for a password may stand there); give user and password in "
+            "options={'sasl.username': ..., 'sasl.password': ...}"
+        )
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise ConfigError(
+            f"the name of a topic has letters, digits, '.', '_' and '-', at most 249, got {quote(topic)}; name one topic"
+        )
+    for name in options:
+        if name in _OURS:
+            raise ConfigError(f"the option {quote(name)} is set by the library, which counts on it; leave it out")
+    return {"bootstrap.servers": servers.strip(), **options}
+
+
+class KafkaTopic:
+    """A topic to which one stream of one query writes. For one thread at a time.
+
+    Raises ConfigError for what cannot work however often it is tried (servers, credentials, rights, a topic that is not there),
+    SinkError for rows that Kafka does not take, and for brokers that are silent for longer than the patience.
+    """
+
+    def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
+        self._options = checked_kafka(servers, topic, options)
+        self.topic, self._patience_s = topic, patience_s
+        self._deadline = 0.0
+        self._heard: list[KafkaError] = []
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} at {self._options['bootstrap.servers']}"
+
+    def require(self) -> None:
+        """See whether the topic is there, for this user."""
+
+        def look() -> None:
+            consumer = self._consumer("look", self.topic)
+            try:
+                self._require_topic(consumer)
+            finally:
+                consumer.close()
+
+        self._patiently(look)
+
+    def claim(self, query: str, stream: str, last_batch: int | None) -> None:
+        """See whether the topic is there, and is no further than the query, whose last begun batch this is."""
+
+        def look() -> None:
+            consumer = self._consumer(query, stream)
+            try:
+                self._require_topic(consumer)
+                written = self._written(consumer)
+            finally:
+                consumer.close()
+            if written > (-1 if last_batch is None else last_batch):
+                begun = "has begun none" if last_batch is None else f"has come to batch {last_batch}"
+                raise ConfigError(
+                    f"{self} holds batch {written} of query {query}, which {begun}: its checkpoint is an older copy; put back the "
+                    "newest one, or start with a new checkpoint and a new topic"
+                )
+
+        self._patiently(look)
+
+    def write(self, query: str, stream: str, batch_id: int, rows: Rows) -> bool:
+        """Write the rows (key, value) of a batch, unless they are there; return whether they were written now. `rows` is asked
+        again where an attempt was given up.
+        """
+        return bool(self._patiently(lambda: self._attempt(query, stream, batch_id, rows)))
+
+    def _attempt(self, query: str, stream: str, batch_id: int, rows: Rows) -> bool:
+        producer = Producer(
+            {
+                "partitioner": "murmur2_random",
+                **self._options,
+                **self._common,
+                "transactional.id": _group(query, stream),
+            }
+        )
+        producer.init_transactions(
+            _CALL_S
+        )  # gives up what an earlier attempt has left, and fences whoever still makes it
+        consumer = self._consumer(query, stream)
+        try:
+            self._require_topic(consumer)
+            written = self._written(consumer)
+            if written >= batch_id:
+                if written == batch_id:
+                    return False
+                raise SinkError(
+                    f"{self} holds batch {written} of query {query}, and batch {batch_id} came: another driver went on with the "
+                    "checkpoint, or it is an older copy; nothing was written"
+                )
+            producer.begin_transaction()
+            try:
+                self._produce(producer, rows())
+                mark = TopicPartition(self.topic, 0, batch_id + 1)
+                producer.send_offsets_to_transaction([mark], consumer.consumer_group_metadata(), _CALL_S)
+                producer.commit_transaction(self._patience_s)
+            except BaseException:
+                with suppress(KafkaException):
+                    producer.abort_transaction(_CALL_S)
+                raise
+        finally:
+            consumer.close()
+        return True
+
+    def _produce(self, producer: Any, rows: Iterable[tuple[Any, Any]]) -> None:
+        for number, (key, value) in enumerate(rows):
+            while True:
+                try:
+                    producer.produce(self.topic, key=key, value=value)
+                    break
+                except BufferError:  # the queue is full: what is under way is waited for
+                    self._renew()
+                    producer.poll(1.0)
+            if number % _POLL_EVERY == 0:
+                self._renew()
+                producer.poll(0)
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        return {"error_cb": self._heard.append, "logger": _log, "log_level": 2}
+
+    def _consumer(self, query: str, stream: str) -> Any:
+        own = {"group.id": _group(query, stream), "enable.auto.commit": False, "isolation.level": "read_committed"}
+        return Consumer({**self._options, **self._common, **own})
+
+    def _written(self, consumer: Any) -> int:
+        """Return the last batch that is in the topic, -1 for none."""
+        (found,) = consumer.committed([TopicPartition(self.topic, 0)], timeout=_CALL_S)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return max(0, int(found.offset)) - 1
+
+    def _require_topic(self, consumer: Any) -> None:
+        found = consumer.list_topics(self.topic, timeout=min(_CALL_S, self._patience_s)).topics[self.topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+
+    # -- patience, and what errors mean ------------------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        self._deadline = time.monotonic() + self._patience_s
+
+    def _patiently(self, do: Callable[[], Any]) -> Any:
+        self._renew()
+        pause = _FIRST_PAUSE_S
+        while True:
+            self._heard.clear()
+            try:
+                return do()
+            except KafkaException as problem:
+                error = problem.args[0]
+            refused = self._refused(error)
+            if refused is not None:
+                raise refused
+            if time.monotonic() + pause > self._deadline:
+                raise self._unanswered(self._text(error))
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _unanswered(self, text: str) -> WindowingError:
+        return SinkError(
+            f"{self} did not answer for {self._patience_s:g} s: {text}; see whether the brokers run and can be reached; start "
+            "again: the batch is written then, unless it is there"
+        )
+
+    def _refused(self, error: KafkaError) -> WindowingError | None:
+        codes = {error.code(), *(each.code() for each in self._heard)}
+        text = self._text(error)
+        if KafkaError._AUTHENTICATION in codes or KafkaError.SASL_AUTHENTICATION_FAILED in codes:
+            return ConfigError(f"{self} refuses the user: {text}; give 'sasl.username' and 'sasl.password' in options=")
+        if codes & {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:
+            return ConfigError(
+                f"{self} is not there: {text}; make it (kafka-topics --create --topic {self.topic}), or name another one"
+            )
+        if codes & _DENIED:
+            return ConfigError(
+                f"{self} is not open to the user: {text}; a sink writes to it, and uses groups and transactional ids that "
+                "begin with 'windowing.'; a source reads and describes it"
+            )
+        if codes & _FENCED:
+            return SinkError(
+                f"{self}: another driver of this query went on, and has fenced this one: {text}; stop one of them"
+            )
+        if codes & _REJECTED:
+            return SinkError(f"{self} does not take the rows: {text}; nothing of the batch was written")
+        if error.code() in (KafkaError._INVALID_ARG, KafkaError._CONFLICT):
+            return ConfigError(f"the options of {self} cannot be used: {text}; they are those of librdkafka")
+        return None
+
+    def _text(self, error: KafkaError) -> str:
+        return masked_options(
+            "; ".join(dict.fromkeys(each.str() for each in [error, *self._heard[-1:]])), self._options
+        )
+
+
+def masked_options(text: str, options: Mapping[str, Any]) -> str:
+    """Return a text as it may stand in messages: without the secrets among the options."""
+    for name, value in options.items():
+        if _SECRET.search(name) and len(str(value)) > 2:
+            text = text.replace(str(value), "***")
+    return printable(text)
+
+
+def _group(query: str, stream: str) -> str:
+    return f"windowing.{query}.{stream}"
