@@ -12,12 +12,14 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.services.kafka import admin, new_topic, options, read, send, servers
 from windowing import seconds, tumbling
 from windowing.errors import ConfigError, SourceError
 from windowing.spark import KafkaSink, MemorySink, kafka, windowed
+from windowing.spark.failures import FailedQuery, library_error
 from windowing.spark.kafka_rows import _of_spark
 
 FIELDS = "k string, ms bigint"
@@ -179,6 +181,28 @@ def test_what_cannot_be_read_is_refused_before_spark_is_asked(do: Callable[[], A
         do()
     assert sentence in str(found.value)
     assert "s3cret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (
+            "[KAFKA_DATA_LOSS.START_OFFSET_RESET] Reason: Starting offset for t-0 was 10 but consumer "
+            "reset to 15. SQLSTATE: 22000",
+            "has lost messages that were not read: Starting offset for t-0 was 10 but consumer reset to 15; nothing was skipped",
+        ),
+        ("[KAFKA_DATA_LOSS.NEW_ONE] something", "has lost messages that were not read: messages are gone"),
+        (
+            "Query terminated\norg.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node\nat x",
+            "cannot be read: TimeoutException: Timed out waiting for a node; see whether the brokers run",
+        ),
+    ],
+)
+def test_what_spark_says_of_kafka_becomes_an_error_of_the_source(said: str, sentence: str) -> None:
+    found = library_error(cast(Exception, StreamingQueryException(said)), FailedQuery("counts", "/data/checkpoint"))
+    assert isinstance(found, SourceError)
+    assert sentence in str(found)
+    assert "/data/checkpoint" in str(found)
 
 
 def test_options_of_librdkafka_become_those_of_java() -> None:

@@ -2,6 +2,7 @@
 
 in a worker    a WindowingError crosses the JVM as text: `marked()` puts it on one line, as JSON behind a mark that only this
                driver and its workers know (Seal); it is made again of the same class
+by Kafka       a topic that is read has lost messages, or its brokers refuse
 by Spark       a second query on the checkpoint, a cancelled job, a lost worker, one that lacks a module, a damaged file of the
                checkpoint (which Spark blames on the user's function), one that cannot be written: known by Spark's words
 in the driver  the session was stopped; what is no Exception. A user's own (a sink's) stays what it is
@@ -26,6 +27,7 @@ from windowing.errors import (
     CorruptStateError,
     QueryStoppedError,
     SessionError,
+    SourceError,
     WindowingError,
     WorkerLostError,
     describe_error,
@@ -69,6 +71,16 @@ _UNREACHED = re.compile(r"Python worker (?:failed )?to connect back|RUNNER_INITI
 _NO_MODULE = re.compile(r"^\s*ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _OTHER_MODULE = re.compile(r"^\s*AttributeError: Can't get attribute '([\w.]+)' on <module '([\w.]+)'", re.MULTILINE)
 _TRIES = re.compile(r"in stage \S+ failed (\d+) times")
+_LOST_IN_KAFKA = re.compile(
+    r"Starting offset for \S+ was \d+ but consumer reset to \d+"
+    r"|Could not read records in offset \[\d+, \d+\) for topic partition \S+"
+    r"|Partition \S+ offset was changed from \d+ to \d+"
+    r"|Added partition \S+ starts from \d+ instead of 0"
+    r"|Cannot find initial offsets for partitions [^\n]*?deleted"
+    r"|Partitions [^\n]*? have been deleted"
+)
+_KAFKA_LOSS = "KAFKA_DATA_LOSS"
+_BY_KAFKA = re.compile(r"org\.apache\.kafka\.[\w.]*?(\w+Exception): ([^\n]*)")
 _TIMEOUT = "spark.python.authenticate.socketTimeout"
 _FROM_SPARK = ("pyspark.errors", "py4j")
 _OURS = ("windowing", "sortedcontainers", "pyspark", "py4j", "pandas", "pyarrow", "numpy", "google")
@@ -186,6 +198,7 @@ def _raised_in_driver(error: BaseException, query: FailedQuery) -> WindowingErro
     said = _said(texts)
     return (
         _said_by_spark("\n".join(said), query)
+        or _said_by_kafka("\n".join(said), query)
         or _lacking("\n".join(texts), query)
         or _damaged(said, query)
         or _not_written(error, said, query)
@@ -297,6 +310,24 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
             f"session starts, or use fewer cores. {again}"
         )
     return None
+
+
+def _said_by_kafka(said: str, query: FailedQuery) -> WindowingError | None:
+    """Return what a topic that is read has lost, or what its brokers refuse, as an error of ours."""
+    lost, refused = _LOST_IN_KAFKA.search(said), _BY_KAFKA.search(said)
+    if _KAFKA_LOSS in said:
+        what = "messages are gone" if lost is None else printable(lost[0])
+        return SourceError(
+            f"a topic that {query.name!r} reads has lost messages that were not read: {what}; nothing was skipped, and the batch "
+            f"is not committed. Put the topic back, or go on without them with another checkpoint than {query.checkpoint}; "
+            "a longer retention.ms keeps more"
+        )
+    if refused is None:
+        return None
+    return SourceError(
+        f"a topic that {query.name!r} reads cannot be read: {refused[1]}: {printable(refused[2])}; see whether the brokers run, "
+        f"the topic is there and the user may read it. {GO_ON.format(query.checkpoint)}"
+    )
 
 
 def _lacking(said: str, query: FailedQuery) -> WindowingError | None:
