@@ -177,6 +177,11 @@ def test_what_cannot_be_read_is_refused_before_spark_is_asked(do: Callable[[], A
             "reset to 15. SQLSTATE: 22000",
             "has lost messages that were not read: Starting offset for t-0 was 10 but consumer reset to 15; nothing was skipped",
         ),
+        (
+            "org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Fetch position FetchPosition{offset=10, "
+            "currentLeader=x} is out of range for partition t-0\nat org.apache.kafka",
+            "not read: Fetch position FetchPosition{offset=10, currentLeader=x} is out of range for partition t-0",
+        ),
         ("[KAFKA_DATA_LOSS.NEW_ONE] something", "has lost messages that were not read: messages are gone"),
         (
             "Query terminated\norg.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node\nat x",

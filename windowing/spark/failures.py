@@ -74,12 +74,13 @@ _TRIES = re.compile(r"in stage \S+ failed (\d+) times")
 _LOST_IN_KAFKA = re.compile(
     r"Starting offset for \S+ was \d+ but consumer reset to \d+"
     r"|Could not read records in offset \[\d+, \d+\) for topic partition \S+"
+    r"|Fetch position FetchPosition\{offset=\d+[^\n]*? is out of range for partition \S+"
     r"|Partition \S+ offset was changed from \d+ to \d+"
     r"|Added partition \S+ starts from \d+ instead of 0"
     r"|Cannot find initial offsets for partitions [^\n]*?deleted"
     r"|Partitions [^\n]*? have been deleted"
 )
-_KAFKA_LOSS = "KAFKA_DATA_LOSS"
+_KAFKA_LOSS = re.compile(r"KAFKA_DATA_LOSS|OffsetOutOfRangeException")
 _BY_KAFKA = re.compile(r"org\.apache\.kafka\.[\w.]*?(\w+Exception): ([^\n]*)")
 _TIMEOUT = "spark.python.authenticate.socketTimeout"
 _FROM_SPARK = ("pyspark.errors", "py4j")
@@ -315,7 +316,7 @@ def _said_by_spark(said: str, query: FailedQuery) -> WindowingError | None:
 def _said_by_kafka(said: str, query: FailedQuery) -> WindowingError | None:
     """Return what a topic that is read has lost, or what its brokers refuse, as an error of ours."""
     lost, refused = _LOST_IN_KAFKA.search(said), _BY_KAFKA.search(said)
-    if _KAFKA_LOSS in said:
+    if _KAFKA_LOSS.search(said) is not None:
         what = "messages are gone" if lost is None else printable(lost[0])
         return SourceError(
             f"a topic that {query.name!r} reads has lost messages that were not read: {what}; nothing was skipped, and the batch "
