@@ -63,6 +63,7 @@ class LivePage:
             threading.Thread(target=server.serve_forever, name="windowing-page", daemon=True),
             threading.Thread(target=state.sample, name="windowing-page-sampler", daemon=True),
         ]
+        state.take()  # whoever opens the page at once finds numbers
         for thread in self._threads:
             thread.start()
 
@@ -167,10 +168,8 @@ class _PageState:
 
     def sample(self) -> None:
         """Ask the source again and again, until the page is closed."""
-        while True:
+        while not self.over.wait(_EVERY_S):
             self.take()
-            if self.over.wait(_EVERY_S):
-                return
 
     def take(self) -> None:
         """Ask the source once."""
