@@ -18,7 +18,17 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-FOR_USERS = ("spark", "topology", "postgres", "redis", "draw", "cli")  # the other extras are for a clone
+FOR_USERS = (
+    "spark",
+    "topology",
+    "postgres",
+    "redis",
+    "kafka",
+    "prometheus",
+    "opentelemetry",
+    "draw",
+    "cli",
+)  # the other extras are for a clone
 README = f"""
 import doctest, re, sys
 sys.path.append({str(ROOT / "examples")!r})
@@ -46,7 +56,8 @@ for name, sink in test.globs["sinks"].items():
 OTHER_EXTRAS = (
     PROMPTS
     + """
-import windowing.stores.postgres, windowing.stores.redis
+import windowing.stores.postgres, windowing.stores.redis, windowing.stores.kafka_topics
+from windowing.monitoring import PrometheusCollector, export_to_opentelemetry
 from windowing.stores.factory import store_of
 assert repr(store_of("postgresql://me:key@127.0.0.1/db")) and repr(store_of("redis://127.0.0.1:1/0"))
 from windowing.local.drawing import to_png, to_svg
@@ -131,16 +142,23 @@ def test_with_the_extra_spark_alone_it_runs_the_bolt_of_the_readme_on_spark(
 
 
 @pytest.mark.parametrize(
-    ("page", "here", "there"),
+    ("page", "here", "there", "pyspark"),
     [
-        ("start.md", "words.py", "words_on_spark.py"),
-        ("guides/from_storm.md", "word_count.py", "word_count_on_spark.py"),
+        ("start.md", "words.py", "words_on_spark.py", None),
+        (
+            "guides/from_storm.md",
+            "word_count.py",
+            "word_count_on_spark.py",
+            "4.2.0",
+        ),  # the first with sources in Python
     ],
 )
 def test_with_the_extra_spark_the_files_of_a_page_print_the_same_on_spark(
-    python: Path, install: Callable[[str], None], tmp_path: Path, page: str, here: str, there: str
+    python: Path, install: Callable[[str], None], tmp_path: Path, page: str, here: str, there: str, pyspark: str | None
 ) -> None:
     install("[spark]")
+    if pyspark is not None:
+        ran(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", f"pyspark=={pyspark}")
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     for name, code in re.findall(r"^```python title=\"([\w.]+)\"\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         tmp_path.joinpath(name).write_text(code)
@@ -152,6 +170,6 @@ def test_with_the_extra_spark_the_files_of_a_page_print_the_same_on_spark(
 def test_every_other_extra_works_at_its_lowest_versions(
     python: Path, install: Callable[[str], None], tmp_path: Path
 ) -> None:
-    install("[postgres,redis,draw,cli]")
+    install("[postgres,redis,kafka,prometheus,opentelemetry,draw,cli]")
     ran(python, "-c", OTHER_EXTRAS, cwd=tmp_path)
     assert re.search("usage", ran(python, "-m", "windowing", "--help", cwd=tmp_path), re.IGNORECASE)
