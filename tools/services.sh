@@ -53,7 +53,20 @@ kafka_runs() {
 
 can_apt() { is_root && [[ -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
 
-free_port() { .venv/bin/python -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+# A free port below those that the system gives to connections: while a server is killed and started again in a test, a client that
+# tries to reach it could be given its port.
+free_port() {
+    .venv/bin/python - <<'PYTHON'
+import random, socket
+while True:
+    try:
+        with socket.create_server(("127.0.0.1", random.randrange(20_000, 32_000))) as server:
+            print(server.getsockname()[1])
+            break
+    except OSError:
+        continue
+PYTHON
+}
 
 secret() { .venv/bin/python -c 'import secrets; print(secrets.token_hex(16))'; }
 
