@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from windowing.errors import SessionError
-from windowing.spark import FunctionSink, windowed
+from windowing.spark import FunctionSink, settings, windowed
 from windowing.spark.hadoop import Folder
 from windowing.spark.settings import FILE_MANAGER, settings_of
 from windowing.topology.decorators import tumbling
@@ -105,3 +107,26 @@ def _given(folder: Any, spark: SparkSession, path: str) -> None:
     jvm: Any = spark.sparkContext._jvm
     found = jvm.org.apache.hadoop.fs.Path(path)
     folder._path = found if found.toUri().getScheme() else jvm.org.apache.hadoop.fs.Path(f"file:{path}")
+
+
+def test_a_query_takes_the_python_workers_that_another_has_left(
+    source: Any, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    @tumbling(seconds(1), timestamp="ts", output="worker long")
+    def worker(window: Any) -> tuple[int]:
+        return (os.getpid(),)
+
+    found = [set(run(worker, source.read(), checkpoint=str(tmp_path / name)).rows()) for name in ("one", "two")]
+    assert found[0] & found[1], "both made windows, in different workers"
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "chosen"), [(False, None, "false"), (True, None, None), (False, "true", None)]
+)
+def test_a_session_with_artifacts_or_a_setting_of_its_own_keeps_workers_of_its_own(
+    own: bool, given: str | None, chosen: str | None
+) -> None:
+    added = SimpleNamespace(sessionArtifactAdded=lambda: SimpleNamespace(get=lambda: own))
+    conf = SimpleNamespace(get=lambda name, default: default if given is None else given)
+    session = SimpleNamespace(conf=conf, _jsparkSession=SimpleNamespace(artifactManager=lambda: added))
+    assert settings._shared_workers(cast(Any, session)).get(settings.ISOLATED) == chosen

@@ -3,7 +3,8 @@
 a start    `take`: one query at a time of this process has a checkpoint; one of another process is found out by Spark, when both
            write one entry of its logs (failures.py). `settings_of`: shuffle partitions as many as tasks; the time zone by the
            name UTC, since Arrow's timestamps carry the name; on a local disk the manager of checkpoint files that renames by a
-           system call: Spark's default starts a process for every look at a file, a third of a second a batch
+           system call: Spark's default starts a process for every look at a file, a third of a second a batch; Python workers that
+           other queries have left: Spark has them for each session apart, and a query's session is a copy that nobody else has
 a batch    `ArrowBatchLimit`: no limit of bytes on what Spark hands to Python at once, whose price it pays for each row and field
 a turn     `seldom_collected`: Python's cycle collector looks every 50,000 objects, since a turn makes one or more for each key
            and window, hardly any of them in a cycle; looking every 700 took a fifth of the time of a turn of 500,000 rows
@@ -26,6 +27,7 @@ from windowing.spark.hadoop import Folder
 __all__ = [
     "BY_RENAME",
     "FILE_MANAGER",
+    "ISOLATED",
     "LIMIT",
     "SMALL_BYTES",
     "ArrowBatchLimit",
@@ -107,6 +109,7 @@ class ArrowBatchLimit:
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+ISOLATED = "spark.sql.artifact.isolation.enabled"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ZONE = "spark.sql.session.timeZone"
 
@@ -116,10 +119,8 @@ _starting = threading.Lock()
 @contextmanager
 def settings_of(spark: SparkSession, checkpoint: str, partitions: int) -> Iterator[None]:
     """Give the session, inside, the settings that a query on this checkpoint is to have; one query at a time."""
-    with (
-        _starting,
-        session_with(spark, {_PARTITIONS: str(partitions), _ZONE: "UTC", **_file_manager(spark, checkpoint)}),
-    ):
+    chosen = {_PARTITIONS: str(partitions), _ZONE: "UTC", **_file_manager(spark, checkpoint), **_shared_workers(spark)}
+    with _starting, session_with(spark, chosen):
         yield
 
 
@@ -145,6 +146,19 @@ def _file_manager(spark: SparkSession, checkpoint: str) -> dict[str, str]:
     except Exception:  # another Spark may call it otherwise; py4j has no types
         return {}
     return {FILE_MANAGER: BY_RENAME}
+
+
+def _shared_workers(spark: SparkSession) -> dict[str, str]:
+    """Return the setting by which a query takes workers of other queries, whose imports are a second and a half of CPU each; none
+    where that was set, or where the session has artifacts of its own, which only workers of its own would have.
+    """
+    if spark.conf.get(ISOLATED, None) is not None:
+        return {}
+    try:
+        has_own = cast(Any, spark)._jsparkSession.artifactManager().sessionArtifactAdded().get()
+    except Exception:  # another Spark may not say; py4j has no types
+        return {}
+    return {} if has_own else {ISOLATED: "false"}
 
 
 _ENDING_S = 5.0
