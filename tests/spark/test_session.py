@@ -311,6 +311,8 @@ spark = session("beside", cores=1, **{"spark.log.level": "OFF"})
 sink = MemorySink()
 rows = spark.readStream.schema("v long").json("../in")
 assert windowed(beside.total, rows).start(sink, "../checkpoint", drain=True).await_end(200)
+workers = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__)
+print(spark._jvm.System.getenv("SPARK_HOME"), *workers.collect())
 print([row.total for row in sink.rows])
 """
 BESIDE = """
@@ -323,7 +325,9 @@ def total(window):
 
 
 @pytest.mark.spark
-def test_bolts_beside_the_job_are_found_from_any_working_directory(tmp_path: Path) -> None:
+def test_bolts_beside_the_job_are_found_from_any_working_directory_and_workers_have_the_installed_pyspark(
+    tmp_path: Path,
+) -> None:
     for folder in ("in", "job", "cwd"):
         (tmp_path / folder).mkdir()
     (tmp_path / "in" / "a.json").write_text('{"v": 1}\n{"v": 2}\n')
@@ -335,6 +339,10 @@ def test_bolts_beside_the_job_are_found_from_any_working_directory(tmp_path: Pat
         command, env=environment, cwd=tmp_path / "cwd", capture_output=True, text=True, timeout=240, check=False
     )
     assert done.stdout.splitlines()[-1:] == ["[3]"], done.stderr[-4000:]
+    home, workers = done.stdout.splitlines()[-2].split()
+    assert Path(workers) == Path(pyspark.__file__), "not the zip, of which each process would compile what it imports"
+    assert not Path(home).exists(), "the JVM has removed its links"
+    assert (Path(pyspark.__file__).parent / "jars").is_dir()
 
 
 @pytest.mark.parametrize("cores", [0, -1, "many", True])

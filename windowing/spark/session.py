@@ -19,7 +19,9 @@ import shutil
 import socket
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -31,6 +33,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import pyarrow as pa
 import pyspark
 from pyspark import SparkConf, SparkContext, SparkFiles
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 
@@ -134,7 +137,8 @@ def session(app_name: str = "windowing", cores: int | str = "*", **conf: Any) ->
     for name, value in (settings | given).items():
         if name not in given or name in asked:
             builder = builder.config(name, value)
-    started = _started(builder, str(given.get(_MASTER, "this machine")))
+    with _installed_pyspark() if local else nullcontext():
+        started = _started(builder, str(given.get(_MASTER, "this machine")))
     started.sparkContext.setLogLevel((settings | given)["spark.log.level"])
     require_session(started)
     return started
@@ -154,6 +158,42 @@ def _started(builder: Any, master: str) -> SparkSession:
             f"Spark did not start a session on {master}: {describe_error(problem)[:500]}; look at its last words in the log above. "
             f"If that master is not there: {way_out}"
         ) from problem
+
+
+@contextmanager
+def _installed_pyspark() -> Iterator[None]:
+    """Start a JVM whose Python workers import the installed pyspark, where they have it, and not the copy of it in SPARK_HOME.
+
+    Spark puts SPARK_HOME/python/lib/pyspark.zip before all that is installed, and Python compiles modules of a zip at each import:
+    0.8 s of CPU for each process that Spark starts, and each start of a query takes one. So the JVM gets a SPARK_HOME of links,
+    without `python`, and removes it when it ends.
+    """
+    context = cast(Any, SparkContext)
+    installed = [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
+    if (
+        context._gateway is not None
+        or {"SPARK_HOME", "PYSPARK_GATEWAY_PORT"} & set(os.environ)
+        or os.environ["PYSPARK_PYTHON"] != sys.executable
+        or Path(pyspark.__path__[0]).parent not in installed
+    ):
+        yield
+        return
+    there = Path(_find_spark_home())
+    home = Path(tempfile.mkdtemp(prefix="spark-home-"))
+    links = [home / entry.name for entry in there.iterdir() if entry.name != "python"]
+    for link in links:
+        link.symlink_to(there / link.name)
+    os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
+        if context._gateway is None:
+            shutil.rmtree(home)
+        else:
+            file_of = context._gateway.jvm.java.io.File
+            for path in (home, *links):
+                file_of(str(path)).deleteOnExit()
 
 
 def _unreached(address: str) -> str | None:
