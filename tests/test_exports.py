@@ -1,4 +1,4 @@
-"""The doors: what the seven public packages name, no more and no less; and everything a user reads comes through them."""
+"""The doors: what the eight public packages name, no more and no less; and everything a user reads comes through them."""
 
 from __future__ import annotations
 
@@ -47,6 +47,9 @@ PUBLIC = {
         ClusterMetrics LivePage Metric MetricKind PrometheusCollector RunMetrics Sample TaskMetrics export_to_opentelemetry samples
         serve_page serve_prometheus
     """),
+    "windowing.queues": words("""
+        PartitionedSpout Root SqliteQueue
+    """),
     "windowing.spark": words("""
         BatchMetrics FileSink FunctionSink KafkaSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout
         PostgresSink Root Sink SqliteQueue WindowedQuery WindowedStream check configure kafka require_session session submit
@@ -81,6 +84,7 @@ OPTIONAL = {
     "windowing.trident": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
     "windowing.stores": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib windowing.trident",
     "windowing.local": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
+    "windowing.queues": "pyspark py4j hypothesis psycopg redis pika matplotlib windowing.local windowing.spark windowing.trident",
     "windowing.testing": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
     "windowing.monitoring": "pyspark hypothesis pandas pyarrow numpy psycopg redis xxhash prometheus_client opentelemetry",
     "windowing.spark": "hypothesis psycopg redis confluent_kafka matplotlib windowing.trident windowing.local windowing.testing",

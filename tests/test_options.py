@@ -45,6 +45,7 @@ from windowing.local.clock import VirtualClock
 from windowing.local.cluster import LocalCluster, run_topology
 from windowing.local.run import LocalRun, run_local
 from windowing.local.trident_cluster import TridentCluster, run_trident
+from windowing.queues import SqliteQueue
 from windowing.spark import query, trident_submit
 from windowing.spark.context import execution_context
 from windowing.spark.sinks import require_sink
@@ -883,6 +884,13 @@ def order_of(start: Any, seed: int | None) -> list[Any]:
     return list(PEEKED)
 
 
+def source_of_a_cluster(folder: Path) -> None:
+    queue = SqliteQueue(folder / "queue.db", FIELDS)
+    queue.put(row for batch in ROWS for row in batch)
+    assert rows_of(cluster({"batches": None, "sources": {"rows": queue}})) != rows_of(cluster({"batches": None}))
+    assert len(queue) == 0
+
+
 def cluster_by_seed(seed: int | None) -> None:
     builder = TopologyBuilder("seeded")
     builder.set_spout("rows", InputSpout(FIELDS))
@@ -974,6 +982,7 @@ STARTED: dict[Runtime, dict[str, Any]] = {
         ),
         "outputs": differ(lambda: set(cluster({}).outputs), lambda: set(cluster({"outputs": ["rows"]}).outputs)),
         "seed": seeded(cluster_by_seed),
+        "sources": source_of_a_cluster,
         "states": states_of_a_cluster,
         "state_path": path_of_a_cluster,
     },

@@ -1,11 +1,12 @@
 """Storm's windowed bolts and topologies in Python, in one process or on Spark: windows that lose no tuple.
 
-What a user imports comes from here, or from one of five doors beside it; nothing deeper is public.
+What a user imports comes from here, or from one of the doors beside it; nothing deeper is public.
 
     windowing            windows, bolts, topologies, the acker, errors (this page)
     windowing.local      the driver in one process: run_local, LocalCluster, TridentCluster
     windowing.spark      the driver on Spark: windowed, submit, submit_trident (extra `spark`)
     windowing.trident    Trident: TridentTopology, its operations, spouts, states
+    windowing.queues     sources in partitions and queues, for both drivers: PartitionedSpout, SqliteQueue
     windowing.stores     where Trident's states lie: memory, SQLite, PostgreSQL, Redis
     windowing.monitoring what tasks count, for Prometheus and OpenTelemetry
     windowing.testing    for tests of your own: check_counts, replay; strategies, simulator

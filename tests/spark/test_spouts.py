@@ -16,20 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from windowing.errors import CheckpointError, ConfigError, CorruptStateError, SourceError
+from windowing.queues import PartitionedSpout, Root, SqliteQueue, sqlite_queue
+from windowing.queues.spout import Offsets
 from windowing.schema.types import Schema
-from windowing.spark import sqlite_queue
 from windowing.spark.failures import WorkerError
 from windowing.spark.spouts import (
-    Offsets,
-    PartitionedSpout,
     ReadAllAvailable,
     ReadMaxRows,
-    Root,
     SpoutReader,
     batch_of,
     refuse_other,
 )
-from windowing.spark.sqlite_queue import SqliteQueue
 
 
 class Numbers(PartitionedSpout):

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from windowing.acking.batches import BatchLedger, BatchRecord, RootPartial
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, FailedException, SourceError
+from windowing.queues import Root
 from windowing.spark import MemorySink, ParquetSink, SqliteQueue, submit
 from windowing.spark.acks import AckLog
-from windowing.spark.spouts import Root
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt, tumbling

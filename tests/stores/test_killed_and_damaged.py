@@ -17,8 +17,7 @@ from tests.dying import in_a_child
 from tests.stores.state_world import Add
 from tests.stores.store_contract import commit
 from windowing.errors import WindowingError
-from windowing.spark.spouts import Root
-from windowing.spark.sqlite_queue import SqliteQueue
+from windowing.queues import Root, SqliteQueue
 from windowing.stores import SqliteStore, map_state
 from windowing.stores.pages import SqlitePages
 from windowing.stores.sqlite import SqliteRecordStore

@@ -279,7 +279,7 @@ _STARTS: dict[str, tuple[Runtime, ...]] = {
     "coordination": (Runtime.TRIDENT,),
     "records": (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT),
     "source": (Runtime.WINDOWED,),
-    "sources": (Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT),
+    "sources": (Runtime.CLUSTER, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT),
     "sinks": (Runtime.TRIDENT, *_SPARK),
     **dict.fromkeys(("checkpoint", "trigger", "discard", "query_name"), _SPARK),
     **dict.fromkeys(("tasks", "grouping", "order_by", "control"), (Runtime.WINDOWED,)),

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,13 +160,19 @@ class ClusterTasks:
     coordinator: CheckpointTask | None
 
 
-def tasks_of(topology: Topology, router: Router, by_hand: bool, states: StateProvider | None = None) -> ClusterTasks:
+def tasks_of(
+    topology: Topology,
+    router: Router,
+    by_hand: bool,
+    states: StateProvider | None = None,
+    roots: Mapping[str, list[Any]] | None = None,
+) -> ClusterTasks:
     """Return the tasks of a topology; `by_hand`: windows over event time make no turns of their own.
 
-    states: where the states are, for a topology with checkpoints. Raises ConfigError for a bolt that cannot be kept there, and for
-    a setting of a spout that its batches leave without effect.
+    states: where the states are, for a topology with checkpoints. roots: what InputSpouts read, by name. Raises ConfigError for a
+    bolt that cannot be kept there, and for a setting of a spout that its batches leave without effect.
     """
-    factory = _TaskFactory(topology, router, by_hand, states)
+    factory = _TaskFactory(topology, router, by_hand, states, roots or {})
     tasks = [
         factory.task(topology.component(name), index)
         for name in topology.order
@@ -187,8 +194,16 @@ def tasks_of(topology: Topology, router: Router, by_hand: bool, states: StatePro
 class _TaskFactory:
     """Makes the tasks, and before them their inboxes."""
 
-    def __init__(self, topology: Topology, router: Router, by_hand: bool, states: StateProvider | None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        router: Router,
+        by_hand: bool,
+        states: StateProvider | None,
+        roots: Mapping[str, list[Any]],
+    ) -> None:
         self._topology, self._router, self._by_hand, self._states = topology, router, by_hand, states
+        self._roots = roots
         self._inboxes: dict[str, list[deque[Any]]] = {
             component.id: [deque() for _ in range(component.parallelism)] for component in topology.components.values()
         }
@@ -216,7 +231,12 @@ class _TaskFactory:
                 )
             # A batch comes whole: tuples that wait in windows for its turn would keep the rest of it out.
             limit = None if fed else topology.setting(component.id, "max_spout_pending")
-            return SpoutTask(*arguments, SpoutPending(limit, RetryPolicy.of(topology.config)))
+            pending = SpoutPending(limit, RetryPolicy.of(topology.config))
+            if component.id not in self._roots:
+                return SpoutTask(*arguments, pending)
+            from windowing.local.roots import RootSource  # it needs Arrow
+
+            return SpoutTask(*arguments, pending, partial(RootSource, self._roots[component.id], index))
         tick_ms = topology.setting(component.id, "tick_tuple_freq_ms") if component.window is None else None
         if self._states is not None and component.checkpointed:
             return self._checkpointed(component, index, arguments, tick_ms, self._states)
@@ -278,6 +298,9 @@ class LocalCluster(LoopedCluster):
     """A topology at work. A context manager: leaving it closes spouts and bolts.
 
     batches: the rows of every InputSpout, batch by batch; then turns of windows over event time come at the ends of batches.
+    sources: in their place a PartitionedSpout for each InputSpout (windowing.queues), read as rows come; for one with several
+    streams a mapping of streams to them. One that takes acks hears of each of its batches when all of it is done, and in a topology
+    with states when the checkpoint that holds it is committed.
     clock: the system's if left out. seed: None does every step in its order; a number chooses the order of steps by chance,
     the same for the same number, to find what depends on it. outputs: the streams to keep, as "count" or "count.late"; those
     that nobody reads if left out. states: where states and windows are that outlive the process, as `topology.state.provider`
@@ -305,6 +328,7 @@ class LocalCluster(LoopedCluster):
         topology: Topology | None = None,
         *,
         batches: Batches | None = None,
+        sources: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         seed: int | None = None,
         outputs: Sequence[str] | None = None,
@@ -318,12 +342,15 @@ class LocalCluster(LoopedCluster):
             sentence = "topology.max.spout.pending has no effect on the rows of batches=: a batch comes whole"
             log("topology %r: %s", topology.name, sentence)
         self._batches = _checked_batches(topology, batches)
+        self._roots = _roots_of(topology, sources, batches)
         self._router = Router(seed or 0, topology.config.acker_executors)
         super().__init__(topology.name, clock, self._router, seed)
         self._router.result.outputs = {name: [] for name in _outputs(topology, outputs)}
         self._states = StatesInUse(topology, states, state_path)
         try:
-            self.task_set: ClusterTasks = tasks_of(topology, self._router, batches is not None, self._states.provider)
+            self.task_set: ClusterTasks = tasks_of(
+                topology, self._router, batches is not None, self._states.provider, self._roots
+            )
         except BaseException:
             self._end("it could not be made")
             raise
@@ -421,6 +448,12 @@ class LocalCluster(LoopedCluster):
 
     def _take_hold(self) -> None:
         self._states.begin()
+        for roots in self._read:
+            roots.begin()
+
+    @property
+    def _read(self) -> Iterable[Any]:
+        return (roots for streams in self._roots.values() for roots in streams)
 
     def _held(self) -> Iterable[Callable[[], object]]:
         return (self._states.release,)
@@ -477,6 +510,8 @@ class LocalCluster(LoopedCluster):
             self._busy()
 
     def _drain(self) -> None:
+        for roots in self._read:
+            roots.end()
         self._recovered()
         self._settle()
         for task in self.task_set.tasks:
@@ -525,6 +560,7 @@ def run_topology(
     topology: Topology,
     batches: Batches | None = None,
     *,
+    sources: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
     seed: int | None = None,
     outputs: Sequence[str] | None = None,
@@ -534,9 +570,24 @@ def run_topology(
 ) -> ClusterResult:
     """Run a topology from its first tuple to its last ack, and return everything that came of it. See LocalCluster.run."""
     with LocalCluster(
-        topology, batches=batches, clock=clock, seed=seed, outputs=outputs, states=states, state_path=state_path
+        topology,
+        batches=batches,
+        sources=sources,
+        clock=clock,
+        seed=seed,
+        outputs=outputs,
+        states=states,
+        state_path=state_path,
     ) as cluster:
         return cluster.run(drain)
+
+
+def _roots_of(topology: Topology, sources: Mapping[str, Any] | None, batches: Any) -> dict[str, list[Any]]:
+    if sources is None:
+        return {}
+    from windowing.local.roots import roots_of  # it needs Arrow
+
+    return dict(roots_of(topology, sources, batches))
 
 
 def _outputs(topology: Topology, names: Sequence[str] | None) -> list[str]:

@@ -5,6 +5,7 @@
       FunctionSource      calls a function of (collector)   the same
       ObjectSource        calls next_tuple of an object     calls its ack and fail, with the values where it takes them
       InputSource         the next row that was fed         the task emits a failed row again
+      RootSource        the next row of a PartitionedSpout (roots.py)       the same; the spout hears of whole batches
 
 The rows of an InputSource come in batches: run_local [[row, row], [row]], run_topology {"spout": [[row, row], [row]]}, run_trident
 the same by stream. What is no list of rows, or has a row that does not fit, is refused before any of it arrives.
@@ -27,7 +28,7 @@ from typing import Any, Protocol
 
 from windowing.acking.acker import Acked, AckedRoots, Failed
 from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
-from windowing.errors import BoltError, ConfigError, quote
+from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.local.router import Outbox, Router
 from windowing.local.tasks import Task
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
@@ -144,8 +145,9 @@ class TupleSource(Protocol):
     def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
         """Hear that a message failed and may be emitted again; return False to let the driver do it."""
 
-    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> bool:
-        """Hear that a message failed for the last time and is a dead letter; return False if it does not ask for that."""
+    def give_up(self, letter: DeadLetter, taken: bool) -> bool:
+        """Hear that a message failed for the last time and is a dead letter; return False if it does not ask for that. taken: who
+        reads the dead letter is done with it."""
 
 
 class _Silent:
@@ -157,7 +159,7 @@ class _Silent:
     def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
         return False
 
-    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> bool:
+    def give_up(self, letter: DeadLetter, taken: bool) -> bool:
         return False
 
 
@@ -232,8 +234,8 @@ class ObjectSource:
     def fail(self, message_id: Any, values: tuple[Any, ...]) -> bool:
         return self._call("fail", message_id, values)
 
-    def give_up(self, message_id: Any, values: tuple[Any, ...]) -> bool:
-        return self._call("give_up", message_id, values)
+    def give_up(self, letter: DeadLetter, taken: bool) -> bool:
+        return self._call("give_up", letter.message_id, letter.values)
 
     def _call(self, method: str, message_id: Any, values: tuple[Any, ...]) -> bool:
         call = getattr(self._instance, method, None)
@@ -244,7 +246,9 @@ class ObjectSource:
 
 
 class SpoutTask(Task):
-    """One task of a spout. `pending` has its limit and its retries; `acking` is False where there is no acker."""
+    """One task of a spout. `pending` has its limit and its retries; `acking` is False where there is no acker. read: returns what
+    is emitted by an InputSpout that was given a source.
+    """
 
     def __init__(
         self,
@@ -255,9 +259,11 @@ class SpoutTask(Task):
         outbox: Outbox,
         component: Component,
         pending: SpoutPending,
+        read: Callable[[SpoutCollector], TupleSource] | None = None,
     ) -> None:
         super().__init__(router, context, id, inbox)
         self.pending = pending
+        self._read = read
         self.active = True
         self.dry = False
         self.source: TupleSource = _NEVER
@@ -285,7 +291,9 @@ class SpoutTask(Task):
         collector = SpoutCollector(self)
         outbox = self._outbox
         self._senders = {name: (outbox.sender(name), outbox.root_sender(name)) for name in self._component.outputs}
-        if declaration.kind is ComponentKind.INPUT:
+        if self._read is not None:
+            self.source = self._read(collector)
+        elif declaration.kind is ComponentKind.INPUT:
             self.source = InputSource(collector)
         elif declaration.is_class:
             self._instance = self._guarded("when it was made", _target(declaration))
@@ -453,13 +461,13 @@ class SpoutTask(Task):
         if letter.component in self.router.dead_letter_outboxes:
             self._send_dead_letter(letter)
         else:
-            self._guarded("in give_up", self.source.give_up, effect.message_id, values)
+            self._guarded("in give_up", self.source.give_up, letter, False)
 
     def _send_dead_letter(self, letter: DeadLetter) -> None:
         router, root = self.router, self.router.edge()
         xor, ids = router.dead_letter_outboxes[letter.component].send_root(DEAD_LETTERS, letter.row(), root)
         if not ids:  # an output of the run is nobody who could be done with it
-            self._guarded("in give_up", self.source.give_up, letter.message_id, letter.values)
+            self._guarded("in give_up", self.source.give_up, letter, False)
             return
         self._tracked.append((root, (_DEAD, letter.message_id), letter))
         self._inits.append((root, xor))
@@ -469,8 +477,9 @@ class SpoutTask(Task):
         if isinstance(effect, Retry):
             self._send_dead_letter(letter)
             return
-        heard = self._guarded("in give_up", self.source.give_up, letter.message_id, letter.values)
-        if not heard and isinstance(effect, Done):
+        taken = isinstance(effect, Done)
+        heard = self._guarded("in give_up", self.source.give_up, letter, taken)
+        if not heard and taken:
             self._guarded("in ack", self.source.ack, letter.message_id, letter.values)
 
     def _hook(self, method: str) -> None:
@@ -484,7 +493,9 @@ class SpoutTask(Task):
         except BaseException as problem:
             raise self._attributed(problem, where) from _cause(problem)
 
-    def _attributed(self, problem: BaseException, where: str) -> BoltError:
+    def _attributed(self, problem: BaseException, where: str) -> WindowingError:
+        if self._read is not None and isinstance(problem, WindowingError) and not isinstance(problem, BoltError):
+            return problem  # a source's own sentence
         return blame(self.context.called("spout"), problem, where, self._file, (__file__,))
 
 
@@ -517,7 +528,7 @@ class SpoutCollector(StormNames):
 
 def _cause(problem: BaseException) -> BaseException | None:
     """Return what an error that is attributed to the spout is raised from: not an error of ours, but what that came of."""
-    return problem.__cause__ if isinstance(problem, BoltError) else problem
+    return problem.__cause__ if isinstance(problem, WindowingError) else problem
 
 
 def _target(declaration: Declaration) -> Callable[..., Any]:

@@ -15,16 +15,16 @@ MetricsListener, BatchMetrics  what each batch did
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from windowing.queues.spout import PartitionedSpout, Root
 from windowing.spark.metrics import BatchMetrics, MetricsListener
 from windowing.spark.query import WindowedStream, windowed
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import check, configure, require_session, session
 from windowing.spark.sinks import FileSink, FunctionSink, MemorySink, NoopSink, ParquetSink, Sink
-from windowing.spark.spouts import PartitionedSpout, Root
-from windowing.spark.sqlite_queue import SqliteQueue
 from windowing.spark.submit import submit
 
 if TYPE_CHECKING:
+    from windowing.queues.sqlite_queue import SqliteQueue
     from windowing.spark.kafka_rows import KafkaSink, kafka
     from windowing.spark.postgres_sink import PostgresSink
     from windowing.spark.trident_submit import submit_trident
@@ -57,14 +57,15 @@ __all__ = [
 
 
 _BY_NAME = {
-    "KafkaSink": "kafka_rows",
-    "kafka": "kafka_rows",
-    "PostgresSink": "postgres_sink",
-    "submit_trident": "trident_submit",
+    "KafkaSink": "windowing.spark.kafka_rows",
+    "kafka": "windowing.spark.kafka_rows",
+    "PostgresSink": "windowing.spark.postgres_sink",
+    "SqliteQueue": "windowing.queues.sqlite_queue",
+    "submit_trident": "windowing.spark.trident_submit",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_BY_NAME[name]}"), name)
+    return getattr(import_module(_BY_NAME[name]), name)

@@ -37,10 +37,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from windowing.acking.batches import BatchLedger, BatchRecord, News
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.errors import AckError, CorruptStateError, SnapshotError, SourceError, describe_error
+from windowing.queues.spout import PartitionedSpout, Root
 from windowing.spark import definition, failpoints
 from windowing.spark.edges import SOURCE_BITS, partials_of, root_of
 from windowing.spark.hadoop import Folder
-from windowing.spark.spouts import PartitionedSpout, Root, batch_of, refuse_other
+from windowing.spark.spouts import batch_of, refuse_other
 
 __all__ = [
     "AckLog",

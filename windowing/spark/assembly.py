@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from windowing.execution.compatibility import Definition
 from windowing.execution.plan import ExecutionPlan, Section
+from windowing.queues.spout import PartitionedSpout
 from windowing.spark import control, definition, metrics
 from windowing.spark.acks import Acks
 from windowing.spark.control import task_labels
@@ -29,7 +30,6 @@ from windowing.spark.exchange import EXCHANGE
 from windowing.spark.hadoop import literal_path
 from windowing.spark.operator import TaskTurn, evaluated
 from windowing.spark.running import QuerySpec, WindowedQuery, trigger_options
-from windowing.spark.spouts import PartitionedSpout
 from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.writer import BatchWriter
 from windowing.topology.plan import Topology

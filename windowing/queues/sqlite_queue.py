@@ -27,10 +27,10 @@ import pyarrow as pa
 
 from windowing.codec import decode_value, encode_value
 from windowing.columnar.bolts import arrow_schema
-from windowing.errors import CheckpointError, ConfigError, CorruptStateError, SourceError, printable, quote
+from windowing.errors import ConfigError, CorruptStateError, SourceError, printable, quote
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten
 from windowing.schema.rows import RowError, row_of
 from windowing.schema.types import Schema
-from windowing.spark.spouts import Offsets, PartitionedSpout, Root
 from windowing.stores.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
 
 __all__ = [
@@ -40,10 +40,6 @@ __all__ = [
 
 _WAIT_S = 30.0
 _ROWS_PER_BATCH = 20_000
-_WAY_OUT = (
-    "put the queue back from the same copy, or begin with a new checkpoint and new output folders, which reads what the queue "
-    "still has; nothing was read"
-)
 _TABLES = """
     CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS queue (
@@ -164,24 +160,10 @@ class SqliteQueue(PartitionedSpout):
             (sound,) = db.execute("PRAGMA quick_check(1)").fetchone()
             if sound != "ok":
                 raise self._damaged(sound)
-            if facts.get("query") in (None, query):
-                self._refuse_older(json.loads(facts.get("acked", "{}")), end or {})
-            elif end is None:
+            known = {"query": facts.get("query"), "acked": json.loads(facts.get("acked", "{}"))}
+            if refuse_forgotten(f"the queue {self.path}", known, query, end):
                 facts["acked"] = "{}"  # what another query has acked is not missing: this one has never asked for it
-            else:
-                raise CheckpointError(
-                    f"another query reads the queue {self.path} since, and rows that this checkpoint has not read may be gone; "
-                    f"{_WAY_OUT}"
-                )
             facts["query"] = query
-
-    def _refuse_older(self, acked: dict[str, int], read: Offsets) -> None:
-        for partition, offset in acked.items():
-            if offset > read.get(partition, 0):
-                raise CheckpointError(
-                    f"the queue {self.path} was acked up to offset {offset} of partition {partition}, and this checkpoint has read "
-                    f"up to {read.get(partition, 0)}: it is an older copy, and the rows between are gone; {_WAY_OUT}"
-                )
 
     def ack(self, root: Root) -> None:
         """Remove the rows of a root. Cost: one transaction."""

@@ -1,0 +1,420 @@
+"""LocalCluster(sources=): a PartitionedSpout and a SqliteQueue in one process. A batch is acked when all of it is done."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.dying import in_a_child
+from windowing import bolt, count, seconds, tumbling
+from windowing.errors import CheckpointError, ConfigError, FailedException, SourceError
+from windowing.local import LocalCluster, VirtualClock, run_topology
+from windowing.local.router import ClusterResult
+from windowing.queues import PartitionedSpout, Root, SqliteQueue
+from windowing.queues.spout import Offsets
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.plan import Topology
+
+WORDS = "word string, at long"
+NO_TIMEOUTS = {"topology.enable.message.timeouts": False}
+
+
+class Noting(SqliteQueue):
+    """A queue that notes what it is told, and how many rows it had then."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        super().__init__(*arguments, **options)
+
+    def ack(self, root: Root) -> None:
+        self.told.append(("ack", root.batch))
+        super().ack(root)
+
+    def fail(self, root: Root, component: str) -> None:
+        self.told.append(("fail", root.batch, component))
+        super().fail(root, component)
+
+    def give_up(self, root: Root, component: str) -> None:
+        self.told.append(("give up", root.batch, component))
+        SqliteQueue.ack(self, root)
+
+
+class Numbers(PartitionedSpout):
+    """Partitions of whole numbers: the row at offset n is n."""
+
+    fields = "n long"
+
+    def __init__(self, **ends: int) -> None:
+        self.ends, self.begins = ends, dict.fromkeys(ends, 0)
+        self.committed: list[Offsets] = []
+        self.reads: list[tuple[str, int, int]] = []
+
+    def initial(self) -> Offsets:
+        return self.begins
+
+    def latest(self) -> Offsets:
+        return self.ends
+
+    def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        self.reads.append((partition, start, end))
+        yield pa.RecordBatch.from_pydict({"n": pa.array(range(start + 1, end + 1), pa.int32())})
+
+    def commit(self, end: Offsets) -> None:
+        self.committed.append(dict(end))
+
+
+@tumbling(seconds(10), timestamp="at", key="word", name="count", output="word string, end long, n long")
+def counted(window: Any) -> Any:
+    return window.key, window.end_timestamp, len(window)
+
+
+@bolt(output="n long")
+def same(tuple: Any) -> Any:
+    return tuple.n
+
+
+def topology_of(bolt: Any, fields: str = WORDS, tasks: int = 1, **settings: Any) -> Topology:
+    builder = TopologyBuilder("queued").configure({**NO_TIMEOUTS, **settings})
+    builder.set_spout("words", InputSpout(fields), tasks)
+    builder.set_bolt("count", bolt).global_grouping("words")
+    return builder.build()
+
+
+def ran(topology: Topology, source: Any, **options: Any) -> ClusterResult:
+    return run_topology(topology, sources={"words": source}, clock=VirtualClock(), **options)
+
+
+# -- acks ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_acked_when_its_last_window_has_fired_and_a_new_cluster_reads_what_is_left(tmp_path: Path) -> None:
+    queue = Noting(tmp_path / "queue.db", WORDS, max_rows=2)
+    rows = [("cow", 1_000), ("moon", 9_000), ("cow", 25_000), ("moon", 3_000), ("cow", 45_000)]
+    queue.put(rows[:4])
+    found = ran(topology_of(counted), queue, drain=False)
+    assert found["count"] == [], "no turn has come"
+    assert queue.told == [], "windows are open: nothing was acked"
+    assert queue.rows() == rows[:4]
+    queue.put(rows[4:])
+    found = ran(topology_of(counted), queue)
+    assert sorted(found["count"]) == [
+        ("cow", 10_000, 1),
+        ("cow", 30_000, 1),
+        ("cow", 50_000, 1),
+        ("moon", 10_000, 2),
+    ]
+    assert sorted(queue.told) == [("ack", 0), ("ack", 1), ("ack", 2)]
+    assert len(queue) == 0
+    assert ran(topology_of(counted), queue)["count"] == []
+    assert len(queue.told) == 3, "each batch was acked once"
+
+
+def test_rows_that_come_while_it_runs_are_read_and_acked(tmp_path: Path) -> None:
+    queue = Noting(tmp_path / "queue.db", WORDS)
+    queue.put([("cow", 1_000)])
+
+    @bolt(output="word string")
+    def more(tuple: Any) -> Any:
+        if tuple.word == "cow":
+            queue.put([("moon", 2_000)])
+        return tuple.word
+
+    with LocalCluster(topology_of(more), sources={"words": queue}, clock=VirtualClock()) as cluster:
+        found = cluster.run_for(seconds(1))
+    assert found["count"] == [("cow",), ("moon",)]
+    assert queue.told == [("ack", 0), ("ack", 1)]
+
+
+def test_with_states_a_batch_is_acked_with_the_checkpoint_that_holds_what_it_changed(tmp_path: Path) -> None:
+    committed: list[int] = []
+    acked: list[int] = []
+
+    @bolt(output="word string, n long")
+    class Seen:
+        def init_state(self, state: Any) -> None:
+            self.state = state
+
+        def pre_commit(self, txid: int) -> None:
+            committed.append(txid)
+
+        def execute(self, tuple: Any) -> Any:
+            assert acked == [], "acked before the state is committed"
+            n = self.state.get(tuple.word, 0) + 1
+            self.state.put(tuple.word, n)
+            return tuple.word, n
+
+    class Queue(SqliteQueue):
+        def ack(self, root: Root) -> None:
+            acked.append(len(committed))
+            super().ack(root)
+
+    queue = Queue(tmp_path / "queue.db", WORDS, max_rows=1)
+    queue.put([("cow", 1), ("cow", 2)])
+    found = ran(topology_of(Seen), queue, state_path=tmp_path / "states.db")
+    assert found["count"] == [("cow", 1), ("cow", 2)]
+    assert acked == [1, 1]
+    assert len(queue) == 0
+    queue.put([("cow", 3)])
+    acked.clear()
+    assert ran(topology_of(Seen), queue, state_path=tmp_path / "states.db")["count"] == [("cow", 3)]
+
+
+# -- failures ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_fails_is_emitted_again_and_the_rest_of_its_batch_is_not(tmp_path: Path) -> None:
+    failures = [1, 1]
+
+    @bolt(output="word string")
+    def picky(tuple: Any) -> Any:
+        if tuple.word == "bad" and failures:
+            failures.pop()
+            raise FailedException("not now")
+        return tuple.word
+
+    queue = Noting(tmp_path / "queue.db", WORDS)
+    queue.put([("cow", 1), ("bad", 2), ("moon", 3)])
+    assert ran(topology_of(picky), queue)["count"] == [("cow",), ("moon",), ("bad",)]
+    assert queue.told == [("ack", 0)]
+
+
+def test_a_batch_with_a_row_that_fails_for_good_comes_again_and_then_is_dead(tmp_path: Path) -> None:
+    @bolt(output="word string")
+    def picky(tuple: Any) -> Any:
+        if tuple.word == "bad":
+            raise FailedException("never")
+        return tuple.word
+
+    queue = Noting(tmp_path / "queue.db", WORDS, max_rows=2, max_attempts=2)
+    queue.put([("cow", 1), ("bad", 2), ("moon", 3)])
+    ran(topology_of(picky, max_attempts=2), queue)
+    assert queue.told == [("ack", 1), ("fail", 0, "count"), ("fail", 2, "count")]
+    assert len(queue) == 0
+    assert queue.dead == [("cow", 1), ("bad", 2)], "with its whole batch"
+
+
+def test_a_batch_with_a_dead_letter_is_given_up_when_the_reader_of_the_letter_is_done(tmp_path: Path) -> None:
+    @bolt(output="word string")
+    def picky(tuple: Any) -> Any:
+        if tuple.word == "bad":
+            raise FailedException("never")
+        return tuple.word
+
+    @tumbling(count(2), output="attempts string")
+    def pairs(window: Any) -> Any:
+        return " ".join(str(letter.attempts) for letter in window)
+
+    builder = TopologyBuilder("letters").configure({**NO_TIMEOUTS, "max_attempts": 2})
+    builder.set_spout("words", InputSpout(WORDS))
+    builder.set_bolt("picky", picky).shuffle_grouping("words")
+    builder.set_bolt("pairs", pairs).global_grouping("picky", "dead_letters")
+    queue = Noting(tmp_path / "queue.db", WORDS, max_rows=2)
+    queue.put([("cow", 1), ("bad", 2), ("moon", 3), ("moon", 4), ("bad", 5), ("cow", 6)])
+    found = ran(builder.build(), queue)
+    assert found["pairs"] == [("2 2",)]
+    assert sorted(queue.told) == [("ack", 1), ("give up", 0, "picky"), ("give up", 2, "picky")]
+    assert len(queue) == 0
+
+
+def test_a_failed_batch_is_not_read_to_its_end_and_hears_no_ack(tmp_path: Path) -> None:
+    executed: list[str] = []
+
+    @bolt(output="word string")
+    def picky(tuple: Any) -> Any:
+        executed.append(tuple.word)
+        if tuple.word == "bad":
+            raise FailedException("never")
+        return tuple.word
+
+    queue = Noting(tmp_path / "queue.db", WORDS, max_attempts=1)
+    queue.put([("bad", 1), *(("cow", n) for n in range(100))])
+    ran(topology_of(picky, max_attempts=1, max_spout_pending=1), queue)
+    assert executed == ["bad"]
+    assert queue.told == [("fail", 0, "count")]
+    assert len(queue.dead) == 101
+
+
+# -- offsets -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_partitions_belong_to_tasks_and_batches_are_cut_as_on_spark(seed: int | None) -> None:
+    numbers = Numbers(a=3, b=7)
+    numbers.max_rows = 4
+    found = ran(topology_of(same, "n long", tasks=2), numbers, seed=seed)
+    assert sorted(found["count"]) == sorted((n,) for n in [*range(1, 4), *range(1, 8)])
+    assert sorted(numbers.reads) == [("a", 0, 2), ("a", 2, 3), ("b", 0, 2), ("b", 2, 4), ("b", 4, 7)]
+    assert numbers.committed[-1] == {"a": 3, "b": 7}
+    assert numbers.committed == sorted(numbers.committed, key=lambda end: end["b"]), "without a gap"
+
+
+def test_no_more_rows_are_in_flight_than_max_spout_pending_says() -> None:
+    held: list[int] = []
+
+    @tumbling(count(3), output="n long")
+    def three(window: Any) -> Any:
+        held.append(max(row.n for row in window))
+        return held[-1]
+
+    numbers = Numbers(a=9)
+    found = ran(topology_of(three, "n long", max_spout_pending=6), numbers)
+    assert found["count"] == [(3,), (6,), (9,)]
+    assert numbers.committed == [{"a": 9}]
+
+
+def test_a_partition_may_come_later_and_offsets_that_go_back_end_the_run() -> None:
+    numbers = Numbers(a=2)
+
+    @bolt(output="n long")
+    def grows(tuple: Any) -> Any:
+        if tuple.n == 2:
+            numbers.ends, numbers.begins = {"a": 2, "b": 12}, {"a": 0, "b": 10}
+        if tuple.n == 12:
+            numbers.ends = {"a": 1, "b": 12}
+        return tuple.n
+
+    with pytest.raises(
+        SourceError, match=r"^\[SOURCE\] partition 'a' of spout 'words' ends at offset 1, and the query has read"
+    ):
+        ran(topology_of(grows, "n long"), numbers)
+    assert numbers.reads == [("a", 0, 2), ("b", 10, 12)]
+
+
+def test_values_are_those_of_the_declared_types_and_streams_have_sources_of_their_own(tmp_path: Path) -> None:
+    fields = "at timestamp, told map<string, array<double>>, whole struct<n: long>"
+    row = (datetime(2026, 1, 2, tzinfo=UTC), {"half": [0.5]}, {"n": 7})
+    queue = SqliteQueue(tmp_path / "queue.db", fields)
+    queue.put([row])
+
+    @bolt(output=fields)
+    def through(tuple: Any) -> Any:
+        return tuple.get_values()
+
+    builder = TopologyBuilder("streams").configure(NO_TIMEOUTS)
+    builder.set_spout("words", InputSpout({"default": fields, "numbers": "n long"}))
+    builder.set_bolt("through", through).global_grouping("words")
+    builder.set_bolt("same", same).global_grouping("words", "numbers")
+    found = ran(builder.build(), {"default": queue, "numbers": Numbers(a=2)})
+    assert found["through"] == [row]
+    assert found["same"] == [(1,), (2,)]
+    assert len(queue) == 0
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_read_here_is_refused_by_name(tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "queue.db", WORDS)
+    topology = topology_of(counted)
+    refused = [
+        (
+            topology,
+            {"wrods": queue},
+            None,
+            r"sources names 'wrods', which is no InputSpout of topology 'queued'; .*'words'",
+        ),
+        (
+            topology,
+            {"words": [("cow", 1)]},
+            None,
+            r"source of spout 'words' is a PartitionedSpout in one process, got \[",
+        ),
+        (
+            topology,
+            {"words": Numbers(a=1)},
+            None,
+            r"declares 'word' as string, Numbers has no such field; its fields are n",
+        ),
+        (topology, {"words": {"default": queue, "x": queue}}, None, r"is for no stream of it"),
+        (topology, {"words": {}}, None, r"has a stream 'default' without a source"),
+        (topology, [queue], None, r"sources= is a mapping of InputSpouts"),
+        (topology, {"words": queue}, {}, r"was given both batches= and sources="),
+        (
+            topology_of(counted, **{"topology.acker.executors": 0}),
+            {"words": queue},
+            None,
+            r"forgets what is acked, and topology.acker.executors is 0, .* leave that setting out",
+        ),
+    ]
+    for declared, sources, batches, sentence in refused:
+        with pytest.raises(ConfigError, match=sentence):
+            LocalCluster(declared, sources=sources, batches=batches)  # type: ignore[arg-type]
+    assert queue.rows() == []
+
+
+def test_what_the_spout_raises_ends_the_run_and_nothing_is_acked(tmp_path: Path) -> None:
+    class Broken(SqliteQueue):
+        def ack(self, root: Root) -> None:
+            raise SourceError("the disk is full; make room, then start again")
+
+    queue = Broken(tmp_path / "queue.db", WORDS)
+    queue.put([("cow", 1_000)])
+    with pytest.raises(SourceError, match=r"^\[SOURCE\] the disk is full; make room"):
+        ran(topology_of(counted), queue)
+    assert queue.rows() == [("cow", 1_000)]
+
+
+def test_a_query_whose_queue_a_cluster_has_read_since_is_refused(tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "queue.db", WORDS)
+    queue.put([("cow", 1), ("cow", 2)])
+    queue.begin("a query on Spark", None)
+    queue.ack(Root(0, {"0": 0}, {"0": 1}))
+    assert ran(topology_of(counted), queue)["count"] == [("cow", 10_000, 1)]
+    with pytest.raises(CheckpointError, match="another query reads the queue"):
+        queue.begin("a query on Spark", {"0": 1})
+
+
+# -- kills ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.crash
+def test_a_process_that_is_killed_anywhere_loses_no_row(tmp_path: Path) -> None:
+    """The process dies before its n-th transaction of the queue, for every n, until it lives to its end."""
+    rows = [(f"w{n % 3}", n * 4_000) for n in range(7)]
+    deaths = 0
+    while True:
+        path, out = tmp_path / f"{deaths}.db", tmp_path / f"{deaths}.txt"
+        SqliteQueue(path, WORDS).put(rows)
+        code = in_a_child(partial(killed_run, path, out, deaths))
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        left = SqliteQueue(path, WORDS).rows()
+        written = set() if not out.exists() else set(out.read_text().split())
+        assert {str(at) for _, at in rows} <= written | {str(at) for _, at in left}, "what is gone was shown before"
+        assert in_a_child(partial(killed_run, path, out, None)) == 0
+        assert set(out.read_text().split()) == {str(at) for _, at in rows}
+        assert len(SqliteQueue(path, WORDS)) == 0
+        deaths += 1
+    assert deaths > 8
+
+
+def killed_run(path: Path, out: Path, calls: int | None) -> None:
+    """Run a topology that writes down what its windows show, and die before that call of the queue."""
+    left = [calls]
+
+    class Dying(SqliteQueue):
+        def _opened(self) -> Any:
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] = None if left[0] is None else left[0] - 1
+            return super()._opened()
+
+    @tumbling(seconds(10), timestamp="at", output="end long")
+    def shown(window: Any) -> Any:
+        with open(out, "a") as file:
+            file.writelines(f"{row.at}\n" for row in window)
+            file.flush()
+        return window.end_timestamp
+
+    queue = Dying(path, WORDS, max_rows=2)
+    run_topology(topology_of(shown), sources={"words": queue}, clock=VirtualClock())

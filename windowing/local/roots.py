@@ -1,0 +1,262 @@
+"""PartitionedSpouts (queues/spout.py) in LocalCluster: their batches are read row by row, and each is a root, acked as a whole.
+
+    latest() --> root 3: (5, 9] --read--> rows 5.. --emit--> messages (stream, 3, 0), (stream, 3, 1), ... each acked by itself
+                                                                          |
+    ack(root) / give_up(root) / fail(root) <-- all messages are done; one is lost
+
+Laws
+- One batch of a spout is read at a time; the next one is cut when all rows of the last are emitted. `max_rows` bounds it, and
+  `max_spout_pending` the rows in flight. Rows of partition p, in their order of names, are emitted by task p % parallelism.
+- Of a root the spout hears once: `ack` when each message is done; `give_up` when of some that was the dead letter; `fail` at once
+  when a message has failed for the last time and no reader is done with its dead letter. Then the rest of its rows is not
+  emitted: they come again.
+- A message is acked in LocalCluster when its tree is, so in a topology with states when the checkpoint that holds it is committed.
+  So is a root, then.
+- `commit` hears how far all roots are over, without a gap.
+- Each LocalCluster is a new query for its spouts: it begins with what is not acked.
+
+Source: Trident's partitioned spouts, told as Spark's driver tells them (spark/acks.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from windowing.errors import ConfigError, quote
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, fitted, limited
+from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
+from windowing.schema.types import Schema
+from windowing.topology.dead_letters import DeadLetter
+from windowing.topology.decorators import ComponentKind
+from windowing.topology.plan import Topology
+
+__all__ = [
+    "RootSource",
+    "SpoutRoots",
+    "roots_of",
+]
+
+MessageId = tuple[str, int, int]
+"""Stream, number of the root, number of the row in it."""
+
+
+@dataclass(slots=True)
+class _OpenRoot:
+    """A root that was not told yet. in_flight: messages that are not done. emitted: whether all its rows are."""
+
+    root: Root
+    in_flight: int = 0
+    emitted: bool = False
+    given_up: str | None = None
+    told: bool = False
+
+
+class SpoutRoots:
+    """The roots of one spout for one stream, emitted by so many tasks. Cost: O(1) a row, and what the spout takes for its calls."""
+
+    def __init__(self, spout: PartitionedSpout, name: str, stream: str, schema: Schema, tasks: int) -> None:
+        self.stream = stream
+        self._spout, self._name = spout, name
+        self._fields = Schema.parse(spout.fields)
+        self._columns = list(schema.names)
+        self._progress = SpoutOffsets(spout, name)
+        self._at: Offsets = {}
+        self._next = 0
+        self._ended = False
+        self._open: dict[int, _OpenRoot] = {}
+        self._in_order: deque[_OpenRoot] = deque()
+        self._rows: list[Iterator[tuple[Any, ...]] | None] = [None] * tasks
+        self._count = 0
+
+    def begin(self) -> None:
+        """Tell the spout that a run begins, and learn where."""
+        if self._spout.takes_acks:
+            self._spout.begin(f"LocalCluster {uuid4().hex}", None)
+        self._at = self._progress.initial()
+
+    def end(self) -> None:
+        """Cut no batch any more: the input has ended."""
+        self._ended = True
+
+    def next_row(self, task: int) -> tuple[MessageId, tuple[Any, ...]] | None:
+        """Return a row that this task emits, with its message id; None if there is none now."""
+        while True:
+            rows = self._rows[task]
+            row = None if rows is None else next(rows, None)
+            if row is not None:
+                current = self._in_order[-1]
+                current.in_flight += 1
+                self._count += 1
+                return (self.stream, current.root.batch, self._count - 1), row
+            self._rows[task] = None
+            if any(self._rows):
+                return None
+            self._all_emitted()
+            if self._ended or not self._cut():
+                return None
+
+    def done(self, message_id: MessageId, given_up: str | None = None) -> None:
+        """Take note that a message is done; given_up: the component of its dead letter, if that was what is done."""
+        found = self._open.get(message_id[1])
+        if found is None:
+            return
+        found.in_flight -= 1
+        found.given_up = found.given_up or given_up
+        self._tell(found)
+
+    def failed(self, message_id: MessageId, component: str) -> None:
+        """Take note that a message has failed for the last time, and nobody took its dead letter."""
+        found = self._open.pop(message_id[1], None)
+        if found is None:
+            return
+        found.told = True
+        if found is self._in_order[-1] and not found.emitted:
+            self._rows = [None] * len(self._rows)
+            found.emitted = True
+        if self._spout.takes_acks:
+            self._spout.fail(found.root, component)
+        self._commit()
+
+    def _cut(self) -> bool:
+        """Begin the next root; False if the spout has nothing new."""
+        newest = self._progress.newest(self._at)
+        begun = self._progress.begun(self._at, newest)
+        end = limited(begun, newest, self._spout.max_rows)
+        if end == begun:
+            return False
+        root = Root(self._next, begun, end)
+        self._at, self._next, self._count = end, self._next + 1, 0
+        current = self._open[root.batch] = _OpenRoot(root)
+        self._in_order.append(current)
+        names = sorted(end)
+        for task in range(len(self._rows)):
+            mine = {name: root.ranges[name] for name in names[task :: len(self._rows)] if name in root.ranges}
+            self._rows[task] = self._read(mine) if mine else None
+        return True
+
+    def _read(self, ranges: Mapping[str, tuple[int, int]]) -> Iterator[tuple[Any, ...]]:
+        for partition, (start, end) in ranges.items():
+            for batch in self._spout.read(partition, start, end):
+                whole = fitted(batch, self._fields, self._name)
+                for row in whole.select(self._columns).to_pylist(maps_as_pydicts="strict"):
+                    yield tuple(row.values())
+
+    def _all_emitted(self) -> None:
+        if self._in_order and not self._in_order[-1].emitted:
+            self._in_order[-1].emitted = True
+            self._tell(self._in_order[-1])
+
+    def _tell(self, found: _OpenRoot) -> None:
+        if found.in_flight or not found.emitted or found.told:
+            return
+        found.told = True
+        del self._open[found.root.batch]
+        if self._spout.takes_acks:
+            if found.given_up is None:
+                self._spout.ack(found.root)
+            else:
+                self._spout.give_up(found.root, found.given_up)
+        self._commit()
+
+    def _commit(self) -> None:
+        end = None
+        while self._in_order and self._in_order[0].told:
+            end = self._in_order.popleft().root.end
+        if end is not None:
+            self._spout.commit(end)
+
+
+class RootSource:
+    """What one task of a spout emits: the rows of its roots, of each stream in turn (a TupleSource of spouts.py)."""
+
+    over = False
+
+    def __init__(self, streams: list[SpoutRoots], task: int, collector: Any) -> None:
+        self._streams = {each.stream: each for each in streams}
+        self._turns = deque(streams)
+        self._task, self._collector = task, collector
+
+    def next_tuple(self) -> None:
+        for _ in range(len(self._turns)):
+            roots = self._turns[0]
+            self._turns.rotate(-1)
+            found = roots.next_row(self._task)
+            if found is not None:
+                self._collector.emit(found[1], message_id=found[0], stream=roots.stream)
+                return
+
+    def ack(self, message_id: MessageId, values: tuple[Any, ...]) -> None:
+        self._streams[message_id[0]].done(message_id)
+
+    def fail(self, message_id: MessageId, values: tuple[Any, ...]) -> bool:
+        return False  # the task emits the row again: the rest of its batch need not come again for it
+
+    def give_up(self, letter: DeadLetter, taken: bool) -> bool:
+        roots = self._streams[letter.message_id[0]]
+        if taken:
+            roots.done(letter.message_id, letter.component)
+        else:
+            roots.failed(letter.message_id, letter.component)
+        return True
+
+
+def roots_of(topology: Topology, sources: Mapping[str, Any] | None, batches: Any) -> dict[str, list[SpoutRoots]]:
+    """Return what `LocalCluster(sources=)` was given, by spout. Raises ConfigError."""
+    if sources is None:
+        return {}
+    if batches is not None:
+        raise ConfigError(
+            f"topology {topology.name!r} was given both batches= and sources=; rows by hand come in batches, each with a turn of "
+            "its windows, a source is read as it comes: leave one of the two out"
+        )
+    spouts = {spout.id: spout for spout in topology.spouts if spout.kind is ComponentKind.INPUT}
+    if not isinstance(sources, Mapping):
+        raise ConfigError(f"sources= is a mapping of InputSpouts to their sources, got {quote(sources)}")
+    found: dict[str, list[SpoutRoots]] = {}
+    for name, given in sources.items():
+        if name not in spouts:
+            hint = did_you_mean(str(name), spouts) if spouts else "it has none"
+            raise ConfigError(
+                f"sources names {quote(name)}, which is no InputSpout of topology {topology.name!r}; {hint}"
+            )
+        spout = spouts[name]
+        streams = given if isinstance(given, Mapping) else {DEFAULT_STREAM: given}
+        for stream in spout.own_outputs:
+            if stream not in streams:
+                raise ConfigError(
+                    f"spout {name!r} has a stream {stream!r} without a source; give a mapping of its streams to sources"
+                )
+        for stream in streams:
+            if stream not in spout.own_outputs:
+                raise ConfigError(
+                    f"the source of spout {name!r} is for no stream of it; {did_you_mean(str(stream), spout.own_outputs)}"
+                )
+        found[name] = [_roots(topology, name, stream, source, spout.parallelism) for stream, source in streams.items()]
+    return found
+
+
+def _roots(topology: Topology, name: str, stream: str, source: Any, tasks: int) -> SpoutRoots:
+    what = f"spout {name!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
+    if not isinstance(source, PartitionedSpout):
+        raise ConfigError(
+            f"the source of {what} is a PartitionedSpout in one process, got {quote(source)}; give rows by batches=, or run the "
+            "topology on Spark"
+        )
+    if source.takes_acks and topology.config.acker_executors == 0:
+        raise ConfigError(
+            f"the source of {what} forgets what is acked, and topology.acker.executors is 0, with which LocalCluster acks a row "
+            "when it is emitted: it would be lost with the process; leave that setting out"
+        )
+    schema, given = topology.component(name).outputs[stream].schema, Schema.parse(source.fields)
+    types = dict(zip(given.names, given.types, strict=True))
+    for field, kind in zip(schema.names, schema.types, strict=True):
+        if types.get(field) != kind:
+            has = "no such field" if field not in types else f"it as {types[field]}"
+            raise ConfigError(
+                f"the source of {what} declares {field!r} as {kind}, {type(source).__name__} has {has}; its fields are {given.ddl}"
+            )
+    return SpoutRoots(source, name if stream == DEFAULT_STREAM else f"{name}:{stream}", stream, schema, tasks)
