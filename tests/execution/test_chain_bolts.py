@@ -17,7 +17,7 @@ from windowing.schema.rows import rows_of
 from windowing.schema.tuples import Tuple
 from windowing.spark.context import Origins
 from windowing.spark.stage_writer import StageWriter, _rows_in
-from windowing.spark.state import TaskValues
+from windowing.spark.state import TaskValues, decode_table
 from windowing.spark.tasks import BoltBatch
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import Bolt, InputSpout, StatefulBolt
@@ -411,6 +411,35 @@ def test_the_rounds_of_a_shuffle_go_on_from_batch_to_batch_and_with_rows_between
         patch.setattr(StageWriter, "_hand_over_rows", one_by_one)
         assert queued() == found
     assert sorted(found) == [("first", 0), ("first", 1), ("second", 0), ("second", 1), ("second", 2)]
+
+
+def test_rows_that_wait_before_columns_of_their_stream_get_their_turn_of_the_shuffle_behind_an_exchange_first() -> None:
+    builder = TopologyBuilder("exchanged").configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("in", InputSpout("word string, n long"))
+    builder.set_bolt(
+        "sums", tumbling(count(2), output="n long", name="sums")(lambda w: [(len(w),)]), 3
+    ).shuffle_grouping("in")
+    topology = builder.build()
+
+    def tasks_of(in_columns: bool) -> dict[int, int]:
+        wiring = Chain(topology).wiring
+        writer = StageWriter(wiring, 0, 0, Origins(wiring))
+        for first, size in ((0, 4), (10, 1), (20, 2)):
+            writer.emit("in", 0, EmittedRow("default", ("row", first)))
+            rows = pa.table(
+                {"word": ["a"] * size, "n": range(first + 1, first + 1 + size)}, wiring.schemas["in:default"]
+            )
+            if in_columns:
+                writer.send("in", 0, "default", rows.to_batches()[0])
+                continue
+            for n in rows["n"].to_pylist():
+                writer.emit("in", 0, EmittedRow("default", ("a", n)))
+        sent = [(row.target, decode_table(row.data)) for row in writer.take() if row.kind == "rows"]
+        return {n: target for target, table in sent for n in table[1].to_pylist()}
+
+    found = tasks_of(in_columns=True)
+    assert len(found) == 10
+    assert found == tasks_of(in_columns=False)
 
 
 @given(
