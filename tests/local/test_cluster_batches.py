@@ -38,7 +38,7 @@ def one_by_one() -> Iterator[None]:
 
         def unbound(self: Any, *arguments: Any) -> None:
             made(self, *arguments)
-            self.send, self.send_root = self._send_to, self._send_root_to
+            self.send = self._send_to
 
         def tracked(self: Any, *arguments: Any) -> Any:
             ids = sent(self, *arguments)

@@ -343,16 +343,7 @@ class _CountedOutbox:
         """Return `send` of one stream, counted."""
         return partial(self.send, stream)
 
-    def root_sender(self, stream: str) -> Callable[..., Any]:
-        """Return `send_root` of one stream, counted."""
-        return partial(self.send_root, stream)
-
     def send(self, stream: str, *arguments: Any, **options: Any) -> Any:
         """Send on, counted."""
         self._emitted[stream] = self._emitted.get(stream, 0) + 1
         return self._inner.send(stream, *arguments, **options)
-
-    def send_root(self, stream: str, *arguments: Any, **options: Any) -> Any:
-        """Begin a tree, counted."""
-        self._emitted[stream] = self._emitted.get(stream, 0) + 1
-        return self._inner.send_root(stream, *arguments, **options)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from windowing.acking.acker import Anchors, anchored, edges_of
+from windowing.acking.acker import Anchors, anchored
 from windowing.errors import describe_error
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.topology.dead_letters import DeadLetter
@@ -214,10 +214,9 @@ class StreamRoutes:
     """One stream of one emitting task: its outputs and the inboxes of its readers, bound before the run begins.
 
     send(values, anchors=(), task=None): deliver a row to every task that its readers' groupings choose; return the ids of those.
-    send_root(values, root, task=None): the same as the beginning of a spout's tree; return the XOR of its edges, then the ids.
     """
 
-    __slots__ = ("_bits", "_debug", "_direct", "_output", "_routes", "_stream", "origin", "send", "send_root")
+    __slots__ = ("_bits", "_debug", "_direct", "_output", "_routes", "_stream", "origin", "send")
 
     def __init__(
         self, router: Router, topology: Topology, origin: Origin, stream: str, inboxes: Mapping[str, list[deque[Any]]]
@@ -239,9 +238,6 @@ class StreamRoutes:
             self._routes.append(_Route(reader.id, chooser, state, (0,) if only else None, inboxes[reader.id], first_id))
         looked_at = self._debug or declared.direct
         self.send: Callable[..., list[int]] = self._send_to if looked_at else self._plain_send()
-        self.send_root: Callable[..., tuple[int, list[int]]] = (
-            self._send_root_to if looked_at else self._plain_send_root()
-        )
 
     @property
     def is_read(self) -> bool:
@@ -268,40 +264,12 @@ class StreamRoutes:
 
         return send
 
-    def _plain_send_root(self) -> Callable[..., tuple[int, list[int]]]:
-        """Return `_send_root_to` for a stream that is not direct and not logged."""
-        origin, output, bits = self.origin, self._output, self._bits
-        routes = [(route.fixed, route.chooser, route.state, route.inboxes, route.first_id) for route in self._routes]
-
-        def send_root(values: tuple[Any, ...], root: int, task: int | None = None) -> tuple[int, list[int]]:
-            if output is not None:
-                output.append(values)
-            ids, xor = [], 0
-            for fixed, chooser, state, inboxes, first_id in routes:
-                for index in fixed or chooser(values, state):
-                    edge = bits(64) or 1
-                    xor ^= edge
-                    inboxes[index].append(Delivery(values, origin, edges_of({root: edge})))
-                    ids.append(first_id + index)
-            return xor, ids
-
-        return send_root
-
     def _send_to(self, values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None) -> list[int]:
         ids = []
         for inbox, id in self._targets(values, task):
             inbox.append(Delivery(values, self.origin, anchored(anchors, self._edge) if anchors else None))
             ids.append(id)
         return ids
-
-    def _send_root_to(self, values: tuple[Any, ...], root: int, task: int | None = None) -> tuple[int, list[int]]:
-        ids, xor = [], 0
-        for inbox, id in self._targets(values, task):
-            edge = self._edge()
-            xor ^= edge
-            inbox.append(Delivery(values, self.origin, Anchors({root: edge})))
-            ids.append(id)
-        return xor, ids
 
     def _edge(self) -> int:
         return self._bits(64) or 1
@@ -341,21 +309,11 @@ class Outbox:
         """Return `send` of one stream, for who sends many rows."""
         return self._streams[stream].send
 
-    def root_sender(self, stream: str) -> Callable[..., tuple[int, list[int]]]:
-        """Return `send_root` of one stream, for who sends many rows."""
-        return self._streams[stream].send_root
-
     def send(
         self, stream: str, values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None
     ) -> list[int]:
         """Deliver a row to every task that its readers' groupings choose, and return the ids of those tasks."""
         return self._streams[stream].send(values, anchors, task)
-
-    def send_root(
-        self, stream: str, values: tuple[Any, ...], root: int, task: int | None = None
-    ) -> tuple[int, list[int]]:
-        """Deliver a spout's row as the beginning of a tree; return the XOR of its edges, and the ids of the tasks."""
-        return self._streams[stream].send_root(values, root, task)
 
     def is_read(self, stream: str) -> bool:
         """Whether what is sent on a stream reaches anybody: a bolt, or an output."""

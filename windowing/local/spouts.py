@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from windowing.acking.acker import Acked, AckedRoots, Failed
+from windowing.acking.acker import Acked, AckedRoots, Failed, edges_of
 from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
 from windowing.local.router import Outbox, Router
@@ -273,7 +273,7 @@ class SpoutTask(Task):
         self._converters = self._streams.converters()
         self._component = component
         self._instance: Any = None
-        self._senders: dict[str, tuple[Callable[..., list[int]], Callable[..., tuple[int, list[int]]]]] = {}
+        self._senders: dict[str, Callable[..., list[int]]] = {}
         self.emissions = 0
         self._at_once: list[tuple[Any, tuple[Any, ...]]] = []
         self._tracked: list[tuple[int, Any, _Message]] = []
@@ -289,8 +289,7 @@ class SpoutTask(Task):
     def open(self) -> None:
         declaration = self._component.declaration
         collector = SpoutCollector(self)
-        outbox = self._outbox
-        self._senders = {name: (outbox.sender(name), outbox.root_sender(name)) for name in self._component.outputs}
+        self._senders = {name: self._outbox.sender(name) for name in self._component.outputs}
         if self._read is not None:
             self.source = self._read(collector)
         elif declaration.kind is ComponentKind.INPUT:
@@ -405,16 +404,17 @@ class SpoutTask(Task):
     # -- what becomes of messages ----------------------------------------------------------------------------------------
 
     def _send(self, values: tuple[Any, ...], stream: str, message_id: Any, task: int | None) -> Sequence[int]:
-        send, send_root = self._senders[stream]
+        send = self._senders[stream]
         if message_id is None:
             return send(values, (), task)
         if not self._acking:
             self._at_once.append((message_id, values))
             return send(values, (), task)
         root = self.router.edge()
-        xor, ids = send_root(values, root, task)
+        tree = edges_of({root: 0})  # no task is handed it; the edges that are made of it are the first of the tree
+        ids = send(values, (tree,), task)
         self._tracked.append((root, message_id, (values, stream, task)))
-        self._inits.append((root, xor))
+        self._inits += tree.ack()
         return ids
 
     def _ack_at_once(self) -> None:
@@ -465,12 +465,13 @@ class SpoutTask(Task):
 
     def _send_dead_letter(self, letter: DeadLetter) -> None:
         router, root = self.router, self.router.edge()
-        xor, ids = router.dead_letter_outboxes[letter.component].send_root(DEAD_LETTERS, letter.row(), root)
+        tree = edges_of({root: 0})
+        ids = router.dead_letter_outboxes[letter.component].send(DEAD_LETTERS, letter.row(), (tree,))
         if not ids:  # an output of the run is nobody who could be done with it
             self._guarded("in give_up", self.source.give_up, letter, False)
             return
         self._tracked.append((root, (_DEAD, letter.message_id), letter))
-        self._inits.append((root, xor))
+        self._inits += tree.ack()
 
     def _dead_letter_ended(self, effect: Done | Retry | GivenUp, letter: DeadLetter) -> None:
         """Send a dead letter again that its readers failed; at its end `give_up` is called, also if it was given up itself."""
