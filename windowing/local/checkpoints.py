@@ -52,14 +52,13 @@ from windowing.errors import (
     quote,
 )
 from windowing.execution.compatibility import same
-from windowing.local.router import Delivery, Outbox, Router
-from windowing.local.tasks import BoltCollector, BoltTask, Task
+from windowing.local.router import Delivery, Router
+from windowing.local.tasks import BoltCollector, BoltTask, Task, TaskParts
 from windowing.local.windowed import MessageChannel, WindowedBoltTask
 from windowing.schema.tuples import SYSTEM, Fields, Origin, Tuple
 from windowing.stores.pages import PersistentWindow
 from windowing.topology.components import TaskContext
 from windowing.topology.decorators import ComponentKind
-from windowing.topology.plan import Component
 from windowing.topology.state import NEVER, KeyValueState, StateProvider
 from windowing.topology.window_task import FailTarget, WindowFailed
 from windowing.windows.events import Expired, TupleWindow
@@ -414,22 +413,12 @@ class CheckpointTask(Task):
 class StatefulBoltTask(BoltTask):
     """One task of a bolt with `init_state`, whether it acks by itself or not."""
 
-    def __init__(
-        self,
-        router: Router,
-        context: TaskContext,
-        id: int,
-        inbox: deque[Any],
-        outbox: Outbox,
-        component: Component,
-        tick_ms: int | None,
-        state: KeyValueState,
-    ) -> None:
-        super().__init__(router, context, id, inbox, outbox, component, tick_ms)
+    def __init__(self, parts: TaskParts, tick_ms: int | None, state: KeyValueState) -> None:
+        super().__init__(parts, tick_ms)
         self.stateful = StatefulBoltExecutor(self)
         self.stateful.states.append(state)
         self.state = state
-        self._by_itself = component.kind is ComponentKind.BOLT
+        self._by_itself = parts.component.kind is ComponentKind.BOLT
 
     def open(self) -> None:
         super().open()
@@ -475,12 +464,14 @@ class CheckpointedWindowTask(WindowedBoltTask):
 
     def __init__(
         self,
-        *arguments: Any,
+        parts: TaskParts,
+        by_hand: bool,
+        *,
         executor: WindowedBoltExecutor,
         state: KeyValueState | None,
         recovery: WindowRecovery | None = None,
     ) -> None:
-        super().__init__(*arguments, executor=executor, recovery=recovery)
+        super().__init__(parts, by_hand, executor=executor, recovery=recovery)
         self.stateful = StatefulBoltExecutor(self)
         self.state = state
         if state is not None:
@@ -505,7 +496,7 @@ class CheckpointedWindowTask(WindowedBoltTask):
         if self.state is not None:
             self.state.require(txid)
         if self.resume(txid):
-            self.report(
+            self.report_error(
                 DrainedCheckpointError(
                     f"the windows of bolt {self.context.component!r} were drained in the run that wrote the checkpoint, so "
                     "whatever is new is late, with the reason closed; begin with new states, or end a run that is to go on with "
@@ -538,11 +529,12 @@ class RecoveredWindowTask(CheckpointedWindowTask):
     Raises ConfigError for a bolt without message_id. What does not come again in time is reported as an error of the bolt.
     """
 
-    def __init__(self, *arguments: Any, executor: WindowedBoltExecutor, state: Any, rows: Any) -> None:
-        context: TaskContext = arguments[1]
-        self.recovery = WindowRecovery(executor, _plain, partial(_tuple, task_ids=context.task_ids))
-        super().__init__(*arguments, executor=executor, state=state, recovery=self.recovery)
-        self.rows: KeyValueState = rows
+    def __init__(
+        self, parts: TaskParts, by_hand: bool, executor: WindowedBoltExecutor, state: Any, rows: KeyValueState
+    ) -> None:
+        self.recovery = WindowRecovery(executor, _plain, partial(_tuple, task_ids=parts.context.task_ids))
+        super().__init__(parts, by_hand, executor=executor, state=state, recovery=self.recovery)
+        self.rows = rows
         self.stateful.states.append(self)
 
     # -- the windows as a state of the task ----------------------------------------------------------------------------
@@ -590,7 +582,7 @@ class RecoveredWindowTask(CheckpointedWindowTask):
         if isinstance(effect, Absorbed):
             self.ack(effect.payloads)
         elif isinstance(effect, Missed):
-            self.report(CheckpointError(self._missed(effect)))
+            self.report_error(CheckpointError(self._missed(effect)))
         else:
             super().perform_one(effect)
 
@@ -612,8 +604,8 @@ class PagedWindowTask(CheckpointedWindowTask):
 
     fail_target = FailTarget.RUN
 
-    def __init__(self, *arguments: Any, window: PersistentWindow, state: KeyValueState | None) -> None:
-        super().__init__(*arguments, executor=window.executor, state=state)
+    def __init__(self, parts: TaskParts, by_hand: bool, window: PersistentWindow, state: KeyValueState | None) -> None:
+        super().__init__(parts, by_hand, executor=window.executor, state=state)
         self.window = window
         self.stateful.states.append(window)
         self._brought: dict[Tuple, Delivery] = {}

@@ -48,7 +48,7 @@ from windowing.local.clock import Clock, VirtualClock
 from windowing.local.loop import LoopedCluster
 from windowing.local.router import ClusterResult, Outbox, Router, output_name
 from windowing.local.spouts import Batches, InputSource, SpoutTask, batches_by_name, listed, rows_in
-from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, RichBoltTask, Task
+from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, RichBoltTask, Task, TaskParts
 from windowing.local.windowed import WindowedBoltTask, streams_of
 from windowing.schema.checks import DEFAULT_STREAM, did_you_mean
 from windowing.stores.pages import PersistentWindow
@@ -144,7 +144,6 @@ def _refuse_contradictions(topology: Topology, given: StateProvider | None, path
 # -- ClusterTasks ----------------------------------------------------------------------------------------------------------------
 
 
-_TaskArguments = tuple[Router, TaskContext, int, deque[Any], Outbox, Component]
 _YEARS_MS = 1 << 50
 _ACKER, _CHECKPOINTS = "__acker", "__checkpoint"
 
@@ -214,14 +213,8 @@ class _TaskFactory:
         config = topology.config_of(component.id)
         context = TaskContext(component.id, index, component.parallelism, config, topology.task_ids)
         id, inbox = topology.task_ids[component.id][index], self._inboxes[component.id][index]
-        arguments = (
-            router,
-            context,
-            id,
-            inbox,
-            Outbox(router, topology, component.id, index, self._inboxes),
-            component,
-        )
+        outbox = Outbox(router, topology, component.id, index, self._inboxes)
+        parts = TaskParts(router, context, id, inbox, outbox, component)
         if component.is_spout:
             fed = self._by_hand and component.kind is ComponentKind.INPUT
             if fed and component.config.max_spout_pending is not None:
@@ -233,22 +226,22 @@ class _TaskFactory:
             limit = None if fed else topology.setting(component.id, "max_spout_pending")
             pending = SpoutPending(limit, RetryPolicy.of(topology.config))
             if component.id not in self._roots:
-                return SpoutTask(*arguments, pending)
+                return SpoutTask(parts, pending)
             from windowing.local.roots import RootSource  # it needs Arrow
 
-            return SpoutTask(*arguments, pending, partial(RootSource, self._roots[component.id], index))
+            return SpoutTask(parts, pending, partial(RootSource, self._roots[component.id], index))
         tick_ms = topology.setting(component.id, "tick_tuple_freq_ms") if component.window is None else None
         if self._states is not None and component.checkpointed:
-            return self._checkpointed(component, index, arguments, tick_ms, self._states)
+            return self._checkpointed(component, index, parts, tick_ms, self._states)
         if component.window is not None:
-            return WindowedBoltTask(*arguments, self._by_hand, schemas=topology.schemas_read_by(component).values())
+            return WindowedBoltTask(parts, self._by_hand, schemas=topology.schemas_read_by(component).values())
         if component.declaration.columnar is not None:
             from windowing.local.columnar_bolts import (
                 ColumnarBoltTask,
             )  # Arrow is loaded only for a bolt that asks for columns
 
-            return ColumnarBoltTask(*arguments, topology.schemas_read_by(component))
-        return (RichBoltTask if component.kind is ComponentKind.BOLT else BasicBoltTask)(*arguments, tick_ms)
+            return ColumnarBoltTask(parts, topology.schemas_read_by(component))
+        return (RichBoltTask if component.kind is ComponentKind.BOLT else BasicBoltTask)(parts, tick_ms)
 
     def connect_dead_letters(self) -> None:
         """Let spouts send dead letters of other components: of each, where somebody reads them."""
@@ -258,23 +251,23 @@ class _TaskFactory:
                 self._router.dead_letter_outboxes[name] = outbox
 
     def _checkpointed(
-        self, component: Component, index: int, arguments: _TaskArguments, tick_ms: int | None, states: StateProvider
+        self, component: Component, index: int, parts: TaskParts, tick_ms: int | None, states: StateProvider
     ) -> Task:
         """Return a task that outlives its process."""
         window = component.window
         state = states.state(component.id, index) if component.stateful else None
         if window is None:
             assert state is not None
-            return StatefulBoltTask(*arguments, tick_ms, state)
+            return StatefulBoltTask(parts, tick_ms, state)
         streams = tuple(streams_of(component).values())
         if window.config.max_events_in_memory is not None:
             pages = states.pages(component.id, index)
             pages.task_ids = self._topology.task_ids
             kept = PersistentWindow(window.config, None, streams, component.id, pages=pages)
-            return PagedWindowTask(*arguments, self._by_hand, window=kept, state=state)
+            return PagedWindowTask(parts, self._by_hand, window=kept, state=state)
         rows = states.state(component.id, index, "windows")
         executor = WindowedBoltExecutor(window.config, streams, component.id, sequenced=True, keep_tuples=True)
-        return RecoveredWindowTask(*arguments, self._by_hand, executor=executor, state=state, rows=rows)
+        return RecoveredWindowTask(parts, self._by_hand, executor=executor, state=state, rows=rows)
 
 
 def _ackers(config: TopologyConfig, router: Router, tasks: int, spouts: list[SpoutTask]) -> list[AckerTask]:

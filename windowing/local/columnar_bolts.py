@@ -8,19 +8,16 @@ What is emitted on a batch is anchored to all its rows: so a tracked tuple, whos
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 from windowing.columnar.bolts import ColumnarCaller, table_of
 from windowing.errors import FailedException, ReportedFailedException
-from windowing.local.router import Delivery, Outbox, Router
-from windowing.local.tasks import BoltTask
+from windowing.local.router import Delivery
+from windowing.local.tasks import BoltTask, TaskParts
 from windowing.schema.rows import rows_of
 from windowing.schema.types import Schema
-from windowing.topology.components import TaskContext
-from windowing.topology.plan import Component
 
 __all__ = [
     "ColumnarBoltTask",
@@ -33,19 +30,10 @@ class ColumnarBoltTask(BoltTask):
     Cost: a call of the bolt a batch, and a conversion of each row both ways.
     """
 
-    def __init__(
-        self,
-        router: Router,
-        context: TaskContext,
-        id: int,
-        inbox: deque[Any],
-        outbox: Outbox,
-        component: Component,
-        schemas: Mapping[tuple[str, str], Schema],
-    ) -> None:
-        super().__init__(router, context, id, inbox, outbox, component, None)
+    def __init__(self, parts: TaskParts, schemas: Mapping[tuple[str, str], Schema]) -> None:
+        super().__init__(parts, None)
         self._schemas = schemas
-        self._columnar = self.caller = ColumnarCaller(component)
+        self._columnar = self.caller = ColumnarCaller(parts.component)
 
     def arrive(self, arrived: list[Delivery]) -> None:
         for batch in _batches(arrived):

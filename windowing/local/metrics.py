@@ -25,7 +25,7 @@ from windowing.execution.metrics import LAST_KEPT, FiredWindow, RunMetrics, Task
 from windowing.local.clock import Clock
 from windowing.local.loop import LoopedCluster
 from windowing.local.spouts import SpoutTask
-from windowing.local.tasks import RichBoltTask, Task
+from windowing.local.tasks import ComponentTask, RichBoltTask, Task
 from windowing.local.trident_spouts import EmitterTask
 from windowing.local.trident_tasks import GroupTask, TupleParts
 from windowing.local.windowed import WindowedBoltTask
@@ -72,7 +72,7 @@ class ClusterMetrics:
 
 def _is_coordination(task: Task) -> bool:
     """Whether a task only coordinates: ackers, checkpoints, Trident's master and coordinators handle no tuples of the user's."""
-    return not isinstance(task, SpoutTask | WindowedBoltTask | GroupTask | EmitterTask) and not hasattr(task, "outbox")
+    return not isinstance(task, ComponentTask | GroupTask | EmitterTask)
 
 
 def _watch_of(task: Task, clock: Clock) -> _TaskWatch:
@@ -98,9 +98,8 @@ class _TaskWatch:
         self.task = task
         self.found = TaskMetrics(task.context.component, task.context.task_index)
         self._depth, self._since_ms, self._held_ms = 0, task.router.now_ms, 0
-        for name in ("outbox", "_outbox"):
-            if hasattr(task, name):
-                setattr(task, name, _CountedOutbox(getattr(task, name), self.found.emitted))
+        if isinstance(task, ComponentTask):
+            task.outbox = _CountedOutbox(task.outbox, self.found.emitted)  # type: ignore[assignment]
 
     @property
     def held(self) -> int:

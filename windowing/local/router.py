@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from windowing.acking.acker import Anchors, anchored
+from windowing.acking.acker import Anchors, anchored, edges_of
 from windowing.errors import describe_error
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.topology.dead_letters import DeadLetter
@@ -213,7 +213,8 @@ class _Route(NamedTuple):
 class StreamRoutes:
     """One stream of one emitting task: its outputs and the inboxes of its readers, bound before the run begins.
 
-    send(values, anchors=(), task=None): deliver a row to every task that its readers' groupings choose; return the ids of those.
+    send(values, anchors=(), task=None, tree=None): deliver a row to every task that its readers' groupings choose; return the ids
+    of those. tree: for a row that begins one, its root and 0, which becomes the XOR of its first edges.
     """
 
     __slots__ = ("_bits", "_debug", "_direct", "_output", "_routes", "_stream", "origin", "send")
@@ -249,14 +250,23 @@ class StreamRoutes:
         origin, output, bits, edge = self.origin, self._output, self._bits, self._edge
         routes = [(route.fixed, route.chooser, route.state, route.inboxes, route.first_id) for route in self._routes]
 
-        def send(values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None) -> list[int]:
+        def send(
+            values: tuple[Any, ...],
+            anchors: Sequence[Anchors] = (),
+            task: int | None = None,
+            tree: list[int] | None = None,
+        ) -> list[int]:
             if output is not None:
                 output.append(values)
             ids = []
             for fixed, chooser, state, inboxes, first_id in routes:
                 for index in fixed or chooser(values, state):
                     edges = None
-                    if anchors:
+                    if tree is not None:
+                        root_edge = bits(64) or 1
+                        tree[1] ^= root_edge
+                        edges = edges_of({tree[0]: root_edge})
+                    elif anchors:
                         edges = anchors[0].child(bits(64) or 1) if len(anchors) == 1 else anchored(anchors, edge)
                     inboxes[index].append(Delivery(values, origin, edges))
                     ids.append(first_id + index)
@@ -264,10 +274,20 @@ class StreamRoutes:
 
         return send
 
-    def _send_to(self, values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None) -> list[int]:
+    def _send_to(
+        self,
+        values: tuple[Any, ...],
+        anchors: Sequence[Anchors] = (),
+        task: int | None = None,
+        tree: list[int] | None = None,
+    ) -> list[int]:
         ids = []
         for inbox, id in self._targets(values, task):
-            inbox.append(Delivery(values, self.origin, anchored(anchors, self._edge) if anchors else None))
+            edges = anchored(anchors, self._edge) if anchors else None
+            if tree is not None:
+                edges = Anchors({tree[0]: self._edge()})
+                tree[1] ^= edges.edges[tree[0]]
+            inbox.append(Delivery(values, self.origin, edges))
             ids.append(id)
         return ids
 
@@ -310,10 +330,15 @@ class Outbox:
         return self._streams[stream].send
 
     def send(
-        self, stream: str, values: tuple[Any, ...], anchors: Sequence[Anchors] = (), task: int | None = None
+        self,
+        stream: str,
+        values: tuple[Any, ...],
+        anchors: Sequence[Anchors] = (),
+        task: int | None = None,
+        tree: list[int] | None = None,
     ) -> list[int]:
-        """Deliver a row to every task that its readers' groupings choose, and return the ids of those tasks."""
-        return self._streams[stream].send(values, anchors, task)
+        """Send on one stream, see StreamRoutes."""
+        return self._streams[stream].send(values, anchors, task, tree)
 
     def is_read(self, stream: str) -> bool:
         """Whether what is sent on a stream reaches anybody: a bolt, or an output."""

@@ -26,20 +26,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from windowing.acking.acker import Acked, AckedRoots, Failed, edges_of
+from windowing.acking.acker import Acked, AckedRoots, Failed
 from windowing.acking.pending import Done, GivenUp, Retry, SpoutPending
 from windowing.errors import BoltError, ConfigError, WindowingError, quote
-from windowing.local.router import Outbox, Router
-from windowing.local.tasks import Task
+from windowing.local.tasks import ComponentTask, TaskParts
 from windowing.schema.checks import DEFAULT_STREAM, StormNames
 from windowing.schema.rows import RowError, no_rows, row_of, rows_of
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.schema.types import Schema
 from windowing.topology.bolts import CallStyle
-from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind, Declaration
-from windowing.topology.plan import Component
 from windowing.topology.user_code import OutputStreams, blame, file_of
 
 __all__ = [
@@ -245,33 +242,27 @@ class ObjectSource:
         return True
 
 
-class SpoutTask(Task):
+class SpoutTask(ComponentTask):
     """One task of a spout. `pending` has its limit and its retries; `acking` is False where there is no acker. read: returns what
     is emitted by an InputSpout that was given a source.
     """
 
     def __init__(
         self,
-        router: Router,
-        context: TaskContext,
-        id: int,
-        inbox: deque[Any],
-        outbox: Outbox,
-        component: Component,
+        parts: TaskParts,
         pending: SpoutPending,
         read: Callable[[SpoutCollector], TupleSource] | None = None,
     ) -> None:
-        super().__init__(router, context, id, inbox)
+        super().__init__(parts)
+        component = parts.component
         self.pending = pending
         self._read = read
         self.active = True
         self.dry = False
         self.source: TupleSource = _NEVER
-        self._acking = bool(router.ackers)
-        self._outbox = outbox
+        self._acking = bool(self.router.ackers)
         self._streams = OutputStreams(component.outputs)
         self._converters = self._streams.converters()
-        self._component = component
         self._instance: Any = None
         self._senders: dict[str, Callable[..., list[int]]] = {}
         self.emissions = 0
@@ -287,9 +278,9 @@ class SpoutTask(Task):
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        declaration = self._component.declaration
+        declaration = self.component.declaration
         collector = SpoutCollector(self)
-        self._senders = {name: self._outbox.sender(name) for name in self._component.outputs}
+        self._senders = {name: self.outbox.sender(name) for name in self.component.outputs}
         if self._read is not None:
             self.source = self._read(collector)
         elif declaration.kind is ComponentKind.INPUT:
@@ -397,10 +388,6 @@ class SpoutTask(Task):
         """Return the error of an emit whose arguments have no names."""
         return self._streams.refuse(given, "message_id", method)
 
-    def report_error(self, error: BaseException) -> None:
-        """Keep an error for whoever looks at the result."""
-        self.router.report(self.context.component, self.context.task_index, error)
-
     # -- what becomes of messages ----------------------------------------------------------------------------------------
 
     def _send(self, values: tuple[Any, ...], stream: str, message_id: Any, task: int | None) -> Sequence[int]:
@@ -411,10 +398,10 @@ class SpoutTask(Task):
             self._at_once.append((message_id, values))
             return send(values, (), task)
         root = self.router.edge()
-        tree = edges_of({root: 0})  # no task is handed it; the edges that are made of it are the first of the tree
-        ids = send(values, (tree,), task)
+        tree = [root, 0]
+        ids = send(values, (), task, tree)
         self._tracked.append((root, message_id, (values, stream, task)))
-        self._inits += tree.ack()
+        self._inits.append((root, tree[1]))
         return ids
 
     def _ack_at_once(self) -> None:
@@ -447,7 +434,7 @@ class SpoutTask(Task):
     def _give_up(self, effect: GivenUp, values: tuple[Any, ...], stream: str) -> None:
         """Make a dead letter of a message, and send it to whoever reads it."""
         component = self.context.component
-        context, fields = self.context, Fields(self._component.outputs[stream].schema.names)
+        context, fields = self.context, Fields(self.component.outputs[stream].schema.names)
         origin = Origin(component, context.task_index, fields, stream, context.task_ids)
         letter = DeadLetter(
             component=effect.seen or component,
@@ -465,13 +452,13 @@ class SpoutTask(Task):
 
     def _send_dead_letter(self, letter: DeadLetter) -> None:
         router, root = self.router, self.router.edge()
-        tree = edges_of({root: 0})
-        ids = router.dead_letter_outboxes[letter.component].send(DEAD_LETTERS, letter.row(), (tree,))
+        tree = [root, 0]
+        ids = router.dead_letter_outboxes[letter.component].send(DEAD_LETTERS, letter.row(), tree=tree)
         if not ids:  # an output of the run is nobody who could be done with it
             self._guarded("in give_up", self.source.give_up, letter, False)
             return
         self._tracked.append((root, (_DEAD, letter.message_id), letter))
-        self._inits += tree.ack()
+        self._inits.append((root, tree[1]))
 
     def _dead_letter_ended(self, effect: Done | Retry | GivenUp, letter: DeadLetter) -> None:
         """Send a dead letter again that its readers failed; at its end `give_up` is called, also if it was given up itself."""

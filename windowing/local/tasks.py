@@ -1,12 +1,13 @@
 """The tasks of a cluster that acknowledge: what is common to all, ackers, and bolts that are no windowed ones.
 
     Task        open -> step, step, ... (what lies in the inbox) + tick (what time has brought) -> close
-      SpoutTask        spouts.py
-      AckerTask        the ledger of a part of the roots
-      BoltTask         basic bolts: acked when execute returns, failed by a FailedException
-        BasicBoltTask  the same for a batch, in one loop
-        RichBoltTask   bolts that ack by themselves
-      WindowedBoltTask windowed.py
+      AckerTask            the ledger of a part of the roots
+      ComponentTask        what those of spouts and bolts have in common
+        SpoutTask          spouts.py
+        BoltTask           basic bolts: acked when execute returns, failed by a FailedException
+          BasicBoltTask    the same for a batch, in one loop
+          RichBoltTask     bolts that ack by themselves
+        WindowedBoltTask   windowed.py
 
 Laws
 - A tuple that fails is sent again by its spout, or is a dead letter at once.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from windowing.acking.acker import Acked, AckedRoots, Acker, Anchors, Failed
 from windowing.errors import ConfigError, FailedException, ReportedFailedException, quote
@@ -34,8 +35,10 @@ __all__ = [
     "BasicBoltTask",
     "BoltCollector",
     "BoltTask",
+    "ComponentTask",
     "RichBoltTask",
     "Task",
+    "TaskParts",
     "unsettled",
 ]
 
@@ -117,34 +120,23 @@ class AckerTask(Task):
             self.spouts[effect.task].append(effect)
 
 
-class BoltTask(Task):
-    """A bolt whose tuples are acked by the driver; it gets ticks where it asks for them."""
+class TaskParts(NamedTuple):
+    """What a task of a component is made of."""
 
-    def __init__(
-        self,
-        router: Router,
-        context: TaskContext,
-        id: int,
-        inbox: deque[Any],
-        outbox: Outbox,
-        component: Component,
-        tick_ms: int | None,
-    ) -> None:
-        super().__init__(router, context, id, inbox)
-        self.outbox = outbox
-        self.caller = BoltCaller(component)
-        self._tick_ms = tick_ms
-        self._next_tick_ms: int | None = None
-        self._lost: Delivery | None = None
+    router: Router
+    context: TaskContext
+    id: int
+    inbox: deque[Any]
+    outbox: Outbox
+    component: Component
 
-    def open(self) -> None:
-        self.caller.open(self.context, self.collector())
-        if self._tick_ms is not None:
-            self._next_tick_ms = self.router.now_ms + self._tick_ms
 
-    def collector(self) -> Any:
-        """Return what the bolt is prepared with; nothing, for its emits are collected at each call."""
-        return None
+class ComponentTask(Task):
+    """A task of a component of a topology: what lies in its inbox arrives as a batch, what it emits goes into its outbox."""
+
+    def __init__(self, parts: TaskParts) -> None:
+        super().__init__(parts.router, parts.context, parts.id, parts.inbox)
+        self.outbox, self.component = parts.outbox, parts.component
 
     def step(self, limit: int | None) -> bool:
         """Let what lies in the inbox arrive, in order."""
@@ -159,10 +151,40 @@ class BoltTask(Task):
         self.arrive(arrived)
         return True
 
-    def arrive(self, arrived: list[Delivery]) -> None:
-        """Handle tuples, in order."""
+    def arrive(self, arrived: list[Any]) -> None:
+        """Handle messages, in order."""
         for message in arrived:
             self.handle(message)
+
+    def report_error(self, error: BaseException) -> None:
+        """Keep an error for whoever looks at the result."""
+        self.router.report(self.context.component, self.context.task_index, error)
+
+    def send_dead_letter(self, letter: DeadLetter, anchors: Sequence[Anchors] = ()) -> None:
+        """Keep a dead letter, and send it to whoever reads those of the component."""
+        self.router.result.dead_letters.append(letter)
+        if self.outbox.is_read(DEAD_LETTERS):
+            self.outbox.send(DEAD_LETTERS, letter.row(), anchors)
+
+
+class BoltTask(ComponentTask):
+    """A bolt whose tuples are acked by the driver; it gets ticks where it asks for them."""
+
+    def __init__(self, parts: TaskParts, tick_ms: int | None) -> None:
+        super().__init__(parts)
+        self.caller = BoltCaller(parts.component)
+        self._tick_ms = tick_ms
+        self._next_tick_ms: int | None = None
+        self._lost: Delivery | None = None
+
+    def open(self) -> None:
+        self.caller.open(self.context, self.collector())
+        if self._tick_ms is not None:
+            self._next_tick_ms = self.router.now_ms + self._tick_ms
+
+    def collector(self) -> Any:
+        """Return what the bolt is prepared with; nothing, for its emits are collected at each call."""
+        return None
 
     def handle(self, message: Delivery) -> None:
         emitted = self.attempt(message)
@@ -206,18 +228,13 @@ class BoltTask(Task):
         if message._origin.component == SYSTEM:
             self.report_error(error if isinstance(error, BaseException) else FailedException(f"a tick: {error}"))
             return
-        letter = DeadLetter(component=context.component, task=context.task_index, error=error, tuples=[message])
-        self.router.result.dead_letters.append(letter)
-        if self.outbox.is_read(DEAD_LETTERS):
-            self.outbox.send(DEAD_LETTERS, letter.row())
+        self.send_dead_letter(
+            DeadLetter(component=context.component, task=context.task_index, error=error, tuples=[message])
+        )
 
     def is_settled(self, message: Delivery) -> bool:
         """Whether the tuple was acked or failed."""
         return message._anchors is None or message._anchors.settled
-
-    def report_error(self, error: BaseException) -> None:
-        """Keep an error for whoever looks at the result."""
-        self.router.report(self.context.component, self.context.task_index, error)
 
     def tick(self) -> None:
         """Put a tick into the inbox if one is due; several that are overdue are one."""

@@ -12,17 +12,14 @@ half with emits, acks and timers.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from windowing.local.router import Delivery, Outbox, Router
-from windowing.local.tasks import Task, unsettled
+from windowing.local.router import Delivery
+from windowing.local.tasks import ComponentTask, TaskParts, unsettled
 from windowing.schema.tuples import late_values
 from windowing.schema.types import Schema
-from windowing.topology.components import TaskContext
-from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.plan import Component
 from windowing.topology.user_code import warn_of
 from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
@@ -68,7 +65,7 @@ def streams_of(component: Component) -> dict[tuple[str, str], str]:
     return {(found.component, found.stream): f"{found.component}:{found.stream}" for found in component.inputs}
 
 
-class WindowedBoltTask(Task):
+class WindowedBoltTask(ComponentTask):
     """One task of a windowed bolt. Cost: that of the windows; an emit costs as many edges as its window has tuples.
 
     `executor` are its windows, in memory and as long as the process if left out; `schemas` are the fields of what it reads.
@@ -78,19 +75,15 @@ class WindowedBoltTask(Task):
 
     def __init__(
         self,
-        router: Router,
-        context: TaskContext,
-        id: int,
-        inbox: deque[Any],
-        outbox: Outbox,
-        component: Component,
+        parts: TaskParts,
         by_hand: bool = False,
         *,
         executor: WindowedBoltExecutor | None = None,
         recovery: WindowRecovery | None = None,
         schemas: Collection[Schema] = (),
     ) -> None:
-        super().__init__(router, context, id, inbox)
+        super().__init__(parts)
+        router, component = parts.router, parts.component
         assert component.window is not None
         bolt = replace(component.window, name=component.id)
         self.config = bolt.config
@@ -107,7 +100,6 @@ class WindowedBoltTask(Task):
         self.windows = WindowTask(bolt, self.executor, self.fail_target, recovery=recovery, view=view)
         late = component.outputs.get(self.config.late_stream or "")
         self._late_fields = () if late is None else late.schema.names[:-1]  # the last is the reason
-        self._outbox = outbox
         self._warned = False
         self._peers: list[WindowedBoltTask] = router.windowed.setdefault(component.id, [])
         self._peers.append(self)
@@ -118,19 +110,6 @@ class WindowedBoltTask(Task):
     def open(self) -> None:
         self.windows.open(self.context)
         self.windows.timer.start(self.router.now_ms)
-
-    def step(self, limit: int | None) -> bool:
-        """Let what lies in the inbox arrive, in order."""
-        inbox = self.inbox
-        if not inbox:
-            return False
-        if limit is None or limit >= len(inbox):
-            arrived = list(inbox)
-            inbox.clear()
-        else:
-            arrived = [inbox.popleft() for _ in range(limit)]
-        self.arrive(arrived)
-        return True
 
     def tick(self) -> None:
         """Make a turn if one is due, after what arrived before it."""
@@ -195,7 +174,7 @@ class WindowedBoltTask(Task):
         if isinstance(effect, WindowEmitted):
             anchors = self.anchors_of(effect.window)
             for stream, values in effect.emissions:
-                self._outbox.send(stream, values, anchors)
+                self.outbox.send(stream, values, anchors)
         elif isinstance(effect, Expired):
             self.expired(effect)
         elif isinstance(effect, Late):
@@ -216,27 +195,21 @@ class WindowedBoltTask(Task):
         elif failed.action is OnError.DEAD_LETTER:
             self._send_dead_letter(failed)
         else:
-            self.report(failed.error)
+            self.report_error(failed.error)
 
     def _send_dead_letter(self, failed: WindowFailed) -> None:
         letter = self.windows.dead_letter(failed.window, failed.error)
-        self.router.result.dead_letters.append(letter)
-        if self._outbox.is_read(DEAD_LETTERS):
-            self._outbox.send(DEAD_LETTERS, letter.row(), self.anchors_of(failed.window))
+        self.send_dead_letter(letter, self.anchors_of(failed.window))
 
     def fail_window(self, failed: WindowFailed) -> None:
         """Fail each tuple of the window, once; it stays in its other windows, and is not acked later."""
         if failed.report:
-            self.report(failed.error)
+            self.report_error(failed.error)
         rows = failed.window.get()
         if any(row._anchors is not None for row in rows):
             self.fail(rows)
         else:
             self._send_dead_letter(failed)  # nothing of it is sent again
-
-    def report(self, error: BaseException) -> None:
-        """Keep an error for whoever looks at the result."""
-        self.router.report(self.context.component, self.context.task_index, error)
 
     def _late(self, rows: Sequence[Any], reason: str) -> None:
         where = (self.context.component, reason)
@@ -246,7 +219,7 @@ class WindowedBoltTask(Task):
             for row in rows:
                 delivery = self.delivery(row)
                 values = (*late_values(delivery, self._late_fields), reason)
-                self._outbox.send(late_stream, values, unsettled((delivery,)))
+                self.outbox.send(late_stream, values, unsettled((delivery,)))
         self.ack(rows)
 
     # -- acks ----------------------------------------------------------------------------------------------------------
