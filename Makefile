@@ -34,9 +34,9 @@ test: setup lint types doctests  ## Set up, then lint, types, doctests and all t
 	@$(PYTEST) $(BESIDE) -m "spark and not crash and not services and not cluster" --durations 10
 
 .PHONY: test-wheel
-test-wheel: setup  ## Install the wheel with the lowest versions into a clean environment, and run the README there.
-	$(call say,wheel: the README with the lowest versions that pyproject.toml allows)
-	@$(PYTEST) tests/wheel.py
+test-wheel: setup  ## Install the wheel with the lowest versions into a clean environment, run the README there, and ship code to a cluster.
+	$(call say,wheel: the README with the lowest versions that pyproject.toml allows, and code on its way to a cluster)
+	@$(PYTEST) -n 2 --dist loadfile tests/wheel.py tests/shipped_code.py
 
 SPARKS ?= 4.1 4.2
 TESTS ?= tests/spark

@@ -87,7 +87,8 @@ OPTIONAL = {
     "windowing.queues": "pyspark py4j hypothesis psycopg redis pika matplotlib windowing.local windowing.spark windowing.trident",
     "windowing.testing": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
     "windowing.monitoring": "pyspark hypothesis pandas pyarrow numpy psycopg redis xxhash prometheus_client opentelemetry",
-    "windowing.spark": "hypothesis psycopg redis confluent_kafka matplotlib windowing.trident windowing.local windowing.testing",
+    "windowing.spark": "pandas hypothesis psycopg redis confluent_kafka matplotlib "
+    "windowing.trident windowing.local windowing.testing",
 }
 """What importing a door may not load."""
 MOST_OF_WINDOWED = 104

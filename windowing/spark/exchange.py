@@ -27,10 +27,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -50,6 +49,9 @@ from windowing.spark.unreadable import any_unreadable, held_record_type, held_ro
 from windowing.topology.groupings import FieldsGrouping, Grouping, GroupingKind
 from windowing.topology.user_code import BOUND, TimestampFunction
 from windowing.windows.config import Semantics, WindowConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "CLOCK_BITS",

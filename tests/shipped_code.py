@@ -1,4 +1,7 @@
-"""Code on its way to a cluster whose Python has neither the library nor the user's modules: a standalone master on loopback."""
+"""Code on its way to a cluster whose Python has neither the library nor the user's modules: a standalone master on loopback.
+
+Not collected with the other tests: `make test-wheel` runs it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ import pyspark
 import pytest
 
 pytestmark = pytest.mark.spark
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SPARK = Path(pyspark.__file__).parent
 BOLTS = """
 from windowing import count, tumbling
