@@ -200,7 +200,7 @@ def _pickled(value: Any, what: str, parts: Mapping[str, Any]) -> bytes:
 
 def _broadcast(spark: SparkSession, data: bytes, what: str, parts: Mapping[str, Any]) -> Any:
     context: Any = spark.sparkContext
-    heap = int(context._jvm.java.lang.Runtime.getRuntime().maxMemory())
+    heap = int(getattr(context._jvm, "java.lang.Runtime").getRuntime().maxMemory())
     if len(data) > heap * _SHARE:
         raise _too_large(data, heap, what, parts)
     try:

@@ -302,7 +302,7 @@ def damaged_file(spark: SparkSession, checkpoint: str) -> str | None:
 def _damaged_files(spark: SparkSession, checkpoint: str) -> list[str]:
     home = Folder(spark, checkpoint)
     files = home.files()
-    crc = cast(Any, spark.sparkContext._jvm).java.util.zip.CRC32C
+    crc = getattr(cast(Any, spark.sparkContext._jvm), "java.util.zip.CRC32C")
     found = [name for name in _listed(home, files) if name not in files]
     found += [name for name in files if not _intact(home, name, files, crc)]
     return [home.of(name) for name in found]

@@ -31,7 +31,11 @@ __all__ = [
 ]
 
 
-_PATH = "org.apache.hadoop.fs.Path"  # as a whole: each name of a package would be a call of the JVM
+# Classes by their whole names: each name of a package on the way there would be a call, and a search through all jars.
+_PATH = "org.apache.hadoop.fs.Path"
+_CONTEXT = "org.apache.hadoop.fs.FileContext"
+_RENAME = "org.apache.hadoop.fs.Options$Rename"
+_BYTES = "org.apache.commons.io.IOUtils"
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 _FROM_FILES = re.compile(
     r"java\.(?:io|net|nio\.file)\.(?!EOF)|org\.apache\.hadoop\.|java\.lang\.ClassNotFoundException: Class org\.apache\.hadoop"
@@ -132,7 +136,7 @@ class Folder:
         with self._reaching():
             stream = self._fs.open(self._file(name))
             try:
-                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+                return bytes(getattr(self._jvm, _BYTES).toByteArray(stream))
             except Exception as problem:  # py4j has no types
                 if _CHECKSUM not in str(getattr(problem, "java_exception", "")):
                     raise
@@ -152,11 +156,12 @@ class Folder:
                 stream.write(bytearray(content))
             finally:
                 stream.close()
-            hadoop: Any = self._jvm.org.apache.hadoop.fs
-            rename = getattr(hadoop, "Options$Rename")
+            rename: Any = getattr(self._jvm, _RENAME)
             how = cast(Any, self._spark.sparkContext)._gateway.new_array(rename, 1)
             how[0] = rename.OVERWRITE
-            hadoop.FileContext.getFileContext(hidden.toUri(), self._conf).rename(hidden, self._file(name), how)
+            getattr(self._jvm, _CONTEXT).getFileContext(hidden.toUri(), self._conf).rename(
+                hidden, self._file(name), how
+            )
 
     def delete(self, name: str) -> None:
         """Remove the file or directory `name` with all it holds; a missing one is no error."""

@@ -191,7 +191,7 @@ def _installed_pyspark() -> Iterator[None]:
         if context._gateway is None:
             shutil.rmtree(home)
         else:
-            file_of = context._gateway.jvm.java.io.File
+            file_of = getattr(context._gateway.jvm, "java.io.File")
             for path in (home, *links):
                 file_of(str(path)).deleteOnExit()
 

@@ -142,7 +142,7 @@ def _file_manager(spark: SparkSession, checkpoint: str) -> dict[str, str]:
     if spark.conf.get(FILE_MANAGER, None) is not None or not Folder(spark, checkpoint).is_local:
         return {}
     try:
-        cast(Any, spark.sparkContext._jvm).java.lang.Class.forName(BY_RENAME)
+        getattr(cast(Any, spark.sparkContext._jvm), "java.lang.Class").forName(BY_RENAME)
     except Exception:  # another Spark may call it otherwise; py4j has no types
         return {}
     return {FILE_MANAGER: BY_RENAME}
