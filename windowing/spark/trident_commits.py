@@ -34,8 +34,8 @@ from windowing.spark import failpoints
 from windowing.spark.arguments import Shipped
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
-from windowing.spark.trident_stages import DEAD_LETTERS, BatchStages
-from windowing.spark.writer import BatchWriter
+from windowing.spark.trident_stages import DEAD_LETTERS, BatchStages, text_of
+from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure
 from windowing.trident.kinds import StateType, TransactionAttempt
 from windowing.trident.maps import SnapshotFactory
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-_MAX_CAUSE = 500
+_TOLD = ("kind", "stream", "source", "sequence", "value")
 
 _log = logging.getLogger("windowing.spark")
 
@@ -86,7 +86,7 @@ class Attempts:
 
 class TridentCommits:
     """`labels[depth]` are the grouping keys of its tasks, `partitions` how many a shuffle has. committed: Spark's log of
-    committed batches.
+    committed batches. streams: those of the sinks.
     """
 
     def __init__(
@@ -97,14 +97,16 @@ class TridentCommits:
         partitions: int,
         on_failure: OnFailure,
         committed: Folder,
+        streams: SinkStreams,
     ) -> None:
         plan = shipped.value
         self._shipped, self._plan, self._name = shipped, plan, plan.name
         self._labels, self._partitions = labels, partitions
         self._retry, self._on_failure = RetryPolicy.of(plan.config), on_failure
-        self._attempts, self._committed = Attempts(plan), committed
+        self._attempts, self._committed, self._streams = Attempts(plan), committed, streams
         self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
-        self._asked: list[Column] = []
+        said = ~F.col("kind").isin("rows", "out", "input")
+        self._asked: list[Column] = [*map(F.col, _TOLD), F.when(said, F.col("data")).alias("data")]
         self._stages: dict[tuple[int, ...], list[BatchStages]] = {}
 
     def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
@@ -198,7 +200,7 @@ class TridentCommits:
         """Log and count the errors that were reported; those of the stream, and of stages before, come in each evaluation."""
         if batch_id != self._reports_of:
             self._reports_of, self._reports = batch_id, Counter()
-        found = Counter((row["stream"], row["sequence"], row["value"], row["text"]) for row in reports)
+        found = Counter((row["stream"], row["sequence"], row["value"], text_of(row)) for row in reports)
         for (stream, _, number, text), times in sorted((found - self._reports).items()):
             writer.reported[batch_id] += number * times
             _log.warning(
@@ -211,30 +213,23 @@ class TridentCommits:
             )
         self._reports |= found
 
-    def _checked(self, rows: DataFrame, depths: Sequence[int], attempt: TransactionAttempt, writer: BatchWriter) -> Any:
-        """Evaluate the rows and return what the aggregates have found. Raises FailedException if a task says so."""
-        self._asked = self._asked or [*writer.aggregates(), *_verdict()]
-        counts = rows.agg(*self._asked).first()
-        assert counts is not None
-        self._count_reports(counts["_reported"], attempt.txid - 1, writer)
-        if counts["_failed"] is not None:
-            raise FailedException(str(counts["_failed"]))
+    def _checked(
+        self, rows: DataFrame, depths: Sequence[int], attempt: TransactionAttempt, writer: BatchWriter
+    ) -> Mapping[str, Any]:
+        """Evaluate the rows and return what counts of them. Raises FailedException if a task says so.
+
+        The rows come to the driver without what is meant for sinks: a few of each task. To add them up in Spark takes shuffles.
+        """
+        told = rows.select(*self._asked).collect()
+        self._count_reports([row for row in told if row["kind"] == "reported"], attempt.txid - 1, writer)
+        failed = min((text_of(row) for row in told if row["kind"] == "failed"), default=None)
+        if failed is not None:
+            raise FailedException(failed)
+        done = len({row["value"] for row in told if row["kind"] == "done"})
         tasks = sum(task.stage.depth in depths for task in self._plan.tasks)
-        if counts["_done"] != tasks:
+        if done != tasks:
             raise WindowingError(
-                f"topology {self._name!r}: {quote(counts['_done'])} places have worked on attempt {attempt}, wanted {tasks}; "
+                f"topology {self._name!r}: {done} places have worked on attempt {attempt}, wanted {tasks}; "
                 "nothing of the batch counts: start again from the checkpoint, and report this"
             )
-        return counts
-
-
-def _verdict() -> list[Column]:
-    cause = F.when(F.col("kind") == "failed", F.substring(F.decode(F.col("data"), "UTF-8"), 1, _MAX_CAUSE))
-    done = F.when(F.col("kind") == "done", F.col("value"))
-    text = F.substring(F.decode(F.col("data"), "UTF-8"), 1, _MAX_CAUSE).alias("text")
-    reported = F.when(F.col("kind") == "reported", F.struct("stream", "sequence", "value", text))
-    return [
-        F.min(cause).alias("_failed"),
-        F.count_distinct(done).alias("_done"),
-        F.collect_list(reported).alias("_reported"),
-    ]
+        return self._streams.found_in(told) | {"acks": [row["data"] for row in told if row["kind"] == "ack"]}

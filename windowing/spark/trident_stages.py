@@ -76,11 +76,13 @@ __all__ = [
     "TridentSpoutStage",
     "TridentTaskTurn",
     "packed_rows",
+    "text_of",
 ]
 
 
 PacketValues = tuple[Any, ...]
 _PACKET_ROWS = 50_000
+_MAX_TEXT = 500
 _REPORTED = 20
 """So many reported errors of a task travel with their text."""
 
@@ -107,8 +109,13 @@ def unpacked(row: ExchangeRow) -> list[PacketValues]:
 def to_driver(
     kind: str, stream: str, value: int = 0, text: str | None = None, source: str | None = None
 ) -> ExchangeRow:
-    """Return a row that is meant for the driver."""
-    return ExchangeRow(-1, kind, stream, 0, 0, 0, source, value, None if text is None else text.encode())
+    """Return a row that is meant for the driver, with the first 500 characters of the text."""
+    return ExchangeRow(-1, kind, stream, 0, 0, 0, source, value, None if text is None else text[:_MAX_TEXT].encode())
+
+
+def text_of(row: Any) -> str:
+    """Return the text of such a row."""
+    return bytes(row["data"]).decode()
 
 
 def writers_behind(plan: TridentPlan, depth: int) -> list[int]:
@@ -318,7 +325,6 @@ DEAD_LETTERS = "dead_letters"
 """What the sink of a stream's skipped batches is called, behind the name of the stream."""
 
 _log = logging.getLogger("windowing.spark")
-_COLUMNS = [part.split()[0] for part in EXCHANGE.split(", ")]
 
 
 def _log_reports(who: str, reported: Sequence[BaseException]) -> None:
@@ -596,5 +602,5 @@ class BatchStages:
         a stage that has no row.
         """
         stage = TridentBatchStage(self._plan, self._depth, self._before, attempt)
-        spread = rows.select(*_COLUMNS).union(self._begun).repartition(self._partitions, self._label)
+        spread = rows.union(self._begun).repartition(self._partitions, self._label)
         return spread.mapInArrow(stage, EXCHANGE)

@@ -115,16 +115,18 @@ def submit_trident(
         sources=lambda: [packed(rows, TridentSpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()],
         turn=partial(TridentTaskTurn, shipped),
     )
+    by_sink = SinkStreams(streams, tuple(_unread_late(plan)))
     commits = TridentCommits(
         shipped,
         labels=labels,
         partitions=width,
         on_failure=on_failure,
         committed=Folder(spark, str(checkpoint)) / "commits",
+        streams=by_sink,
     )
     writer = BatchWriter(
         plan.name,
-        SinkStreams(streams, tuple(_unread_late(plan))),
+        by_sink,
         {name: (sinks or {})[name] for name in streams},
         True,
         acks=acks_of(spark, str(checkpoint), dict(enumerate(taking))),

@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
@@ -105,6 +105,19 @@ class SinkStreams:
         """Return the aggregate for how many packed bytes the largest task took."""
         return F.max(F.when((F.col("kind") == "metric") & (F.col("source") == "bytes"), F.col("value")))
 
+    def found_in(self, told: Iterable[Row]) -> dict[str, int]:
+        """Return what the aggregates of `count` and `late` find in exchange rows."""
+        sinks = Counter[str]()
+        late = 0
+        for row in told:
+            if row["kind"] == "out":
+                sinks[row["stream"]] += row["value"]
+            elif row["kind"] == "metric" and (
+                row["source"] == "invalid" or (row["source"] == "late" and row["stream"] in self._unread)
+            ):
+                late += row["value"]
+        return {f"_count{n}": sinks[stream] for n, (stream, _) in enumerate(self._streams.values())} | {"_late": late}
+
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
         """Return the rows of a stream. Cost: one Python worker that copies Arrow bytes."""
         packed = output.where(self._is_of(stream)).select("data")
@@ -131,7 +144,7 @@ class CommitSection(Protocol):
     """The step of a batch that writes states, between its evaluation and its sinks."""
 
     def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
-        """Evaluate and commit the batch, ask `writer.aggregates()` of what has come of it, and have `writer.deliver` write that."""
+        """Evaluate and commit the batch, count what has come of it, and have `writer.deliver` write that."""
 
 
 class BatchWriter:
@@ -198,10 +211,6 @@ class BatchWriter:
         """The schemas of the streams that have a sink."""
         return {stream: self._streams.schema_of(stream) for stream in self.sinks}
 
-    def aggregates(self) -> list[Column]:
-        """Return what is asked about a batch, in the one action that evaluates all of it."""
-        return self._counting() if self.acks is None else [*self._counting(), self.acks.column()]
-
     def _counting(self) -> list[Column]:
         return [*(self._streams.count(stream) for stream in self.sinks), self._streams.late().alias("_late")]
 
@@ -243,10 +252,11 @@ class BatchWriter:
 
     def _evaluated(self, output: DataFrame) -> Any:
         with self._limit.of_batch(output.sparkSession):
-            if not self._counts_in_job:
+            if self.acks is None:
                 output.write.format("noop").mode("overwrite").save()
                 return self._counted()
-            counts: Any = output.agg(*self.aggregates(), self._streams.largest().alias("_largest")).first()
+            asked = [*self._counting(), self.acks.column(), self._streams.largest().alias("_largest")]
+            counts: Any = output.agg(*asked).first()
         self._limit.took(counts["_largest"])
         return counts
 
@@ -257,7 +267,7 @@ class BatchWriter:
         return counts
 
     def deliver(self, output: DataFrame, counts: Any, batch_id: int) -> None:
-        """Write the streams; `counts` is what `aggregates` have found."""
+        """Write the streams; `counts` are how many rows each has, what is late and what is said of acks."""
         for stream, sink in self.sinks.items():
             count = self._streams.counted(counts, stream)
             try:
