@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from windowing.errors import SinkError
 from windowing.spark import ParquetSink, writer
-from windowing.spark.writer import BatchWriter
+from windowing.spark.writer import BatchWriter, SinkStreams
 
 
 class Batches:
@@ -85,3 +87,20 @@ def test_a_job_that_fails_is_not_counted_and_its_batch_is_the_one_that_failed(mo
     assert batches.happened == [("no limit",), ("write", 1), ("limit",)], "nothing is counted or removed"
     assert batches.writer.failed_batch == 1
     assert isinstance(batches.writer.failure, SinkError)
+
+
+def test_what_is_found_in_rows_is_what_the_aggregates_find(spark: SparkSession) -> None:
+    kinds = [
+        (kind, stream, source)
+        for kind in ("out", "metric", "done")
+        for stream in "abc"
+        for source in ("late", "invalid", None)
+    ]
+    rows = [(*each, 10**number % 7 + number) for number, each in enumerate(kinds * 2)]
+    streams = SinkStreams({"one": ("a", "v long"), "two": ("b", "v long"), "none": ("d", "v long")}, ("a", "c"))
+    table = spark.createDataFrame(rows, "kind string, stream string, source string, value long")
+    counts = table.agg(*map(streams.count, ("one", "two", "none")), streams.late().alias("_late")).first()
+    found = streams.found_in(table.collect())
+    for name in ("one", "two", "none"):
+        assert streams.counted(found, name) == streams.counted(counts, name)
+    assert found["_late"] == counts["_late"] > 0
