@@ -57,7 +57,7 @@ test-browser: setup  ## Run the tests of the live page in a real browser: needs 
 	@$(PYTEST) -m browser
 
 .PHONY: services
-services: setup  ## Start PostgreSQL, Redis and Kafka on loopback, with data of their own; as root, install what is missing.
+services: setup  ## Start PostgreSQL, Redis, RabbitMQ and Kafka on loopback, with data of their own; as root, install what is missing.
 	@bash tools/services.sh start
 
 .PHONY: services-stop
@@ -67,7 +67,7 @@ services-stop:  ## Stop what `make services` started, and remove its data.
 .PHONY: test-services
 test-services: setup  ## Run the tests that need the servers of `make services`.
 	@bash tools/services.sh check
-	$(call say,services: the tests against PostgreSQL, Redis and Kafka)
+	$(call say,services: the tests against PostgreSQL, Redis, RabbitMQ and Kafka)
 	@$(PYTEST) -m services
 
 .PHONY: cluster

@@ -48,7 +48,7 @@ PUBLIC = {
         serve_page serve_prometheus
     """),
     "windowing.queues": words("""
-        PartitionedSpout Root SqliteQueue
+        Message MessageSource PartitionedSpout RabbitQueue RedisStream Root Spooled SqliteQueue
     """),
     "windowing.spark": words("""
         BatchMetrics FileSink FunctionSink KafkaSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout

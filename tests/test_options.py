@@ -17,7 +17,7 @@ from tests.execution.chains import chained, clustered
 from tests.execution.test_turn import Task
 from tests.trident.test_trident_operations import Given
 from tests.trident.test_trident_sections import StageRun
-from windowing import Count, bolt_of, millis, seconds, spark, windowed_bolt
+from windowing import Count, bolt_of, millis, queues, seconds, spark, windowed_bolt
 from windowing.acking.pending import RetryPolicy
 from windowing.errors import ConfigError, FailedException
 from windowing.execution.support import (
@@ -27,6 +27,7 @@ from windowing.execution.support import (
     GROUPINGS,
     SETTINGS,
     SINKS,
+    SOURCES,
     START_OPTIONS,
     TRIDENT_OPERATIONS,
     WINDOW_OPTIONS,
@@ -141,6 +142,16 @@ def test_every_sink_of_spark_has_a_row_and_is_one_there() -> None:
             WORKS
         ] * 3
         require_sink("default", sink, ["id", "ts"])
+
+
+def test_every_source_has_a_row_and_is_read_or_refused_in_one_process_by_the_sentence_of_the_table() -> None:
+    kinds = [kind for name in queues.__all__ if isinstance(kind := getattr(queues, name), type)]
+    named = {kind.__name__ for kind in kinds if issubclass(kind, queues.PartitionedSpout)}
+    assert set(SOURCES) == named | {"streaming DataFrame"}
+    cell = SOURCES["streaming DataFrame"][Runtime.CLUSTER]
+    assert isinstance(cell, Refused)
+    with pytest.raises(ConfigError, match=re.escape(cell.sentence)):
+        LocalCluster(topology(probe(TIME)), sources={"rows": object()})
 
 
 def test_a_sink_of_spark_is_refused_in_one_process_by_the_sentence_of_the_table() -> None:
@@ -1108,5 +1119,6 @@ def test_the_docs_show_the_table() -> None:
         ("setting", SETTINGS),
         ("start", START_OPTIONS),
         ("sink", SINKS),
+        ("source", SOURCES),
     ):
         assert table(title, rows) in text, f"\n{table(title, rows)}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Real servers for the tests marked `services`: PostgreSQL, Redis and Kafka, on loopback, with their own data in .services/.
+# Real servers for the tests marked `services`: PostgreSQL, Redis, RabbitMQ and Kafka, on loopback, with their own data in .services/.
 #   services.sh start    finds the servers, or installs Debian's packages as root; Kafka, and Spark's connector to it, are copied
 #                        from Maven Central by Maven, which compares the checksums; starts what does not run
 #   services.sh stop     ends what `start` started, by its own process id, and removes the data
@@ -11,6 +11,8 @@ readonly HOME_DIR="$PWD/.services"
 readonly ADDRESSES="$HOME_DIR/addresses"   # read by the tests; has the passwords, so only the owner may read it
 readonly REDIS="$HOME_DIR/redis"
 readonly KAFKA="$HOME_DIR/kafka"
+readonly RABBITMQ="$HOME_DIR/rabbitmq"
+readonly RABBITMQ_BIN=/usr/lib/rabbitmq/bin
 
 say() { printf 'services: %s\n' "$*"; }
 stop() { printf 'services: %s\n' "$*" >&2; exit 1; }
@@ -49,6 +51,11 @@ postgres_runs() {
 kafka_runs() {
     local pid
     pid="$(cat "$KAFKA/pid" 2>/dev/null)" && grep -qzF "$KAFKA/conf" "/proc/$pid/cmdline" 2>/dev/null
+}
+
+rabbitmq_runs() {
+    local pid
+    pid="$(cat "$RABBITMQ/pid" 2>/dev/null)" && grep -qzF "$RABBITMQ/data" "/proc/$pid/cmdline" 2>/dev/null
 }
 
 can_apt() { is_root && [[ -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
@@ -134,6 +141,33 @@ start_postgres() {
     say "PostgreSQL runs on 127.0.0.1:$port"
 }
 
+# A node with a name, a cookie and a port mapper (epmd) of its own.
+start_rabbitmq() {
+    local port dist password
+    port="$(free_port)" dist="$(free_port)" password="$(secret)"
+    rm -rf "$RABBITMQ"
+    mkdir -p "$RABBITMQ"
+    free_port >"$RABBITMQ/epmd"
+    printf '%s\n' "listeners.tcp.default = 127.0.0.1:$port" "default_user = windowing" "default_pass = $password" \
+        "log.file.level = warning" >"$RABBITMQ/rabbitmq.conf"
+    echo "[]." >"$RABBITMQ/plugins"
+    HOME="$RABBITMQ" RABBITMQ_NODENAME="windowing-$(pwd | cksum | cut -d ' ' -f 1)@localhost" RABBITMQ_DIST_PORT="$dist" \
+        ERL_EPMD_PORT="$(cat "$RABBITMQ/epmd")" ERL_EPMD_ADDRESS=127.0.0.1 RABBITMQ_PID_FILE="$RABBITMQ/pid" \
+        RABBITMQ_MNESIA_BASE="$RABBITMQ/data" RABBITMQ_LOG_BASE="$RABBITMQ/log" RABBITMQ_CONFIG_FILE="$RABBITMQ/rabbitmq" \
+        RABBITMQ_ENABLED_PLUGINS_FILE="$RABBITMQ/plugins" \
+        RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1}" \
+        setsid "$RABBITMQ_BIN/rabbitmq-server" >"$RABBITMQ/out" 2>&1 </dev/null &
+    echo "WINDOWING_RABBITMQ_URL=amqp://windowing:$password@127.0.0.1:$port/%2F" >"$RABBITMQ/address"
+    for _ in {1..600}; do
+        if rabbitmq_runs && (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+            say "RabbitMQ runs on 127.0.0.1:$port"
+            return
+        fi
+        sleep 0.1
+    done
+    stop "RabbitMQ did not start: see $RABBITMQ/out"
+}
+
 # One node in KRaft mode. Clients have to give a password; what the node says to itself is on ports of their own.
 start_kafka() {
     local port inner controller password java
@@ -178,14 +212,16 @@ start() {
     [[ -x .venv/bin/python ]] || stop ".venv is missing: run make setup first."
     command -v redis-server >/dev/null || install Redis redis-server
     [[ -n "$(postgres_bin)" ]] || install PostgreSQL postgresql
+    [[ -x "$RABBITMQ_BIN/rabbitmq-server" ]] || install RabbitMQ rabbitmq-server
     command -v mvn >/dev/null || install Maven maven
     umask 077
     mkdir -p "$HOME_DIR"
     chmod 711 "$HOME_DIR"
     redis_runs || start_redis
     postgres_runs || start_postgres
+    rabbitmq_runs || start_rabbitmq
     kafka_runs || start_kafka
-    cat "$REDIS/address" "$(postgres_home)/address" "$KAFKA/address" >"$ADDRESSES"
+    cat "$REDIS/address" "$(postgres_home)/address" "$RABBITMQ/address" "$KAFKA/address" >"$ADDRESSES"
 }
 
 stop_all() {
@@ -200,6 +236,13 @@ stop_all() {
         for _ in {1..100}; do [[ -e "/proc/$pid" ]] || break; sleep 0.1; done
         say "Redis is stopped"
     fi
+    if rabbitmq_runs; then
+        pid="$(cat "$RABBITMQ/pid")"
+        kill "$pid"
+        for _ in {1..300}; do [[ -e "/proc/$pid" ]] || break; sleep 0.1; done
+        ERL_EPMD_PORT="$(cat "$RABBITMQ/epmd")" epmd -kill >/dev/null || true
+        say "RabbitMQ is stopped"
+    fi
     if kafka_runs; then
         pid="$(cat "$KAFKA/pid")"
         kill -9 "$pid"
@@ -213,6 +256,7 @@ check() {
     local missing=()
     redis_runs || missing+=("Redis")
     postgres_runs || missing+=("PostgreSQL")
+    rabbitmq_runs || missing+=("RabbitMQ")
     kafka_runs || missing+=("Kafka")
     ((${#missing[@]} == 0)) || stop "not running: $(IFS=,; sed 's/,/ and /' <<<"${missing[*]}"); start them with make services."
 }

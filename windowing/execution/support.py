@@ -39,6 +39,7 @@ __all__ = [
     "GROUPINGS",
     "SETTINGS",
     "SINKS",
+    "SOURCES",
     "START_OPTIONS",
     "TRIDENT_OPERATIONS",
     "WINDOW_OPTIONS",
@@ -301,6 +302,17 @@ SINKS: Mapping[str, Mapping[Runtime, Cell]] = {
     for name in ("FileSink", "FunctionSink", "KafkaSink", "MemorySink", "NoopSink", "ParquetSink", "PostgresSink")
 }
 """What `windowing.spark` has for `sinks=`."""
+
+_DATA_FRAME = Refused("is a PartitionedSpout in one process")
+
+SOURCES: Mapping[str, Mapping[Runtime, Cell]] = {
+    **{
+        name: dict.fromkeys((Runtime.CLUSTER, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT), WORKS)
+        for name in ("PartitionedSpout", "RedisStream", "Spooled", "SqliteQueue")
+    },
+    "streaming DataFrame": {Runtime.CLUSTER: _DATA_FRAME, **dict.fromkeys(_SPARK, WORKS)},
+}
+"""What `sources=` takes, of `windowing.queues` and of Spark; `windowed` reads a DataFrame, which a PartitionedSpout gives."""
 
 
 def settings_without_effect(

@@ -449,7 +449,7 @@ class LocalCluster(LoopedCluster):
         return (roots for streams in self._roots.values() for roots in streams)
 
     def _held(self) -> Iterable[Callable[[], object]]:
-        return (self._states.release,)
+        return (self._states.release, *(roots.close for roots in self._read))
 
     def _settle(self) -> None:
         """Make rounds until nothing moves and no failed message waits to be emitted again."""

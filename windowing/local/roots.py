@@ -82,6 +82,10 @@ class SpoutRoots:
         """Cut no batch any more: the input has ended."""
         self._ended = True
 
+    def close(self) -> None:
+        """Let the spout end what it has open."""
+        self._spout.close()
+
     def next_row(self, task: int) -> tuple[MessageId, tuple[Any, ...]] | None:
         """Return a row that this task emits, with its message id; None if there is none now."""
         while True:

@@ -1,7 +1,11 @@
 """Sources of rows in Python, in partitions, which may take acks: one class for LocalCluster and for Spark (package pyarrow).
 
 PartitionedSpout    what a source of your own subclasses; Root: a batch of it, which is acked as a whole
-SqliteQueue         a durable queue in one file; loaded with its name
+SqliteQueue         a durable queue in one file
+RedisStream         a stream of Redis, read in a consumer group (extra `redis`)
+Spooled             a MessageSource (Messages that a broker forgets when it is told), by a spool in a file
+RabbitQueue         a MessageSource: a queue or a stream of RabbitMQ (extra `rabbitmq`)
+Each but the first is loaded with its name.
 """
 
 from importlib import import_module
@@ -10,16 +14,29 @@ from typing import TYPE_CHECKING, Any
 from windowing.queues.spout import PartitionedSpout, Root
 
 if TYPE_CHECKING:
+    from windowing.queues.rabbit import RabbitQueue
+    from windowing.queues.redis_stream import RedisStream
+    from windowing.queues.spooled import Message, MessageSource, Spooled
     from windowing.queues.sqlite_queue import SqliteQueue
 
 __all__ = [
+    "Message",
+    "MessageSource",
     "PartitionedSpout",
+    "RabbitQueue",
+    "RedisStream",
     "Root",
+    "Spooled",
     "SqliteQueue",
 ]
 
 
-_BY_NAME = {"SqliteQueue": "sqlite_queue"}
+_BY_NAME = {
+    "RabbitQueue": "rabbit",
+    "RedisStream": "redis_stream",
+    **dict.fromkeys(("Message", "MessageSource", "Spooled"), "spooled"),
+    "SqliteQueue": "sqlite_queue",
+}
 
 
 def __getattr__(name: str) -> Any:

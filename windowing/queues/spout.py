@@ -33,6 +33,7 @@ __all__ = [
     "fitted",
     "limited",
     "refuse_forgotten",
+    "whole_number",
 ]
 
 
@@ -111,6 +112,9 @@ class PartitionedSpout(ABC):
         those is done with them. Left out, the batch is acked.
         """
         self.ack(root)
+
+    def close(self) -> None:  # noqa: B027
+        """End what is open to a server: the run is over. Whatever is called later opens it again."""
 
     @property
     def takes_acks(self) -> bool:
@@ -219,6 +223,13 @@ _WAY_OUT = (
     "put the queue back from the same copy, or begin with a new checkpoint and new output folders, which reads what the queue "
     "still has; nothing was read"
 )
+
+
+def whole_number(name: str, number: Any) -> int:
+    """Return an option of a queue that is a whole number of at least 1. Raises ConfigError."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ConfigError(f"{name} of a queue is a whole number of at least 1, got {quote(number)}")
+    return number
 
 
 def refuse_forgotten(what: str, facts: Mapping[str, Any], query: str, end: Offsets | None) -> bool:

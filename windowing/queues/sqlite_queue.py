@@ -28,7 +28,7 @@ import pyarrow as pa
 from windowing.codec import decode_value, encode_value
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import ConfigError, CorruptStateError, SourceError, printable, quote
-from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten, whole_number
 from windowing.schema.rows import RowError, row_of
 from windowing.schema.types import Schema
 from windowing.stores.sqlite_files import BUSY, DAMAGED, checked_path, code_of, make_durable, make_whole
@@ -75,8 +75,8 @@ class SqliteQueue(PartitionedSpout):
         max_attempts: int = 5,
     ) -> None:
         for name, number in (("partitions", partitions), ("max_rows", max_rows), ("max_attempts", max_attempts)):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-                raise ConfigError(f"{name} of a queue is a whole number of at least 1, got {quote(number)}")
+            if number is not None:
+                whole_number(name, number)
         self._schema = Schema.parse(fields)
         self.path, self.fields = os.path.abspath(checked_path(path, "a queue")), self._schema.ddl
         # A partition has one of so many numbers: of n offsets it has n / partitions rows.
@@ -191,6 +191,14 @@ class SqliteQueue(PartitionedSpout):
         last = int(facts["last"])
         numbered = (_summed(last + 1 + at, attempt, row) for at, (attempt, row) in enumerate(rows))
         db.executemany("INSERT INTO queue VALUES (?, ?, ?, ?)", numbered)
+        facts["last"] = str(last + len(rows))
+
+    def _bury(self, db: sqlite3.Connection, facts: dict[str, str], rows: list[tuple[str, bytes]]) -> None:
+        """Put rows that were never in the queue among the dead, each with its reason, under numbers of their own."""
+        last = int(facts["last"])
+        db.executemany(
+            "INSERT INTO dead VALUES (?, ?, ?, ?)", (_summed(last + 1 + at, *row) for at, row in enumerate(rows))
+        )
         facts["last"] = str(last + len(rows))
 
     def _remove(self, db: sqlite3.Connection, root: Root) -> None:

@@ -171,6 +171,11 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for batch in self._spout.read(partition.partition, partition.start, partition.end):
                 yield fitted(batch, self._schema, self._name)
 
+    def stop(self) -> None:
+        """End what the spout has open: the query is over."""
+        with marked():
+            self._spout.close()
+
     def commit(self, end: dict[str, Any]) -> None:
         """Pass on what Spark has done with."""
         with marked():

@@ -1,0 +1,352 @@
+"""RabbitQueue and its spool on a real RabbitMQ: classic queues and streams, kills, messages that come again, bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dying import in_a_child
+from tests.services.conftest import address
+from windowing import seconds, tumbling
+from windowing.errors import ConfigError, SourceError
+from windowing.local import VirtualClock, run_topology
+from windowing.local.router import ClusterResult
+from windowing.queues import RabbitQueue, Root, Spooled
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.plan import Topology
+
+pika = pytest.importorskip("pika")
+
+WORDS = "word string, at long"
+ROWS = [("cow", 1_000), ("moon", 9_000), ("cow", 25_000), ("moon", 3_000), ("cow", 45_000)]
+COUNTS = [("cow", 10_000, 1), ("cow", 30_000, 1), ("cow", 50_000, 1), ("moon", 10_000, 2)]
+
+
+@pytest.fixture(params=["classic", "stream"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def channel() -> Iterator[Any]:
+    connection = pika.BlockingConnection(pika.URLParameters(address("rabbitmq")))
+    made = connection.channel()
+    made.queue_delete("words")
+    made.confirm_delivery()
+    yield made
+    connection.close()
+
+
+def declare(channel: Any, kind: str = "classic") -> None:
+    channel.queue_declare("words", durable=True, arguments={"x-queue-type": kind})
+
+
+def put(channel: Any, rows: list[tuple[Any, ...]], ids: bool = True) -> None:
+    for word, at in rows:
+        properties = pika.BasicProperties(message_id=f"{word}-{at}" if ids else None, delivery_mode=2)
+        channel.basic_publish("", "words", json.dumps({"word": word, "at": at}).encode(), properties, mandatory=True)
+
+
+def waiting(channel: Any) -> int:
+    return int(channel.queue_declare("words", passive=True).method.message_count)
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Close the connections of the queues of a test."""
+    yield
+    while _made:
+        _made.pop().close()
+
+
+_made: list[RabbitQueue] = []
+
+
+def queue_of(kind: str = "classic", **options: Any) -> RabbitQueue:
+    _made.append(made_of(kind, **options))
+    return _made[-1]
+
+
+def made_of(kind: str, **options: Any) -> RabbitQueue:
+    return RabbitQueue(address("rabbitmq"), "words", WORDS, stream=kind == "stream", **options)
+
+
+@tumbling(seconds(10), timestamp="at", key="word", name="count", output="word string, end long, n long")
+def counted(window: Any) -> Any:
+    return window.key, window.end_timestamp, len(window)
+
+
+def topology_of(declared: Any = counted) -> Topology:
+    builder = TopologyBuilder("queued").configure({"topology.enable.message.timeouts": False})
+    builder.set_spout("words", InputSpout(WORDS))
+    builder.set_bolt("count", declared).global_grouping("words")
+    return builder.build()
+
+
+def ran(spool: Spooled, declared: Any = counted, drain: bool = True) -> ClusterResult:
+    return run_topology(topology_of(declared), sources={"words": spool}, clock=VirtualClock(), drain=drain)
+
+
+# -- from the broker to the spool ----------------------------------------------------------------------------------------
+
+
+def test_messages_are_in_the_spool_until_their_windows_have_expired(channel: Any, kind: str, tmp_path: Path) -> None:
+    declare(channel, kind)
+    put(channel, ROWS[:4])
+    spool = Spooled(queue_of(kind), log=tmp_path / "spool.db", max_rows=2)
+    assert ran(spool, drain=False)["count"] == []
+    assert spool.rows() == ROWS[:4], "windows are open: nothing is acked"
+    if kind == "classic":
+        assert waiting(channel) == 0, "the broker waits for no window"
+    put(channel, ROWS[4:])
+    again = Spooled(queue_of(kind), log=tmp_path / "spool.db", max_rows=2)
+    assert sorted(ran(again)["count"]) == COUNTS
+    assert len(again) == 0
+    assert ran(again)["count"] == []
+
+
+def test_more_messages_than_a_page_come_in_order(channel: Any, kind: str, tmp_path: Path) -> None:
+    declare(channel, kind)
+    rows = [(f"w{n}", n) for n in range(2_300)]
+    put(channel, rows)
+    spool = Spooled(queue_of(kind), log=tmp_path / "spool.db")
+    assert spool.latest() == {"0": 2_300}
+    assert spool.rows() == rows
+    put(channel, [("more", 1)])
+    spool.latest()
+    assert spool.rows() == [*rows, ("more", 1)]
+
+
+def test_a_message_whose_confirmation_was_lost_comes_again_and_is_put_once(channel: Any, tmp_path: Path) -> None:
+    class Unconfirmed(RabbitQueue):
+        def confirm(self) -> None:
+            self.close()
+            raise SourceError("the connection was lost")
+
+    declare(channel)
+    put(channel, ROWS)
+    spool = Spooled(Unconfirmed(address("rabbitmq"), "words", WORDS), log=tmp_path / "spool.db")
+    for _ in range(2):
+        with pytest.raises(SourceError, match="the connection was lost"):
+            spool.latest()
+        assert spool.rows() == ROWS
+    after = Spooled(queue_of(), log=tmp_path / "spool.db")
+    put(channel, [("new", 1)])
+    after.latest()
+    assert after.rows() == [*ROWS, ("new", 1)]
+    assert waiting(channel) == 0
+    put(channel, ROWS[:1], ids=False)
+    put(channel, ROWS[:1], ids=False)
+    after.latest()
+    assert after.rows() == [*ROWS, ("new", 1), ROWS[0], ROWS[0]], "without an id nobody can say that it is the same"
+
+
+def test_a_connection_that_was_lost_is_made_anew(channel: Any, kind: str, tmp_path: Path) -> None:
+    declare(channel, kind)
+    put(channel, ROWS[:1])
+    queue = queue_of(kind)
+    spool = Spooled(queue, log=tmp_path / "spool.db")
+    spool.latest()
+    queue._connection._impl._transport._sock.shutdown(2)
+    put(channel, ROWS[1:])
+    spool.latest()
+    assert spool.rows() == ROWS
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_is_no_row_stays_in_the_queue_or_is_put_among_the_dead(channel: Any, tmp_path: Path) -> None:
+    declare(channel)
+    put(channel, ROWS[:2])
+    channel.basic_publish("", "words", b'{"word": "cow", "at": "soon"}', pika.BasicProperties(message_id="odd"))
+    put(channel, ROWS[2:])
+    spool = Spooled(queue_of(), log=tmp_path / "spool.db")
+    sentence = (
+        r"message 'odd' of queue 'words' of amqp://\S*:\*\*\*@\S+ is no row of .*'soon'.*; declare what its fields are"
+    )
+    with pytest.raises(SourceError, match=sentence):
+        spool.latest()
+    assert spool.rows() == []
+    assert waiting(channel) == 6
+    lenient = Spooled(queue_of(), log=tmp_path / "spool.db", on_invalid="dead")
+    lenient.latest()
+    assert lenient.rows() == ROWS
+    assert lenient.dead == [('{"word": "cow", "at": "soon"}',)]
+    assert waiting(channel) == 0
+
+
+def test_a_queue_that_cannot_be_read_is_an_error_with_the_way_out(channel: Any, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"queue 'words' of amqp://\S*:\*\*\*@\S+: it is not there: .*declare it"):
+        queue_of()
+    channel.queue_declare("words", exclusive=True)
+    with pytest.raises(SourceError, match=r"it is somebody else's, and exclusive"):
+        queue_of()
+    channel.queue_delete("words")
+    declare(channel, "stream")
+    put(channel, ROWS)
+    with pytest.raises(ConfigError, match=r"queue 'words' of .* is a stream; read it with stream=True"):
+        queue_of()
+    with pytest.raises(ConfigError, match="the queue of a RabbitQueue is a name, got ''"):
+        RabbitQueue(address("rabbitmq"), "", WORDS)
+    channel.queue_delete("words")
+    with pytest.raises(SourceError, match="it is not there"):
+        queue_of("stream")
+    declare(channel)
+    put(channel, ROWS)
+    with pytest.raises(ConfigError, match="is no stream; read it without stream=True"):
+        queue_of("stream")
+    deadline = time.monotonic() + 5
+    while waiting(channel) != len(ROWS):
+        assert time.monotonic() < deadline, "looking takes nothing"
+    spool = Spooled(queue_of(), log=tmp_path / "spool.db")
+    channel.queue_delete("words")
+    with pytest.raises(SourceError, match="it is not there"):
+        spool.latest()
+
+
+def test_no_server_and_wrong_credentials_are_errors_without_the_secret(channel: Any) -> None:
+    declare(channel)
+    url = address("rabbitmq")
+    secret, port = url.split(":")[2].partition("@")[0], url.rpartition(":")[2].partition("/")[0]
+    with pytest.raises(SourceError, match=r"the server cannot be reached: .*; start it, or give another URL") as gone:
+        RabbitQueue(f"amqp://windowing:{secret}@127.0.0.1:1/%2F", "words", WORDS, patience_s=2)
+    with pytest.raises(SourceError, match=r"the server refuses who asks: .*; give user, password and virtual") as wrong:
+        RabbitQueue(f"amqp://windowing:wr0ng-{secret}@127.0.0.1:{port}/%2F", "words", WORDS)
+    with pytest.raises(SourceError, match=r"the server refuses who asks|it is not there") as host:
+        RabbitQueue(f"amqp://windowing:{secret}@127.0.0.1:{port}/elsewhere", "words", WORDS)
+    with pytest.raises(ConfigError, match=r"is none of AMQP: .*; write amqp://user:password@host"):
+        RabbitQueue(f"http://windowing:{secret}@127.0.0.1:{port}/", "words", WORDS)
+    assert secret not in f"{gone.value}{wrong.value}{host.value}{queue_of()!r}"
+
+
+def test_a_spool_belongs_to_one_source(channel: Any, tmp_path: Path) -> None:
+    declare(channel)
+    Spooled(queue_of(), log=tmp_path / "spool.db")
+    channel.queue_declare("others")
+    try:
+        with pytest.raises(
+            ConfigError, match=r"was made for queue 'words' .*, now queue 'others' .*; give each source a log="
+        ):
+            Spooled(RabbitQueue(address("rabbitmq"), "others", WORDS), log=tmp_path / "spool.db")
+    finally:
+        channel.queue_delete("others")
+
+
+# -- kills ---------------------------------------------------------------------------------------------------------------
+
+
+def killed_run(kind: str, folder: Path, steps: int | None) -> None:
+    """Run a topology that writes down what its windows show, and die at that step: a call of the broker or a transaction."""
+    left = [steps]
+
+    def step() -> None:
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] = None if left[0] is None else left[0] - 1
+
+    class DyingQueue(RabbitQueue):
+        def take(self, limit: int, after: str | None) -> Any:
+            step()
+            found = super().take(limit, after)
+            step()
+            return found
+
+        def confirm(self) -> None:
+            step()
+            super().confirm()
+            step()
+
+    class DyingSpool(Spooled):
+        def ack(self, root: Root) -> None:
+            step()
+            super().ack(root)
+            step()
+
+        def _append(self, *arguments: Any) -> None:
+            super()._append(*arguments)
+            step()
+
+    @tumbling(seconds(10), timestamp="at", output="end long")
+    def shown(window: Any) -> Any:
+        with open(folder / "out.txt", "a") as file:
+            file.write("".join(f"{row.at}\n" for row in window))
+        return window.end_timestamp
+
+    source = DyingQueue(address("rabbitmq"), "words", WORDS, stream=kind == "stream")
+    ran(DyingSpool(source, log=folder / "spool.db", max_rows=2), shown)
+
+
+@pytest.mark.crash
+def test_a_process_that_is_killed_at_any_step_loses_no_message_and_puts_none_twice(
+    channel: Any, kind: str, tmp_path: Path
+) -> None:
+    rows = [(f"w{n % 3}", n * 4_000) for n in range(7)]
+    deaths = 0
+    while True:
+        channel.queue_delete("words")
+        declare(channel, kind)
+        put(channel, rows)
+        folder = tmp_path / str(deaths)
+        folder.mkdir()
+        code = in_a_child(partial(killed_run, kind, folder, deaths))
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        written = (
+            set() if not (folder / "out.txt").exists() else {int(at) for at in (folder / "out.txt").read_text().split()}
+        )
+        spool = Spooled(queue_of(kind), log=folder / "spool.db")
+        spool.latest()
+        left = [at for _, at in spool.rows()]
+        assert len(left) == len(set(left)), "what came again was put once"
+        assert {at for _, at in rows} <= written | set(left), "what is gone was shown before"
+        assert in_a_child(partial(killed_run, kind, folder, None)) == 0
+        assert {int(at) for at in (folder / "out.txt").read_text().split()} == {at for _, at in rows}
+        assert len(Spooled(queue_of(kind), log=folder / "spool.db")) == 0
+        deaths += 1
+    assert deaths > 8
+
+
+# -- Spark ---------------------------------------------------------------------------------------------------------------
+
+
+def test_on_spark_rows_leave_the_spool_after_the_batch_that_settles_them_is_committed(
+    spark: Any, channel: Any, tmp_path: Path
+) -> None:
+    from windowing.spark import MemorySink, submit
+
+    told: list[tuple[int, list[int]]] = []
+    checkpoint = tmp_path / "checkpoint"
+
+    class Noting(Spooled):
+        def ack(self, root: Root) -> None:
+            commits = sorted(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+            told.append((root.batch, commits))
+            super().ack(root)
+
+    def start(drain: bool) -> list[tuple[Any, ...]]:
+        sink = MemorySink()
+        source = Noting(queue_of(), log=tmp_path / "spool.db", max_rows=2)
+        given = {"sources": {"words": source}, "sinks": {"count": sink}, "checkpoint": str(checkpoint), "partitions": 1}
+        submit(topology_of(), spark, drain=drain, **given).await_end(200)
+        return [tuple(row) for row in sink.rows]
+
+    declare(channel)
+    put(channel, ROWS[:4])
+    first = start(False)
+    assert waiting(channel) == 0
+    put(channel, ROWS[4:])
+    assert len(first + start(True)) == 4
+    assert [root for root, _ in told] == [0, 1, 2]
+    assert all(max(commits) >= root for root, commits in told)
+    assert len(Spooled(queue_of(), log=tmp_path / "spool.db")) == 0

@@ -1,0 +1,353 @@
+"""RedisStream on a real Redis: entries are acked when they are done; what a dead consumer held is taken over; bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.dying import in_a_child
+from tests.services.conftest import address, empty
+from windowing import bolt, millis, seconds, tumbling
+from windowing.errors import CheckpointError, ConfigError, FailedException, SourceError
+from windowing.local import VirtualClock, run_topology
+from windowing.local.router import ClusterResult
+from windowing.queues import RedisStream, Root
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+from windowing.topology.plan import Topology
+
+WORDS = "word string, at long"
+ROWS = [("cow", 1_000), ("moon", 9_000), ("cow", 25_000), ("moon", 3_000), ("cow", 45_000)]
+
+
+@pytest.fixture
+def db() -> Iterator[redis.Redis]:
+    empty("redis")
+    with redis.Redis.from_url(address("redis")) as client:
+        yield client
+
+
+def put(db: redis.Redis, rows: list[tuple[str, int]], stream: str = "words") -> list[str]:
+    return [db.xadd(stream, {"word": word, "at": at}).decode() for word, at in rows]  # type: ignore[union-attr]
+
+
+def stream_of(fields: str = WORDS, **options: Any) -> RedisStream:
+    return RedisStream(address("redis"), "words", fields, **options)
+
+
+def pending(db: redis.Redis, group: str = "windowing") -> int:
+    return int(db.xpending("words", group)["pending"])  # type: ignore[index]
+
+
+def rows_of(stream: RedisStream, start: int, end: int) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for batch in stream.read("0", start, end) for row in batch.to_pylist()]
+
+
+@tumbling(seconds(10), timestamp="at", key="word", name="count", output="word string, end long, n long")
+def counted(window: Any) -> Any:
+    return window.key, window.end_timestamp, len(window)
+
+
+def topology_of(declared: Any = counted, **settings: Any) -> Topology:
+    builder = TopologyBuilder("queued").configure({"topology.enable.message.timeouts": False, **settings})
+    builder.set_spout("words", InputSpout(WORDS))
+    builder.set_bolt("count", declared).global_grouping("words")
+    return builder.build()
+
+
+def ran(stream: RedisStream, declared: Any = counted, drain: bool = True, **settings: Any) -> ClusterResult:
+    sources = {"words": stream}
+    return run_topology(topology_of(declared, **settings), sources=sources, clock=VirtualClock(), drain=drain)
+
+
+# -- acks ----------------------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_acked_when_their_windows_have_expired_and_another_run_reads_the_rest(db: redis.Redis) -> None:
+    put(db, ROWS[:4])
+    assert ran(stream_of(max_rows=2), drain=False)["count"] == []
+    assert pending(db) == 4, "windows are open: nothing is acked"
+    put(db, ROWS[4:])
+    assert sorted(ran(stream_of(max_rows=2))["count"]) == [
+        ("cow", 10_000, 1),
+        ("cow", 30_000, 1),
+        ("cow", 50_000, 1),
+        ("moon", 10_000, 2),
+    ]
+    assert pending(db) == 0
+    assert len(stream_of()) == 0
+    assert ran(stream_of())["count"] == []
+    assert db.xlen("words") == 5, "another group may read them still"
+
+
+def test_a_batch_is_the_same_whenever_it_is_read_and_in_a_copy_too(db: redis.Redis) -> None:
+    ids = put(db, ROWS)
+    stream = stream_of("entry_id string, word string, at long", partitions=2)
+    assert stream.initial() == {"0": 0, "1": 0}
+    assert stream.latest() == {"0": 5, "1": 5}
+    copy = pickle.loads(pickle.dumps(stream))
+    for each in (stream, copy, stream):
+        assert rows_of(each, 1, 5) == [(ids[1], *ROWS[1]), (ids[3], *ROWS[3])]
+    put(db, [("late", 1)])
+    assert rows_of(stream, 1, 5) == [(ids[1], *ROWS[1]), (ids[3], *ROWS[3])]
+    stream.ack(Root(0, {"0": 0, "1": 0}, {"0": 2, "1": 3}))
+    stream.ack(Root(0, {"0": 0, "1": 0}, {"0": 2, "1": 3}))
+    assert pending(db) == 2
+    assert rows_of(stream, 0, 5) == [(ids[3], *ROWS[3])]
+
+
+def test_more_entries_than_a_page_are_taken_and_read_in_order(db: redis.Redis) -> None:
+    rows = [(f"w{n}", n) for n in range(2_500)]
+    with db.pipeline() as pipe:
+        for word, at in rows:
+            pipe.xadd("words", {"word": word, "at": at})
+        pipe.execute()
+    stream = stream_of()
+    assert stream.latest() == {"0": 2_500}
+    assert rows_of(stream, 0, 2_500) == rows
+    stream.fail(Root(0, {"0": 0}, {"0": 2_400}), "count")
+    assert rows_of(stream, 2_400, 4_900) == rows[2_400:] + rows[:2_400]
+
+
+def test_a_batch_that_failed_comes_again_and_after_its_last_attempt_is_dead(db: redis.Redis) -> None:
+    @bolt(output="word string")
+    def picky(tuple: Any) -> Any:
+        if tuple.word == "moon":
+            raise FailedException("never")
+        return tuple.word
+
+    ids = put(db, ROWS[:3])
+    stream = stream_of(max_rows=1, max_attempts=2)
+    found = ran(stream, picky, max_attempts=1)
+    assert found["count"] == [("cow",), ("cow",)]
+    assert stream.dead == [(ids[1], "count", {"word": "moon", "at": "9000"})]
+    assert pending(db) == len(stream) == 0
+
+
+# -- who reads -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_dead_consumer_held_is_taken_over_and_what_a_living_one_holds_is_not(db: redis.Redis) -> None:
+    put(db, ROWS)
+    dead = stream_of(consumer="dead", claim_after=millis(300))
+    assert dead.latest() == {"0": 5}
+    living = stream_of(consumer="living", claim_after=millis(300))
+    for _ in range(4):
+        time.sleep(0.1)
+        assert living.latest() == {"0": 0}
+        assert dead.latest() == {"0": 5}, "asking is a sign of life"
+    time.sleep(0.35)
+    assert living.latest() == {"0": 5}
+    assert rows_of(living, 0, 5) == ROWS
+    assert sorted(ran(living)["count"])[0] == ("cow", 10_000, 1)
+    assert pending(db) == 0
+    assert stream_of(consumer="never", claim_after=None).latest() == {"0": 0}
+
+
+def test_groups_read_the_same_stream_each_for_itself(db: redis.Redis) -> None:
+    put(db, ROWS)
+    for group in ("first", "second"):
+        assert len(ran(stream_of(group=group))["count"]) == 4
+    assert pending(db, "first") == pending(db, "second") == 0
+
+
+def test_a_query_that_would_miss_entries_is_refused(db: redis.Redis) -> None:
+    put(db, ROWS)
+    stream = stream_of()
+    stream.begin("query", None)
+    stream.latest()
+    stream.ack(Root(0, {"0": 0}, {"0": 3}))
+    with pytest.raises(
+        CheckpointError, match=r"words of redis://:\*\*\*@.* was acked up to offset 3 .* it is an older copy"
+    ):
+        stream.begin("query", {"0": 1})
+    stream.begin("query", {"0": 3})
+    stream.begin("another", None)
+    with pytest.raises(CheckpointError, match="another query reads the stream"):
+        stream.begin("query", {"0": 3})
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_stream_or_of_another_shape_is_refused(db: redis.Redis) -> None:
+    with pytest.raises(ConfigError, match=r"the key 'words' of redis://:\*\*\*@\S+ is not there: XADD its first entry"):
+        stream_of()
+    db.set("words", "text")
+    with pytest.raises(ConfigError, match=r"is a string, no stream: give the key of one"):
+        stream_of()
+    db.delete("words")
+    put(db, ROWS)
+    stream_of()
+    with pytest.raises(
+        ConfigError, match=r"was made with fields 'word string, at bigint', now 'word string'; give another"
+    ):
+        stream_of("word string")
+    for options in ({"partitions": 0}, {"max_rows": True}, {"group": ""}, {"consumer": "a{b"}, {"on_gap": "ignore"}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            stream_of(**options)
+
+
+def test_no_server_and_wrong_credentials_are_errors_with_the_way_out_and_without_the_secret(db: redis.Redis) -> None:
+    put(db, ROWS)
+    url = address("redis")
+    secret, port = url.split(":")[2].partition("@")[0], url.rpartition(":")[2].partition("/")[0]
+    with pytest.raises(SourceError, match=r"server cannot be reached: .*; start it, or give another URL") as gone:
+        RedisStream(f"redis://:{secret}@127.0.0.1:1/0", "words", WORDS)
+    with pytest.raises(
+        SourceError, match=r"the server refuses who asks: .*; give user and password in the URL"
+    ) as wrong:
+        RedisStream(f"redis://:wr0ng-{secret}@127.0.0.1:{port}/0", "words", WORDS)
+    with pytest.raises(ConfigError, match=r"the address of .* is none of redis-py"):
+        RedisStream(f"http://:{secret}@127.0.0.1:{port}/0", "words", WORDS)
+    assert secret not in f"{gone.value}{wrong.value}{stream_of()!r}"
+
+
+def test_a_group_that_was_deleted_and_data_that_were_lost_are_noticed(db: redis.Redis) -> None:
+    put(db, ROWS)
+    stream = stream_of()
+    stream.latest()
+    db.xgroup_destroy("words", "windowing")
+    for call in (stream_of, stream.latest):
+        with pytest.raises(SourceError, match=r"is not the one that consumer 'windowing' has read"):
+            call()
+    db.flushdb()
+    put(db, ROWS)
+    assert stream_of().identity != stream.identity
+    for call in (stream.latest, partial(stream.begin, "query", None)):
+        with pytest.raises(SourceError, match=r"is not the one that consumer 'windowing' has read"):
+            call()
+
+
+def test_an_entry_that_was_trimmed_before_its_ack_is_an_error_or_left_out(
+    db: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = put(db, ROWS)
+    stream = stream_of()
+    stream.latest()
+    db.xtrim("words", maxlen=4, approximate=False)
+    with pytest.raises(
+        SourceError, match=rf"entry {ids[0]} of the stream words .* was trimmed or deleted .* on_gap=\"skip\""
+    ):
+        rows_of(stream, 0, 5)
+    assert rows_of(stream_of(on_gap="skip"), 0, 5) == ROWS[1:]
+    assert f"entry {ids[0]} of the stream words" in caplog.text
+
+
+def test_an_entry_that_is_no_row_is_an_error_or_put_among_the_dead(db: redis.Redis) -> None:
+    put(db, ROWS[:1])
+    odd = [db.xadd("words", {"word": "cow", "at": "soon"}).decode(), db.xadd("words", {"other": "x"}).decode()]  # type: ignore[union-attr]
+    put(db, ROWS[1:])
+    stream = stream_of()
+    stream.latest()
+    with pytest.raises(
+        SourceError, match=rf"entry {odd[0]} .* is no row of .*: its field at is 'soon', no bigint; .* on_invalid"
+    ):
+        rows_of(stream, 0, 7)
+    lenient = stream_of(on_invalid="dead")
+    assert rows_of(lenient, 0, 7) == rows_of(lenient, 0, 7) == ROWS
+    assert [(id, why.split(",")[0]) for id, why, _ in lenient.dead] == [
+        (odd[0], "its field at is 'soon'"),
+        (odd[1], "it has the fields ['other']"),
+    ]
+
+
+# -- kills ---------------------------------------------------------------------------------------------------------------
+
+
+def killed_run(out: Path, calls: int | None) -> None:
+    """Run a topology that writes down what its windows show, and die before or after that command to the server."""
+    left = [calls]
+
+    def step() -> None:
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] = None if left[0] is None else left[0] - 1
+
+    class Dying(RedisStream):
+        def _call(self, *command: Any) -> Any:
+            step()
+            found = super()._call(*command)
+            step()
+            return found
+
+    @tumbling(seconds(10), timestamp="at", output="end long")
+    def shown(window: Any) -> Any:
+        with open(out, "a") as file:
+            file.write("".join(f"{row.at}\n" for row in window))
+        return window.end_timestamp
+
+    ran(Dying(address("redis"), "words", WORDS, max_rows=2), shown)
+
+
+@pytest.mark.crash
+def test_a_process_that_is_killed_at_any_command_loses_no_entry(db: redis.Redis, tmp_path: Path) -> None:
+    rows = [(f"w{n % 3}", n * 4_000) for n in range(7)]
+    deaths, alone = 0, 0
+    while True:
+        db.flushdb()
+        put(db, rows)
+        out = tmp_path / f"{deaths}.txt"
+        code = in_a_child(partial(killed_run, out, deaths))
+        written = set() if not out.exists() else {int(at) for at in out.read_text().split()}
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        taken = int(db.hget("windowing:{words}:windowing/windowing:facts", "last") or 0)  # type: ignore[arg-type]
+        acked = taken - pending(db) if taken else 0
+        assert acked <= len(written), "acked before a window has shown it"
+        assert in_a_child(partial(killed_run, out, None)) == 0
+        shown = [int(at) for at in out.read_text().split()]
+        assert set(shown) == {at for _, at in rows}
+        assert pending(db) == 0
+        alone += len(shown) == len(rows)
+        deaths += 1
+    assert deaths > 20
+    assert alone > 5, "most kills repeat nothing"
+
+
+# -- Spark ---------------------------------------------------------------------------------------------------------------
+
+
+def test_on_spark_entries_are_acked_after_the_batch_that_settles_them_is_committed(
+    spark: Any, db: redis.Redis, tmp_path: Path
+) -> None:
+    from windowing.spark import MemorySink, submit
+
+    told: list[tuple[int, list[int]]] = []
+    checkpoint = tmp_path / "checkpoint"
+
+    class Noting(RedisStream):
+        def ack(self, root: Root) -> None:
+            commits = sorted(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+            told.append((root.batch, commits))
+            super().ack(root)
+
+    def start(drain: bool) -> list[tuple[Any, ...]]:
+        sink = MemorySink()
+        source = Noting(address("redis"), "words", WORDS, max_rows=2)
+        given = {"sources": {"words": source}, "sinks": {"count": sink}, "checkpoint": str(checkpoint), "partitions": 1}
+        submit(topology_of(), spark, drain=drain, **given).await_end(200)
+        return sorted(tuple(row) for row in sink.rows)
+
+    put(db, ROWS[:4])
+    assert start(False) == [("cow", 10_000, 1), ("moon", 10_000, 1)]
+    assert pending(db) == 4 - 2 * len(told)
+    put(db, ROWS[4:])
+    late = start(True)
+    assert ("cow", 30_000, 1) in late
+    assert ("cow", 50_000, 1) in late
+    assert [root for root, _ in told] == [0, 1, 2]
+    assert all(max(commits) >= root for root, commits in told), "acked after the commit of what settled it"
+    assert pending(db) == 0
+    assert json.loads((checkpoint / "offsets" / "0").read_text().splitlines()[2])["source"]

@@ -1,0 +1,144 @@
+"""What a message of a queue says, as a row: texts by name (an entry of a Redis stream), or a JSON object (the body of a message).
+
+| type | as text | in JSON |
+|---|---|---|
+| string | as it is | a string |
+| date, timestamp | ISO 8601: 2026-01-31, 2026-01-31T12:00:00Z | the same, as a string |
+| decimal | 12.50 | the same, as a string, or a whole number |
+| binary | the bytes | Base64, as a string |
+| others | JSON: 7, 0.5, true, [1, 2], {"n": 7} | the value |
+
+A field that the message lacks is null; a message with none of the fields is no row.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from types import MappingProxyType
+from typing import Any
+
+from windowing.errors import quote
+from windowing.schema.rows import RowError, row_of
+from windowing.schema.types import FieldType, Schema
+
+__all__ = [
+    "BadMessage",
+    "row_of_json",
+    "row_of_texts",
+]
+
+
+class BadMessage(ValueError):
+    """A message is no row of the declared fields; the text says why."""
+
+
+def row_of_texts(
+    texts: Mapping[bytes, bytes], schema: Schema, more: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Any, ...]:
+    """Return the row of fields and their texts in UTF-8; `more` is what the message has beside them. Raises BadMessage.
+
+    >>> row_of_texts({b"word": b"cow", b"n": b"3"}, Schema.parse("word string, n long, at timestamp"))
+    ('cow', 3, None)
+    """
+    named = [(name, FieldType.parse(kind)) for name, kind in zip(schema.names, schema.types, strict=True)]
+    if not any(name.encode() in texts for name in schema.names):
+        given = quote([_text(name) for name in texts])
+        raise BadMessage(f"it has the fields {given}, none of {', '.join(schema.names)}")
+    of_all = {name.encode(): text.encode() for name, text in more.items()} | dict(texts)
+    found = [(name, kind, of_all.get(name.encode())) for name, kind in named]
+    return _checked([_of_text(name, kind, text) for name, kind, text in found], schema)
+
+
+def row_of_json(body: bytes, schema: Schema) -> tuple[Any, ...]:
+    """Return the row of a JSON object in UTF-8. Raises BadMessage.
+
+    >>> row_of_json(b'{"word": "cow", "at": "2026-01-31T12:00:00Z"}', Schema.parse("word string, at timestamp"))
+    ('cow', datetime.datetime(2026, 1, 31, 12, 0, tzinfo=datetime.timezone.utc))
+    """
+    try:
+        found = json.loads(body)
+    except ValueError:
+        raise BadMessage(f"it is {quote(body)}, no JSON") from None
+    if not isinstance(found, dict) or not any(name in found for name in schema.names):
+        raise BadMessage(f"it is {quote(found)}, no object with one of the fields {', '.join(schema.names)}")
+    named = zip(schema.names, schema.types, strict=True)
+    return _checked([_of_json(name, FieldType.parse(kind), found.get(name)) for name, kind in named], schema)
+
+
+def _checked(values: list[Any], schema: Schema) -> tuple[Any, ...]:
+    try:
+        return row_of(tuple(values), schema, "queue")
+    except RowError as problem:
+        raise BadMessage(str(problem.args[0])) from None
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="replace")
+
+
+def _of_text(name: str, kind: FieldType, text: bytes | None) -> Any:
+    if text is None or kind.kind == "binary":
+        return text
+    try:
+        value = text.decode()
+    except UnicodeDecodeError:
+        raise BadMessage(f"its field {name} is no UTF-8: {quote(text)}") from None
+    if kind.kind == "string":
+        return value
+    if kind.kind in _OF_STRINGS:
+        return _of_string(name, kind, value)
+    try:
+        return _of_json(name, kind, json.loads(value))
+    except ValueError as problem:
+        if isinstance(problem, BadMessage):
+            raise
+        raise BadMessage(f"its field {name} is {quote(value)}, no {kind.kind}") from None
+
+
+def _of_json(name: str, kind: FieldType, value: Any) -> Any:
+    """Return a value of JSON as the type takes it, of what is nested too."""
+    if value is None:
+        return None
+    if kind.kind in _OF_STRINGS and isinstance(value, str):
+        return _of_string(name, kind, value)
+    if kind.kind == "array" and isinstance(value, list):
+        return [_of_json(name, kind.inner[0], each) for each in value]
+    if kind.kind == "map" and isinstance(value, dict):
+        return {_key(name, kind.inner[0], key): _of_json(name, kind.inner[1], each) for key, each in value.items()}
+    if kind.kind == "struct" and isinstance(value, dict):
+        inner = zip(kind.names, kind.inner, strict=True)
+        return {member: _of_json(name, each, value.get(member)) for member, each in inner}
+    return value
+
+
+def _key(name: str, kind: FieldType, key: str) -> Any:
+    return key if kind.kind == "string" else _of_text(name, kind, key.encode())
+
+
+def _of_string(name: str, kind: FieldType, value: str) -> Any:
+    try:
+        return _OF_STRINGS[kind.kind](value)
+    except (ValueError, InvalidOperation, binascii.Error):
+        raise BadMessage(f"its field {name} is {quote(value)}, no {kind.kind}") from None
+
+
+def _timestamp(value: str) -> datetime:
+    found = datetime.fromisoformat(value)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _binary(value: str) -> bytes:
+    return base64.b64decode(value, validate=True)
+
+
+_OF_STRINGS: Mapping[str, Callable[[str], Any]] = {
+    "date": date.fromisoformat,
+    "timestamp": _timestamp,
+    "decimal": Decimal,
+    "binary": _binary,
+}

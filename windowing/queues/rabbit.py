@@ -1,0 +1,195 @@
+"""RabbitQueue: the messages of a queue of RabbitMQ, a classic (or quorum) one or a stream, for a spool (pika, extra `rabbitmq`).
+
+    classic   basic_consume, at most a page unacked --> take;  basic_ack --> confirm;  a lost connection gives them back
+    stream    basic_consume from `x-stream-offset` --> take;   nothing is to be confirmed: the spool knows the offset
+
+Laws
+- Nothing is acked but by `confirm`. What is taken and not confirmed is delivered again, with another connection or by `close`.
+- A message's id is its property `message_id`, set by who publishes; in a stream its offset.
+- The queue is never made, purged or deleted here.
+
+The body is a JSON object. Cost: three round trips a page of 1,000 messages, one to ask whether there are some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import pika
+from pika import exceptions as amqp
+
+from windowing.errors import ConfigError, SourceError, quote
+from windowing.queues.spooled import Message, MessageSource
+from windowing.schema.types import Schema
+from windowing.stores.remote import masked
+
+__all__ = [
+    "RabbitQueue",
+]
+
+
+T = TypeVar("T")
+_STREAM_QUIET_S = 0.3
+_NOT_IMPLEMENTED = 540
+_REFUSED = (amqp.ProbableAuthenticationError, amqp.AuthenticationError, amqp.ProbableAccessDeniedError)
+_LOST = (amqp.AMQPConnectionError, amqp.ChannelWrongStateError, amqp.StreamLostError, amqp.ConnectionWrongStateError)
+_SAYS = {
+    403: "the server refuses who asks: {}; give a user with the right to read it",
+    404: "it is not there: {}; declare it, or give the name of one that is (queue and virtual host, the path of the URL)",
+    405: "it is somebody else's, and exclusive: {}; give the name of a queue that several may read",
+}
+
+
+class RabbitQueue(MessageSource):
+    """The queue of this name on the server at `url` (amqp://user:password@host:5672/%2F, amqps://); give it to `Spooled`.
+
+    stream: the queue is one of type `stream`; it is read from its first message. patience_s: for how long a connection and an
+    answer are waited for. Raises ConfigError for an address that is none, SourceError for a server that cannot be reached, for
+    wrong credentials, and for a queue that is not there or somebody else's.
+    """
+
+    def __init__(self, url: str, queue: str, fields: str, *, stream: bool = False, patience_s: float = 30.0) -> None:
+        if not isinstance(queue, str) or not queue:
+            raise ConfigError(f"the queue of a RabbitQueue is a name, got {quote(queue)}")
+        self.fields, self.queue, self._url = Schema.parse(fields).ddl, queue, url
+        self._stream, self._patience_s = stream, patience_s
+        self.name = f"queue {queue!r} of {masked(url) if isinstance(url, str) else quote(url)}"
+        self._parameters()
+        self._connection: Any = None
+        self._channel: Any = None
+        self._last: int | None = None
+        is_stream = self._asked(self._is_stream)
+        self.close()
+        self._require_kind(is_stream)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connection": None, "_channel": None, "_last": None}
+
+    def __repr__(self) -> str:
+        return f"RabbitQueue({self.name})"
+
+    def take(self, limit: int, after: str | None) -> Sequence[Message]:
+        """Return the messages that wait, at most so many. Raises SourceError."""
+        return self._asked(lambda: self._taken(limit, after))
+
+    def confirm(self) -> None:
+        """Ack what was taken; where the connection was lost it comes again. Raises SourceError for a server that refuses."""
+        if self._last is None or self._stream:
+            return
+        with self._told(), suppress(*_LOST):
+            self._channel.basic_ack(self._last, multiple=True)
+            self._connection.process_data_events(0)
+        self._last = None
+
+    def close(self) -> None:
+        """End the connection, which gives back what was taken and not confirmed. The next call makes another."""
+        connection, self._connection, self._channel, self._last = self._connection, None, None, None
+        if connection is not None:
+            with suppress(amqp.AMQPError, OSError):
+                connection.close()
+
+    # -- the server ----------------------------------------------------------------------------------------------------
+
+    def _taken(self, limit: int, after: str | None) -> list[Message]:
+        if not self._stream and self._waiting() == 0:
+            return []
+        found: list[Message] = []
+        arguments = None if not self._stream else {"x-stream-offset": "first" if after is None else int(after) + 1}
+        quiet_s = _STREAM_QUIET_S if self._stream else 1.0
+        self._channel.basic_qos(prefetch_count=limit)
+        for method, properties, body in self._channel.consume(
+            self.queue, arguments=arguments, inactivity_timeout=quiet_s
+        ):
+            if method is None:
+                break
+            offset = (properties.headers or {}).get("x-stream-offset") if self._stream else properties.message_id
+            self._last = method.delivery_tag
+            if not self._stream or after is None or int(offset or 0) > int(after):  # a stream begins with a whole chunk
+                found.append(Message(body, None if offset is None else str(offset)))
+            if len(found) == limit or (not self._stream and self._channel.get_waiting_message_count() == 0):
+                break
+        self._channel.cancel()
+        return found
+
+    def _is_stream(self) -> bool:
+        """Ask what the queue is: a stream has no basic_get. What that brings is given back."""
+        self._waiting()
+        try:
+            found, _, _ = self._channel.basic_get(self.queue)
+            if found is not None:
+                self._channel.basic_nack(found.delivery_tag, requeue=True)
+        except amqp.AMQPError as problem:
+            if getattr(problem, "reply_code", None) != _NOT_IMPLEMENTED:
+                raise
+            return True
+        return False
+
+    def _require_kind(self, is_stream: bool) -> None:
+        if is_stream != self._stream:
+            what = "is a stream; read it with" if is_stream else "is no stream; read it without"
+            raise ConfigError(f"{self.name} {what} stream=True")
+
+    def _waiting(self) -> int:
+        return int(self._channel.queue_declare(self.queue, passive=True).method.message_count)
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        """Call with a connection; one that was lost meanwhile is made anew, once."""
+        with self._told():
+            try:
+                self._connect()
+                return call()
+            except _REFUSED:
+                raise
+            except _LOST:
+                self.close()
+            self._connect()
+            return call()
+
+    def _connect(self) -> None:
+        if self._connection is None or not self._connection.is_open or not self._channel.is_open:
+            self.close()
+            self._connection = pika.BlockingConnection(self._parameters())
+            self._channel = self._connection.channel()
+
+    def _parameters(self) -> Any:
+        try:
+            if not self._url.startswith(("amqp://", "amqps://")):
+                raise ValueError("it begins otherwise")
+            found = pika.URLParameters(self._url)
+        except Exception as problem:  # pika raises what urllib and its own asserts do
+            said = masked(str(problem), str(self._url))
+            raise ConfigError(
+                f"the address of {self.name} is none of AMQP: {said}; write amqp://user:password@host:5672/%2F"
+            ) from None
+        found.socket_timeout = found.blocked_connection_timeout = self._patience_s
+        found.stack_timeout = self._patience_s + 5
+        return found
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn what the client says into a sentence."""
+        try:
+            yield
+        except (amqp.AMQPError, OSError) as problem:
+            self.close()
+            raise self._refused(problem) from None
+
+    def _refused(self, problem: Exception) -> SourceError:
+        said = masked(str(problem) or type(problem).__name__, self._url)
+        code = getattr(problem, "reply_code", None)
+        if code in _SAYS:
+            return SourceError(f"{self.name}: {_SAYS[code].format(said)}")
+        if isinstance(problem, _REFUSED):
+            return SourceError(
+                f"{self.name}: the server refuses who asks: {said}; give user, password and virtual host in the URL"
+            )
+        if isinstance(problem, (*_LOST, OSError)):
+            return SourceError(
+                f"{self.name}: the server cannot be reached: {said}; start it, or give another URL; what was not put into the "
+                "spool is still in the queue"
+            )
+        return SourceError(
+            f"{self.name}: the server says: {said}; what was not put into the spool is still in the queue"
+        )

@@ -1,0 +1,418 @@
+"""RedisStream: the entries of a stream of Redis, read in a consumer group, acked when they are done (redis-py, extra `redis`).
+
+    orders                             the stream: XADD by whoever
+    windowing:{orders}:<group>/<consumer>:held      sorted set: entry ids by offset: taken, not acked
+                                         :facts     hash: identity, last offset, query, acked:<partition>
+                                         :attempts  hash: entry id -> attempt, of those that were failed
+    windowing:{orders}:<group>:dead    a stream: what was given up, with component or reason
+
+    take    XREADGROUP (new entries), XAUTOCLAIM (what a dead consumer held): each gets the next offset
+    ack     XACK, and out of `held`
+    fail    the entries of the root get the next offsets; after `max_attempts` they are among the dead, and acked
+
+Laws
+- An entry id (milliseconds-sequence) does not fit a long: offsets are our own, 1, 2, 3, ..., given in the order of taking, once.
+- Each call is one script, which Redis runs alone and whole; one that is run again because its answer was lost does no harm.
+- What is taken stays pending in the group until it is acked: after a kill the same consumer reads it again, by its offsets. What it
+  holds is claimed by another consumer of the group only when this one has asked for nothing for `claim_after`.
+- An entry that was trimmed or deleted before it was acked is an error that names it, or with `on_gap="skip"` left out and logged.
+
+How durable that is, is the server's setting (`appendonly yes`, `appendfsync always`). Cost: a script a page of 1,000 entries.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import redis
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+
+from windowing.columnar.bolts import arrow_schema
+from windowing.errors import ConfigError, SourceError, WindowingError, quote
+from windowing.queues.messages import BadMessage, row_of_texts
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, refuse_forgotten, whole_number
+from windowing.schema.types import Schema
+from windowing.stores.remote import masked
+from windowing.windows.measures import Duration, as_duration_ms
+
+__all__ = [
+    "RedisStream",
+]
+
+
+_log = logging.getLogger("windowing")
+_PAGE = 1000
+_GIVEN = {"on_gap": ("raise", "skip"), "on_invalid": ("raise", "dead")}
+
+# KEYS: stream, held, facts, attempts, dead. ARGV: group, consumer, and what a script takes.
+
+_FIRST = """
+return {redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES'), redis.call('HGET', KEYS[3], 'last')}
+"""
+_TAKE = """
+local group, consumer, claim_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+if redis.call('HGET', KEYS[3], 'identity') ~= ARGV[4] then return {-1} end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local taken, added = 0, {}
+local function number(id)
+    if not redis.call('ZSCORE', KEYS[2], id) then
+        redis.call('ZADD', KEYS[2], redis.call('HINCRBY', KEYS[3], 'last', 1), id)
+    end
+end
+if claim_ms > 0 then
+    if now - tonumber(redis.call('HGET', KEYS[3], 'beat') or '0') > claim_ms / 3 then
+        redis.call('HSET', KEYS[3], 'beat', now)
+        local from = '-'
+        while true do
+            local mine = redis.call('XPENDING', KEYS[1], group, from, '+', 500, consumer)
+            if #mine == 0 then break end
+            local ids = {}
+            for i, each in ipairs(mine) do ids[i] = each[1] end
+            from = '(' .. ids[#ids]
+            ids[#ids + 1] = 'JUSTID'
+            redis.call('XCLAIM', KEYS[1], group, consumer, 0, unpack(ids))
+        end
+    end
+    local from = redis.call('HGET', KEYS[3], 'cursor') or '0-0'
+    local claimed = redis.call('XAUTOCLAIM', KEYS[1], group, consumer, claim_ms, from, 'COUNT', 1000, 'JUSTID')
+    redis.call('HSET', KEYS[3], 'cursor', claimed[1])
+    for _, id in ipairs(claimed[2]) do
+        number(id)
+        taken = taken + 1
+    end
+end
+local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1000, 'STREAMS', KEYS[1], '>')
+if read then
+    for _, entry in ipairs(read[1][2]) do
+        number(entry[1])
+        taken = taken + 1
+    end
+end
+return {taken, redis.call('HGET', KEYS[3], 'last') or '0'}
+"""
+_READ = """
+local found = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[3], ARGV[4], 'WITHSCORES', 'LIMIT', 0, 1000)
+local entries = {}
+for i = 1, #found, 2 do
+    local entry = redis.call('XRANGE', KEYS[1], found[i], found[i])
+    entries[#entries + 1] = {found[i], found[i + 1], entry[1] and entry[1][2] or false}
+end
+return entries
+"""
+_ROOT = """
+local n = tonumber(ARGV[3])
+local function each(work)
+    for i = 6, #ARGV, 3 do
+        local found = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. ARGV[i + 1], ARGV[i + 2], 'WITHSCORES')
+        for at = 1, #found, 2 do
+            if tonumber(found[at + 1]) % n == tonumber(ARGV[i]) then work(found[at]) end
+        end
+    end
+end
+local function over(id)
+    redis.call('XACK', KEYS[1], ARGV[1], id)
+    redis.call('ZREM', KEYS[2], id)
+    redis.call('HDEL', KEYS[4], id)
+end
+local function bury(id, why)
+    local entry = redis.call('XRANGE', KEYS[1], id, id)
+    if entry[1] then redis.call('XADD', KEYS[5], '*', '__id', id, '__why', why, unpack(entry[1][2])) end
+    over(id)
+end
+"""
+_ACK = f"""{_ROOT}
+for i = 6, #ARGV, 3 do
+    local name = 'acked:' .. ARGV[i]
+    if tonumber(redis.call('HGET', KEYS[3], name) or '0') < tonumber(ARGV[i + 2]) then
+        redis.call('HSET', KEYS[3], name, ARGV[i + 2])
+    end
+end
+each(over)
+"""
+_FAIL = f"""{_ROOT}
+local most = tonumber(ARGV[4])
+each(function(id)
+    local attempt = tonumber(redis.call('HGET', KEYS[4], id) or '1')
+    if attempt >= most then
+        bury(id, ARGV[5])
+    else
+        redis.call('HSET', KEYS[4], id, attempt + 1)
+        redis.call('ZADD', KEYS[2], redis.call('HINCRBY', KEYS[3], 'last', 1), id)
+    end
+end)
+"""
+_BURY = f"""{_ROOT}
+if redis.call('ZSCORE', KEYS[2], ARGV[4]) then bury(ARGV[4], ARGV[5]) end
+"""
+_MADE = """
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'stream' then return {'kind', kind} end
+local there = false
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+    if group[2] == ARGV[1] then there = true end
+end
+local known = redis.call('HGET', KEYS[3], 'identity')
+if known and not there then return {'gone', known} end
+if not there then redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0') end
+if not known then
+    redis.call('HSET', KEYS[3], 'identity', ARGV[3], 'fields', ARGV[4], 'partitions', ARGV[5], 'last', 0)
+end
+return {'facts', unpack(redis.call('HGETALL', KEYS[3]))}
+"""
+_BEGIN = """
+if (redis.call('HGET', KEYS[3], 'query') or '') ~= ARGV[3] then return 0 end
+if ARGV[5] == '1' then
+    for _, name in ipairs(redis.call('HKEYS', KEYS[3])) do
+        if string.sub(name, 1, 6) == 'acked:' then redis.call('HDEL', KEYS[3], name) end
+    end
+end
+redis.call('HSET', KEYS[3], 'query', ARGV[4])
+return 1
+"""
+
+
+class RedisStream(PartitionedSpout):
+    """The stream of this key, on the server at `url` (redis://, rediss://, unix://), in a consumer group; one that is not there is
+    made, from the first entry on.
+
+    fields: the fields of an entry that are wanted, and `entry_id string` for its id; how texts become values: queues/messages.py.
+    consumer: who reads; what a consumer holds is its own, so each query has one of its own. claim_after: what another consumer of
+    the group has held for so long without a sign of life is taken over (None: never). max_rows, partitions, max_attempts: as of a
+    SqliteQueue. on_gap="skip": entries that were trimmed before they were acked are left out. on_invalid="dead": entries that are
+    no rows are put among the dead. patience_s: for how long an answer is waited for.
+
+    Raises ConfigError for what is no stream, and for a consumer of other fields or partitions; like every method, SourceError for a
+    server that cannot be reached or refuses.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        fields: str,
+        *,
+        group: str = "windowing",
+        consumer: str = "windowing",
+        partitions: int = 1,
+        max_rows: int | None = None,
+        max_attempts: int = 5,
+        claim_after: Duration | timedelta | None = Duration(ms=60_000),
+        on_gap: str = "raise",
+        on_invalid: str = "raise",
+        patience_s: float = 30.0,
+    ) -> None:
+        self._partitions = whole_number("partitions", partitions)
+        self._max_attempts = whole_number("max_attempts", max_attempts)
+        self.max_rows = None if max_rows is None else whole_number("max_rows", max_rows) * partitions
+        for name, text in (("stream", stream), ("group", group), ("consumer", consumer)):
+            if not isinstance(text, str) or not text or set(text) & set("{}"):
+                raise ConfigError(f"the {name} of a RedisStream is a text without braces, got {quote(text)}")
+        for name, value in (("on_gap", on_gap), ("on_invalid", on_invalid)):
+            if value not in _GIVEN[name]:
+                raise ConfigError(f"{name} of a RedisStream is one of {_GIVEN[name]}, got {quote(value)}")
+        self._schema = Schema.parse(fields)
+        self.fields, self.name, self._group, self._consumer = self._schema.ddl, stream, group, consumer
+        self._claim_ms = 0 if claim_after is None else as_duration_ms(claim_after, "claim_after")
+        self._on_gap, self._on_invalid, self._patience_s, self._url = on_gap, on_invalid, patience_s, url
+        self._open: redis.Redis | None = None
+        self.path = f"{stream} of {masked(url)}"
+        base = f"windowing:{{{stream}}}:{group}"
+        mine = f"{base}/{consumer}"
+        self._keys = (stream, f"{mine}:held", f"{mine}:facts", f"{mine}:attempts", f"{base}:dead")
+        self.identity = self._made()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": None}
+
+    def __repr__(self) -> str:
+        return f"RedisStream({masked(self._url)!r}, {self.name!r})"
+
+    # -- for those who look into it ------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Return how many entries are taken and not acked."""
+        return int(self._call("ZCARD", self._keys[1]))
+
+    @property
+    def dead(self) -> list[tuple[str, str, dict[str, str]]]:
+        """What was given up, oldest first: entry id, component or reason, fields. On the server it is a stream."""
+        found = []
+        for _, fields in self._script("return redis.call('XRANGE', KEYS[5], '-', '+')"):
+            texts = {_text(name): _text(value) for name, value in _pairs(fields).items()}
+            found.append((texts.pop("__id"), texts.pop("__why"), texts))
+        return found
+
+    # -- the spout -----------------------------------------------------------------------------------------------------
+
+    def initial(self) -> Offsets:
+        """Return the offset before the oldest entry that is held, for each partition."""
+        first, last = self._script(_FIRST)
+        if last is None:
+            raise self._another()
+        return self._each(int(float(first[1])) - 1 if first else int(last))
+
+    def latest(self) -> Offsets:
+        """Take what has come, and return the offset that was given last, for each partition."""
+        while True:
+            taken, *last = self._script(_TAKE, self._claim_ms, self.identity or "")
+            if taken < 0:
+                raise self._another()
+            if taken == 0:
+                return self._each(int(last[0]))
+
+    def read(self, partition: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of (start, end] whose offset, divided by `partitions`, leaves the partition's."""
+        wanted = arrow_schema(self._schema)
+        while start < end:
+            found = self._script(_READ, start, end)
+            if not found:
+                return
+            rows = []
+            for id, score, fields in found:
+                start = int(float(score))
+                if start % self._partitions == int(partition):
+                    rows += self._row(_text(id), fields)
+            if rows:
+                columns = zip(*rows, strict=True)
+                arrays = [pa.array(values, field.type) for values, field in zip(columns, wanted, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+    def begin(self, query: str, end: Offsets | None) -> None:
+        """Take note who reads. Raises CheckpointError for a query whose checkpoint is older than what was acked since."""
+        facts = {_text(k): _text(v) for k, v in _pairs(self._script("return redis.call('HGETALL', KEYS[3])")).items()}
+        if facts.get("identity") != self.identity:
+            raise self._another()
+        acked = {name.partition(":")[2]: int(at) for name, at in facts.items() if name.startswith("acked:")}
+        known = {"query": facts.get("query"), "acked": acked}
+        anew = refuse_forgotten(f"the stream {self.path}", known, query, end)
+        if not self._script(_BEGIN, facts.get("query", ""), query, int(anew)):
+            raise SourceError(
+                f"two queries begin at once as consumer {self._consumer!r} of the stream {self.path}; give each a consumer= of its "
+                "own"
+            )
+
+    def ack(self, root: Root) -> None:
+        """Ack the entries of a root. Cost: one script."""
+        self._script(_ACK, self._partitions, "", "", *self._bounds(root))
+
+    def fail(self, root: Root, component: str) -> None:
+        """Give the entries of a root the next offsets; after their last attempt they are among the dead."""
+        self._script(_FAIL, self._partitions, self._max_attempts, component, *self._bounds(root))
+
+    def close(self) -> None:
+        """End the connection. The next call makes another."""
+        found, self._open = self._open, None
+        if found is not None:
+            found.close()
+
+    def _bounds(self, root: Root) -> list[str | int]:
+        return [each for name, (start, end) in sorted(root.ranges.items()) for each in (name, start, end)]
+
+    def _each(self, offset: int) -> Offsets:
+        return {str(number): offset for number in range(self._partitions)}
+
+    def _row(self, id: str, fields: Any) -> list[tuple[Any, ...]]:
+        if not fields:
+            if self._on_gap == "skip":
+                _log.warning(
+                    "entry %s of the stream %s was trimmed or deleted before it was acked: left out", id, self.path
+                )
+                return []
+            raise SourceError(
+                f"entry {id} of the stream {self.path} was trimmed or deleted before it was acked, so its row is lost; trim no "
+                'more than is acked (XTRIM MINID, not MAXLEN), and go on without it by on_gap="skip"'
+            )
+        try:
+            return [row_of_texts(_pairs(fields), self._schema, {"entry_id": id})]
+        except BadMessage as problem:
+            if self._on_invalid == "dead":
+                self._script(_BURY, self._partitions, id, str(problem))
+                return []
+            raise SourceError(
+                f"entry {id} of the stream {self.path} is no row of {self.fields}: {problem}; declare what its fields are, or have "
+                'such entries put among the dead by on_invalid="dead"'
+            ) from problem
+
+    # -- the server ----------------------------------------------------------------------------------------------------
+
+    def _made(self) -> str:
+        kind, *found = self._script(_MADE, uuid4().hex, self.fields, self._partitions)
+        if kind == b"kind":
+            what = (
+                "is not there: XADD its first entry"
+                if found[0] == b"none"
+                else f"is a {_text(found[0])}, no stream: give the key of one"
+            )
+            raise ConfigError(f"the key {self.name!r} of {masked(self._url)} {what}")
+        if kind == b"gone":
+            raise self._another()
+        facts = _pairs(found)
+        for name, wanted in (("fields", self.fields), ("partitions", str(self._partitions))):
+            was = _text(facts[name.encode()])
+            if was != wanted:
+                raise ConfigError(
+                    f"consumer {self._consumer!r} of the stream {self.path} was made with {name} {quote(was)}, now {wanted!r}; "
+                    "give another consumer="
+                )
+        return _text(facts[b"identity"])
+
+    def _another(self) -> SourceError:
+        return SourceError(
+            f"the stream {self.path} is not the one that consumer {self._consumer!r} has read: its group {self._group!r}, or what "
+            "is held of it, was deleted since; put the server's data back from a copy, or begin with another consumer= and a new "
+            "checkpoint"
+        )
+
+    def _script(self, text: str, *arguments: str | int) -> Any:
+        return self._call("EVAL", text, len(self._keys), *self._keys, self._group, self._consumer, *arguments)
+
+    def _call(self, *command: Any) -> Any:
+        try:
+            if self._open is None:
+                again = Retry(ExponentialBackoff(cap=1.0, base=0.05), 8)
+                self._open = redis.Redis.from_url(
+                    self._url,
+                    socket_timeout=self._patience_s,
+                    socket_connect_timeout=min(self._patience_s, 5.0),
+                    retry=again,
+                    retry_on_error=[redis.ConnectionError, redis.TimeoutError],
+                )
+            return self._open.execute_command(*command)  # type: ignore[no-untyped-call]
+        except (redis.RedisError, ValueError, OSError) as problem:
+            raise self._refused(problem) from None
+
+    def _refused(self, problem: Exception) -> WindowingError:
+        where, said = f"the stream {self.path}", masked(str(problem), self._url)
+        if isinstance(problem, ValueError):
+            return ConfigError(
+                f"the address of {where} is none of redis-py: {said}; write redis://user:password@host:6379/0"
+            )
+        if isinstance(
+            problem,
+            redis.AuthenticationError | redis.exceptions.AuthorizationError | redis.exceptions.NoPermissionError,
+        ):
+            return SourceError(
+                f"{where}: the server refuses who asks: {said}; give user and password in the URL, with rights to its keys"
+            )
+        if isinstance(problem, redis.ConnectionError | redis.TimeoutError | OSError):
+            return SourceError(
+                f"{where}: the server cannot be reached: {said}; start it, or give another URL; nothing is lost"
+            )
+        if "NOGROUP" in said:
+            return self._another()
+        return SourceError(f"{where}: the server says: {said}; what was taken is still pending there")
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")
+
+
+def _pairs(flat: Any) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
