@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
