@@ -154,6 +154,15 @@ def test_what_a_dead_consumer_held_is_taken_over_and_what_a_living_one_holds_is_
     assert stream_of(consumer="never", claim_after=None).latest() == {"0": 0}
 
 
+def test_what_comes_back_to_a_consumer_has_the_offsets_that_it_had(db: redis.Redis) -> None:
+    put(db, ROWS)
+    first, second = (stream_of(consumer=name, claim_after=millis(200)) for name in ("first", "second"))
+    for stream in (first, second, first):
+        assert stream.latest() == {"0": 5}
+        time.sleep(0.3)
+    assert rows_of(first, 0, 5) == ROWS
+
+
 def test_groups_read_the_same_stream_each_for_itself(db: redis.Redis) -> None:
     put(db, ROWS)
     for group in ("first", "second"):

@@ -1,0 +1,185 @@
+"""Spooled, by a broker in memory; and what a message says as a row."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windowing import bolt
+from windowing.errors import ConfigError, SourceError
+from windowing.local import VirtualClock, run_topology
+from windowing.queues import Message, MessageSource, Spooled, SqliteQueue
+from windowing.queues.messages import BadMessage, row_of_json, row_of_texts
+from windowing.schema.types import Schema
+from windowing.topology.builder import TopologyBuilder
+from windowing.topology.components import InputSpout
+
+WORDS = "word string, n long"
+
+
+class Broker(MessageSource):
+    """Keeps messages until they are confirmed; `lost` confirmations do not arrive."""
+
+    fields, name = WORDS, "a broker in memory"
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.waiting, self.taken = list(messages), 0
+        self.lost = 0
+        self.after: list[str | None] = []
+
+    def take(self, limit: int, after: str | None) -> Sequence[Message]:
+        self.after.append(after)
+        self.taken = min(limit, 3, len(self.waiting))
+        return self.waiting[: self.taken]
+
+    def confirm(self) -> None:
+        if self.lost:
+            self.lost -= 1
+            return
+        del self.waiting[: self.taken]
+
+
+def message(word: Any, n: Any, id: str | None = None) -> Message:
+    return Message(json.dumps({"word": word, "n": n}).encode(), id)
+
+
+def test_messages_leave_the_broker_when_they_are_in_the_spool_and_the_spool_when_they_are_acked(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    @bolt(output="n long")
+    def looks(tuple: Any) -> Any:
+        seen.append(len(Spooled(broker, log=spool.path)))
+        assert broker.waiting == []
+        return tuple.n
+
+    broker = Broker([message("w", n, str(n)) for n in range(7)])
+    spool = Spooled(broker, log=tmp_path / "spool.db", max_rows=2)
+    builder = TopologyBuilder("spooled")
+    builder.set_spout("words", InputSpout(WORDS))
+    builder.set_bolt("looks", looks).shuffle_grouping("words")
+    found = run_topology(builder.build(), sources={"words": spool}, clock=VirtualClock())
+    assert found["looks"] == [(n,) for n in range(7)]
+    assert seen[0] == 7
+    assert len(spool) == 0
+    assert broker.after[:4] == [None, "2", "5", "6"]
+
+
+def test_a_message_that_comes_again_is_put_once_if_it_has_an_id(tmp_path: Path) -> None:
+    broker = Broker([message("a", 1, "x"), message("a", 1, "y"), message("b", 2, None), message("c", 3, "z")])
+    broker.lost = 2
+    spool = Spooled(broker, log=tmp_path / "spool.db")
+    spool.latest()
+    assert spool.rows() == [("a", 1), ("a", 1), ("b", 2), ("b", 2), ("b", 2), ("c", 3)]
+    again = Spooled(Broker([message("a", 1, "x"), message("d", 4, "d")]), log=spool.path)
+    again.latest()
+    assert again.rows()[6:] == [("d", 4)]
+
+
+def test_a_message_that_is_no_row_stays_at_the_broker_or_is_among_the_dead(tmp_path: Path) -> None:
+    messages = [message("a", 1), message("b", "many", "odd"), message("c", 3)]
+    broker = Broker(messages)
+    with pytest.raises(
+        SourceError, match=r"message 'odd' of a broker in memory is no row of word string, n bigint: .*'many'"
+    ):
+        Spooled(broker, log=tmp_path / "spool.db").latest()
+    assert broker.waiting == messages
+    assert len(Spooled(broker, log=tmp_path / "spool.db")) == 0
+    lenient = Spooled(broker, log=tmp_path / "spool.db", on_invalid="dead")
+    lenient.latest()
+    assert lenient.rows() == [("a", 1), ("c", 3)]
+    assert lenient.dead == [('{"word": "b", "n": "many"}',)]
+
+
+def test_what_cannot_be_spooled_is_refused(tmp_path: Path) -> None:
+    queue = SqliteQueue(tmp_path / "queue.db", WORDS)
+    with pytest.raises(ConfigError, match="a PartitionedSpout needs no spool: give it as it is"):
+        Spooled(queue, log=tmp_path / "spool.db")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="on_invalid of a Spooled is 'raise' or 'dead', got 'skip'"):
+        Spooled(Broker([]), log=tmp_path / "spool.db", on_invalid="skip")
+    Spooled(Broker([]), log=tmp_path / "spool.db")
+    other = Broker([])
+    other.name = "another broker"
+    with pytest.raises(
+        ConfigError, match="was made for a broker in memory, now another broker; give each source a log="
+    ):
+        Spooled(other, log=tmp_path / "spool.db")
+
+
+# -- messages ------------------------------------------------------------------------------------------------------------
+
+
+FIELDS = (
+    "s string, i int, d double, b boolean, day date, at timestamp, money decimal(6,2), raw binary, "
+    "many array<timestamp>, told map<int, date>, whole struct<at: timestamp, n: long>"
+)
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+ROW = (
+    "x",
+    7,
+    0.5,
+    True,
+    date(2026, 1, 31),
+    NOON,
+    Decimal("12.50"),
+    b"\x00\xff",
+    [NOON],
+    {3: date(2026, 1, 31)},
+    {"at": NOON, "n": 1},
+)
+PLAIN = {
+    "s": "x",
+    "i": 7,
+    "d": 0.5,
+    "b": True,
+    "day": "2026-01-31",
+    "at": "2026-01-31T12:00:00Z",
+    "money": "12.50",
+    "raw": base64.b64encode(b"\x00\xff").decode(),
+    "many": ["2026-01-31T13:00:00+01:00"],
+    "told": {"3": "2026-01-31"},
+    "whole": {"at": "2026-01-31T12:00:00", "n": 1},
+}
+
+
+def test_a_message_gives_values_of_the_declared_types() -> None:
+    schema = Schema.parse(FIELDS)
+    assert row_of_json(json.dumps(PLAIN).encode(), schema) == ROW
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in PLAIN.items()}
+    raw = {name.encode(): text.encode() for name, text in texts.items()} | {b"raw": b"\x00\xff"}
+    assert row_of_texts(raw, schema) == ROW
+    assert row_of_texts({b"s": b"7", b"more": b"y"}, Schema.parse("s string, i int")) == ("7", None)
+    assert row_of_texts({b"i": b"7"}, Schema.parse("entry_id string, i int"), {"entry_id": "1-0"}) == ("1-0", 7)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "why"),
+    [
+        ("n int", b"7.5", "7.5"),
+        ("n int", b"seven", "its field n is 'seven', no int"),
+        ("n int", b"\xff", "its field n is no UTF-8"),
+        ("n date", b"31.1.2026", "its field n is '31.1.2026', no date"),
+        ("n timestamp", b"noon", "its field n is 'noon', no timestamp"),
+        ("n decimal(4,2)", b"much", "its field n is 'much', no decimal"),
+        ("n boolean", b"yes", "its field n is 'yes', no boolean"),
+        ("n array<int>", b"[1, 2.5]", "2.5"),
+        ("m int", b"7", r"it has the fields \['n'\], none of m"),
+    ],
+)
+def test_what_is_no_value_of_its_type_is_said(fields: str, text: bytes, why: str) -> None:
+    with pytest.raises(BadMessage, match=why):
+        row_of_texts({b"n": text}, Schema.parse(fields))
+
+
+@pytest.mark.parametrize(
+    ("body", "why"), [(b"{", "no JSON"), (b"[1]", "no object"), (b'{"m": 1}', "no object with one of the fields n")]
+)
+def test_a_body_that_is_no_object_is_said(body: bytes, why: str) -> None:
+    with pytest.raises(BadMessage, match=why):
+        row_of_json(body, Schema.parse("n int"))
