@@ -292,7 +292,7 @@ def test_a_batch_made_again_gives_the_same_bytes_whatever_order_rows_come_in(see
 
 
 def test_more_rows_than_fit_into_one_packet_keep_their_order(monkeypatch: Any) -> None:
-    monkeypatch.setattr("windowing.spark.stage_writer._PACKET_ROWS", 7)
+    monkeypatch.setattr("windowing.spark.exchange.PACKET_ROWS", 7)
 
     @tumbling(count(50), timestamp="n", output="told string")
     def told(window: Any) -> Any:

@@ -14,9 +14,9 @@ from windowing.spark.state import decode_table
 AT_MOST = {
     "windowed": (256, 30),
     "topology": (130, 25),
-    "plain": (88, 16),
-    "window": (180, 27),
-    "stateful": (125, 21),
+    "plain": (80, 15),
+    "window": (177, 27),
+    "stateful": (120, 21),
     "trident": (225, 34),  # trident_columns.py is asked whether a step folds columns
 }
 """Functions and files. Who makes a journey longer says here why.

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windowing.errors import ConfigError
 from windowing.spark.context import ExecutionContext, execution_context
+from windowing.spark.sinks import MemorySink, sinks_of
+from windowing.spark.trident_submit import _sink_streams
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import InputSpout
 from windowing.topology.decorators import bolt
 from windowing.topology.plan import Topology
+from windowing.trident.coordinator import OnFailure
+from windowing.trident.streams import TridentTopology
 
 
 @bolt(output="n long")
@@ -56,3 +62,17 @@ def test_a_plan_of_many_diamonds_is_looked_at_once(monkeypatch: Any) -> None:
     monkeypatch.setattr(ExecutionContext, "component", lambda self, name: asked.append(name) or ask(self, name))
     assert [above in wiring.rooted for _ in range(10)] == [False] * 10
     assert len(asked) <= 3 * 40 + 1, "2^40 ways lead up"
+
+
+def test_a_sink_whose_stream_is_discarded_is_refused_by_each_door_in_the_same_words() -> None:
+    builder = TopologyBuilder("words")
+    builder.set_spout("words", InputSpout("word string"))
+    words = TridentTopology("words")
+    words.new_stream("words", InputSpout("word string")).sink("words")
+    sinks: dict[str, Any] = {"words": MemorySink()}
+    for door in (
+        lambda: sinks_of(builder.build(), sinks, ("words",)),
+        lambda: _sink_streams(words.build(), sinks, ("words",), OnFailure.FAIL),
+    ):
+        with pytest.raises(ConfigError, match="'words' has a sink and stands in discard; leave out one of them"):
+            door()

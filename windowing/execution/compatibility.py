@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, quote
 from windowing.topology.bolts import WindowedBolt
-from windowing.topology.plan import Component, Subscription, Topology
+from windowing.topology.plan import Component, Subscription, Topology, stream_name
 
 if TYPE_CHECKING:  # who compares windows alone loads nothing of stages
     from windowing.execution.plan import ExecutionPlan
@@ -147,7 +147,7 @@ def _component(topology: Topology, component: Component, window: Definition | No
         "stateful": component.stateful,
         "window": window,
         "inputs": [
-            [f"{found.component}:{found.stream}", found.grouping.definition(), _fields(topology, found)]
+            [stream_name(found.component, found.stream), found.grouping.definition(), _fields(topology, found)]
             for found in component.inputs
             if keeps
         ],

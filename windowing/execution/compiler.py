@@ -25,14 +25,13 @@ from windowing.schema.types import Schema
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.decorators import bolt_of
 from windowing.topology.groupings import FieldsGrouping, GlobalGrouping, Grouping, GroupingKind, ShuffleGrouping
-from windowing.topology.plan import Component, Topology
+from windowing.topology.plan import Component, Topology, output_name
 
 __all__ = [
     "execution_plan",
     "is_keyed",
     "plan_of_bolt",
     "plan_of_topology",
-    "sink_name",
 ]
 
 
@@ -120,7 +119,7 @@ def plan_of_topology(topology: Topology) -> ExecutionPlan:
         for name in sorted(depth, key=depth.__getitem__)
     )
     sinks = {
-        sink_name(name, stream): name
+        output_name(name, stream): name
         for name in topology.order
         for stream in topology.components[name].outputs
         if topology.ends(topology.components[name], stream)
@@ -135,11 +134,6 @@ def is_keyed(component: Component) -> bool:
         return False
     says_task = any(found.grouping.kind not in _ANY_TASK for found in component.inputs)
     return component.window is not None or component.stateful or says_task
-
-
-def sink_name(component: str, stream: str) -> str:
-    """Return what a stream is called where it is given a sink."""
-    return component if stream == DEFAULT_STREAM else f"{component}.{stream}"
 
 
 def _stage(topology: Topology, name: str, depth: int, operators: tuple[str, ...]) -> Stage:

@@ -46,7 +46,7 @@ from windowing.local.checkpoints import (
 )
 from windowing.local.clock import Clock, VirtualClock
 from windowing.local.loop import LoopedCluster
-from windowing.local.router import ClusterResult, Outbox, Router, output_name
+from windowing.local.router import ClusterResult, Outbox, Router
 from windowing.local.spouts import Batches, InputSource, SpoutTask, batches_by_name, listed, rows_in
 from windowing.local.tasks import AckerTask, BasicBoltTask, BoltTask, RichBoltTask, Task, TaskParts
 from windowing.local.windowed import WindowedBoltTask, streams_of
@@ -57,7 +57,7 @@ from windowing.topology.components import TaskContext
 from windowing.topology.config import TopologyConfig
 from windowing.topology.dead_letters import DEAD_LETTERS
 from windowing.topology.decorators import ComponentKind
-from windowing.topology.plan import Component, Topology, required
+from windowing.topology.plan import Component, Topology, output_name, required
 from windowing.topology.state import NEVER, StateProvider
 from windowing.windows.executor import WindowedBoltExecutor
 from windowing.windows.measures import Duration

@@ -22,7 +22,7 @@ from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
 from windowing.topology.pictures import html_table
-from windowing.topology.plan import Topology
+from windowing.topology.plan import Topology, output_name
 
 __all__ = [
     "ACK",
@@ -37,7 +37,6 @@ __all__ = [
     "ReportedError",
     "Router",
     "StreamRoutes",
-    "output_name",
 ]
 
 
@@ -108,15 +107,6 @@ class ClusterResult:
                 "if a bolt reads it too"
             )
         return self.outputs[output]
-
-
-def output_name(component: str, stream: str) -> str:
-    """Return what an output is called: the component alone for its default stream.
-
-    >>> output_name("count", "default"), output_name("count", "late")
-    ('count', 'count.late')
-    """
-    return component if stream == "default" else f"{component}.{stream}"
 
 
 class Router:

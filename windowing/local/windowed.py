@@ -20,7 +20,7 @@ from windowing.local.router import Delivery
 from windowing.local.tasks import ComponentTask, TaskParts, unsettled
 from windowing.schema.tuples import late_values
 from windowing.schema.types import Schema
-from windowing.topology.plan import Component
+from windowing.topology.plan import Component, stream_name
 from windowing.topology.user_code import warn_of
 from windowing.topology.window_task import FailTarget, WindowEmitted, WindowFailed, WindowTask
 from windowing.windows.config import OnError, WindowConfig
@@ -62,7 +62,7 @@ def machines_of(config: WindowConfig) -> ColumnMachines | None:
 
 def streams_of(component: Component) -> dict[tuple[str, str], str]:
     """Return what an executor calls the streams that a bolt reads, by component and stream."""
-    return {(found.component, found.stream): f"{found.component}:{found.stream}" for found in component.inputs}
+    return {(found.component, found.stream): stream_name(found.component, found.stream) for found in component.inputs}
 
 
 class WindowedBoltTask(ComponentTask):

@@ -44,6 +44,7 @@ __all__ = [
     "record_of",
     "record_type",
     "refuse_awaitable",
+    "refuse_returned",
     "refuse_rows",
     "row_converter",
     "row_of",
@@ -204,6 +205,13 @@ def refuse_rows(returned: Any) -> None:
     rows = returned if isinstance(returned, Iterator) else () if returned is None else (returned,)
     for row in rows:
         raise RowError(f"it declares no output, yet it returned {quote(row)}; add output=... to its declaration")
+
+
+def refuse_returned(returned: Any) -> None:
+    """Raise RowError if what emits to a collector returned something."""
+    refuse_awaitable(returned)
+    if returned is not None:
+        raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
 
 
 def refuse_awaitable(returned: Any) -> None:

@@ -19,11 +19,11 @@ from windowing.execution.compiler import plan_of_topology
 from windowing.execution.plan import ExecutionPlan
 from windowing.schema.tuples import Fields, Origin, Tuple
 from windowing.spark.edges import NO_ROOTS, Roots
-from windowing.spark.exchange import max_future_ms, stream_name
+from windowing.spark.exchange import max_future_ms
 from windowing.topology.bolts import WindowedBolt
 from windowing.topology.components import TaskContext
 from windowing.topology.dead_letters import DEAD_LETTERS
-from windowing.topology.plan import Component, Topology
+from windowing.topology.plan import Component, Topology, stream_name
 from windowing.windows.executor import refuse_tables
 
 __all__ = [

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -25,6 +26,7 @@ from windowing.windows.config import WindowConfig
 
 __all__ = [
     "DRAIN_FILE",
+    "checked_tasks",
     "control_folder",
     "control_row",
     "control_rows",
@@ -41,14 +43,20 @@ _labels: dict[tuple[int, int], tuple[int, ...]] = {}
 """What was found, by tasks and partitions: every session of a process has one hash."""
 
 
+def checked_tasks(tasks: Any) -> int:
+    """Return a number of tasks, or raise ConfigError."""
+    if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 1:
+        raise ConfigError(f"tasks is a number of at least 1, got {quote(tasks)}; leave it out for one task per core")
+    return tasks
+
+
 def task_labels(spark: SparkSession, tasks: int, partitions: int) -> tuple[int, ...]:
     """Return the grouping keys (longs) of tasks 0..tasks-1 for a shuffle into `partitions`.
 
     Cost: one constant expression, evaluated on the driver without a job, once a process. Raises ConfigError for a count below 1,
     or above MOST_TASKS.
     """
-    if not isinstance(tasks, int) or isinstance(tasks, bool) or tasks < 1:
-        raise ConfigError(f"tasks is a number of at least 1, got {quote(tasks)}; leave it out for one task per core")
+    checked_tasks(tasks)
     if partitions < 1:
         raise ConfigError(f"a shuffle has at least 1 partition, got {partitions}; set spark.sql.shuffle.partitions")
     if max(tasks, partitions) > MOST_TASKS:

@@ -57,6 +57,7 @@ __all__ = [
     "CLOCK_BITS",
     "EXCHANGE",
     "FIRST_TASK",
+    "PACKET_ROWS",
     "PHASE",
     "POSITION",
     "TASK",
@@ -85,7 +86,6 @@ __all__ = [
     "rows_of",
     "size_of",
     "spread_of",
-    "stream_name",
     "task_column",
     "timestamps_of",
 ]
@@ -115,6 +115,7 @@ _SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
+PACKET_ROWS = 50_000
 _FRAME_BYTES = 64 << 20
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _MAX_FUTURE_MS = 86_400_000
@@ -157,6 +158,12 @@ class RowNumbering:
         self._sequence += 1
         return ExchangeRow(target, kind, stream, self.upstream, self._sequence, self.now, source, value, data)
 
+    def packets(self, target: int, kind: str, stream: str, tuples: pa.Table) -> Iterator[ExchangeRow]:
+        """Yield a table of tuples as rows, each of PACKET_ROWS at most."""
+        for start in range(0, tuples.num_rows, PACKET_ROWS):
+            part = tuples.slice(start, PACKET_ROWS)
+            yield self.row(target, kind, stream, part.num_rows, encode_table(part))
+
     def largest(self, targets: Iterable[int], stream: str, largest: Mapping[str | None, int]) -> Iterator[ExchangeRow]:
         """Yield what every task of a reader has to know of the timestamps of a stream."""
         sources = sorted(largest, key=lambda each: (each is not None, each or ""))
@@ -185,11 +192,6 @@ def size_of(rows: Iterable[ExchangeRow]) -> int:
 def clock_of(rows: Iterable[ExchangeRow]) -> int:
     """Return the batch's clock: the largest that a row of it says."""
     return max(row.now for row in rows)
-
-
-def stream_name(component: str, stream: str) -> str:
-    """Return how a stream of a component is called in exchanges, and by the watermark of who reads it."""
-    return f"{component}:{stream}"
 
 
 def field_column(position: int) -> str:

@@ -29,6 +29,7 @@ from windowing.schema.checks import DEFAULT_STREAM
 from windowing.spark import definition, exchange
 from windowing.spark.arguments import Shipped, names_of, require_carried, require_start
 from windowing.spark.assembly import Assembly, labels_of
+from windowing.spark.control import checked_tasks
 from windowing.spark.hadoop import checked_folder
 from windowing.spark.output import Encoder, Layout
 from windowing.spark.running import WindowedQuery
@@ -230,11 +231,7 @@ class WindowedStream:
             given,
             discard,
             unknown=self._no_stream,
-            without=lambda name: (
-                f"stream {name!r} of bolt {bolt.name!r} has no sink; give "
-                f"sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
-            ),
-            both=lambda name: f"stream {name!r} has a sink and stands in discard; leave out one of them",
+            without=lambda name: f"stream {name!r} of bolt {bolt.name!r} has no sink",
         )
 
     def _definition(self, tasks: int) -> Definition:
@@ -322,9 +319,7 @@ def _tasks(tasks: int | None, grouping: str | tuple[str, ...], asked: Any) -> in
                 f'tasks={tasks}, but {wish}: one task sees all rows; give grouping=("column",) or "shuffle", or drop tasks'
             )
         return 1
-    if tasks is not None and (isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1):
-        raise ConfigError(f"tasks is a number of at least 1, got {quote(tasks)}; leave it out for one task per core")
-    return tasks
+    return None if tasks is None else checked_tasks(tasks)
 
 
 def _require_columns(

@@ -24,14 +24,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StructType
 
 from windowing.errors import ConfigError, CorruptStateError, SinkError, quote
-from windowing.execution.compiler import sink_name
 from windowing.schema.checks import did_you_mean
 from windowing.schema.types import Schema
 from windowing.spark.definition import last_batch, owner_field, query_id
-from windowing.spark.exchange import stream_name
 from windowing.spark.hadoop import Folder, checked_folder, literal_path, refused_by_files, unreachable
 from windowing.spark.unreadable import python_values
-from windowing.topology.plan import Topology
+from windowing.topology.plan import Topology, output_name, stream_name
 
 __all__ = [
     "FileSink",
@@ -92,22 +90,23 @@ def require_sinks(
     *,
     unknown: Callable[[str], str],
     without: Callable[[str], str],
-    both: Callable[[str], str] | None = None,
 ) -> dict[str, Sink]:
     """Return the sinks in the order of the streams that can have one, of these columns. Raises ConfigError for what is no sink of
-    its stream, for a name that is no stream (`unknown` says so), for a sink whose stream is discarded too (`both`), and for
-    a needed stream that has no sink and is not discarded (`without`).
+    its stream, for a name that is no stream (`unknown` says so), for a sink whose stream is discarded too, and for a needed stream
+    that has no sink and is not discarded (`without` says so).
     """
     for name in (*sinks, *discard):
         if name not in columns:
             raise ConfigError(unknown(name))
     for name, sink in sinks.items():
         require_sink(name, sink, columns[name])
-        if both is not None and name in discard:
-            raise ConfigError(both(name))
+        if name in discard:
+            raise ConfigError(f"{name!r} has a sink and stands in discard; leave out one of them")
     for name in needed:
         if name not in sinks and name not in discard:
-            raise ConfigError(without(name))
+            raise ConfigError(
+                f"{without(name)}; give sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
+            )
     return {name: sinks[name] for name in columns if name in sinks}
 
 
@@ -414,7 +413,7 @@ def output_streams(topology: Topology) -> dict[str, tuple[str, str]]:
     for component in topology.components.values():
         for stream, output in component.outputs.items():
             if not (component.is_spout and output.dead):  # what fails here fails in a bolt
-                names[sink_name(component.id, stream)] = (stream_name(component.id, stream), output.schema.ddl)
+                names[output_name(component.id, stream)] = (stream_name(component.id, stream), output.schema.ddl)
     return names
 
 
@@ -431,11 +430,7 @@ def sinks_of(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[str, 
         unknown=lambda name: (
             f"topology {topology.name!r} has no stream {quote(name)}; {did_you_mean(str(name), names)}"
         ),
-        without=lambda name: (
-            f"nobody reads {name!r} of topology {topology.name!r}, and it has no sink; give "
-            f"sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
-        ),
-        both=lambda name: f"{name!r} has a sink and stands in discard; leave out one of them",
+        without=lambda name: f"nobody reads {name!r} of topology {topology.name!r}, and it has no sink",
     )
 
 
@@ -444,7 +439,7 @@ def unread_late(topology: Topology, sinks: Mapping[str, Sink], discard: tuple[st
     found = []
     for component in topology.bolts:
         late = None if component.window is None else component.window.config.late_stream
-        named = None if late is None else sink_name(component.id, late)
+        named = None if late is None else output_name(component.id, late)
         read = late is not None and bool(topology.readers(component.id, late))
         if component.window is not None and not read and named not in sinks and named not in discard:
             found.append(component.id)
@@ -455,4 +450,4 @@ def _needed(topology: Topology) -> Iterator[str]:
     for component in topology.components.values():
         for stream, output in component.outputs.items():
             if not output.late and topology.ends(component, stream):
-                yield sink_name(component.id, stream)
+                yield output_name(component.id, stream)

@@ -48,16 +48,16 @@ from windowing.spark.exchange import (
     field_column,
     parted,
     spread_of,
-    stream_name,
 )
 from windowing.spark.output import arrow_column
-from windowing.spark.state import TIMESTAMP, TaskValues, encode_table
+from windowing.spark.state import TIMESTAMP, TaskValues
 from windowing.spark.task_metrics import bolt_metrics
 from windowing.spark.tasks import BoltBatch
 from windowing.spark.unreadable import Held, Unreadable, any_unreadable, held_rows, plain, python_values
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind
 from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
+from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
 
 __all__ = [
@@ -68,7 +68,6 @@ __all__ = [
 
 
 _log = logging.getLogger("windowing.spark")
-_PACKET_ROWS = 50_000
 _PHASE_OF = attrgetter("phase")
 
 
@@ -341,16 +340,12 @@ class StageWriter:
             self._packed.append((key, self._table(target, task, columns, stamps)))
         rows: list[ExchangeRow] = []
         for (target, component, stream, _), table in sorted(self._packed, key=lambda each: each[0]):
-            for part in _parts(table):
-                rows.append(
-                    self._sent.row(target, "rows", stream_name(component, stream), part.num_rows, encode_table(part))
-                )
+            rows += self._sent.packets(target, "rows", stream_name(component, stream), table)
         for component, stream in list(self._out):
             self._flush_out(component, stream)
         for (component, stream), tables in sorted(self._out_columns.items()):
-            for part in (part for table in tables for part in _parts(table)):
-                name = stream_name(component, stream)
-                rows.append(self._sent.row(-1, "out", name, part.num_rows, encode_table(part)))
+            for table in tables:
+                rows += self._sent.packets(-1, "out", stream_name(component, stream), table)
         for sent in (self._by_row, self._packed, self._out_columns):
             sent.clear()
         return rows
@@ -603,11 +598,6 @@ def _declared(component: str, stream: str, field: pa.Field, column: pa.Array) ->
     if pa.types.is_nested(field.type):
         return arrow_column(component, stream, field, python_values(column, field.name, "strict"))
     return column.cast(field.type)
-
-
-def _parts(table: pa.Table) -> Iterator[pa.Table]:
-    for start in range(0, table.num_rows, _PACKET_ROWS):
-        yield table.slice(start, _PACKET_ROWS)
 
 
 def _as_asked(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -36,7 +36,6 @@ from windowing.spark.exchange import (
     record_batch,
     size_of,
     spread_of,
-    stream_name,
     task_column,
 )
 from windowing.spark.operator import Stored, TaskResult
@@ -45,6 +44,7 @@ from windowing.spark.task_metrics import MetricsChannel, bolt_metrics
 from windowing.spark.tuple_rows import TupleRows
 from windowing.spark.window_turn import SIDE_STREAM, TaskStage, done_by
 from windowing.topology.groupings import FieldsGrouping
+from windowing.topology.plan import stream_name
 from windowing.topology.user_code import EmittedRow
 from windowing.windows.events import TupleWindow
 

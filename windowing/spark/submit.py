@@ -22,7 +22,6 @@ from windowing.spark import definition
 from windowing.spark.arguments import Shipped, names_of, require_mapping, require_start
 from windowing.spark.assembly import Assembly, acks_of, labels_of, takes_acks
 from windowing.spark.context import ExecutionContext, execution_context
-from windowing.spark.exchange import stream_name
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_session
 from windowing.spark.sinks import Sink, output_streams, sinks_of, unread_late
@@ -31,7 +30,7 @@ from windowing.spark.stages import StageTaskTurn, spout_packets, stage_turn
 from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.topology.decorators import ComponentKind
-from windowing.topology.plan import Component, Topology, required
+from windowing.topology.plan import Component, Topology, required, stream_name
 from windowing.windows.measures import Duration
 
 __all__ = [

@@ -49,6 +49,7 @@ from windowing.spark.control import control_row, label_of_row
 from windowing.spark.exchange import (
     EXCHANGE,
     FIRST_TASK,
+    PACKET_ROWS,
     ArrowStage,
     ExchangeRow,
     RowNumbering,
@@ -81,7 +82,6 @@ __all__ = [
 
 
 PacketValues = tuple[Any, ...]
-_PACKET_ROWS = 50_000
 _MAX_TEXT = 500
 _REPORTED = 20
 """So many reported errors of a task travel with their text."""
@@ -181,8 +181,8 @@ class PacketWriter:
     def take(self) -> Iterator[ExchangeRow]:
         """Yield what was sent since the last call, cut into packets."""
         for (target, kind, stream), (schema, rows) in sorted(self._rows.items(), key=itemgetter(0)):
-            for start in range(0, len(rows), _PACKET_ROWS):
-                part = rows[start : start + _PACKET_ROWS]
+            for start in range(0, len(rows), PACKET_ROWS):
+                part = rows[start : start + PACKET_ROWS]
                 yield self._sent.row(target, kind, stream, len(part), packed_rows(stream, schema, part))
         self.drop()
 

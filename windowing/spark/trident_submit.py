@@ -255,10 +255,9 @@ def _sink_streams(
     skips = on_failure is OnFailure.SKIP
 
     def without(name: str) -> str:
-        discarded = f"sinks={{{name!r}: ParquetSink(path)}}, or say discard=({name!r},)"
         if name in dead:
-            return f"a batch may be skipped, and its tuples of {name!r} have no sink; give {discarded}"
-        return f"the sink {name!r} of topology {plan.name!r} is given nothing to write to; give {discarded}"
+            return f"a batch may be skipped, and its tuples of {name!r} have no sink"
+        return f"the sink {name!r} of topology {plan.name!r} is given nothing to write to"
 
     require_sinks(
         {name: Schema.parse(fields).names for name, fields in known.items()},

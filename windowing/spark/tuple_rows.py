@@ -30,11 +30,11 @@ from windowing.schema.tuples import Origin, Tuple
 from windowing.spark.columnar_bolts import StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext, Origins
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
-from windowing.spark.exchange import PHASE, POSITION, TASK, ExchangeRow, field_column, stream_name
+from windowing.spark.exchange import PHASE, POSITION, TASK, ExchangeRow, field_column
 from windowing.spark.rows import one_nan
 from windowing.spark.state import TIMESTAMP, decode_table
 from windowing.spark.unreadable import Held, any_of, any_unreadable, held_rows, plain, python_values, unreadable_in
-from windowing.topology.plan import Subscription
+from windowing.topology.plan import Subscription, stream_name
 from windowing.windows.aggregate import aggregated_fields
 
 __all__ = [

@@ -417,10 +417,8 @@ def _foreign(name: Any, value: Any) -> str | None:
     for beginning, reason in POINTLESS.items():
         if name.startswith(beginning):
             return f"{name} has no meaning here: {reason}"
-    if _idle(name) is not None:
-        return None if _is_plain(value) else f"{name} is plain data (text, numbers, lists, dicts), got {quote(value)}"
     ours = name.startswith(("topology.", "storm.", "windowing."))
-    if ours or "." not in name:
+    if _idle(name) is None and (ours or "." not in name):
         known = [key.storm if ours else key.typed for key in KEYS]
         return f"unknown key {quote(name)}; {did_you_mean(name, known)} (a key of your own needs a dot: 'app.host')"
     return None if _is_plain(value) else f"{name} is plain data (text, numbers, lists, dicts), got {quote(value)}"

@@ -39,7 +39,9 @@ __all__ = [
     "Topology",
     "TopologyError",
     "mermaid",
+    "output_name",
     "required",
+    "stream_name",
 ]
 
 
@@ -108,6 +110,24 @@ class TopologyError(ConfigError):
         count = "a mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
         lines = "".join(f"\n  - {problem}" for problem in problems)
         super().__init__(f"topology {name!r} has {count}:{lines}")
+
+
+def output_name(component: str, stream: str) -> str:
+    """Return what a stream is called that comes out, where it is kept or given a sink: the component alone for its default one.
+
+    >>> output_name("count", "default"), output_name("count", "late")
+    ('count', 'count.late')
+    """
+    return component if stream == DEFAULT_STREAM else f"{component}.{stream}"
+
+
+def stream_name(component: str, stream: str) -> str:
+    """Return what a stream of a component is called in exchanges, and by the watermark of who reads it.
+
+    >>> stream_name("count", "default")
+    'count:default'
+    """
+    return f"{component}:{stream}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice, str
 from windowing.schema.rows import (
     RowError,
     is_table,
-    refuse_awaitable,
+    refuse_returned,
     refuse_rows,
     row_converter,
     row_of,
@@ -308,8 +308,7 @@ class OutputStreams:
     def _unknown(self, stream: Any) -> str:
         if stream in self._others:
             return f"stream {stream!r} takes {self._others[stream]} only; emit on another one"
-        declared = ", ".join(self._streams) or "none"
-        return f"stream {quote(stream)} is not declared, there are {declared}; add it to output={{...}}"
+        return _undeclared(stream, self._streams)
 
 
 class CollectedRows(StormNames):
@@ -407,11 +406,11 @@ class BoltCaller(UserCode):
             if style is CallStyle.ROWS:
                 return self._rows(self._call(tuple))
             if self._component.kind is ComponentKind.BOLT:
-                self._nothing(self._call(tuple))
+                refuse_returned(self._call(tuple))
                 return []
             collector = CollectedRows(self.streams)
             try:
-                self._nothing(self._call(tuple, collector))
+                refuse_returned(self._call(tuple, collector))
             finally:
                 emitted = collector.take()
             return emitted
@@ -443,11 +442,6 @@ class BoltCaller(UserCode):
         if type(returned) is tuple:  # as most are: what rows_of does with it, without its generator
             return [EmittedRow(DEFAULT_STREAM, row_of(returned, default.schema, DEFAULT_STREAM))]
         return [EmittedRow(DEFAULT_STREAM, row) for row in rows_of(returned, default.schema, DEFAULT_STREAM)]
-
-    def _nothing(self, returned: Any) -> None:
-        refuse_awaitable(returned)
-        if returned is not None:
-            raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
 
 
 # -- BoltRunner ------------------------------------------------------------------------------------------------------------------
@@ -570,10 +564,7 @@ class BoltRunner(UserCode):
     def _collect(self, window: TupleWindow) -> list[Emission]:
         collector = Collector(self._bolt)
         try:
-            returned = self._call(window, collector)
-            refuse_awaitable(returned)
-            if returned is not None:
-                raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
+            refuse_returned(self._call(window, collector))
         except BaseException as problem:
             raise self.blame(problem, f"on {_line(window)}") from problem
         finally:
@@ -582,12 +573,15 @@ class BoltRunner(UserCode):
 
 
 def _unknown_stream(bolt: WindowedBolt, stream: Any) -> str:
-    declared = ", ".join(bolt.outputs) or "none"
     if stream == bolt.config.late_stream:
-        return (
-            f"stream {stream!r} is the late stream, which takes late tuples only; the bolt's own streams are {declared}"
-        )
-    return f"stream {quote(stream)} is not declared, there are {declared}; add it to output={{...}}"
+        own = ", ".join(bolt.outputs) or "none"
+        return f"stream {stream!r} is the late stream, which takes late tuples only; the bolt's own streams are {own}"
+    return _undeclared(stream, bolt.outputs)
+
+
+def _undeclared(stream: Any, declared: Iterable[str]) -> str:
+    names = ", ".join(declared) or "none"
+    return f"stream {quote(stream)} is not declared, there are {names}; add it to output={{...}}"
 
 
 def _line(window: TupleWindow) -> str:

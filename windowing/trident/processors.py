@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, Protocol
 
 from windowing.errors import BoltError, ConfigError, FailedException, quote
 from windowing.schema.checks import DEFAULT_STREAM, StormNames, emit_advice
-from windowing.schema.rows import RowError, refuse_awaitable, row_of, rows_of
+from windowing.schema.rows import RowError, refuse_awaitable, refuse_returned, row_of, rows_of
 from windowing.schema.types import Schema
 from windowing.schema.values import Misfit, converters_of
 from windowing.topology.bolts import CallStyle, bound, check_call, style_of_function
@@ -371,10 +371,7 @@ class EachProcessor(UserProcessor):
 
     def _collected(self, tuple: Any) -> list[Row]:
         collector = TridentOutput(self._output, self.report)
-        returned = self._call(tuple, collector)
-        refuse_awaitable(returned)
-        if returned is not None:
-            raise RowError(f"it takes a collector, yet it returned {quote(returned)}; emit rows and return nothing")
+        refuse_returned(self._call(tuple, collector))
         return collector.take()
 
 

@@ -162,25 +162,44 @@ class DurationDuration:
         return watermark + 1 if open_from > watermark and at_an_end else watermark
 
 
-class CountCount:
-    """Count windows over count slides; `numbered_upto` is how many tuples are numbered."""
+class _CountSlide:
+    """What windows over count slides have in common; `numbered_upto` is how many tuples are numbered."""
 
-    __slots__ = ("_length", "_slide", "keeps_keys", "length_ms")
+    __slots__ = ("_slide", "keeps_keys", "length_ms")
 
-    def __init__(self, length: int, slide: int) -> None:
-        self.length_ms: int | None = None
+    def __init__(self, length_ms: int | None, slide: int) -> None:
+        self.length_ms = length_ms
         self.keeps_keys = True
-        self._length = length
         self._slide = slide
 
     def _firing(self, track: Track, number: int, nominal: int) -> Firing:
-        return Firing(track.buffer.timestamp_at(number - 1), max(nominal - self._length, track.horizon), number)
+        """Return the window that ends with a number; `nominal` is the multiple of the slide, after it only in a drain."""
+        raise NotImplementedError
 
     def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
         before, track.numbered_upto = track.numbered_upto, track.buffer.position_after(until, track.numbered_upto)
         slide = self._slide
         for number in range((before // slide + 1) * slide, track.numbered_upto + 1, slide):
             yield self._firing(track, number, number)
+
+    def deadline(self, track: Track, watermark: int | None) -> int | None:
+        return None if track.numbered_upto == track.buffer.end else track.buffer.timestamp_at(track.numbered_upto)
+
+    def late_below(self, watermark: int | None) -> int | None:
+        return watermark
+
+
+class CountCount(_CountSlide):
+    """Count windows over count slides."""
+
+    __slots__ = ("_length",)
+
+    def __init__(self, length: int, slide: int) -> None:
+        super().__init__(None, slide)
+        self._length = length
+
+    def _firing(self, track: Track, number: int, nominal: int) -> Firing:
+        return Firing(track.buffer.timestamp_at(number - 1), max(nominal - self._length, track.horizon), number)
 
     def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
         end = track.buffer.end
@@ -196,12 +215,6 @@ class CountCount:
     def _gone(self, numbered: int) -> int:
         return min((numbered // self._slide + 1) * self._slide - self._length, numbered)
 
-    def deadline(self, track: Track, watermark: int | None) -> int | None:
-        return None if track.numbered_upto == track.buffer.end else track.buffer.timestamp_at(track.numbered_upto)
-
-    def late_below(self, watermark: int | None) -> int | None:
-        return watermark
-
     def steps(self, track: Track) -> Iterator[ArrivalStep]:
         """Yield what the adds of all settled, not yet numbered tuples do (processing time), in order."""
         number, end, slide = track.numbered_upto, track.buffer.end, self._slide
@@ -216,33 +229,22 @@ class CountCount:
             number = following
 
 
-class DurationCount:
-    """Time windows over count slides; `numbered_upto` is how many tuples are numbered."""
+class DurationCount(_CountSlide):
+    """Time windows over count slides."""
 
-    __slots__ = ("_slide", "keeps_keys", "length_ms")
+    __slots__ = ()
 
-    def __init__(self, length_ms: int, slide: int) -> None:
-        self.length_ms: int | None = length_ms
-        self.keeps_keys = True
-        self._slide = slide
-
-    def _firing(self, track: Track, number: int) -> Firing:
+    def _firing(self, track: Track, number: int, nominal: int) -> Firing:
         reference = track.buffer.timestamp_at(number - 1)
         low = track.buffer.position_after(reference - (self.length_ms or 0), track.horizon, number)
         return Firing(reference, low, number)
-
-    def due(self, track: Track, since: int | None, until: int) -> Iterator[Firing]:
-        before, track.numbered_upto = track.numbered_upto, track.buffer.position_after(until, track.numbered_upto)
-        slide = self._slide
-        for number in range((before // slide + 1) * slide, track.numbered_upto + 1, slide):
-            yield self._firing(track, number)
 
     def rest(self, track: Track, since: int | None) -> Iterator[Firing]:
         end = track.buffer.end
         if end > track.numbered_upto:
             yield from self.due(track, since, track.buffer.timestamp_at(end - 1))
         if end % self._slide and track.horizon < end:
-            yield self._firing(track, end)
+            yield self._firing(track, end, end)
 
     def horizon(self, track: Track, until: int) -> int:
         return self._gone(track, track.numbered_upto)
@@ -252,12 +254,6 @@ class DurationCount:
             return track.horizon
         newest = track.buffer.timestamp_at(numbered - 1)
         return track.buffer.position_after(newest - (self.length_ms or 0), track.horizon, numbered)
-
-    def deadline(self, track: Track, watermark: int | None) -> int | None:
-        return None if track.numbered_upto == track.buffer.end else track.buffer.timestamp_at(track.numbered_upto)
-
-    def late_below(self, watermark: int | None) -> int | None:
-        return watermark
 
     def steps(self, track: Track) -> Iterator[ArrivalStep]:
         """Yield what the adds of all settled, not yet numbered tuples do (processing time), in order."""
@@ -269,7 +265,7 @@ class DurationCount:
             if gone > track.horizon:
                 yield ArrivalStep(number, None, gone)
             for at in range((number // slide + 1) * slide, same_until + 1, slide):
-                yield ArrivalStep(at - 1, self._firing(track, at), gone)
+                yield ArrivalStep(at - 1, self._firing(track, at, at), gone)
             number = same_until
 
 

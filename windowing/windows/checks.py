@@ -199,18 +199,17 @@ def offset(given: Mapping[str, Any], slide: Measure) -> int:
             f"offset shifts the ends of a Duration slide, got offset={quote(offset)} with slide={slide!r}; "
             "leave out offset=, or give the slide in time"
         )
+    same: Any = None
     if getattr(offset, "days", 0) < 0:  # a negative timedelta: as_duration_ms would only say that it may not be
-        raise ConfigError(
-            f"offset must be at least 0 and less than the slide, got {offset!r} with slide={slide!r}; "
-            f"the same ends come with offset={offset % type(offset)(milliseconds=slide.ms)!r}"
-        )
-    ms = as_duration_ms(offset, "offset")
-    if ms >= slide.ms:
-        raise ConfigError(
-            f"offset must be at least 0 and less than the slide, got {offset!r} with slide={slide!r}; "
-            f"the same ends come with offset={Duration(ms % slide.ms)!r}"
-        )
-    return ms
+        same = offset % type(offset)(milliseconds=slide.ms)
+    elif (ms := as_duration_ms(offset, "offset")) >= slide.ms:
+        same = Duration(ms % slide.ms)
+    else:
+        return ms
+    raise ConfigError(
+        f"offset must be at least 0 and less than the slide, got {offset!r} with slide={slide!r}; "
+        f"the same ends come with offset={same!r}"
+    )
 
 
 def repeat(given: Mapping[str, Any]) -> bool:
