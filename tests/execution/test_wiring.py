@@ -72,7 +72,7 @@ def test_a_sink_whose_stream_is_discarded_is_refused_by_each_door_in_the_same_wo
     sinks: dict[str, Any] = {"words": MemorySink()}
     for door in (
         lambda: sinks_of(builder.build(), sinks, ("words",)),
-        lambda: _sink_streams(words.build(), sinks, ("words",), OnFailure.FAIL),
+        lambda: _sink_streams(words.build(), sinks, ("words",), OnFailure.STOP),
     ):
         with pytest.raises(ConfigError, match="'words' has a sink and stands in discard; leave out one of them"):
             door()
