@@ -55,7 +55,7 @@ kafka_runs() {
 
 rabbitmq_runs() {
     local pid
-    pid="$(cat "$RABBITMQ/pid" 2>/dev/null)" && grep -qzF "$RABBITMQ/data" "/proc/$pid/cmdline" 2>/dev/null
+    pid="$(cat "$RABBITMQ/pid" 2>/dev/null)" && grep -qzF "$RABBITMQ" "/proc/$pid/cmdline" 2>/dev/null
 }
 
 can_apt() { is_root && [[ -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
