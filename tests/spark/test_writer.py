@@ -1,7 +1,8 @@
-"""One job a batch, without a JVM: it is written once, counted after that, and what is of no rows is taken away again."""
+"""One job a batch: written once, counted after that, and what is of no rows taken away again; and how rows are counted."""
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -89,12 +90,7 @@ def test_a_job_that_fails_is_not_counted_and_its_batch_is_the_one_that_failed(mo
 
 
 def test_what_is_found_in_rows_is_what_the_aggregates_find(spark: SparkSession) -> None:
-    kinds = [
-        (kind, stream, source)
-        for kind in ("out", "metric", "done")
-        for stream in "abc"
-        for source in ("late", "invalid", None)
-    ]
+    kinds = list(product(("out", "metric", "done"), "abc", ("late", "invalid", None)))
     rows = [(*each, 10**number % 7 + number) for number, each in enumerate(kinds * 2)]
     streams = SinkStreams({"one": ("a", "v long"), "two": ("b", "v long"), "none": ("d", "v long")}, ("a", "c"))
     table = spark.createDataFrame(rows, "kind string, stream string, source string, value long")
