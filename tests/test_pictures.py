@@ -23,4 +23,5 @@ def test_a_picture_is_that_of_a_run(name):
 
 @pytest.mark.parametrize("name", pictures.PICTURES)
 def test_a_page_shows_the_picture(name):
-    assert f"]({name})" in (ROOT / "docs" / "concepts" / "windows.md").read_text(encoding="utf-8")
+    page = pictures.PICTURES[name][0]
+    assert f"]({name})" in (ROOT / "docs" / "concepts" / page).read_text(encoding="utf-8")
