@@ -23,6 +23,7 @@ FOR_USERS = (
     "topology",
     "postgres",
     "redis",
+    "rabbitmq",
     "kafka",
     "prometheus",
     "opentelemetry",
@@ -57,6 +58,7 @@ OTHER_EXTRAS = (
     PROMPTS
     + """
 import windowing.stores.postgres, windowing.stores.redis, windowing.stores.kafka_topics
+import windowing.queues.rabbit, windowing.queues.redis_stream
 from windowing.monitoring import PrometheusCollector, export_to_opentelemetry
 from windowing.stores.factory import store_of
 assert repr(store_of("postgresql://me:key@127.0.0.1/db")) and repr(store_of("redis://127.0.0.1:1/0"))
@@ -170,6 +172,6 @@ def test_with_the_extra_spark_the_files_of_a_page_print_the_same_on_spark(
 def test_every_other_extra_works_at_its_lowest_versions(
     python: Path, install: Callable[[str], None], tmp_path: Path
 ) -> None:
-    install("[postgres,redis,kafka,prometheus,opentelemetry,draw,cli]")
+    install("[postgres,redis,rabbitmq,kafka,prometheus,opentelemetry,draw,cli]")
     ran(python, "-c", OTHER_EXTRAS, cwd=tmp_path)
     assert re.search("usage", ran(python, "-m", "windowing", "--help", cwd=tmp_path), re.IGNORECASE)
