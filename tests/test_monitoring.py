@@ -133,6 +133,7 @@ def test_each_package_has_one_logger_and_nothing_is_printed():
                 printing.append(str(path))
     assert loggers == {
         "local": {"windowing"},
+        "queues": {"windowing.queues"},
         "stores": {"windowing.stores"},
         "spark": {"windowing.spark"},
         "monitoring": {"windowing.monitoring"},

@@ -41,10 +41,8 @@ def found(number: int) -> Any:
 
 def session(heap: int = 1024 * MB) -> Any:
     runtime = SimpleNamespace(maxMemory=lambda: heap)
-    lang = SimpleNamespace(Runtime=SimpleNamespace(getRuntime=lambda: runtime))
-    return SimpleNamespace(
-        sparkContext=SimpleNamespace(_jvm=SimpleNamespace(java=SimpleNamespace(lang=lang)), broadcast=Sent)
-    )
+    jvm = SimpleNamespace(**{"java.lang.Runtime": SimpleNamespace(getRuntime=lambda: runtime)})
+    return SimpleNamespace(sparkContext=SimpleNamespace(_jvm=jvm, broadcast=Sent))
 
 
 def sent(shipped: Shipped[Any]) -> tuple[Shipped[Any], int]:

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-_log = logging.getLogger("windowing")
+_log = logging.getLogger("windowing.queues")
 _PAGE = 1000
 _GIVEN = {"on_gap": ("raise", "skip"), "on_invalid": ("raise", "dead")}
 
