@@ -126,6 +126,25 @@ def test_more_messages_than_a_page_come_in_order(channel: Any, kind: str, tmp_pa
     assert spool.rows() == [*rows, ("more", 1)]
 
 
+def test_what_a_stream_has_sent_beyond_a_page_is_read_again(channel: Any, tmp_path: Path) -> None:
+    """On a slow machine messages arrive while the consumer is cancelled: a stream refuses to take them back."""
+
+    class Greedy(RabbitQueue):
+        def _connect(self) -> None:
+            before = self._channel
+            super()._connect()
+            if self._channel is not before:
+                ask = self._channel.basic_qos
+                self._channel.basic_qos = lambda prefetch_count: ask(prefetch_count=10 * prefetch_count)
+
+    declare(channel, "stream")
+    rows = [(f"w{n}", n) for n in range(2_300)]
+    put(channel, rows)
+    spool = Spooled(Greedy(address("rabbitmq"), "words", WORDS, stream=True), log=tmp_path / "spool.db")
+    assert spool.latest() == {"0": 2_300}
+    assert spool.rows() == rows
+
+
 def test_a_message_whose_confirmation_was_lost_comes_again_and_is_put_once(channel: Any, tmp_path: Path) -> None:
     class Unconfirmed(RabbitQueue):
         def confirm(self) -> None:

@@ -110,8 +110,19 @@ class RabbitQueue(MessageSource):
                 found.append(Message(body, None if offset is None else str(offset)))
             if len(found) == limit or (not self._stream and self._channel.get_waiting_message_count() == 0):
                 break
-        self._channel.cancel()
+        self._end_reading()
         return found
+
+    def _end_reading(self) -> None:
+        """Cancel the consumer. That gives back what it holds and nobody has read; a stream, which keeps all, takes nothing back and
+        ends the connection.
+        """
+        try:
+            self._channel.cancel()
+        except amqp.AMQPError as problem:
+            if not self._stream or getattr(problem, "reply_code", None) != _NOT_IMPLEMENTED:
+                raise
+            self.close()
 
     def _is_stream(self) -> bool:
         """Ask what the queue is: a stream has no basic_get. What that brings is given back."""
