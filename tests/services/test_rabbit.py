@@ -143,6 +143,7 @@ def test_what_a_stream_has_sent_beyond_a_page_is_read_again(channel: Any, tmp_pa
     spool = Spooled(Greedy(address("rabbitmq"), "words", WORDS, stream=True), log=tmp_path / "spool.db")
     assert spool.latest() == {"0": 2_300}
     assert spool.rows() == rows
+    spool.close()
 
 
 def test_a_message_whose_confirmation_was_lost_comes_again_and_is_put_once(channel: Any, tmp_path: Path) -> None:
