@@ -55,7 +55,7 @@ RINGS = {
     "__init__": pure(PURE_RINGS),
     "columnar": driver("errors schema windows topology", "pyarrow numpy pandas"),
     "stores": driver("errors codec schema windows topology trident", "psycopg redis confluent_kafka"),
-    "queues": driver("errors codec schema windows columnar stores", "pyarrow redis pika"),
+    "queues": driver("errors codec schema windows trident columnar stores", "pyarrow redis pika"),
     "local": driver(f"{PURE_RINGS} columnar stores queues", "matplotlib"),
     "monitoring": driver(f"{PURE_RINGS} local", "prometheus_client opentelemetry"),
     "spark": driver(f"{PURE_RINGS} columnar stores queues monitoring", "pyspark pandas pyarrow numpy"),

@@ -48,7 +48,8 @@ PUBLIC = {
         serve_page serve_prometheus
     """),
     "windowing.queues": words("""
-        Message MessageSource PartitionedSpout RabbitQueue RedisStream Root Spooled SqliteQueue
+        KafkaTridentSpoutOpaque KafkaTridentSpoutTransactional Message MessageSource PartitionedSpout RabbitQueue RedisStream Root
+        Spooled SqliteQueue
     """),
     "windowing.spark": words("""
         BatchMetrics FileSink FunctionSink KafkaSink MemorySink MetricsListener NoopSink ParquetSink PartitionedSpout
@@ -84,7 +85,8 @@ OPTIONAL = {
     "windowing.trident": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
     "windowing.stores": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib windowing.trident",
     "windowing.local": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
-    "windowing.queues": "pyspark py4j hypothesis psycopg redis pika matplotlib windowing.local windowing.spark windowing.trident",
+    "windowing.queues": "pyspark py4j hypothesis psycopg redis pika confluent_kafka matplotlib windowing.local windowing.spark "
+    "windowing.trident",
     "windowing.testing": "pyspark py4j hypothesis pandas pyarrow numpy psycopg redis xxhash matplotlib",
     "windowing.monitoring": "pyspark hypothesis pandas pyarrow numpy psycopg redis xxhash prometheus_client opentelemetry",
     "windowing.spark": "pandas hypothesis psycopg redis confluent_kafka matplotlib "

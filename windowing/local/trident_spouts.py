@@ -27,6 +27,7 @@ from windowing.errors import (
     ConfigError,
     FailedException,
     ReportedFailedException,
+    SourceError,
     StateError,
     cause_of,
     quote,
@@ -208,10 +209,10 @@ def batch_spout_of(
 
 
 def guarded(who: str, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a spout's code; what it raises is attributed to it, but for what fails the batch, and what the stores say."""
+    """Call a spout's code; what it raises is attributed to it, but for what fails the batch, and what stores and sources say."""
     try:
         return call(*arguments)
-    except (CheckpointError, StateError):
+    except (CheckpointError, ConfigError, SourceError, StateError):
         raise
     except BaseException as problem:
         raise raised(who, problem, where) from problem

@@ -5,6 +5,7 @@ SqliteQueue         a durable queue in one file
 RedisStream         a stream of Redis, read in a consumer group (extra `redis`)
 Spooled             a MessageSource (Messages that a broker forgets when it is told), by a spool in a file
 RabbitQueue         a MessageSource: a queue or a stream of RabbitMQ (extra `rabbitmq`)
+KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional     a topic of Kafka as a spout of Trident (extra `kafka`)
 Each but the first is loaded with its name.
 """
 
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 from windowing.queues.spout import PartitionedSpout, Root
 
 if TYPE_CHECKING:
+    from windowing.queues.kafka_spouts import KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional
     from windowing.queues.rabbit import RabbitQueue
     from windowing.queues.redis_stream import RedisStream
     from windowing.queues.spooled import Message, MessageSource, Spooled
     from windowing.queues.sqlite_queue import SqliteQueue
 
 __all__ = [
+    "KafkaTridentSpoutOpaque",
+    "KafkaTridentSpoutTransactional",
     "Message",
     "MessageSource",
     "PartitionedSpout",
@@ -32,6 +36,7 @@ __all__ = [
 
 
 _BY_NAME = {
+    **dict.fromkeys(("KafkaTridentSpoutOpaque", "KafkaTridentSpoutTransactional"), "kafka_spouts"),
     "RabbitQueue": "rabbit",
     "RedisStream": "redis_stream",
     **dict.fromkeys(("Message", "MessageSource", "Spooled"), "spooled"),

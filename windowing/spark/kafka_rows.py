@@ -24,10 +24,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from windowing.errors import ConfigError, SourceError, WindowingError, quote
+from windowing.errors import ConfigError, quote
 from windowing.schema.types import Schema
 from windowing.spark.sinks import OutputOwner
-from windowing.stores.kafka_topics import KafkaTopic
+from windowing.stores.kafka_topics import KafkaTopic, SourceTopic
 
 __all__ = [
     "KafkaSink",
@@ -40,15 +40,6 @@ CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 _MALFORMED = "malformed"
 _PLACES = ("kafka_key", "kafka_partition", "kafka_offset", "kafka_time")
 _STARTS = ("earliest", "latest")
-
-
-class _SourceTopic(KafkaTopic):
-    """A topic that is read."""
-
-    def _unanswered(self, text: str) -> WindowingError:
-        return SourceError(
-            f"{self} did not answer for {self._patience_s:g} s: {text}; see whether the brokers run and can be reached"
-        )
 
 
 def kafka(
@@ -83,7 +74,7 @@ def kafka(
         raise ConfigError(f"per_batch= of a topic is a number of messages above 0, got {quote(per_batch)}")
     given = dict(options or {})
     spark_options = _of_spark(given)
-    _SourceTopic(servers, topic, given, patience_s).require()
+    SourceTopic(servers, topic, given, patience_s).require()
     reader = spark.readStream.format("kafka").options(**spark_options).option("kafka.bootstrap.servers", servers)
     reader = reader.option("subscribe", topic).option("startingOffsets", starting).option("failOnDataLoss", "true")
     reader = reader.option("kafka.isolation.level", "read_committed")

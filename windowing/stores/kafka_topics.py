@@ -1,4 +1,5 @@
 """KafkaTopic: batches of rows in a topic of Kafka, each in one transaction; what spark/kafka_rows.py writes to.
+SourceTopic: a topic that is read, by partition and offset.
 
     begin --> the rows of batch 7, as JSON --> offset 8 of the group "windowing.<query>.<stream>" --> commit
               └──────────────── seen together or not at all by readers with isolation.level=read_committed ────────────────┘
@@ -22,16 +23,17 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from windowing.errors import ConfigError, SinkError, WindowingError, printable, quote
+from windowing.errors import ConfigError, SinkError, SourceError, WindowingError, printable, quote
 
 __all__ = [
     "KafkaTopic",
+    "SourceTopic",
 ]
 
 
@@ -48,6 +50,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _CALL_S = 10.0
 _POLL_EVERY = 1000
+_PAGE = 1000
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
 _DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -263,6 +266,94 @@ class KafkaTopic:
         return masked_options(
             "; ".join(dict.fromkeys(each.str() for each in [error, *self._heard[-1:]])), self._options
         )
+
+
+class SourceTopic(KafkaTopic):
+    """A topic that is read. An offset is that of a message of a committed transaction, or of one without (`read_committed`)."""
+
+    def __init__(self, servers: str, topic: str, options: Mapping[str, Any], patience_s: float) -> None:
+        super().__init__(servers, topic, options, patience_s)
+        self._reader: Any = None
+        self._at: tuple[int, int] | None = None
+
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """Return of each partition [the first offset that is there, the one behind the last message). Cost: a request for the
+        names, two for each partition."""
+        return dict(self._patiently(self._bounds))
+
+    def read(self, partition: int, start: int, end: int) -> Iterator[Any]:
+        """Yield the messages with offsets in [start, end) that there are, in order; some may be gone. Raises SourceError."""
+        while start < end:
+            after, page = self._patiently(lambda at=start: self._page(partition, at, end))  # type: ignore[misc]
+            yield from page
+            start = after
+
+    def close(self) -> None:
+        """End the connection; the next call makes another."""
+        reader, self._reader, self._at = self._reader, None, None
+        if reader is not None:
+            reader.close()
+
+    def _bounds(self) -> dict[int, tuple[int, int]]:
+        found = self._opened.list_topics(self.topic, timeout=min(_CALL_S, self._patience_s)).topics[self.topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return {
+            each: self._opened.get_watermark_offsets(TopicPartition(self.topic, each), timeout=_CALL_S, cached=False)
+            for each in sorted(found.partitions)
+        }
+
+    def _page(self, partition: int, start: int, end: int) -> tuple[int, list[Any]]:
+        """Return where the next page begins, and the messages of this one."""
+        if self._at != (partition, start):
+            self._opened.assign([TopicPartition(self.topic, partition, start)])
+        self._at = None  # unless all goes well
+        found: list[Any] = []
+        after, at_end = start, False
+        while after < end and len(found) < _PAGE:
+            message = self._opened.poll(min(1.0, self._patience_s))
+            if message is None:
+                break
+            error = message.error()
+            if error is None:
+                after = message.offset() + 1
+                if message.offset() < end:
+                    found.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # behind the last there may be marks of transactions
+                after = max(after, message.offset())
+                at_end = True
+            else:
+                raise KafkaException(error)
+        if after == start:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        if at_end:  # or it would ask on and on
+            self._opened.unassign()
+        elif after <= end:
+            self._at = partition, after
+        return after, found
+
+    @property
+    def _opened(self) -> Any:
+        if self._reader is None:
+            own = {"group.id": f"windowing.read.{self.topic}", "enable.auto.commit": False}
+            how = {
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 10,  # what is read is there; another partition waits for the request to end
+            }
+            self._reader = Consumer({**self._options, **self._common, **own, **how})
+        return self._reader
+
+    def _unanswered(self, text: str) -> WindowingError:
+        return SourceError(
+            f"{self} did not answer for {self._patience_s:g} s: {text}; see whether the brokers run and can be reached"
+        )
+
+    def _refused(self, error: KafkaError) -> WindowingError | None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            return SourceError(f"{self} has removed messages while they were read: {self._text(error)}; start again")
+        return super()._refused(error)
 
 
 def masked_options(text: str, options: Mapping[str, Any]) -> str:

@@ -1,0 +1,330 @@
+"""A topic of Kafka as a spout of Trident in one process: each message counts once, whatever fails, is killed, or is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
+
+from tests.dying import in_a_child
+from tests.services.kafka import admin, new_topic, options, send, servers, settings
+from windowing import seconds
+from windowing.errors import BoltError, ConfigError, FailedException, SourceError
+from windowing.local import TridentCluster, VirtualClock, run_trident
+from windowing.queues import KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional
+from windowing.queues import kafka_spouts as made
+from windowing.stores import MemoryStore, SqliteStore, map_state
+from windowing.trident import Count, TridentTopology
+from windowing.trident.kinds import StateType
+from windowing.trident.transactional_state import MemoryRecordStore
+
+FIELDS = "k string, n long"
+KINDS = {"opaque": KafkaTridentSpoutOpaque, "transactional": KafkaTridentSpoutTransactional}
+
+
+@pytest.fixture(params=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def body(key: str, n: int) -> bytes:
+    return json.dumps({"k": key, "n": n}).encode()
+
+
+def spout(kind: str, topic: str, fields: str = FIELDS, **given: Any) -> Any:
+    return KINDS[kind](servers(), topic, fields, **{"max_rows": 3, "bounded": True, "options": options(), **given})
+
+
+def counting(
+    given: Any, kind: str, store: Any, look: Callable[[Any], Any] = lambda row: True, tasks: int = 1
+) -> TridentTopology:
+    """Count messages by key, which is exact with either kind of state; the sink has all of them."""
+    topology = TridentTopology("counting").configure(max_spout_pending=3)
+    words = topology.new_stream("words", given).parallelism_hint(tasks).filter(look)
+    words.sink("rows")
+    state = map_state(store, "counts", StateType(kind))
+    words.group_by("k").persistent_aggregate(state, None, Count(), "n long").parallelism_hint(2)
+    return topology
+
+
+def cluster(given: Any, kind: str, store: Any, records: Any, **more: Any) -> TridentCluster:
+    return TridentCluster(counting(given, kind, store, **more), clock=VirtualClock(), records=records)
+
+
+def counts_of(running: TridentCluster) -> dict[Any, int]:
+    return {key[0]: n for key, n in running.values("state1").items()}
+
+
+# -- what is read ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_message_of_each_partition_counts_once_also_of_one_that_is_added(kind: str) -> None:
+    topic = new_topic(partitions=3)  # the third stays empty
+    send(topic, 0, *(body("a", n) for n in range(8)))
+    send(topic, 1, *(body("b", n) for n in range(2)))
+    store, records = MemoryStore(), MemoryRecordStore()
+    with cluster(spout(kind, topic), kind, store, records, tasks=2) as running:
+        assert len(running.run()["rows"]) == 10
+        assert counts_of(running) == {"a": 8, "b": 2}
+    client = admin()
+    client.create_partitions([NewPartitions(topic, 4)])[topic].result(20)
+    send(topic, 3, *(body("c", n) for n in range(4)))
+    send(topic, 1, body("b", 2))
+    with cluster(spout(kind, topic, starting="latest"), kind, store, records, tasks=2) as running:
+        found = running.run()
+        assert sorted(found["rows"]) == [("b", 2), *(("c", n) for n in range(4))], "in batches of 3"
+        assert counts_of(running) == {"a": 8, "b": 3, "c": 4}
+
+
+def test_a_new_topology_may_begin_with_the_messages_that_come(kind: str) -> None:
+    topic = new_topic(partitions=1)
+    send(topic, 0, body("old", 1))
+    given = spout(kind, topic, starting="latest", bounded=False)
+    with cluster(given, kind, MemoryStore(), MemoryRecordStore()) as running:
+        running.run_for(seconds(5))
+        send(topic, 0, body("new", 2))
+        running.run_for(seconds(5))
+        assert counts_of(running) == {"new": 1}
+        begun = running.result.batches
+        running.run_for(seconds(20))
+        assert running.result.batches == begun, "without new messages there is no batch"
+
+
+def test_messages_of_transactions_that_are_open_or_were_given_up_are_not_read(kind: str) -> None:
+    topic = new_topic(partitions=1)
+    for key, end in (("done", "commit"), ("undone", "abort"), ("open", None)):
+        producer = Producer(settings(**{"transactional.id": f"{topic}-{key}"}))
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        for n in range(3):
+            producer.produce(topic, body(key, n), partition=0)
+        producer.flush(20)
+        if end is not None:
+            getattr(producer, f"{end}_transaction")(20)
+            send(topic, 0, body("between", 1))
+    store, records = MemoryStore(), MemoryRecordStore()
+    with cluster(spout(kind, topic, max_rows=2), kind, store, records) as running:
+        running.run()
+        assert counts_of(running) == {"done": 3, "between": 2}
+    producer.commit_transaction(20)
+    with cluster(spout(kind, topic, max_rows=2), kind, store, records) as running:
+        running.run()
+        assert counts_of(running) == {"done": 3, "between": 2, "open": 3}
+
+
+def test_a_row_says_where_it_stands_and_takes_the_text_of_what_is_no_row(kind: str) -> None:
+    topic = new_topic(partitions=1)
+    producer = Producer(settings())
+    producer.produce(topic, body("a", 1), key=b"key", partition=0, timestamp=1_700_000_000_123)
+    producer.produce(topic, b"no json", partition=0)
+    producer.produce(topic, None, key=b"gone", partition=0)
+    assert producer.flush(20) == 0
+    fields = (
+        "k string, kafka_key string, kafka_partition int, kafka_offset bigint, kafka_time timestamp, malformed string"
+    )
+    found = run_trident(counting(spout(kind, topic, fields), kind, MemoryStore()), clock=VirtualClock())["rows"]
+    assert [(*row[:4], row[5]) for row in found] == [
+        ("a", "key", 0, 0, None),
+        (None, None, 0, 1, "no json"),
+        (None, "gone", 0, 2, ""),
+    ]
+    assert found[0][4].isoformat() == "2023-11-14T22:13:20.123000+00:00"
+    with pytest.raises(SourceError) as problem:
+        run_trident(counting(spout(kind, topic), kind, MemoryStore()), clock=VirtualClock())
+    assert "the message at offset 1 of partition 0 of topic" in str(problem.value)
+    assert "declare what its fields are, or a field 'malformed string'" in str(problem.value)
+
+
+# -- what fails and is killed ----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_fails_comes_again_the_same_or_with_what_there_is(kind: str) -> None:
+    topic = new_topic(partitions=1)
+    send(topic, 0, *(body("a", n) for n in range(2)))
+    failed: list[tuple[str, int]] = []
+
+    def look(row: Any) -> bool:
+        if len(failed) < 2:
+            failed.append((row.k, row.n))
+            send(topic, 0, body("b", len(failed)))
+            raise FailedException("not yet")
+        return True
+
+    written: dict[int, list[Any]] = {}
+    topology = counting(spout(kind, topic, bounded=False), kind, MemoryStore(), look)
+    with TridentCluster(topology, clock=VirtualClock(), sinks={"rows": written.__setitem__}) as running:
+        running.run_for(seconds(60))
+        assert counts_of(running) == {"a": 2, "b": 2}
+    first = [("a", 0), ("a", 1)] if kind == "transactional" else [("a", 0), ("a", 1), ("b", 1)]
+    assert written[1] == first
+
+
+def killed_run(kind: str, topic: str, folder: Path, steps: int | None) -> None:
+    """Count a topic, and die at that step: around what is read, within a batch, around the write of a sink."""
+    left = [steps]
+
+    def step() -> None:
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] = None if left[0] is None else left[0] - 1
+
+    emit = made._Emitter._emit
+
+    def dying(*arguments: Any) -> None:
+        step()
+        emit(*arguments)
+        step()
+
+    made._Emitter._emit = dying  # type: ignore[method-assign]
+
+    def look(row: Any) -> bool:
+        step()
+        return True
+
+    def write(txid: int, rows: list[Any]) -> None:
+        step()
+        (folder / f"{txid}.json").write_text(json.dumps(rows))
+        step()
+
+    topology = counting(spout(kind, topic, max_rows=2), kind, SqliteStore(folder / "states.db"), look)
+    given = {"state_path": folder / "records.db", "sinks": {"rows": write}}
+    with TridentCluster(topology, clock=VirtualClock(), **given) as running:
+        running.run()
+        (folder / "counts.json").write_text(json.dumps(counts_of(running)))
+
+
+@pytest.mark.crash
+def test_a_process_that_is_killed_at_any_step_counts_each_message_once(kind: str, tmp_path: Path) -> None:
+    topic = new_topic(partitions=2)
+    for partition in (0, 1):
+        send(topic, partition, *(body(f"k{n % 2}", 10 * partition + n) for n in range(5)))
+    deaths = 0
+    while True:
+        folder = tmp_path / str(deaths)
+        folder.mkdir()
+        code = in_a_child(partial(killed_run, kind, topic, folder, deaths))
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        assert in_a_child(partial(killed_run, kind, topic, folder, None)) == 0
+        assert json.loads((folder / "counts.json").read_text()) == {"k0": 6, "k1": 4}
+        rows = [tuple(row) for file in folder.glob("[0-9]*.json") for row in json.loads(file.read_text())]
+        assert Counter(rows) == {(f"k{n % 2}", 10 * partition + n): 1 for partition in (0, 1) for n in range(5)}
+        deaths += 1
+    assert deaths > 20
+
+
+# -- what is gone --------------------------------------------------------------------------------------------------------------
+
+
+def delete_before(topic: str, offset: int) -> None:
+    place = TopicPartition(topic, 0, offset)
+    client = admin()
+    client.delete_records([place])[TopicPartition(topic, 0)].result(20)
+
+
+def test_messages_that_the_retention_has_removed_are_an_error_or_reported_with_their_number(kind: str) -> None:
+    topic = new_topic(partitions=1)
+    send(topic, 0, *(body("a", n) for n in range(2)))
+    store, records = MemoryStore(), MemoryRecordStore()
+    with cluster(spout(kind, topic), kind, store, records) as running:
+        running.run()
+    send(topic, 0, *(body("b", n) for n in range(10)))
+    delete_before(topic, 7)
+    with pytest.raises(SourceError) as problem, cluster(spout(kind, topic), kind, store, records) as running:
+        running.run()
+    assert "has lost 5 offsets that were not read, 2 to 6: its retention" in str(problem.value)
+    assert "on_gap='skip'" in str(problem.value)
+    with cluster(spout(kind, topic, on_gap="skip"), kind, store, records) as running:
+        found = running.run()
+        assert counts_of(running) == {"a": 2, "b": 5}
+        assert ["5 offsets" in str(error) for error in found.errors] == [True]
+
+
+def test_a_transactional_batch_that_cannot_be_made_again_is_an_error() -> None:
+    topic = new_topic(partitions=1)
+    send(topic, 0, *(body("a", n) for n in range(9)))
+    store, records = MemoryStore(), MemoryRecordStore()
+
+    def broken(row: Any) -> bool:
+        if row.n == 1:
+            raise KeyError("a bug")
+        return True
+
+    given = partial(spout, "transactional", topic, on_gap="skip")
+    with pytest.raises(BoltError), cluster(given(), "transactional", store, records, look=broken) as running:
+        running.run()
+    delete_before(topic, 2)
+    with pytest.raises(SourceError) as problem, cluster(given(), "transactional", store, records) as running:
+        running.run()
+    assert "was the offsets 0 to 2 of partition 0" in str(problem.value)
+    assert "cannot be made again" in str(problem.value)
+    assert "KafkaTridentSpoutOpaque" in str(problem.value)
+
+
+def test_a_topic_that_vanishes_and_one_that_is_made_in_its_place_are_errors(kind: str) -> None:
+    topic = new_topic(partitions=1)
+    send(topic, 0, *(body("a", n) for n in range(5)))
+    store, records = MemoryStore(), MemoryRecordStore()
+    given = spout(kind, topic)
+    with cluster(given, kind, store, records) as running:
+        running.run()
+    client = admin()
+    client.delete_topics([topic])[topic].result(20)
+    with pytest.raises(ConfigError) as gone, cluster(given, kind, store, records) as running:
+        running.run()
+    assert f"topic '{topic}' at" in str(gone.value)
+    assert "is not there" in str(gone.value)
+    topic_made(topic)
+    send(topic, 0, body("a", 1))
+    with pytest.raises(SourceError) as other, cluster(given, kind, store, records) as running:
+        running.run()
+    assert "ends at offset 1, and was read up to 5: messages were lost, or it is another topic" in str(other.value)
+
+
+def topic_made(topic: str) -> None:
+    from confluent_kafka.admin import NewTopic
+
+    client = admin()
+    client.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("do", "error", "sentence"),
+    [
+        (
+            lambda: KafkaTridentSpoutOpaque("127.0.0.1:1", "t", FIELDS, patience_s=1),
+            SourceError,
+            "did not answer for 1",
+        ),
+        (lambda: spout("opaque", "not-there"), ConfigError, "topic 'not-there'"),
+        (
+            lambda: spout("opaque", "t", options={**options(), "sasl.password": "s3cret-word"}),
+            ConfigError,
+            "refuses the user",
+        ),
+        (lambda: spout("opaque", "t", "k strng"), ConfigError, "unknown type 'strng'"),
+        (lambda: spout("opaque", "t", "k string, kafka_offset string"), ConfigError, "is a bigint, got string"),
+        (lambda: spout("opaque", "t", "kafka_offset bigint"), ConfigError, "name one of the message"),
+        (lambda: spout("opaque", "t", starting="now"), ConfigError, "'earliest' or 'latest'"),
+        (lambda: spout("opaque", "t", on_gap="fail"), ConfigError, "'raise' or 'skip', got 'fail'"),
+        (lambda: spout("opaque", "t", max_rows=0), ConfigError, "at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_at_once(do: Callable[[], Any], error: Any, sentence: str) -> None:
+    with pytest.raises(error) as found:
+        do()
+    assert sentence in str(found.value)
+    assert "s3cret" not in str(found.value)

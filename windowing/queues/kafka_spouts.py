@@ -1,0 +1,250 @@
+"""KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional: a topic of Kafka as batches of Trident (confluent-kafka, extra `kafka`).
+
+    partition "0"    |-- [0, 40) of batch 1 --|-- [40, 80) of batch 2 --|-- ...        metadata of a batch: [start, end)
+    transactional    a replay reads the stored [start, end) again: the same rows, as long as the topic keeps them
+    opaque           a replay begins where the batch before ended, and takes what there is now
+
+A batch has at most `max_rows` messages of each partition. Only committed messages are read. A partition that is added is read
+from its first message, with starting="latest" too. The offsets are in the records of the topology, no group is used.
+
+Source: Storm's classes of these names (storm-kafka-client).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from windowing.errors import ConfigError, SourceError, quote
+from windowing.queues.messages import BadMessage, row_of_json
+from windowing.queues.spout import whole_number
+from windowing.schema.types import Schema
+from windowing.stores.kafka_topics import SourceTopic
+from windowing.trident.coordinator import Readiness
+from windowing.trident.kinds import FIRST_TXID, TransactionAttempt
+from windowing.trident.spouts import (
+    IOpaquePartitionedTridentSpout,
+    IPartitionedTridentSpout,
+    PartitionedCoordinator,
+    PartitionedEmitter,
+)
+from windowing.trident.states import TridentCollector
+
+__all__ = [
+    "KafkaTridentSpoutOpaque",
+    "KafkaTridentSpoutTransactional",
+]
+
+
+_MALFORMED = "malformed"
+_PLACES = {
+    "kafka_key": "string",
+    "kafka_partition": "int",
+    "kafka_offset": "bigint",
+    "kafka_time": "timestamp",
+    _MALFORMED: "string",
+}
+_GIVEN = {"starting": ("earliest", "latest"), "on_gap": ("raise", "skip")}
+
+
+class _TopicSpout:
+    """What both spouts are: a topic, and how far its emitters have read, which its coordinator looks at."""
+
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        fields: str,
+        *,
+        max_rows: int = 1_000,
+        starting: str = "earliest",
+        bounded: bool = False,
+        on_gap: str = "raise",
+        options: Mapping[str, Any] | None = None,
+        patience_s: float = 30.0,
+    ) -> None:
+        self.output = Schema.parse(fields).ddl
+        for name, given in (("starting", starting), ("on_gap", on_gap)):
+            if given not in _GIVEN[name]:
+                raise ConfigError(f"{name}= of a topic is {' or '.join(map(repr, _GIVEN[name]))}, got {quote(given)}")
+        self.max_rows = whole_number("max_rows", max_rows)
+        self.starting, self.bounded, self.on_gap = starting, bounded, on_gap
+        self.rows = _MessageRows(Schema.parse(fields))
+        self._topic = servers, topic, dict(options or {}), patience_s
+        self.read: dict[str, int] = {}
+        self.opened().require()
+
+    def opened(self) -> SourceTopic:
+        """Return a reader of the topic."""
+        return SourceTopic(*self._topic)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._topic[0]!r}, {self._topic[1]!r})"
+
+    def get_coordinator(self) -> PartitionedCoordinator:
+        return _Coordinator(self)
+
+    def get_emitter(self) -> PartitionedEmitter:
+        return _Emitter(self)
+
+
+class KafkaTridentSpoutOpaque(_TopicSpout, IOpaquePartitionedTridentSpout):
+    """The messages of a topic, which are JSON; a batch that failed comes again with what there is then. Give it to `new_stream`.
+
+    servers: `host:port,host:port`. fields: those of the message's JSON; `kafka_key string`, `kafka_partition int`, `kafka_offset
+    bigint`, `kafka_time timestamp` are where it stands, if they are declared. `malformed string`, if it is declared, is the text of
+    a message that is no row, whose other fields are null; else such a message is an error. max_rows: how many messages of a
+    partition a batch takes at most. starting: where the first batch of a topology begins, "earliest" or "latest". bounded: end at
+    what the topic has when the run begins. on_gap: whether messages that the retention has removed before they were read are an
+    error ("raise"), or are reported with their number ("skip"). options: those of librdkafka (`sasl.username`, ...).
+
+    Raises ConfigError for a topic that is not there, refused credentials and fields that are none; SourceError for brokers that are
+    silent for `patience_s` seconds, for messages that are gone, and for those that are no rows.
+    """
+
+
+class KafkaTridentSpoutTransactional(_TopicSpout, IPartitionedTridentSpout):
+    """The same, but a batch that failed comes again with the same messages: keep them (`retention.ms`) for longer than a run may
+    stand still. Messages that are gone when their batch is to be made again are an error, with `on_gap="skip"` too.
+    """
+
+
+class _MessageRows:
+    """Makes rows of messages."""
+
+    def __init__(self, schema: Schema) -> None:
+        kinds = dict(zip(schema.names, schema.types, strict=True))
+        for name, wanted in _PLACES.items():
+            if name in kinds and Schema.parse(f"{name} {wanted}").types[0] != kinds[name]:
+                raise ConfigError(
+                    f"the field {name!r} of a topic is a {wanted}, got {kinds[name]}: it is what Kafka says of a message; declare "
+                    "it so, or rename it"
+                )
+        own = [f"{name} {kind}" for name, kind in kinds.items() if name not in _PLACES]
+        if not own:
+            raise ConfigError(
+                f"the fields of a topic are those of its JSON, got only {schema.ddl}; name one of the message"
+            )
+        self._own = Schema.parse(", ".join(own))
+        self._names, self._has_malformed = schema.names, _MALFORMED in kinds
+
+    def row(self, message: Any, topic: SourceTopic) -> list[Any]:
+        """Return the row of a message. Raises SourceError for one that is none, where no field takes its text."""
+        body = message.value()
+        found: dict[str, Any] = {}
+        try:
+            if body is None:
+                raise BadMessage("it is empty")
+            found = dict(zip(self._own.names, row_of_json(body, self._own), strict=True))
+        except BadMessage as problem:
+            if not self._has_malformed:
+                raise SourceError(
+                    f"the message at offset {message.offset()} of partition {message.partition()} of {topic} is no row of "
+                    f"{self._own.ddl}: {problem}; declare what its fields are, or a field 'malformed string', which takes its text"
+                ) from None
+            found[_MALFORMED] = "" if body is None else body.decode(errors="replace")
+        at = message.timestamp()[1]
+        found |= {
+            "kafka_key": None if message.key() is None else message.key().decode(errors="replace"),
+            "kafka_partition": message.partition(),
+            "kafka_offset": message.offset(),
+            "kafka_time": None if at < 0 else datetime.fromtimestamp(at / 1000, UTC),
+        }
+        return [found.get(name) for name in self._names]
+
+
+class _Coordinator(PartitionedCoordinator):
+    """Ready when some partition has a message that no emitter has read; one that was not asked for in this life may have some."""
+
+    def __init__(self, spout: _TopicSpout) -> None:
+        self._spout, self._topic = spout, spout.opened()
+        self._ends: dict[str, int] | None = None
+        spout.read.clear()
+
+    def is_ready(self, txid: int) -> Readiness:
+        now = {str(each): end for each, (_, end) in self._topic.bounds().items()}
+        if self._ends is None:
+            self._ends = now
+        ends = self._ends if self._spout.bounded else now
+        if any(self._spout.read.get(name, -1) < end for name, end in ends.items()):
+            return Readiness.READY
+        return Readiness.ENDED if self._spout.bounded else Readiness.WAIT
+
+    def get_partitions_for_batch(self) -> Sequence[str]:
+        return [str(each) for each in self._topic.bounds()]
+
+    def close(self) -> None:
+        self._topic.close()
+
+
+class _Emitter(PartitionedEmitter):
+    """`_bounds`: what the topic has, asked once for each attempt."""
+
+    def __init__(self, spout: _TopicSpout) -> None:
+        self._spout, self._topic = spout, spout.opened()
+        self._bounds: tuple[TransactionAttempt | None, dict[int, tuple[int, int]]] = None, {}
+
+    def emit_partition_batch_new(
+        self, attempt: TransactionAttempt, collector: TridentCollector, partition: str, last: Any
+    ) -> Any:
+        first, newest = self._bounds_of(attempt, partition)
+        if last is not None:
+            start = self._without_gap(int(last[1]), first, newest, partition, collector)
+        else:
+            start = newest if self._spout.starting == "latest" and attempt.txid == FIRST_TXID else first
+        end = min(newest, start + self._spout.max_rows)
+        self._emit(collector, partition, start, end)
+        return [start, end]
+
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, collector: TridentCollector, partition: str, metadata: Any
+    ) -> None:
+        start, end = metadata
+        first, newest = self._bounds_of(attempt, partition)
+        if start < end and not first <= start <= end <= newest:
+            raise SourceError(
+                f"batch {attempt} was the offsets {start} to {end - 1} of partition {partition} of {self._topic}, which has "
+                f"{first} to {newest - 1}: the same batch cannot be made again; begin with new records and new states, and keep "
+                "messages for longer (retention.ms), or take KafkaTridentSpoutOpaque"
+            )
+        self._emit(collector, partition, start, end)
+
+    def close(self) -> None:
+        self._topic.close()
+
+    def _emit(self, collector: TridentCollector, partition: str, start: int, end: int) -> None:
+        for message in self._topic.read(int(partition), start, end):
+            collector.emit(self._spout.rows.row(message, self._topic))
+        self._spout.read[partition] = end
+
+    def _bounds_of(self, attempt: TransactionAttempt, partition: str) -> tuple[int, int]:
+        if self._bounds[0] != attempt:
+            self._bounds = attempt, self._topic.bounds()
+        found = self._bounds[1].get(int(partition))
+        if found is None:
+            raise SourceError(
+                f"partition {partition} of {self._topic} is gone: it was deleted, and made again with fewer; begin with new records"
+            )
+        return found
+
+    def _without_gap(self, start: int, first: int, newest: int, partition: str, collector: TridentCollector) -> int:
+        """Return where to go on that has read up to `start`: further on where messages are gone and may be skipped."""
+        if start > newest:
+            raise SourceError(
+                f"partition {partition} of {self._topic} ends at offset {newest}, and was read up to {start}: messages were lost, "
+                "or it is another topic of this name; begin with new records and new states, or name the topic that it was"
+            )
+        if start >= first:
+            return start
+        gap = SourceError(
+            f"partition {partition} of {self._topic} has lost {first - start} offsets that were not read, {start} to {first - 1}: "
+            "its retention has removed them"
+        )
+        if self._spout.on_gap == "raise":
+            raise SourceError(
+                f"{gap.args[0]}; nothing was skipped: put them back, or go on without them with on_gap='skip', and "
+                "keep messages for longer (retention.ms)"
+            )
+        collector.report_error(gap)
+        return first
