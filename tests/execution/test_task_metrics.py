@@ -177,7 +177,7 @@ def test_a_group_of_trident_with_windows_counts_its_tuples_windows_and_what_was_
         metadata = result.metadata
         totals.take({(batch, number): (0, tuple(result.done))})
     (found,) = totals.now(0).tasks
-    assert found.component == plan.tasks[number].component
+    assert found.component == plan.tasks[number].stage.id
     assert (found.executed, found.windows_fired, found.expired, found.pending) == (4, 1, 2, 1)
     assert found.late == {"late": 1}
     assert list(found.emitted.values()) == [

@@ -142,9 +142,7 @@ def _drawing(drawn: Topology | ExecutionPlan | None) -> _Drawing:
         ]
     else:
         counts = [
-            (drawn.stages[exchange.stage].component, exchange.target, None)
-            if exchange.stage
-            else (None, None, drawn.stages[exchange.target].component)
+            (exchange.stage, exchange.target, None) if exchange.stage else (None, None, exchange.target)
             for exchange in drawn.exchanges
         ]
     edges = [
