@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -405,7 +406,7 @@ class _SpoutWork:
         task = partition % group.parallelism
         self._writer = PacketWriter(plan, task, partition, batch, now)
         self._plan, self.now = plan, now
-        self._source = TaskMetrics(group.id, task)
+        self._source, self._sent = TaskMetrics(group.id, task), Counter[str]()
         self._groups: dict[str, TaskMetrics] = {}
         self.exchanges = list(plan.out_of(group.id))
         self._here: dict[str, GroupBatch] = {}
@@ -446,7 +447,7 @@ class _SpoutWork:
             if targets:
                 left.append(replace(exchange, targets=targets))
             else:
-                self._count(exchange, columns.num_rows)
+                self._sent[exchange.target] += columns.num_rows
         self._tuples += 0 if left else columns.num_rows
         return left
 
@@ -477,42 +478,34 @@ class _SpoutWork:
         """Return what comes of tuples at once, sent over these exchanges. Nothing of a failed attempt is handed on any more."""
         self._tuples += len(rows)
         for exchange in exchanges:
-            self._count(exchange, len(rows))
+            self._sent[exchange.target] += len(rows)
             here = self._here.get(exchange.target)
             if here is None:
                 self._writer.send(exchange, rows)
             else:
-                with self._at_work(exchange.target):
-                    try:
-                        here.execute(exchange, rows)
-                    except FailedException:
-                        self._writer.drop()
-                        raise
-                    self._emit(exchange.target, here.take())
+                began = time.perf_counter()
+                try:
+                    here.execute(exchange, rows)
+                except FailedException:
+                    self._writer.drop()
+                    raise
+                self._worked(exchange.target, began)
         return list(self._writer.take())
 
-    @contextmanager
-    def _at_work(self, group: str) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self._groups[group].execute_ms += 1000 * (time.perf_counter() - began)
-
-    def _emit(self, group: str, emitted: GroupOutput) -> None:
-        of_group = self._groups[group].emitted
+    def _worked(self, group: str, began: float) -> None:
+        """Hand on what a group has emitted, and count that."""
+        found, emitted = self._groups[group], self._here[group].take()
+        found.execute_ms += 1000 * (time.perf_counter() - began)
         sent = [(self._plan.exchanges[exchange].target, rows) for exchange, rows in emitted.exchanges.items()]
         for where, rows in [*sent, *emitted.sinks.items()]:
-            of_group[where] = of_group.get(where, 0) + len(rows)
+            found.emitted[where] = found.emitted.get(where, 0) + len(rows)
         self._writer.emit(emitted)
-
-    def _count(self, exchange: Exchange, rows: int) -> None:
-        """Count tuples that the source sends over an exchange."""
-        self._source.emitted[exchange.target] = self._source.emitted.get(exchange.target, 0) + rows
-        if exchange.target in self._groups:
-            self._groups[exchange.target].executed += rows
 
     def done(self, failed: bool) -> list[TaskMetrics]:
         """Return what the source and the groups behind it have done."""
-        for found in self._groups.values():
+        self._source.emitted = dict(self._sent)
+        for id, found in self._groups.items():
+            found.executed = self._sent[id]
             found.acked, found.failed = (0, found.executed) if failed else (found.executed, 0)
         return [self._source, *self._groups.values()]
 
@@ -524,9 +517,9 @@ class _SpoutWork:
     def finish(self) -> list[ExchangeRow]:
         """Return what comes at the end of the partition."""
         for group, batch in self._here.items():
-            with self._at_work(group):
-                batch.finish_batch()
-                self._emit(group, batch.take())
+            began = time.perf_counter()
+            batch.finish_batch()
+            self._worked(group, began)
         windowed = [task.number for task in self._plan.tasks if task.stage.section is Section.STREAM]
         return [
             *self._writer.finish(),
