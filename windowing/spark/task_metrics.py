@@ -179,7 +179,6 @@ def window_metrics(
         task,
         executed=counted.get("tuples", 0),
         acked=settled,
-        failed=counted.get("failed", 0),
         late={reason: count for reason, count in late.items() if count},
         windows_fired=counted.get("fired", 0),
         expired=counted.get("expired", 0),
