@@ -168,7 +168,7 @@ def as_sent(processor: TaskProcessor) -> StatefulProcessor:
 
     For each run of a query Spark starts a process on the driver only to ask which state variables there are. The class is
     pickled by value, as it is defined in a function, so that process imports neither this library nor pandas: over a second of CPU.
-    That process is told to print nothing more, too: its four lines a query, with all columns of the output, are for who debugs Spark.
+    That process is told to print nothing more, too: its four lines a query, with all columns of the output, help nobody.
     """
     variables = _VARIABLES  # a global would be looked for in this module
 
