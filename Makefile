@@ -52,9 +52,12 @@ test-fast: setup  ## Run the tests that need neither Spark nor a long time.
 	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster and not browser"
 
 .PHONY: test-browser
-test-browser: setup  ## Run the tests of the live page in a real browser: needs chromium on the PATH.
+test-browser: setup  ## Run the tests of the live page in a real browser; as root, install chromium if there is none.
+	@if ! command -v chromium chromium-browser google-chrome >/dev/null && [[ "$$(id -u)" == 0 ]]; then \
+		apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	fi
 	$(call say,browser: the live page in headless chromium)
-	@$(PYTEST) -m browser
+	@$(PYTEST) -m browser tests/test_page.py
 
 .PHONY: services
 services: setup  ## Start PostgreSQL, Redis, RabbitMQ and Kafka on loopback, with data of their own; as root, install what is missing.

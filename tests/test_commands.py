@@ -7,8 +7,10 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 import tomllib
 import urllib.request
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from windowing import cli
 from windowing.acking.batches import BatchRecord, RootPartial
 from windowing.cli import commands
 from windowing.cli.doctor import Finding, diagnose
+from windowing.cli.stored import page_of
 from windowing.codec import dumps, frame
 from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.stores import MemoryStore, SqliteStore, map_state
@@ -307,6 +310,51 @@ def test_the_checkpoint_of_a_topology_names_its_components_and_the_numbers_of_it
     assert "tens: 6 dead letters" in output
     assert "\x1b[31m" not in output.replace("\\x1b", "")
     assert contents(folder) == before
+
+
+def test_the_page_of_a_checkpoint_follows_what_its_query_leaves_there_and_changes_nothing(tmp_path):
+    folder = checkpoint(tmp_path / "c")
+    done = run("ui", folder)
+    assert (done.exit_code, "has no numbers yet" in done.output) == (2, True)
+    file = folder / "windowing" / "metrics.json"
+
+    def leave(executed: int, **drawing: object) -> None:
+        tens = TaskMetrics("tens", 0, {"default": 3}, executed=executed)
+        left = RunMetrics(name="words", at_ms=1, tasks=(tens,), batch=1).plain() | drawing
+        (folder / "new").write_text(json.dumps(left))
+        (folder / "new").replace(file)
+
+    leave(9)  # as a version without drawings has left it
+    assert run("ui", folder, "--for", "0.05").output.startswith("open http://127.0.0.1:")
+    box, edge = (
+        {"name": "tens", "lines": ["tens x3"], "shape": "bolt"},
+        {"source": "a", "target": "tens", "label": "global"},
+    )
+    leave(9, drawing={"boxes": [box], "edges": [edge | {"dotted": False, "count": [None, None, "tens"]}]})
+    before = contents(folder)
+    with page_of(folder, 0) as page:
+        shown = json.loads(urllib.request.urlopen(f"{page.url}now", timeout=10).read())
+        assert (shown["boxes"], shown["edges"][0]["count"], shown["as_of"]) == ([box], 9, 1)
+        assert contents(folder) == before
+        leave(11)
+        assert eventually(lambda: urllib.request.urlopen(f"{page.url}now", timeout=10).read().count(b'"executed": 11'))
+        file.write_text("{")
+        assert eventually(lambda: b"is damaged" in urllib.request.urlopen(f"{page.url}now", timeout=10).read())
+        file.unlink()
+        assert eventually(lambda: b"no numbers any more" in urllib.request.urlopen(f"{page.url}now", timeout=10).read())
+    refused = run("ui", folder, "--rows", __file__)
+    assert (refused.exit_code, "leave out --rows" in refused.output) == (2, True)
+    assert run("ui", tmp_path).exit_code == 2
+
+
+def eventually(holds: Callable[[], object]) -> bool:
+    """Whether it holds within ten seconds: the page looks once a second."""
+    until = time.monotonic() + 10
+    while not holds():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def test_the_checkpoint_of_trident_names_its_streams_windows_and_states(tmp_path):

@@ -15,13 +15,13 @@ pictures = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(pictures)
 
 
-@pytest.mark.parametrize("name", pictures.PICTURES)
+@pytest.mark.parametrize("name", pictures.PAGES)
 def test_a_picture_is_that_of_a_run(name):
     found = (ROOT / "docs" / "concepts" / name).read_text(encoding="utf-8")
     assert found == pictures.drawn(name), "run python tools/pictures.py"
 
 
-@pytest.mark.parametrize("name", pictures.PICTURES)
+@pytest.mark.parametrize("name", pictures.PAGES)
 def test_a_page_shows_the_picture(name):
-    page = pictures.PICTURES[name][0]
+    page = pictures.PAGES[name]
     assert f"]({name})" in (ROOT / "docs" / "concepts" / page).read_text(encoding="utf-8")

@@ -570,7 +570,8 @@ def checked_columns(rows: TupleRows, table: pa.Table) -> Any:
     """Return what `in_columns` does, once its items are seen to be those of `payloads`."""
     found = IN_COLUMNS(rows, table)
     both = [
-        [(each.get_values(), repr(each._origin), each.phase) for each in some] for some in (found, rows.payloads(table))
+        [(each.get_values(), repr(each._origin), each._phase) for each in some]
+        for some in (found, rows.payloads(table))
     ]
     assert both[0] == both[1]
     return found

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tests.execution.chains import Chain
 from windowing import InputSpout, TopologyBuilder, bolt, millis, tumbling
-from windowing.errors import ReportedFailedException
+from windowing.errors import FailedException, ReportedFailedException
 from windowing.execution.metrics import METRICS, TaskMetrics, samples
 from windowing.local import LocalCluster, VirtualClock
 from windowing.local.metrics import ClusterMetrics
@@ -33,9 +33,16 @@ def upper(tuple):
     return (tuple["word"].upper(), tuple["at"])
 
 
-@tumbling(millis(10), timestamp="at", late_stream="late", output="n long")
+@tumbling(millis(10), timestamp="at", late_stream="late", on_error="dead_letter", output="n long")
 def tens(window):
+    if any(row.word == "WORSE" for row in window):
+        raise ValueError("worse")
     return len(window)
+
+
+@tumbling(millis(10), timestamp="at", on_error="fail", output="n long")
+def refuses(window):
+    raise FailedException("no")
 
 
 def topology():
@@ -99,6 +106,33 @@ def test_late_tuples_of_two_batches_are_counted_once_each():
     batches = [*BATCHES, [("late again", 5), ("on time", 45)], [("again", 6)]]
     assert counted(on_spark(batches)) == counted(in_one_process(batches))
     assert counted(on_spark(batches))["tens"]["late"] == {"late": 4}
+
+
+def test_a_window_that_failed_is_a_dead_letter_and_its_tuples_are_done_with():
+    batches = [[("to be", 1), ("worse", 12)], [("worse", 13), ("or", 25)], [("not", 40)]]
+    local, spark = in_one_process(batches).components()["tens"], on_spark(batches).components()["tens"]
+    for found in (local, spark):
+        assert (found.dead_letters, found.failed, found.acked, found.windows_fired) == (1, 0, 6, 4)
+
+
+def test_the_tuples_of_a_window_that_fails_are_failed_and_not_acked():
+    builder = TopologyBuilder("refused").configure({"windowing.max.attempts": 1})
+    builder.set_spout("rows", InputSpout("at long"))
+    builder.set_bolt("refuses", refuses).global_grouping("rows")
+    chain = Chain(builder.build(), acks=True)
+    chain.channel = Totals()
+    chain.run({"rows": [(1,), (2,)]})
+    chain.run({"rows": [(25,)]}, drain=True)
+    found = chain.channel.totals.now(0).components()["refuses"]
+    assert (found.executed, found.failed, found.acked) == (3, 3, 0)
+
+
+def test_an_upstream_that_says_nothing_of_a_batch_adds_nothing_to_it():
+    totals = TaskTotals("t")
+    totals.take({(0, 0): (0, (TaskMetrics("b", 0, executed=5),)), (0, 1): (0, (TaskMetrics("b", 1, executed=2),))})
+    totals.take({(1, 0): (0, (TaskMetrics("b", 0, executed=1),))})
+    totals.take({(2, 0): (0, (TaskMetrics("b", 0, executed=1),))})
+    assert totals.now(0).components()["b"].executed == 9
 
 
 def test_both_name_the_same_samples_for_a_windowed_bolt():
@@ -177,7 +211,7 @@ def test_a_group_of_trident_with_windows_counts_its_tuples_windows_and_what_was_
         metadata = result.metadata
         totals.take({(batch, number): (0, tuple(result.done))})
     (found,) = totals.now(0).tasks
-    assert found.component == plan.tasks[number].component
+    assert found.component == plan.tasks[number].stage.id
     assert (found.executed, found.windows_fired, found.expired, found.pending) == (4, 1, 2, 1)
     assert found.late == {"late": 1}
     assert list(found.emitted.values()) == [

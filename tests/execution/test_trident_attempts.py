@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windowing.errors import FailedException, WindowingError
+from windowing.execution.metrics import TaskMetrics
 from windowing.execution.plan import Section
 from windowing.spark import trident_stages
 from windowing.spark.arguments import Shipped
 from windowing.spark.exchange import TASK_AND_CLOCK, ExchangeRow, record_batch
+from windowing.spark.task_metrics import TaskTotals
 from windowing.spark.trident_stages import TridentBatchStage, TridentSpoutStage
 from windowing.stores import MapStateFactory, SqliteStore, map_state
 from windowing.topology.components import InputSpout
@@ -66,7 +68,19 @@ def plan_of(path: Path, aggregator: Any, behind: bool) -> tuple[TridentPlan, dic
     return topology.build().by_section(), states
 
 
-def attempt_at(plan: TridentPlan, words: list[str], attempt: TransactionAttempt, seed: int) -> list[ExchangeRow]:
+class Channel:
+    """What tasks say of themselves, as the driver takes it."""
+
+    def __init__(self) -> None:
+        self.totals = TaskTotals("attempts")
+
+    def send(self, batch: int, upstream: int, now_ms: int, found: Any) -> None:
+        self.totals.take({(batch, upstream): (now_ms, tuple(found))})
+
+
+def attempt_at(
+    plan: TridentPlan, words: list[str], attempt: TransactionAttempt, seed: int, channel: Any = None
+) -> list[ExchangeRow]:
     """Run one attempt; return what comes to the driver. A shuffle hands rows over in any order."""
     shipped, chance = Shipped.here(plan), random.Random(seed)
     rows: list[ExchangeRow] = []
@@ -75,15 +89,14 @@ def attempt_at(plan: TridentPlan, words: list[str], attempt: TransactionAttempt,
         given = pa.RecordBatch.from_pydict(
             {"c0": pa.array(part, pa.string()), TASK_AND_CLOCK: pa.array([7] * len(part), pa.int64())}
         )
-        stage = TridentSpoutStage(shipped, plan.spouts[0].number, keep=False)
+        stage = TridentSpoutStage(shipped, plan.spouts[0].number, False, channel)
         rows += _rows(stage.pack(iter([given]), partition, attempt.txid - 1))
     depths = [*plan.depths(Section.BATCH), *plan.depths(Section.COMMIT)]
     for position, depth in enumerate(depths):
         rows += [ExchangeRow(task.number, "begin", "", 0, 0, 0, None, 0, None) for task in plan.tasks_at(depth)]
         chance.shuffle(rows)
-        rows = _rows(
-            TridentBatchStage(shipped, depth, depths[:position], attempt).pack(iter([record_batch(rows)]), 0, 0)
-        )
+        stage = TridentBatchStage(shipped, depth, depths[:position], attempt, channel)
+        rows = _rows(stage.pack(iter([record_batch(rows)]), 0, 0))
     assert {row.target for row in rows} == {-1}
     return rows
 
@@ -100,6 +113,22 @@ def held(state: MapStateFactory) -> dict[Any, int]:
     return found
 
 
+def each_is_handed_what_was_emitted_to_it(plan: TridentPlan, found: dict[str, TaskMetrics]) -> None:
+    emitted = Counter[str]()
+    for each in found.values():
+        emitted.update(each.emitted)
+    handed = {id: found[id].executed if id in found else 0 for id, stage in plan.stages.items() if not stage.is_spout}
+    assert handed == {id: emitted[id] for id in handed}
+
+
+def counted_once(plan: TridentPlan, found: dict[str, TaskMetrics], words: int) -> None:
+    """Assert that each batch is counted once, whatever its attempts."""
+    each_is_handed_what_was_emitted_to_it(plan, found)
+    assert all(each.acked == each.executed for each in found.values())
+    source = found.get(plan.stage_of(plan.spouts[0].number).id)
+    assert words == (0 if source is None else sum(source.emitted.values()))
+
+
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("aggregator", [Count(), Tally()], ids=["ours", "theirs"])
 def test_an_attempt_that_failed_anywhere_leaves_each_batch_counted_once(
@@ -111,10 +140,10 @@ def test_an_attempt_that_failed_anywhere_leaves_each_batch_counted_once(
     @given(st.lists(st.tuples(WORDS, st.lists(places, max_size=2)), min_size=1, max_size=4), st.integers(0, 9))
     def counted(batches: list[tuple[list[str], list[str]]], seed: int) -> None:
         plan, states = plan_of(tmp_path_factory.mktemp("states") / "states.db", aggregator, behind)
-        model, seen = Counter[str](), Counter[int]()
+        model, seen, channel = Counter[str](), Counter[int](), Channel()
         for txid, (words, failures) in enumerate(batches, 1):
             for number, Failing.place in enumerate([*failures, None]):
-                rows = attempt_at(plan, words, TransactionAttempt(txid, number), seed)
+                rows = attempt_at(plan, words, TransactionAttempt(txid, number), seed, channel)
                 before = held(states["words"])
                 if Failing.place == "source" and "not" in words:
                     assert any(row.kind == "failed" for row in rows)
@@ -124,6 +153,7 @@ def test_an_attempt_that_failed_anywhere_leaves_each_batch_counted_once(
             seen += Counter(model[word] for word in set(words))
             assert held(states["words"]) == model
             assert not behind or held(states["counts"]) == seen
+        counted_once(plan, channel.totals.now(0).components(), model.total())
 
     try:
         counted()

@@ -30,7 +30,9 @@ def classic(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
 def started(name: str, *arguments: str) -> str:
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    assert "Received UDF from JVM" not in done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize(("name", "line"), CLASSICS.items())

@@ -61,6 +61,7 @@ def watched(query: Query, acks: Any, totals: TaskTotals | None = None) -> Window
         failed_query=FailedQuery("sums", "", None, SESSION),
         checkpoint="",
         totals=totals,
+        drawn=None,
         spark=SESSION,
         trigger={"processingTime": "1 milliseconds"},
     )

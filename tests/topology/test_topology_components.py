@@ -10,9 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windowing.errors import ConfigError
-from windowing.schema.tuples import Fields, Origin, Tuple, Values
+from windowing.local.router import Delivery
+from windowing.schema.tuples import Fields, Origin, Tuple, Values, tuple_type
+from windowing.spark.context import Arrival
 from windowing.topology.bolts import CallStyle
 from windowing.topology.builder import TopologyBuilder
 from windowing.topology.components import BasicBolt, Bolt, InputSpout, Spout, StatefulBolt, StatefulWindowedBolt
@@ -208,8 +212,8 @@ class Windowed:
 
 
 def test_a_class_gets_its_arguments_by_partial_or_as_an_instance() -> None:
-    for given in (functools.partial(Add, 3), functools.partial(Add, more=3), Add(3)):
-        declared = declaration_of(given)
+    for gives in (functools.partial(Add, 3), functools.partial(Add, more=3), Add(3)):
+        declared = declaration_of(gives)
         assert declared.is_class
         assert declared.target is not None
         first, second = declared.target(), declared.target()
@@ -220,22 +224,22 @@ def test_a_class_gets_its_arguments_by_partial_or_as_an_instance() -> None:
 
 
 def test_a_windowed_class_gets_its_arguments_in_the_same_way() -> None:
-    for given in (functools.partial(Windowed, 3), Windowed(3)):
-        declared = declaration_of(given)
+    for gives in (functools.partial(Windowed, 3), Windowed(3)):
+        declared = declaration_of(gives)
         assert declared.window is not None
         assert declared.window.is_class
         assert declared.window.target().more == 3
 
 
 def test_an_instance_is_copied_as_it_is_now() -> None:
-    given = Add(3)
-    declared = declaration_of(given)
-    given.more = 100
+    gives = Add(3)
+    declared = declaration_of(gives)
+    gives.more = 100
     assert declared.target is not None
     assert declared.target().more == 3
 
-    given.lock = threading.Lock()  # type: ignore[attr-defined]
-    refused(lambda: declaration_of(given), "cannot be copied for each task", "open files and connections in open()")
+    gives.lock = threading.Lock()  # type: ignore[attr-defined]
+    refused(lambda: declaration_of(gives), "cannot be copied for each task", "open files and connections in open()")
 
 
 def test_a_function_gets_its_arguments_by_name() -> None:
@@ -311,6 +315,39 @@ def test_a_field_may_be_called_like_what_a_tuple_is_made_of() -> None:
     one = Tuple(tuple(range(len(names))), Origin("flights", 1, Fields(names)))
     assert [one[name] for name in names] == list(range(len(names)))
     assert [getattr(one, name) for name in names[:-1]] == list(range(len(names) - 1))
+
+
+NAMES = ["a", "b", "count", "index", "edge", "phase", "roots", "origin", "values", "select", "as_dict", "_x"]
+
+
+@pytest.mark.parametrize("kind", [Tuple, Delivery, Arrival])
+@given(st.lists(st.sampled_from(NAMES), unique=True))
+def test_the_class_for_some_fields_finds_what_any_tuple_finds(kind: Any, names: list[str]) -> None:
+    values, origin = tuple(f"value of {name}" for name in names), Origin("flights", 1, Fields(names))
+    plain, fast = kind(values, origin, {}), tuple_type(kind, tuple(names))(values, origin, {})
+    width = len(names)
+    keys = [*names, *range(-width - 1, width + 2), slice(1, None), "not there", None]
+    assert [outcome(lambda key=key: fast[key]) for key in keys] == [outcome(lambda key=key: plain[key]) for key in keys]
+    for name in [*names, "not_there", "getValue"]:
+        found, wanted = outcome(lambda name=name: getattr(fast, name)), outcome(lambda name=name: getattr(plain, name))
+        assert callable(found) or found == wanted
+    assert type(fast) is type(copy.copy(fast)) is tuple_type(kind, tuple(names))
+    assert pickle.loads(pickle.dumps(fast)).as_dict() == fast.as_dict() == plain.as_dict()
+    assert isinstance(fast, kind)
+
+
+def outcome(look: Callable[[], Any]) -> Any:
+    try:
+        return look()
+    except Exception as problem:
+        return repr(problem)
+
+
+def test_a_field_may_be_called_like_what_a_runtime_keeps_beside_a_tuple() -> None:
+    names = ("phase", "roots", "edge", "anchors")
+    for kind in (Delivery, Arrival):
+        one = tuple_type(kind, names)((1, 2, 3, 4), Origin("flights", 1, Fields(names)), {})
+        assert (one.phase, one.roots, one.edge, one.anchors) == (1, 2, 3, 4)
 
 
 def test_tuples_are_equal_only_to_themselves() -> None:

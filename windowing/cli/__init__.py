@@ -5,6 +5,7 @@
     explain FILE:BOLT        what windows do with some rows                   local/time_line.py
     run FILE:TOPOLOGY        in one process, with a screen of its components  running.py
     ui FILE:TOPOLOGY         the same, with a page for a browser              running.py
+    ui CHECKPOINT            a page of a query that another process runs      stored.py
     doctor                   is all there that Spark needs                    doctor.py
     status CHECKPOINT        what lies in a query's checkpoint                stored.py
     states STORE             partitions, fences and rows of Trident states    stored.py
@@ -50,7 +51,7 @@ from windowing.cli.loading import (
     topology_of,
 )
 from windowing.cli.running import components_table, run_on_page, run_on_screen
-from windowing.cli.stored import metrics_in, read_checkpoint, read_postgres_states, read_states
+from windowing.cli.stored import metrics_in, page_of, read_checkpoint, read_postgres_states, read_states
 from windowing.cli.templates import write_project
 from windowing.errors import WindowingError, quote, represented
 from windowing.execution.compiler import execution_plan
@@ -279,13 +280,23 @@ def run_command(context: click.Context, target: str, rows: Path | None, for_seco
 
 
 @commands.command("ui")
-@click.argument("target", metavar="FILE:TOPOLOGY")
+@click.argument("target", metavar="FILE:TOPOLOGY|CHECKPOINT")
 @click.option("--rows", type=_FILE, help="As for run.")
 @click.option("--for", "for_seconds", type=click.FloatRange(min=0.001), help="Stop after so many seconds.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Of 127.0.0.1; a free one if left out.")
 @click.option("--keep", is_flag=True, help="Keep the page when the run is over, until Ctrl-C.")
 def ui_command(target: str, rows: Path | None, for_seconds: float | None, port: int, keep: bool) -> None:
-    """Run a topology in one process with a page of it for a browser of this machine; the page only shows."""
+    """Run a topology in one process with a page of it for a browser of this machine; the page only shows.
+
+    Of a CHECKPOINT, a folder, it shows the query on Spark that another process runs there, as of some seconds ago.
+    """
+    if Path(target).is_dir():
+        if rows is not None:
+            raise CommandRefused(
+                f"{target} is the checkpoint of a query, which reads its own sources; leave out --rows"
+            )
+        _show_query(Path(target), for_seconds, port)
+        return
     topology = topology_of(target)
     batches = None if rows is None else _batches_of(rows)
     span = None if for_seconds is None else Duration(max(1, round(1000 * for_seconds)))
@@ -295,6 +306,15 @@ def ui_command(target: str, rows: Path | None, for_seconds: float | None, port: 
             if keep:
                 click.echo("the run is over; Ctrl-C ends the page")
                 threading.Event().wait()
+    except KeyboardInterrupt:
+        click.echo("ended by hand")
+
+
+def _show_query(checkpoint: Path, for_seconds: float | None, port: int) -> None:
+    try:
+        with page_of(checkpoint, port) as page:
+            click.echo(f"open {page.url}; Ctrl-C ends the page, and nothing of the query")
+            threading.Event().wait(for_seconds)
     except KeyboardInterrupt:
         click.echo("ended by hand")
 

@@ -23,10 +23,12 @@ from typing import Any
 from windowing.cli.loading import CommandFailed, CommandRefused
 from windowing.errors import StoreUnavailableError, WindowingError, quote
 from windowing.execution.metrics import RunMetrics
+from windowing.monitoring.page import Drawing, LivePage, serve_page
 from windowing.trident.fence import Fence, PartitionId
 
 __all__ = [
     "metrics_in",
+    "page_of",
     "read_checkpoint",
     "read_states",
 ]
@@ -64,12 +66,37 @@ def read_checkpoint(folder: Path) -> list[tuple[str, str]]:
 
 def metrics_in(folder: Path) -> RunMetrics | None:
     """Return the numbers that the last run has left in a checkpoint, None where it left none. Refuses a damaged file."""
+    found = _left(folder)
+    return None if found is None else found[0]
+
+
+def page_of(folder: Path, port: int) -> LivePage:
+    """Serve the page of a query that another process runs, or has run, from what it leaves in its checkpoint. Refuses a folder
+    without it.
+    """
+    read_checkpoint(folder)
+    found = _left(folder)
+    if found is None:
+        raise CommandRefused(
+            f"{folder} has no numbers yet: a query writes them some seconds after its first batch; try again then"
+        )
+
+    def now() -> RunMetrics:
+        last = _left(folder)
+        if last is None:
+            raise CommandRefused(f"{folder} has no numbers any more: somebody has removed windowing/metrics.json")
+        return last[0]
+
+    return serve_page(now, found[1], port)
+
+
+def _left(folder: Path) -> tuple[RunMetrics, Drawing] | None:
     file = folder / "windowing" / "metrics.json"
     found = _json(file)
     if found is None:
         return None
     try:
-        return RunMetrics.of(found)
+        return RunMetrics.of(found), Drawing(**found.get("drawing", {}))
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise CommandFailed(f"{file} is damaged: {problem}; delete it, the next run writes it anew") from problem
 

@@ -31,7 +31,7 @@ from windowing.columnar.rows import UNFIT, ColumnRows, Keys, Numbers, Timestamps
 from windowing.errors import quote
 from windowing.windows.aggregate import AggregateFunction, Averaged, Counted, Largest, Smallest, Summed, field_of
 from windowing.windows.config import WindowConfig
-from windowing.windows.events import Activation, Effect
+from windowing.windows.events import Activation, Effect, Expired
 from windowing.windows.guard import NO_EFFECTS, one_for_each
 from windowing.windows.panes import PaneWindow, TimePaneManager, Windows
 from windowing.windows.partials import Aggregation, Partial
@@ -367,7 +367,8 @@ def _grouped(ends: Numbers, keys: Keys | None) -> _Groups:
 
 
 class TablePaneManager(ColumnarPaneManager):
-    """Time windows of a bolt with `aggregate=` and `columnar=`: one window for all keys at an end, its aggregates a table.
+    """Time windows of a bolt with `aggregate=` and `columnar=`: one window for all keys at an end, its aggregates a table, and one
+    Expired for all that a turn lets go of.
 
     >>> from windowing.windows import aggregate as agg
     >>> from windowing.windows.config import WindowConfig
@@ -384,3 +385,9 @@ class TablePaneManager(ColumnarPaneManager):
 
     def _activations(self, windows: Windows, start: int, end: int) -> Iterator[Activation]:
         yield Activation(TableWindow(windows, self._aggregation, self.config, start, end))
+
+    def _expire(self, until: int) -> Iterator[Expired]:
+        counts = self._let_go(until)
+        if counts:
+            self._forget_old(counts, until)
+            yield Expired(sum(counts.values()), None)

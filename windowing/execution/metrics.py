@@ -18,7 +18,7 @@ Laws
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -224,10 +224,11 @@ class RunMetrics:
         True
         """
         tasks = [TaskMetrics(**each) for each in data["tasks"]]
+        known = {each.name for each in fields(cls)}
         for each in tasks:
             each.errors, each.late_rows = tuple(each.errors), tuple((str(why), str(row)) for why, row in each.late_rows)
             each.windows = tuple(FiredWindow(*window) for window in each.windows)
-        return cls(**{**data, "tasks": tuple(tasks)})
+        return cls(**{name: value for name, value in data.items() if name in known} | {"tasks": tuple(tasks)})
 
     def components(self) -> dict[str, TaskMetrics]:
         """Return the numbers of each component, all its tasks together."""

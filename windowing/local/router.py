@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from windowing.acking.acker import Anchors, anchored, edges_of
 from windowing.errors import describe_error
-from windowing.schema.tuples import Fields, Origin, Tuple
+from windowing.schema.tuples import Fields, Origin, Tuple, tuple_type
 from windowing.topology.dead_letters import DeadLetter
 from windowing.topology.groupings import Chooser, GroupingKind, direct_targets
 from windowing.topology.pictures import html_table
@@ -207,14 +207,14 @@ class StreamRoutes:
     of those. tree: for a row that begins one, its root and 0, which becomes the XOR of its first edges.
     """
 
-    __slots__ = ("_bits", "_debug", "_direct", "_output", "_routes", "_stream", "origin", "send")
+    __slots__ = ("_bits", "_debug", "_delivery", "_direct", "_output", "_routes", "_stream", "origin", "send")
 
     def __init__(
         self, router: Router, topology: Topology, origin: Origin, stream: str, inboxes: Mapping[str, list[deque[Any]]]
     ) -> None:
         declared, task_ids = topology.component(origin.component).outputs[stream], topology.task_ids
         readers = topology.readers(origin.component, stream)
-        self.origin = origin
+        self.origin, self._delivery = origin, tuple_type(Delivery, origin.fields.names)
         self._bits = router.random.getrandbits
         self._debug = topology.setting(origin.component, "debug")
         self._stream = stream
@@ -237,7 +237,7 @@ class StreamRoutes:
 
     def _plain_send(self) -> Callable[..., list[int]]:
         """Return `_send_to` for a stream that is not direct and not logged: what it looks up is bound here."""
-        origin, output, bits, edge = self.origin, self._output, self._bits, self._edge
+        origin, output, bits, edge, delivery = self.origin, self._output, self._bits, self._edge, self._delivery
         routes = [(route.fixed, route.chooser, route.state, route.inboxes, route.first_id) for route in self._routes]
 
         def send(
@@ -258,7 +258,7 @@ class StreamRoutes:
                         edges = edges_of({tree[0]: root_edge})
                     elif anchors:
                         edges = anchors[0].child(bits(64) or 1) if len(anchors) == 1 else anchored(anchors, edge)
-                    inboxes[index].append(Delivery(values, origin, edges))
+                    inboxes[index].append(delivery(values, origin, edges))
                     ids.append(first_id + index)
             return ids
 
@@ -277,7 +277,7 @@ class StreamRoutes:
             if tree is not None:
                 edges = Anchors({tree[0]: self._edge()})
                 tree[1] ^= edges.edges[tree[0]]
-            inbox.append(Delivery(values, self.origin, edges))
+            inbox.append(self._delivery(values, self.origin, edges))
             ids.append(id)
         return ids
 

@@ -183,7 +183,8 @@ function show(run) {
   }
   document.title = `${run.name} - windowing`;
   byId("name").textContent = run.name;
-  status.textContent = `${run.batch === null ? "" : `batch ${run.batch}, `}${time(run.at)} UTC`;
+  const ago = run.at - run.as_of;
+  status.textContent = `${run.batch === null ? "" : `batch ${run.batch}${ago > 10000 ? `, which began ${span(ago)} ago` : ""}, `}${time(run.at)} UTC`;
   drawTopology(run);
   drawLines("lag", run, 1, span);
   drawLines("pending", run, 2, (value) => number(Math.round(value)));

@@ -20,8 +20,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -32,7 +32,7 @@ from windowing.execution.metrics import RunMetrics, TaskMetrics
 from windowing.execution.plan import ExecutionPlan
 from windowing.topology.plan import Topology
 
-__all__ = ["LivePage", "serve_page"]
+__all__ = ["Drawing", "LivePage", "serve_page"]
 
 
 _log = logging.getLogger("windowing.monitoring")
@@ -88,7 +88,7 @@ class LivePage:
 
 
 def serve_page(
-    source: Callable[[], RunMetrics], drawn: Topology | ExecutionPlan | None = None, port: int = 0
+    source: Callable[[], RunMetrics], drawn: Topology | ExecutionPlan | Drawing | None = None, port: int = 0
 ) -> LivePage:
     """Serve the page of a run on 127.0.0.1; `query.ui()` does it for a query on Spark.
 
@@ -100,7 +100,7 @@ def serve_page(
         raise ConfigError(
             f"serve_page takes a function that returns RunMetrics, got {quote(source)}; give ClusterMetrics(cluster).now"
         )
-    state = _PageState(source, _drawing(drawn))
+    state = _PageState(source, Drawing.of(drawn))
     try:
         server = _PageServer(("127.0.0.1", port), state)
     except (OSError, OverflowError) as problem:
@@ -113,45 +113,54 @@ def serve_page(
 # -- what is drawn ---------------------------------------------------------------------------------------------------------------
 
 
-class _Drawing:
-    """Boxes, and edges with where their number is: (component, stream, None), or (None, None, component) for what it executed."""
+@dataclass(frozen=True)
+class Drawing:
+    """Boxes, and edges with where their number is: (component, stream, None), or (None, None, component) for what it executed.
 
-    def __init__(self, boxes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> None:
-        self.boxes, self.edges = boxes, edges
+    Plain data, so that another process can be handed it.
+    """
 
-    def edges_now(self, found: dict[str, TaskMetrics]) -> list[int | None]:
-        """Return the number on each edge, None where nobody knows it."""
-        return [self._count(edge["count"], found) for edge in self.edges]
+    boxes: Sequence[Mapping[str, Any]] = ()
+    edges: Sequence[Mapping[str, Any]] = ()
 
-    def _count(self, where: tuple[str | None, str | None, str | None], found: dict[str, TaskMetrics]) -> int | None:
+    @classmethod
+    def of(cls, drawn: Topology | ExecutionPlan | Drawing | None) -> Drawing:
+        """Return what a page draws: of nothing the components alone."""
+        if drawn is None or isinstance(drawn, Drawing):
+            return drawn or cls()
+        boxes = [{"name": box.name, "lines": list(box.lines), "shape": box.shape} for box in drawn.boxes()]
+        arrows = list(drawn.arrows())
+        if isinstance(drawn, Topology):
+            counts: list[Any] = [
+                (found.component, found.stream, None) for name in drawn.order for found in drawn.component(name).inputs
+            ]
+        else:
+            counts = [
+                (exchange.stage, exchange.target, None) if exchange.stage else (None, None, exchange.target)
+                for exchange in drawn.exchanges
+            ]
+        edges = [
+            {
+                "source": arrow.source,
+                "target": arrow.target,
+                "label": arrow.label,
+                "dotted": arrow.dotted,
+                "count": count,
+            }
+            for arrow, count in zip(arrows, counts, strict=True)
+        ]
+        return cls(boxes, edges)
+
+    def edges_now(self, found: Mapping[str, TaskMetrics]) -> list[dict[str, Any]]:
+        """Return the edges, each with the number on it, None where nobody knows that."""
+        return [{**edge, "count": self._count(edge["count"], found)} for edge in self.edges]
+
+    def _count(self, where: Sequence[str | None], found: Mapping[str, TaskMetrics]) -> int | None:
         component, stream, reader = where
         if reader is not None:
             return found[reader].executed if reader in found else None
         each = found.get(component or "")
         return None if each is None else each.emitted.get(stream or "", 0)
-
-
-def _drawing(drawn: Topology | ExecutionPlan | None) -> _Drawing:
-    if drawn is None:
-        return _Drawing([], [])
-    boxes = [{"name": box.name, "lines": list(box.lines), "shape": box.shape} for box in drawn.boxes()]
-    arrows = list(drawn.arrows())
-    if isinstance(drawn, Topology):
-        counts: list[Any] = [
-            (found.component, found.stream, None) for name in drawn.order for found in drawn.component(name).inputs
-        ]
-    else:
-        counts = [
-            (drawn.stages[exchange.stage].component, exchange.target, None)
-            if exchange.stage
-            else (None, None, drawn.stages[exchange.target].component)
-            for exchange in drawn.exchanges
-        ]
-    edges = [
-        {"source": arrow.source, "target": arrow.target, "label": arrow.label, "dotted": arrow.dotted, "count": count}
-        for arrow, count in zip(arrows, counts, strict=True)
-    ]
-    return _Drawing(boxes, edges)
 
 
 # -- what is shown ---------------------------------------------------------------------------------------------------------------
@@ -160,7 +169,7 @@ def _drawing(drawn: Topology | ExecutionPlan | None) -> _Drawing:
 class _PageState:
     """What the page shows, as of the last second; `now` is JSON."""
 
-    def __init__(self, source: Callable[[], RunMetrics], drawing: _Drawing) -> None:
+    def __init__(self, source: Callable[[], RunMetrics], drawing: Drawing) -> None:
         self._source, self._drawing = source, drawing
         self._history: dict[str, deque[list[Any]]] = {}
         self.over = threading.Event()
@@ -185,16 +194,14 @@ class _PageState:
         for name, each in found.items():
             line = [at_ms, each.watermark_lag_ms, each.pending, each.executed]
             self._history.setdefault(name, deque(maxlen=_KEPT)).append(line)
-        edges = [{**edge, "count": None} for edge in self._drawing.edges]
         return {
             "name": run.name,
             "at": at_ms,
+            "as_of": run.at_ms,
             "batch": run.batch,
             "phases": dict(run.phases),
-            "boxes": self._drawing.boxes or [{"name": name, "lines": [name], "shape": "bolt"} for name in found],
-            "edges": [
-                edge | {"count": count} for edge, count in zip(edges, self._drawing.edges_now(found), strict=True)
-            ],
+            "boxes": list(self._drawing.boxes) or [{"name": name, "lines": [name], "shape": "bolt"} for name in found],
+            "edges": self._drawing.edges_now(found),
             "components": {name: _component(each) for name, each in found.items()},
             "history": {name: list(lines) for name, lines in self._history.items()},
             "tasks": [_component(each) for each in run.tasks],

@@ -24,7 +24,7 @@ from windowing.columnar.bolts import ColumnarCaller, arrow_schema
 from windowing.columnar.rows import Numbers, owned
 from windowing.errors import BoltError, FailedException, ReportedFailedException, describe_error
 from windowing.schema.rows import rows_of
-from windowing.schema.tuples import Origin, Tuple
+from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.schema.types import Schema
 from windowing.spark.edges import Roots
 from windowing.spark.output import arrow_column, fitted_column
@@ -62,6 +62,10 @@ class StreamBatch(NamedTuple):
     roots: Roots
     failures: int = 0
 
+    @property
+    def _phase(self) -> int:  # as an Arrival has it
+        return self.phase
+
     def take(self, at: Numbers) -> StreamBatch:
         """Return the rows at these positions."""
         return self._replace(table=self.table.take(pa.array(at)))
@@ -70,7 +74,8 @@ class StreamBatch(NamedTuple):
         """Yield the rows as Tuples."""
         columns = [python_values(self.table.column(name), name, "strict") for name in self.table.column_names]
         rows = held_rows(columns, tuple, Held) if any_unreadable(columns) else zip(*columns, strict=True)
-        return (Tuple(values, self.origin) for values in rows)
+        kind = tuple_type(Tuple, self.origin.fields.names)
+        return (kind(values, self.origin) for values in rows)
 
 
 class Send(Protocol):

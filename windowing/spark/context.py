@@ -102,19 +102,22 @@ class ExecutionContext:
 
 
 class Arrival(Tuple):
-    """A Tuple with its phase, if it arrived in this batch (exchange.py), its roots, and its edge at this task (edges.py)."""
+    """A Tuple with its phase, if it arrived in this batch (exchange.py), its roots, and its edge at this task (edges.py).
 
-    __slots__ = ("edge", "phase", "roots")
+    All named with an underscore: `tuple.phase` is a field of the user's.
+    """
+
+    __slots__ = ("_edge", "_phase", "_roots")
 
     def __init__(
         self, values: tuple[Any, ...], origin: Origin, phase: int = 0, roots: Roots = NO_ROOTS, edge: int = 0
     ) -> None:
-        self._values, self._origin, self._ids = values, origin, _NO_IDS  # as Tuple does; one is made for each row
-        self.phase, self.roots, self.edge = phase, roots, edge
+        self._values, self._origin = values, origin  # as Tuple does; one is made for each row
+        self._phase, self._roots, self._edge = phase, roots, edge
 
     def get_message_id(self) -> Mapping[int, int]:
         """Return the edge id for each root that the tuple belongs to; empty where no spout asks for acks."""
-        return dict.fromkeys(self.roots, self.edge)
+        return dict.fromkeys(self._roots, self._edge)
 
 
 class Origins:

@@ -107,7 +107,7 @@ class Partials:
 
     def done(self, tuples: Iterable[Any]) -> None:
         """Take note of tuples that this task is done with (Arrivals)."""
-        self._add(((tuple.edge, tuple.roots) for tuple in tuples), -1)
+        self._add(((tuple._edge, tuple._roots) for tuple in tuples), -1)
 
     def fail(self, roots: Roots, component: str) -> None:
         """Take note that a component failed tuples of these roots."""

@@ -15,8 +15,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
@@ -332,10 +333,16 @@ class WindowedQuery:
             found = self.metrics()
             if found.batch is not None and found.batch != self._noted_batch:
                 home = Folder(self._spec.spark, self._spec.checkpoint) / "windowing"
-                home.write(METRICS_FILE, json.dumps(found.plain()).encode())
+                home.write(METRICS_FILE, json.dumps({**found.plain(), "drawing": self._drawing}).encode())
                 self._noted_batch = found.batch
         except Exception as problem:  # nobody's rows depend on it
             _log.info("the numbers of query %s could not be kept: %s", self._query.id, describe_error(problem))
+
+    @cached_property
+    def _drawing(self) -> dict[str, Any]:
+        from windowing.monitoring.page import Drawing  # with a server, for a query that runs for seconds
+
+        return asdict(Drawing.of(self._spec.drawn))
 
     def _collect(self) -> None:
         for progress in self._query.recentProgress:

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from windowing.errors import UnreadableValueError
 from windowing.execution.metrics import TaskMetrics
-from windowing.schema.tuples import Origin, Tuple
+from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.spark.columnar_bolts import ColumnarBoltBatch, StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext, Origins
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Partials, Roots, edge_ids, packed_roots
@@ -68,7 +68,7 @@ __all__ = [
 
 
 _log = logging.getLogger("windowing.spark")
-_PHASE_OF = attrgetter("phase")
+_PHASE_OF = attrgetter("_phase")
 
 
 class RunningBolt(Protocol):
@@ -151,12 +151,13 @@ class _Way:
     is_out: whether a sink keeps the stream. columnar: those of `fused` that take batches.
     """
 
-    __slots__ = ("columnar", "emitted", "fused", "is_out", "origin", "placed", "routes", "rows", "width")
+    __slots__ = ("arrival", "columnar", "emitted", "fused", "is_out", "origin", "placed", "routes", "rows", "width")
 
     def __init__(
         self, routes: list[_TaskRoute], by_row: bool, is_out: bool, origin: Origin | None, columnar: frozenset[str]
     ) -> None:
         self.routes, self.is_out, self.origin = routes, is_out, origin
+        self.arrival = Arrival if origin is None else tuple_type(Arrival, origin.fields.names)
         self.fused = [route for route in routes if route.first is None]
         self.columnar = [route for route in self.fused if route.reader in columnar and route.spread is not None]
         self.placed = [route for route in routes if route.first is not None]
@@ -258,8 +259,8 @@ class StageWriter:
         for route, indexes in self._targets(way.routes, row) if chosen is None else chosen.targets:
             for target in indexes:
                 if route.first is None:
-                    arrival = Arrival(values, self._origins(component, task, stream), self.phase, roots)
-                    self._queues[route.reader][target].append(arrival)
+                    assert way.origin is not None
+                    self._queues[route.reader][target].append(way.arrival(values, way.origin, self.phase, roots))
                     continue
                 key = (route.first + target, component, stream, task)
                 rows = self._by_row.get(key)
@@ -280,7 +281,7 @@ class StageWriter:
             assert way.origin is not None
             assert route.choose is not None
             for target in route.choose(values, route.state):
-                self._queues[route.reader][target].append(Arrival(values, way.origin, self.phase, roots))
+                self._queues[route.reader][target].append(way.arrival(values, way.origin, self.phase, roots))
 
     def _hand_over_rows(
         self, way: _Way, fused: Sequence[_TaskRoute], given: Mapping[str, pa.Array], count: int, roots: Roots
@@ -299,7 +300,7 @@ class StageWriter:
             for chosen in route.spread(given, count, route.state):
                 for target, at in parted(chosen, len(route.ids)):
                     mine = rows if at is None else [rows[number] for number in at.tolist()]
-                    self._queues[route.reader][target].extend(map(Arrival, mine, *same))
+                    self._queues[route.reader][target].extend(map(way.arrival, mine, *same))
 
     def _hand_over_columns(self, way: _Way, fields: Mapping[str, pa.Array], count: int, roots: Roots) -> None:
         """Queue rows for fused tasks that take batches, as they are."""
@@ -325,7 +326,7 @@ class StageWriter:
     def in_phases(self, arrivals: Iterable[Any]) -> Iterator[Any]:
         """Yield tuples, or batches, phase by phase; what is emitted meanwhile is of the phase of the one that was yielded last."""
         for arrival in sorted(arrivals, key=_PHASE_OF):
-            self.phase = arrival.phase
+            self.phase = arrival._phase
             yield arrival
 
     def take(self) -> list[ExchangeRow]:
@@ -455,7 +456,7 @@ class StageWriter:
                 continue
             origin = rows[0]._origin
             columns = self._columns(origin.component, origin.stream, [plain(row._values) for row in rows])
-            yield StreamBatch(pa.table(columns), origin, rows[0].phase, rows[0].roots)
+            yield StreamBatch(pa.table(columns), origin, rows[0]._phase, rows[0]._roots)
 
     def _task(self, name: str, task: int) -> RunningBolt:
         if (name, task) not in self._tasks:
@@ -582,7 +583,7 @@ def _same_batch(waiting: Any) -> Any:
     if isinstance(waiting, StreamBatch):
         return id(waiting)
     origin = waiting._origin
-    return origin.component, origin.stream, waiting.phase, waiting.roots
+    return origin.component, origin.stream, waiting._phase, waiting._roots
 
 
 def _rows_in(columns: Mapping[str, pa.Array]) -> Iterator[tuple[Any, ...]]:

@@ -205,7 +205,7 @@ class StageTaskTurn:
         anchors = [NO_ROOTS] * len(turn.rows) if watch is None else watch.roots
         for (stream, row), roots in zip(turn.rows, anchors, strict=True):
             # A late tuple is sent on as it arrives, all else by the turn.
-            writer.phase = next(late).phase if stream == stage.late_stream else self._execution.phases[name, task]
+            writer.phase = next(late)._phase if stream == stage.late_stream else self._execution.phases[name, task]
             if isinstance(row, pa.RecordBatch):
                 writer.send(name, task, stream, row, roots)
             elif stream in self._component.outputs:
@@ -263,7 +263,7 @@ class _Watch:
         self._partials.fail(_roots(window), self._component)
 
     def late(self, payloads: Sequence[Any], rows: int) -> None:
-        self.roots += [payload.roots for payload in payloads]
+        self.roots += [payload._roots for payload in payloads]
         self._partials.done(payloads)
 
     def expired(self, payloads: Sequence[Any]) -> None:
@@ -271,4 +271,4 @@ class _Watch:
 
 
 def _roots(window: TupleWindow) -> Roots:
-    return merged(payload.roots for payload in window.get())
+    return merged(payload._roots for payload in window.get())

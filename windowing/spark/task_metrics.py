@@ -179,7 +179,6 @@ def window_metrics(
         task,
         executed=counted.get("tuples", 0),
         acked=settled,
-        failed=counted.get("failed", 0),
         late={reason: count for reason, count in late.items() if count},
         windows_fired=counted.get("fired", 0),
         expired=counted.get("expired", 0),
@@ -212,12 +211,18 @@ def bolt_metrics(component: str, task: int, running: RunningTask, execute_ms: fl
 
 
 def group_metrics(
-    plan: ExecutionPlan, task: StageTask, rows: Iterable[ExchangeRow], output: Iterable[ExchangeRow], execute_ms: float
+    plan: ExecutionPlan,
+    task: StageTask,
+    rows: Iterable[ExchangeRow],
+    output: Iterable[ExchangeRow],
+    execute_ms: float,
+    failed: bool = False,
 ) -> TaskMetrics:
     """Return what a task of a group of a Trident topology did, from the exchange rows that it took and gave; what it emits is
-    counted by the group that reads it, or the sink.
+    counted by the group that reads it, or the sink. failed: its part of the batch. It is called after its stage: of a group that is
+    cut in two there are two.
     """
-    found = TaskMetrics(task.component, task.task, execute_ms=execute_ms)
+    found = TaskMetrics(task.stage.id, task.task, execute_ms=execute_ms)
     found.executed = sum(row.value for row in rows if row.kind == "rows")
     numbers: dict[str, int | None] = {}
     for row in output:
@@ -230,7 +235,9 @@ def group_metrics(
             found.reported += row.value
     if numbers:
         late = {"late": numbers.get("late") or 0}
-        found.add(window_metrics(task.component, task.task, numbers, late, 0.0))
+        found.add(window_metrics(task.stage.id, task.task, numbers, late, 0.0))
+    elif failed:
+        found.failed = found.executed
     else:
         found.acked = found.executed
     return found

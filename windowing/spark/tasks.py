@@ -266,7 +266,7 @@ def given_up(bolt: str, tuple: Tuple, attempts: int, reason: str) -> BoltError:
 
 
 def _roots_of(tuple: Tuple) -> Roots:
-    return tuple.roots if isinstance(tuple, Arrival) else NO_ROOTS
+    return tuple._roots if isinstance(tuple, Arrival) else NO_ROOTS
 
 
 def _anchored_to(anchors: Tuple | Iterable[Tuple]) -> Roots:

@@ -34,6 +34,7 @@ from windowing.spark import failpoints
 from windowing.spark.arguments import Shipped
 from windowing.spark.failures import raised_in_worker
 from windowing.spark.hadoop import Folder
+from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.trident_stages import DEAD_LETTERS, BatchStages, text_of
 from windowing.spark.writer import BatchWriter, SinkStreams
 from windowing.trident.coordinator import OnFailure
@@ -86,7 +87,7 @@ class Attempts:
 
 class TridentCommits:
     """`labels[depth]` are the grouping keys of its tasks, `partitions` how many a shuffle has. committed: Spark's log of
-    committed batches. streams: those of the sinks.
+    committed batches. streams: those of the sinks. channel: where to tasks say what they have done.
     """
 
     def __init__(
@@ -98,10 +99,11 @@ class TridentCommits:
         on_failure: OnFailure,
         committed: Folder,
         streams: SinkStreams,
+        channel: MetricsChannel | None = None,
     ) -> None:
         plan = shipped.value
         self._shipped, self._plan, self._name = shipped, plan, plan.name
-        self._labels, self._partitions = labels, partitions
+        self._labels, self._partitions, self._channel = labels, partitions, channel
         self._retry, self._on_failure = RetryPolicy.of(plan.config), on_failure
         self._attempts, self._committed, self._streams = Attempts(plan), committed, streams
         self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
@@ -191,7 +193,9 @@ class TridentCommits:
         found = self._stages.get(tuple(depths))
         if found is None:
             found = self._stages[tuple(depths)] = [
-                BatchStages(spark, self._shipped, depth, depths[:position], self._labels[depth], self._partitions)
+                BatchStages(
+                    spark, self._shipped, depth, depths[:position], self._labels[depth], self._partitions, self._channel
+                )
                 for position, depth in enumerate(depths)
             ]
         return found

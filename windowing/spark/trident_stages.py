@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -41,6 +42,7 @@ from windowing.codec import dumps, frame, loads, unframe
 from windowing.columnar.bolts import arrow_schema
 from windowing.errors import CorruptStateError, FailedException, ReportedFailedException, WindowingError, cause_of
 from windowing.errors import describe_error as describe
+from windowing.execution.metrics import TaskMetrics
 from windowing.execution.plan import Exchange, Section, StageTask
 from windowing.schema.types import Schema
 from windowing.spark import failpoints
@@ -62,7 +64,7 @@ from windowing.spark.exchange import (
 from windowing.spark.operator import Stored, TaskResult
 from windowing.spark.output import arrow_column
 from windowing.spark.state import decode_table, encode_table
-from windowing.spark.task_metrics import group_metrics
+from windowing.spark.task_metrics import MetricsChannel, group_metrics
 from windowing.spark.trident_columns import ColumnFold, all_readable
 from windowing.spark.unreadable import Unreadable, any_unreadable, held, python_values
 from windowing.trident.kinds import TransactionAttempt
@@ -334,10 +336,14 @@ def _log_reports(who: str, reported: Sequence[BaseException]) -> None:
 
 
 class TridentSpoutStage(ArrowStage):
-    """What runs on each partition of a source: the stages right behind it, then packing. keep: send tuples to the driver too."""
+    """What runs on each partition of a source: the stages right behind it, then packing. keep: send tuples to the driver too.
+    channel: where to it says what was done.
+    """
 
-    def __init__(self, plan: Shipped[TridentPlan], spout: int, keep: bool) -> None:
-        self._plan, self._spout, self._keep = plan, spout, keep
+    def __init__(
+        self, plan: Shipped[TridentPlan], spout: int, keep: bool, channel: MetricsChannel | None = None
+    ) -> None:
+        self._plan, self._spout, self._keep, self._channel = plan, spout, keep, channel
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, number: int) -> Iterator[pa.RecordBatch]:
         """Yield packets for each batch, then what the partition has to say at its end."""
@@ -382,7 +388,10 @@ class TridentSpoutStage(ArrowStage):
                     raise failed
                 yield told(to_driver("failed", title, text=cause_of(failed)), writers_behind(plan, 0))
             if work is not None:
-                yield reports(title, work.errors(failed))
+                reported = work.errors(failed)
+                yield reports(title, reported)
+                if self._channel is not None:
+                    self._channel.send(txid - 1, partition, work.now, work.done(failed is not None))
 
 
 class _SpoutWork:
@@ -396,7 +405,9 @@ class _SpoutWork:
         batch = ProcessorContext(TransactionAttempt(txid, 0), now, as_of=txid - 1)
         task = partition % group.parallelism
         self._writer = PacketWriter(plan, task, partition, batch, now)
-        self._plan = plan
+        self._plan, self.now = plan, now
+        self._source, self._sent = TaskMetrics(group.id, task), Counter[str]()
+        self._groups: dict[str, TaskMetrics] = {}
         self.exchanges = list(plan.out_of(group.id))
         self._here: dict[str, GroupBatch] = {}
         self._made: list[Subtopology] = []
@@ -408,6 +419,7 @@ class _SpoutWork:
                 self._made.append(made)
                 closing.callback(made.cleanup)
                 self._here[id] = made.start_batch(plan.batch_groups[spout], batch)
+                self._groups[id] = TaskMetrics(id, task)
         self._folds = {exchange.id: self._folds_of(exchange) for exchange in self.exchanges}
         self._tuples = 0
         self.unread: list[tuple[Any, ...]] = []
@@ -434,6 +446,8 @@ class _SpoutWork:
             targets = tuple(target for target in exchange.targets if target not in done)
             if targets:
                 left.append(replace(exchange, targets=targets))
+            else:
+                self._sent[exchange.target] += columns.num_rows
         self._tuples += 0 if left else columns.num_rows
         return left
 
@@ -464,17 +478,36 @@ class _SpoutWork:
         """Return what comes of tuples at once, sent over these exchanges. Nothing of a failed attempt is handed on any more."""
         self._tuples += len(rows)
         for exchange in exchanges:
+            self._sent[exchange.target] += len(rows)
             here = self._here.get(exchange.target)
             if here is None:
                 self._writer.send(exchange, rows)
             else:
+                began = time.perf_counter()
                 try:
                     here.execute(exchange, rows)
                 except FailedException:
                     self._writer.drop()
                     raise
-                self._writer.emit(here.take())
+                self._worked(exchange.target, began)
         return list(self._writer.take())
+
+    def _worked(self, group: str, began: float) -> None:
+        """Hand on what a group has emitted, and count that."""
+        found, emitted = self._groups[group], self._here[group].take()
+        found.execute_ms += 1000 * (time.perf_counter() - began)
+        sent = [(self._plan.exchanges[exchange].target, rows) for exchange, rows in emitted.exchanges.items()]
+        for where, rows in [*sent, *emitted.sinks.items()]:
+            found.emitted[where] = found.emitted.get(where, 0) + len(rows)
+        self._writer.emit(emitted)
+
+    def done(self, failed: bool) -> list[TaskMetrics]:
+        """Return what the source and the groups behind it have done."""
+        self._source.emitted = dict(self._sent)
+        for id, found in self._groups.items():
+            found.executed = self._sent[id]
+            found.acked, found.failed = (0, found.executed) if failed else (found.executed, 0)
+        return [self._source, *self._groups.values()]
 
     def errors(self, failed: FailedException | None) -> list[BaseException]:
         """Return what users' code has reported, and how the attempt failed, if that is to be reported."""
@@ -483,9 +516,10 @@ class _SpoutWork:
 
     def finish(self) -> list[ExchangeRow]:
         """Return what comes at the end of the partition."""
-        for batch in self._here.values():
+        for group, batch in self._here.items():
+            began = time.perf_counter()
             batch.finish_batch()
-            self._writer.emit(batch.take())
+            self._worked(group, began)
         windowed = [task.number for task in self._plan.tasks if task.stage.section is Section.STREAM]
         return [
             *self._writer.finish(),
@@ -524,9 +558,14 @@ class TridentBatchStage(ArrowStage):
     """
 
     def __init__(
-        self, plan: Shipped[TridentPlan], depth: int, before: Sequence[int], attempt: TransactionAttempt
+        self,
+        plan: Shipped[TridentPlan],
+        depth: int,
+        before: Sequence[int],
+        attempt: TransactionAttempt,
+        channel: MetricsChannel | None = None,
     ) -> None:
-        self._plan, self._attempt = plan, attempt
+        self._plan, self._attempt, self._channel = plan, attempt, channel
         self._tasks = {task.number: task for task in plan.value.tasks_at(depth)}
         self._writers = writers_behind(plan.value, depth)
         self._before = {task.number for each in before for task in plan.value.tasks_at(each)}
@@ -549,7 +588,8 @@ class TridentBatchStage(ArrowStage):
         done = told(to_driver("done", "", task.number), self._writers)
         if writes(task) and not self._may_write(task, rows):
             return done
-        group, reported = task.stage.component, list[BaseException]()
+        group, reported, began = task.stage.component, list[BaseException](), time.perf_counter()
+        has_failed = False
         try:
             if writes(task):
                 failpoints.hit("before_state_commit", txid - 1)
@@ -559,8 +599,13 @@ class TridentBatchStage(ArrowStage):
                 failpoints.hit("after_state_commit", txid - 1)
         except FailedException as problem:
             failed = to_driver("failed", group, text=f"{group}, task {task.task}: {cause_of(problem)}")
-            found = told(failed, self._writers)
-        return [*done, *found, *reports(group, reported, self._attempt.attempt)]
+            found, has_failed = told(failed, self._writers), True
+        output = [*found, *reports(group, reported, self._attempt.attempt)]
+        if self._channel is not None:
+            took_ms = 1000 * (time.perf_counter() - began)
+            metrics = group_metrics(self._plan.value, task, rows, output, took_ms, has_failed)
+            self._channel.send(txid - 1, FIRST_TASK + task.number, clock_of(rows), [metrics])
+        return [*done, *output]
 
     def _may_write(self, task: StageTask, rows: list[ExchangeRow]) -> bool:
         """Return whether the attempt is good until here. Raises WindowingError where a task before this one has not worked."""
@@ -589,8 +634,10 @@ class BatchStages:
         before: Sequence[int],
         labels: Sequence[int],
         partitions: int,
+        channel: MetricsChannel | None = None,
     ) -> None:
         self._plan, self._depth, self._before, self._partitions = plan, depth, before, partitions
+        self._channel = channel
         tasks = plan.value.tasks_at(depth)
         first = tasks[0].number
         every_task = spark.range(first, first + len(tasks), 1, 1)
@@ -601,6 +648,6 @@ class BatchStages:
         """Return what they make of exchange rows in one attempt. Every task is told that the batch has begun: Spark may leave out
         a stage that has no row.
         """
-        stage = TridentBatchStage(self._plan, self._depth, self._before, attempt)
+        stage = TridentBatchStage(self._plan, self._depth, self._before, attempt, self._channel)
         spread = rows.union(self._begun).repartition(self._partitions, self._label)
         return spread.mapInArrow(stage, EXCHANGE)

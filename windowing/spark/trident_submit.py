@@ -30,6 +30,7 @@ from windowing.spark.session import require_session
 from windowing.spark.settings import take
 from windowing.spark.sinks import Sink, require_sinks
 from windowing.spark.spouts import SpoutInput, selected
+from windowing.spark.task_metrics import MetricsChannel
 from windowing.spark.trident_commits import Attempts, TridentCommits
 from windowing.spark.trident_spouts import spout_rows
 from windowing.spark.trident_stages import DEAD_LETTERS, TridentSpoutStage, TridentTaskTurn
@@ -106,14 +107,18 @@ def submit_trident(
     parts = {node.title: node for node in plan.graph.nodes.values()}
     shipped = Shipped(spark, plan, f"topology {plan.name!r}", parts)
     taking = [(name, found) for name, found in (sources or {}).items() if takes_acks(found)]
+    channel = MetricsChannel(spark, plan.name)
     assembly = Assembly(
         spark=spark,
         plan=plan,
         partitions=width,
         labels=labels,
         windows=[window.config for window in _windows(plan)],
-        sources=lambda: [packed(rows, TridentSpoutStage(shipped, spout, keep)) for spout, rows in inputs.items()],
+        sources=lambda: [
+            packed(rows, TridentSpoutStage(shipped, spout, keep, channel)) for spout, rows in inputs.items()
+        ],
         turn=partial(TridentTaskTurn, shipped),
+        channel=channel,
     )
     by_sink = SinkStreams(streams, tuple(_unread_late(plan)))
     commits = TridentCommits(
@@ -123,6 +128,7 @@ def submit_trident(
         on_failure=on_failure,
         committed=Folder(spark, str(checkpoint)) / "commits",
         streams=by_sink,
+        channel=channel,
     )
     writer = BatchWriter(
         plan.name,

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from windowing.columnar import ColumnRows, Keys
 from windowing.columnar.rows import MakeRows, codable
-from windowing.schema.tuples import Origin, Tuple
+from windowing.schema.tuples import Origin, Tuple, tuple_type
 from windowing.spark.columnar_bolts import StreamBatch
 from windowing.spark.context import Arrival, ExecutionContext, Origins
 from windowing.spark.edges import EDGE, NO_ROOTS, ROOTS, Roots, unpacked_roots
@@ -114,7 +114,8 @@ class TupleRows:
             edges = mine.column(EDGE).to_pylist() if self._anchors else repeat(0)
             roots = unpacked_roots(mine.column(ROOTS), known) if self._anchors else repeat(NO_ROOTS)
             of_rows = held_rows(columns, tuple, Held) if any_unreadable(columns) else zip(*columns, strict=True)
-            arrivals = map(Arrival, of_rows, self._origins_of(found, mine.column(TASK)), phases, roots, edges)
+            kind = tuple_type(Arrival, tuple(schema.names))
+            arrivals = map(kind, of_rows, self._origins_of(found, mine.column(TASK)), phases, roots, edges)
             if mine is table:
                 return list(arrivals)
             for position, arrival in zip(positions.tolist(), arrivals, strict=True):

@@ -98,7 +98,7 @@ class TurnResult(NamedTuple):
     A table that a bolt returned and `fitted` took is one entry of `rows`, as it is.
 
     late: the payload of each row on the late stream, in order. reasons: how many were late for which reason. fired,
-    late_rows: the last ones, as text.
+    late_rows: the last ones, as text. failed: tuples of windows that failed with them. dead_letters: windows.
     """
 
     metadata: bytes
@@ -110,6 +110,8 @@ class TurnResult(NamedTuple):
     reasons: dict[str, int]
     fired: tuple[FiredWindow, ...]
     late_rows: tuple[tuple[str, str], ...]
+    failed: int
+    dead_letters: int
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,8 @@ class _Turn:
         self.number_of: dict[int, int] = {}
         self.next_number = 0
         self.unreadable = 0
+        self.failed: set[int] = set()  # by identity, the tuples of windows that failed with them
+        self.dead_letters = 0
         self.late: list[Any] = []
         self.fired: deque[tuple[int | None, list[Emission]]] = deque(maxlen=LAST_KEPT)
         self.last_late: deque[tuple[str, Any]] = deque(maxlen=LAST_KEPT)
@@ -348,7 +352,7 @@ class _Turn:
                 if watcher is not None:
                     watcher.fired(effect.window, len(rows))
             elif isinstance(effect, WindowFailed):
-                self._failed(effect)
+                self._window_failed(effect)
             elif isinstance(effect, Late):
                 rows += self._side_rows(effect.payloads, effect.reason)
                 if watcher is not None:
@@ -412,8 +416,9 @@ class _Turn:
         self.unreadable += len(invalid)
         return self._side_rows(invalid, LateReason.INVALID) + emissions
 
-    def _failed(self, failed: WindowFailed) -> None:
+    def _window_failed(self, failed: WindowFailed) -> None:
         if failed.action is OnError.DEAD_LETTER:
+            self.dead_letters += 1
             self.rows.append((DEAD_LETTERS, self.windows.dead_letter(failed.window, failed.error).row()))
         if self.watcher is None:
             return
@@ -421,6 +426,7 @@ class _Turn:
             if failed.report:
                 _log.warning("task %d: %s; its tuples fail", self.task, failed.error.args[0])
             self.watcher.failed(failed.window)
+            self.failed.update(map(id, failed.window))
         self.watcher.fired(failed.window, len(self.rows))
 
     # -- what is kept --------------------------------------------------------------------------------------------------
@@ -449,7 +455,10 @@ class _Turn:
         body = frame(META_MAGIC, stored.body())
         fired = tuple(FiredWindow(end_ms, _as_text(emissions)) for end_ms, emissions in self.fired)
         late = tuple((reason, quote(self.format.fields(payload))) for reason, payload in self.last_late)
-        return TurnResult(body, self.rows, chunks.puts, chunks.drops, metrics, self.late, self._reasons(), fired, late)
+        failed = len(self.failed), self.dead_letters
+        return TurnResult(
+            body, self.rows, chunks.puts, chunks.drops, metrics, self.late, self._reasons(), fired, late, *failed
+        )
 
     def _reasons(self) -> dict[str, int]:
         side, before = self.executor.side, self.side_before
@@ -542,6 +551,8 @@ def done_by(component: str, task: int, turn: TurnResult, took_ms: float = 0.0) -
     """Return what a windowed task did in a turn that took so long, but for what it emitted."""
     found = window_metrics(component, task, turn.metrics, turn.reasons, took_ms)
     found.windows, found.late_rows = turn.fired, turn.late_rows
+    found.failed, found.dead_letters = turn.failed, turn.dead_letters
+    found.acked = max(0, found.acked - found.failed)
     return found
 
 

@@ -60,7 +60,8 @@ def column_of(field: str | None, payloads: Sequence[Any], asks: str = "aggregate
     try:
         if len(kinds) == 1:
             return list(map(_reader(kinds.pop(), field), payloads))
-        return [_reader(type(payload), field)(payload) for payload in payloads]
+        readers = {kind: _reader(kind, field) for kind in kinds}
+        return [readers[type(payload)](payload) for payload in payloads]
     except (KeyError, AttributeError) as missing:
         raise ConfigError(
             f"{asks} reads the field {field!r}, which a tuple does not have: {quote(missing.args)}; name one of its fields"

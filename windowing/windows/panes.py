@@ -611,21 +611,33 @@ class TimePaneManager(WindowMachine):
         return sorted(keys, key=self._ordinals.__getitem__) if len(keys) > 1 else keys
 
     def _expire(self, until: int) -> Iterator[Expired]:
-        """Let go of the panes that end at `until` or before, and of the keys that have no other."""
+        """Let go of the panes that end at `until` or before: an effect for each key."""
+        counts = self._let_go(until)
+        for key in self._forget_old(counts, until):
+            yield Expired(counts[key], None, key)
+
+    def _let_go(self, until: int) -> dict[Any, int]:
+        """Drop these panes; return how many tuples of each key were in them."""
         gone = self._ends[: bisect_right(self._ends, until)]
         counts: dict[Any, int] = {}
         for end in gone:
             pane = self._panes.pop(end)
             self._touched.discard(end)
             self._tally.skipped += pane.count - pane.shown
+            self._tally.expired += pane.count
             for key, cell in pane.cells.items():
                 counts[key] = counts.get(key, 0) + cell[0]
         del self._ends[: len(gone)]
-        for key in self._in_order(counts):
-            self._tally.expired += counts[key]
-            if self._newest[key] <= until:
-                del self._newest[key], self._ordinals[key]
-            yield Expired(counts[key], None, key)
+        return counts
+
+    def _forget_old(self, keys: Collection[Any], until: int) -> Collection[Any]:
+        """Forget those of these keys that have no later pane; return all of them, by first arrival."""
+        ordered = self._in_order(keys)
+        newest, ordinals = self._newest, self._ordinals
+        for key in ordered:
+            if newest[key] <= until:
+                del newest[key], ordinals[key]
+        return ordered
 
     # -- for drivers ---------------------------------------------------------------------------------------------------
 
