@@ -31,7 +31,8 @@ demo: setup  ## Run both jobs on a year of real flights; make demo ARGS="--month
 	@$(PYTHON) examples/demo.py $(ARGS)
 
 .PHONY: test
-test: setup lint types doctests  ## Set up, then lint, types, doctests and all tests but the long proofs.
+test: setup  ## Set up, then lint, types, doctests and all tests but the long proofs.
+	@$(MAKE) -j 2 --output-sync=target types doctests lint
 	$(call say,tests: those without Spark)
 	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster and not browser"
 	$(call say,tests: those on Spark)

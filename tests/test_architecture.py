@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -181,11 +182,14 @@ def call_violations(tree: ast.Module, *, is_pure: bool) -> Iterator[tuple[int, s
             yield call.lineno, f"calls {name}(): {WHY_IMPURE}"
 
 
+parsed = cache(ast.parse)
+
+
 def sources(root: Path) -> Iterator[tuple[str, ast.Module, str]]:
     """Yield (path relative to windowing/, tree, text) of every file, in order."""
     for file in sorted(root.rglob("*.py")):
         text = file.read_text(encoding="utf-8")
-        yield file.relative_to(root).as_posix(), ast.parse(text, filename=str(file)), text
+        yield file.relative_to(root).as_posix(), parsed(text), text
 
 
 def violations(root: Path) -> list[str]:
