@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES, LONG_EXAMPLES = 40, 500  # in `make test`; in `make crash` and `make fuzz`
 UNDECLARED_MINUTES = 0.35  # a long proof on Spark that is none of the longest, on a slow machine
 
-SPARK_FOLDERS = {"spark", "crash", "services", "cluster"}
+APART = ("crash", "services", "cluster")  # have commands of their own, which look everywhere
 
 # A JVM of the tests lives for seconds: without the optimizing compiler it does the same in half the time on two busy cores.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -62,10 +62,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-        if item.get_closest_marker("spark") and not SPARK_FOLDERS & set(item.path.parts):
-            raise pytest.UsageError(
-                f"{item.nodeid} needs Spark: it belongs into tests/spark, where `make test` looks for it"
-            )
+        apart = any(map(item.get_closest_marker, APART)) or not item.path.name.startswith("test_")
+        if item.get_closest_marker("spark") and not apart and item.path.parent.name != "spark":
+            raise pytest.UsageError(f"{item.nodeid} needs Spark: tests/spark is where `make test` looks for it")
     yield
     part, parts = map(int, config.getoption("part").split("/"))
     chosen = parts_of(items, parts)

@@ -108,7 +108,7 @@ class WaterMarkEventGenerator:
         watermark = self._watermark
         return watermark is None or timestamp_ms >= watermark
 
-    def learn(self, other: WaterMarkEventGenerator) -> None:
+    def merge(self, other: WaterMarkEventGenerator) -> None:
         """Take note of what another one of the same streams has seen: that of a task of the same bolt, say."""
         for (stream, source), mark in other._marks.items():
             self.track(stream, mark.largest_ms, source, mark.last_seen_ms)
