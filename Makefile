@@ -4,6 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# What Python and pytest have compiled is kept beside the sources, whatever the environment says: hundreds of processes of the tests,
+# and the Python workers of Spark, would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The Java that set-up found goes first: JAVA_HOME may point to an older one, and Spark would start that.
 PYTHON := JAVA_HOME="$$(cat .venv/java-home)" .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
@@ -27,11 +31,12 @@ demo: setup  ## Run both jobs on a year of real flights; make demo ARGS="--month
 	@$(PYTHON) examples/demo.py $(ARGS)
 
 .PHONY: test
-test: setup lint types doctests  ## Set up, then lint, types, doctests and all tests but the long proofs.
+test: setup  ## Set up, then lint, types, doctests and all tests but the long proofs.
+	@$(MAKE) -j 2 --output-sync=target types doctests lint
 	$(call say,tests: those without Spark)
 	@$(PYTEST) $(BESIDE) -m "not spark and not crash and not services and not cluster and not browser"
 	$(call say,tests: those on Spark)
-	@$(PYTEST) $(BESIDE) -m "spark and not crash and not services and not cluster" --durations 10
+	@$(PYTEST) $(BESIDE) -m "spark and not crash and not services and not cluster" --durations 10 tests/spark
 
 .PHONY: test-wheel
 test-wheel: setup  ## Install the wheel with the lowest versions into a clean environment, run the README there, and ship code to a cluster.

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 EXAMPLES, LONG_EXAMPLES = 40, 500  # in `make test`; in `make crash` and `make fuzz`
 UNDECLARED_MINUTES = 0.35  # a long proof on Spark that is none of the longest, on a slow machine
 
+APART = ("crash", "services", "cluster")  # have commands of their own, which look everywhere
+
 # A JVM of the tests lives for seconds: without the optimizing compiler it does the same in half the time on two busy cores.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
@@ -25,6 +27,11 @@ settings.register_profile("default", derandomize=True, max_examples=EXAMPLES, **
 settings.register_profile("long", derandomize=True, max_examples=LONG_EXAMPLES, **TIMELESS)
 settings.register_profile("fuzz", derandomize=False, max_examples=LONG_EXAMPLES, **TIMELESS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "default")
+
+
+# Small batches: to compile what Spark generates for them takes longer than to interpret them. Jobs that tests start as processes
+# of their own, those that are killed too, run what Spark generates.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,6 +62,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+        apart = any(map(item.get_closest_marker, APART)) or not item.path.name.startswith("test_")
+        if item.get_closest_marker("spark") and not apart and item.path.parent.name != "spark":
+            raise pytest.UsageError(f"{item.nodeid} needs Spark: tests/spark is where `make test` looks for it")
     yield
     part, parts = map(int, config.getoption("part").split("/"))
     chosen = parts_of(items, parts)
@@ -67,6 +77,6 @@ def spark() -> Iterator[SparkSession]:
     """One session for all tests: starting one takes 7 to 18 seconds."""
     from windowing.spark import session
 
-    running = session("tests", cores=2)
+    running = session("tests", cores=2, **INTERPRETED)
     yield running
     running.stop()

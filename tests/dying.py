@@ -1,17 +1,15 @@
-"""Processes that are killed: a child of this one, one that kills itself at an SQL statement, a module that lives once."""
+"""Processes that are killed: a child of this one, one that kills itself at an SQL statement, one that lives once."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
+import time
+import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).parents[1]
 
 
 def in_a_child(job: Callable[[], None], after: Callable[[int], None] = lambda pid: None) -> int:
@@ -22,6 +20,8 @@ def in_a_child(job: Callable[[], None], after: Callable[[int], None] = lambda pi
         try:
             job()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     after(pid)
@@ -40,14 +40,17 @@ def killed_at_statement(number: int) -> Callable[[sqlite3.Connection], None]:
     return lambda db: db.set_trace_callback(kill)
 
 
-def lived(module: str, *arguments: str, seconds: float | None = None) -> bool:
-    """Run a module once; return whether the process came to its end, False if it was killed, by itself or after `seconds`."""
-    process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        _, complaint = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return False
-    assert process.returncode in (0, -signal.SIGKILL), complaint
-    return process.returncode == 0
+def lived(job: Callable[[], None], seconds: float | None = None) -> bool:
+    """Return whether the job came to its end in a process of its own, False if that was killed, by itself or after `seconds`."""
+
+    def wait(pid: int) -> None:
+        until = time.monotonic() + (math.inf if seconds is None else seconds)
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() > until:
+                os.kill(pid, signal.SIGKILL)
+                return
+            time.sleep(0.005)
+
+    code = in_a_child(job, wait)
+    assert code in (0, -signal.SIGKILL), code
+    return code == 0

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -181,11 +183,14 @@ def call_violations(tree: ast.Module, *, is_pure: bool) -> Iterator[tuple[int, s
             yield call.lineno, f"calls {name}(): {WHY_IMPURE}"
 
 
+parsed = cache(ast.parse)
+
+
 def sources(root: Path) -> Iterator[tuple[str, ast.Module, str]]:
     """Yield (path relative to windowing/, tree, text) of every file, in order."""
     for file in sorted(root.rglob("*.py")):
         text = file.read_text(encoding="utf-8")
-        yield file.relative_to(root).as_posix(), ast.parse(text, filename=str(file)), text
+        yield file.relative_to(root).as_posix(), parsed(text), text
 
 
 def violations(root: Path) -> list[str]:
@@ -273,6 +278,45 @@ def test_no_class_name_stands_for_two_things() -> None:
 def test_a_class_name_that_is_planted_twice_is_found(tmp_path: Path) -> None:
     plant(tmp_path, "windows/a.py", "class Row: ...")
     assert names_of_classes(plant(tmp_path, "local/b.py", "class Row: ..."))["Row"] == ["local/b.py", "windows/a.py"]
+
+
+OTHER_WORDS = {
+    **dict.fromkeys(("blame", "blamed"), "a user-code error"),
+    **dict.fromkeys(("bury", "buried"), "send to the dead letters"),
+    **dict.fromkeys(("crew", "hall", "hub"), "tasks, a router, the run's result"),
+    **dict.fromkeys(("draft", "sketch"), "a declaration"),
+    **dict.fromkeys(("fell", "plant", "planted"), "begin or end a tree of tuples"),
+    **dict.fromkeys(("hear", "learn"), "merge a watermark, observe"),
+    **dict.fromkeys(("hop", "wire", "wiring"), "an exchange; the execution context"),
+    **dict.fromkeys(("keeper", "keepers"), "a checkpointed task"),
+    **dict.fromkeys(("outlet", "outlets"), "a collector, output streams"),
+    **dict.fromkeys(("stranger", "strangers"), "late insertions"),
+}
+"""Words that functions and classes had before they had the field's, and what is meant: docs/development.md has the glossary."""
+
+
+def other_words(root: Path) -> list[str]:
+    """Return a sentence for every class and function under `root` whose name has one of OTHER_WORDS."""
+    return [
+        f"windowing/{path}:{node.lineno} {node.name}: say {OTHER_WORDS[word]!r}"
+        for path, tree, _ in sources(root)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for word in re.findall(r"[a-z]+", re.sub("[A-Z]", lambda big: f" {big[0].lower()}", node.name))
+        if word in OTHER_WORDS
+    ]
+
+
+def test_names_have_the_words_of_the_glossary() -> None:
+    assert other_words(ROOT) == []
+
+
+def test_a_word_that_is_planted_in_a_name_is_found(tmp_path: Path) -> None:
+    plant(tmp_path, "windows/a.py", "class LetterKeeper:\n    def hearing(self): ...\n")
+    assert other_words(plant(tmp_path, "local/b.py", "def _bury_it(): ...")) == [
+        "windowing/local/b.py:1 _bury_it: say 'send to the dead letters'",
+        "windowing/windows/a.py:1 LetterKeeper: say 'a checkpointed task'",
+    ]
 
 
 def test_a_ring_imports_only_rings_that_the_table_knows() -> None:

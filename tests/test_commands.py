@@ -506,25 +506,3 @@ def test_the_page_has_every_command():
     page = (ROOT / "docs" / "reference" / "command_line.md").read_text()
     for name in cli.commands.commands:
         assert f"`windowing {name}" in page, name
-
-
-class Kept:
-    """The session of the tests, which notes that it was to be stopped and goes on."""
-
-    def __init__(self, running):
-        self.running, self.stopped = running, 0
-
-    def __getattr__(self, name):
-        return getattr(self.running, name)
-
-    def stop(self):
-        self.stopped += 1
-
-
-def test_the_doctor_runs_ten_rows_on_spark_and_stops_its_session(spark, monkeypatch):
-    kept = Kept(spark)
-    monkeypatch.setattr("windowing.spark.session", lambda name, cores: kept)
-    found = list(diagnose(True))[-1]
-    assert found.good, found
-    assert "4 windows, as in one process" in str(found)
-    assert kept.stopped == 1

@@ -6,7 +6,8 @@ error is always one readable line.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "describe_error",
     "printable",
     "quote",
+    "reading_snapshot",
     "represented",
 ]
 
@@ -145,6 +147,15 @@ class SnapshotError(WindowingError, ValueError):
     """A snapshot is of another format, version or window definition than the machine that reads it."""
 
     code = "SNAPSHOT"
+
+
+@contextmanager
+def reading_snapshot(what: str = "the snapshot", remedy: str = "restore the one before it") -> Iterator[None]:
+    """Around the reading of plain data that a machine has written: what reading damaged data raises is a SnapshotError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AssertionError) as damage:
+        raise SnapshotError(f"{what} is damaged ({damage!r}); {remedy}") from damage
 
 
 class AckError(WindowingError, ValueError):

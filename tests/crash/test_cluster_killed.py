@@ -26,6 +26,6 @@ def test_killed_anywhere_many_times(seed: int) -> None:
     chance = random.Random(seed)
     with a_folder() as folder:
         for _ in range(8):
-            live(folder, seconds=chance.uniform(0.3, 1.5))
+            live(folder, seconds=chance.uniform(0.02, 0.6))
         assert live(folder)
         assert_nothing_differs(folder)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -236,12 +235,8 @@ def run(folder: Path, failpoint: str) -> None:
     states = WatchedStates(folder / "states", failpoints)
     failpoints.at("opened")
     plan = topology(queues(done, acked), failpoints.at)
-    with LocalCluster(plan, states=states, seed=random.randrange(10**6)) as cluster:
+    with LocalCluster(plan, states=states, seed=random.Random().randrange(10**6)) as cluster:
         result = cluster.run()
     # Killed behind its last checkpoint it finds its windows drained, and has only acks to repeat.
     wrong = [error for error in result.errors if not isinstance(error.error, DrainedCheckpointError)]
     assert (wrong, result.dead_letters, result.late) == ([], [], {})
-
-
-if __name__ == "__main__":
-    run(Path(sys.argv[1]), sys.argv[2])

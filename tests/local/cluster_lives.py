@@ -25,7 +25,7 @@ def a_folder() -> Iterator[Path]:
 
 def live(folder: Path, failpoint: str = "", seconds: float | None = None) -> bool:
     """Live once; return whether the process came to its end, False if it was killed."""
-    return lived("tests.local.cluster_job", str(folder), failpoint, seconds=seconds)
+    return lived(lambda: cluster_job.run(folder, failpoint), seconds)
 
 
 def assert_nothing_differs(folder: Path) -> None:

@@ -9,17 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.local.trident_job import topology
+from tests.dying import in_a_child
+from tests.local.trident_job import main, topology
 from windowing.local import TridentCluster
 
 ROOT = Path(__file__).parents[2]
 
 
 def life(folder: Path, kill_at: int) -> int:
-    """Run the job in a process; return its exit code."""
-    job = [sys.executable, "-m", "tests.local.trident_job"]
-    command = [*job, str(folder / "all.db"), str(folder / "sink"), str(kill_at)]
-    return subprocess.run(command, cwd=ROOT, timeout=90, check=False).returncode
+    """Run the job in a process; return how that ended."""
+    return in_a_child(lambda: main(str(folder / "all.db"), str(folder / "sink"), kill_at))
 
 
 def found(folder: Path) -> tuple[dict[Any, Any], dict[Any, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +63,3 @@ def main(path: str, sink: str, kill_at: int) -> None:
         sinks = {name: taking(name) for name in ("counts", "windows")}
         coordination = CoordinatorConfig(3, interval_ms=0)
         run_trident(topology(path), clock=VirtualClock(), coordination=coordination, state_path=path, sinks=sinks)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

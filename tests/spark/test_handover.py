@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +69,6 @@ def test_a_batch_that_fails_leaves_the_limit_as_it_was() -> None:
     assert session.given == {}
 
 
-@pytest.fixture
-def limited(spark: SparkSession) -> Iterator[SparkSession]:
-    spark.conf.set(LIMIT, "1m")
-    yield spark
-    spark.conf.unset(LIMIT)
-
-
 @tumbling(seconds(1), timestamp="ts", output="at long, told string")
 def telling(window: Any) -> tuple[int, str | None]:
     context = TaskContext.get()
@@ -103,13 +96,6 @@ def test_workers_go_without_the_limit_from_the_second_batch_on_and_sinks_do_not(
     assert told == [NONE] * 2
     assert len(sinks) == 2
     assert NONE not in sinks
-
-
-def test_workers_have_the_limit_that_the_user_has_set(
-    limited: SparkSession, feed: Callable[..., Any], run: Callable[..., Any]
-) -> None:
-    told, sinks = seen(feed, run)
-    assert told == sinks == ["1m"] * 2
 
 
 def test_a_topology_goes_without_the_limit_too(spark: SparkSession, feed: Callable[..., Any], tmp_path: Path) -> None:

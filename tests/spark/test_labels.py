@@ -8,7 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from tests.topology.test_groupings import BY_TYPE
 from windowing.errors import ConfigError
+from windowing.schema.hashing import key_hash
 from windowing.spark import control
 from windowing.spark.control import task_labels
 
@@ -53,3 +55,32 @@ def test_labels_are_asked_for_once_a_process(spark: SparkSession) -> None:
 def test_a_bad_number_of_tasks_is_refused(spark: SparkSession, tasks: int) -> None:
     with pytest.raises(ConfigError, match="tasks is a number of at least 1"):
         task_labels(spark, tasks, 2)
+
+
+def test_the_hash_is_that_of_spark_for_every_type_and_chained(spark: SparkSession) -> None:
+    rounds = max(map(len, BY_TYPE.values()))
+    rows = [tuple(values[number % len(values)] for values in BY_TYPE.values()) for number in range(rounds)]
+    names = [f"c{number}" for number in range(len(BY_TYPE))]
+    frame = spark.createDataFrame(rows, ", ".join(map(" ".join, zip(names, BY_TYPE, strict=True)))).coalesce(1)
+    hashes = [F.xxhash64(name) for name in names]
+    second = F.xxhash64("c7", F.lit(1))  # how partial key grouping makes its second candidate
+    found = frame.select(*hashes, F.xxhash64(*names), second, F.pmod(F.xxhash64(*names), F.lit(7))).collect()
+    types = tuple(BY_TYPE)
+    expected = [
+        (
+            *(key_hash((kind,), (value,)) for kind, value in zip(types, row, strict=True)),
+            key_hash(types, row),
+            key_hash(("string", "int"), (row[7], 1)),
+            key_hash(types, row) % 7,
+        )
+        for row in rows
+    ]
+    for row, theirs, ours in zip(rows, found, expected, strict=True):
+        wrong = [
+            (what, value, a, b)
+            for what, value, a, b in zip(
+                [*types, "chained", "second", "task"], [*row, row, row[7], row], theirs, ours, strict=True
+            )
+            if a != b
+        ]
+        assert not wrong, wrong

@@ -145,35 +145,26 @@ def test_the_stateful_part_is_evaluated_once_per_batch_and_no_late_tuple_goes_to
     assert sum(batch.late for batch in done.query.progress) == 1
 
 
-def test_a_drained_checkpoint_is_refused_and_names_the_way_out(
+def test_a_drained_checkpoint_is_refused_and_a_drain_cut_short_is_finished_by_the_next_start(
     feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
 ) -> None:
     source = feed().add([{"k": name, "ts": i, "v": 0.0} for i, name in enumerate("abcd")])
-    done = run(threes, source.read(), drain=True)
+    sink, drained = MemorySink(), tmp_path / "checkpoint/windowing/drained.json"
+    done = run(threes, source.read(), sinks={"default": sink}, drain=True)
     assert done.rows() == [("a,b,c",), ("d",)]
     with pytest.raises(DrainedCheckpointError, match="new checkpoint"):
         run(threes, source.read())
-    (tmp_path / "checkpoint/windowing/drained.json").unlink()  # as if killed between the last commit and the mark
-    again = run(threes, source.read(), drain=True)
-    assert again.rows() == []
-    with pytest.raises(DrainedCheckpointError):
-        run(threes, source.read(), drain=True)
-
-
-def test_a_drain_cut_short_is_finished_by_the_next_start(
-    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
-) -> None:
-    source = feed().add([{"k": name, "ts": i, "v": 0.0} for i, name in enumerate("abcd")])
-    sink = MemorySink()
-    run(threes, source.read(), sinks={"default": sink}, drain=True)
     last = sink.batches.pop(1)
-    for name in ("commits/1", "commits/.1.crc", "windowing/drained.json"):
-        (tmp_path / "checkpoint" / name).unlink()
+    for file in (tmp_path / "checkpoint/commits/1", tmp_path / "checkpoint/commits/.1.crc", drained):
+        file.unlink()
     with pytest.raises(CheckpointError, match="drain=True"):
         windowed(threes, source.read()).start(sink, str(tmp_path / "checkpoint"), trigger=seconds(1))
     run(threes, source.read(), sinks={"default": sink})
     assert sink.batches[1] == last
-    assert (tmp_path / "checkpoint/windowing/drained.json").exists()
+    drained.unlink()  # as if killed between the last commit and the mark
+    assert run(threes, source.read(), drain=True).rows() == []
+    with pytest.raises(DrainedCheckpointError):
+        run(threes, source.read(), drain=True)
 
 
 def test_a_query_stopped_from_outside_is_not_drained_and_the_next_start_reads_the_rest(
@@ -308,17 +299,24 @@ def test_processing_time_windows_fire_on_an_idle_stream_and_the_query_goes_on_wi
     assert [tuple(row) for row in sink.rows] == [(1,), (1,)]
 
 
-def test_a_stream_without_a_sink_is_refused_at_start_unless_discarded(
+def test_a_stream_without_a_sink_is_refused_unless_discarded_and_a_start_that_names_no_tasks_keeps_those_of_the_checkpoint(
     feed: Callable[..., Any], run: Callable[..., Any], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    source = feed().add([{"k": "a", "ts": 9000, "v": 0.0}], [{"k": "a", "ts": 1, "v": 0.0}])
+    """Facts 0.4: a batch that no action evaluates breaks the checkpoint for good; all streams discarded come nearest to it."""
+    source = feed().add([{"k": "a", "ts": 9000, "v": 0.5}], [{"k": "a", "ts": 1, "v": 0.0}])
     with pytest.raises(ConfigError, match=r"stream 'default' of bolt 'summed' has no sink"):
         windowed(summed, source.read()).start({}, str(tmp_path / "checkpoint"))
     with pytest.raises(ConfigError, match="no stream 'sums'"):
         windowed(summed, source.read()).start({"sums": MemorySink()}, str(tmp_path / "checkpoint"))
     with caplog.at_level(logging.WARNING, "windowing.spark"):
-        run(summed, source.read(), sinks={}, discard="default")
+        run(summed, source.read(), sinks={}, discard="default", tasks=3)
     assert ["1 late or unusable tuples" in record.getMessage() for record in caplog.records] == [True]
+    source.add([{"k": "b", "ts": 15000, "v": 1.0}])
+    again = run(summed, source.read())
+    assert again.rows() == [("a", 10000, 1, 0.5), ("a", 12000, 1, 0.5)]
+    assert again.query.progress[-1].tasks == 3
+    with pytest.raises(DefinitionChangedError, match="tasks was 3, now 2"):
+        run(summed, source.read(), tasks=2)
 
 
 def test_a_bolt_without_output_runs_without_sinks(
@@ -347,17 +345,6 @@ def test_more_tasks_of_a_global_window_than_one_and_a_grouping_that_spreads_a_ke
     with pytest.raises(ConfigError, match="group by"):
         windowed(summed, source.read(), grouping="v")
     assert windowed(threes, source.read(), grouping="global").tasks == 1
-
-
-def test_the_tasks_of_a_checkpoint_are_kept_by_a_start_that_names_none(
-    feed: Callable[..., Any], run: Callable[..., Any]
-) -> None:
-    source = feed().add([{"k": "a", "ts": 1000, "v": 1.0}])
-    run(summed, source.read(), tasks=3)
-    source.add([{"k": "b", "ts": 9000, "v": 1.0}])
-    assert run(summed, source.read()).query.progress[-1].tasks == 3
-    with pytest.raises(DefinitionChangedError, match="tasks was 3, now 2"):
-        run(summed, source.read(), tasks=2)
 
 
 def test_shuffle_grouping_gives_each_row_to_one_task(feed: Callable[..., Any], run: Callable[..., Any]) -> None:
@@ -455,16 +442,6 @@ def test_names_with_quotes_blanks_and_brackets_are_only_names(
     run(odd, named, checkpoint=f"{folder}/check point", sinks=sinks, drain=True)
     assert sorted(row["n"] for row in sinks["default"].read(spark).collect()) == [1, 1]
     assert [tuple(row)[:4] for row in sinks["late"].read(spark).collect()] == [('b"', 0, 0.0, "late")]
-
-
-def test_spark_refuses_a_batch_that_nobody_evaluated_so_every_batch_is(
-    feed: Callable[..., Any], run: Callable[..., Any], tmp_path: Path
-) -> None:
-    """Facts 0.4: no action at all breaks the checkpoint for good; all streams discarded is the nearest thing to it."""
-    source = feed().add([{"k": "a", "ts": 0, "v": 0.0}], [{"k": "b", "ts": 1, "v": 0.0}])
-    run(threes, source.read(), sinks={}, discard=("default",))
-    source.add([{"k": "c", "ts": 2, "v": 0.0}])
-    assert run(threes, source.read()).rows() == [("a,b,c",)]
 
 
 def test_a_global_window_sees_all_rows_and_its_checkpoint_is_refused_when_the_definition_is_lost(

@@ -19,6 +19,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from windowing.cli.doctor import diagnose
 from windowing.errors import ConfigError, SessionError
 from windowing.spark import PartitionedSpout, check, configure, require_session, session
 from windowing.spark.session import REQUIRED, given_settings
@@ -386,3 +387,25 @@ def _listeners(pids: set[int]) -> set[str]:
 
 def _loopback(address: str) -> bool:
     return address in ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+
+
+class Kept:
+    """The session of the tests, which notes that it was to be stopped and goes on."""
+
+    def __init__(self, running: SparkSession) -> None:
+        self.running, self.stopped = running, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.running, name)
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def test_the_doctor_runs_ten_rows_and_stops_its_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(spark)
+    monkeypatch.setattr("windowing.spark.session", lambda name, cores: kept)
+    found = list(diagnose(True))[-1]
+    assert found.good, found
+    assert "4 windows, as in one process" in str(found)
+    assert kept.stopped == 1

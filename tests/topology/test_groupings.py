@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,9 +33,6 @@ from windowing.topology.groupings import (
     ShuffleGrouping,
     direct_task,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 WORDS = Schema.parse("word string, n long")
 KEYS = [f"key {number}" for number in range(1000)]
@@ -263,34 +260,3 @@ BY_TYPE: dict[str, list[Any]] = {
     "array<bigint>": [None, [], [1, None, -3], [None]],
     "array<array<string>>": [None, [], [["a", None], None, []]],
 }
-
-
-def test_the_hash_is_that_of_spark_for_every_type_and_chained(spark: SparkSession) -> None:
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody spells it
-
-    rounds = max(map(len, BY_TYPE.values()))
-    rows = [tuple(values[number % len(values)] for values in BY_TYPE.values()) for number in range(rounds)]
-    names = [f"c{number}" for number in range(len(BY_TYPE))]
-    frame = spark.createDataFrame(rows, ", ".join(map(" ".join, zip(names, BY_TYPE, strict=True)))).coalesce(1)
-    hashes = [F.xxhash64(name) for name in names]
-    second = F.xxhash64("c7", F.lit(1))  # how partial key grouping makes its second candidate
-    found = frame.select(*hashes, F.xxhash64(*names), second, F.pmod(F.xxhash64(*names), F.lit(7))).collect()
-    types = tuple(BY_TYPE)
-    expected = [
-        (
-            *(key_hash((kind,), (value,)) for kind, value in zip(types, row, strict=True)),
-            key_hash(types, row),
-            key_hash(("string", "int"), (row[7], 1)),
-            key_hash(types, row) % 7,
-        )
-        for row in rows
-    ]
-    for row, theirs, ours in zip(rows, found, expected, strict=True):
-        wrong = [
-            (what, value, a, b)
-            for what, value, a, b in zip(
-                [*types, "chained", "second", "task"], [*row, row, row[7], row], theirs, ours, strict=True
-            )
-            if a != b
-        ]
-        assert not wrong, wrong

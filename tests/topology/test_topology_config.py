@@ -17,19 +17,25 @@ def wrong(place: str, **settings: Any) -> list[str]:
 
 
 def test_the_defaults_are_those_of_storm_but_that_batches_do_not_wait() -> None:
-    assert TopologyConfig().to_storm() == {
+    defaults = {
         "topology.message.timeout.secs": 30,
         "topology.enable.message.timeouts": True,
+        "topology.max.spout.pending": None,
         "topology.acker.executors": 1,
+        "windowing.acker.rotation": None,
         "windowing.max.attempts": 5,
         "windowing.retry.delay.ms": 1000,
         "windowing.retry.delay.max.ms": 60_000,
+        "topology.tick.tuple.freq.secs": None,
         "topology.state.checkpoint.interval.ms": 1000,
+        "topology.max.task.parallelism": None,
         "topology.sleep.spout.wait.strategy.time.ms": 1,
         "topology.trident.batch.emit.interval.millis": 0,
         "topology.spout.max.batch.size": 1000,
         "topology.debug": False,
     }
+    assert {key.storm for key in KEYS} == defaults.keys() | {"topology.state.provider"}
+    assert TopologyConfig.of(defaults) == TopologyConfig()
 
 
 def test_a_key_and_its_typed_name_mean_the_same() -> None:
@@ -37,18 +43,6 @@ def test_a_key_and_its_typed_name_mean_the_same() -> None:
     by_name = TopologyConfig.of(message_timeout=timedelta(seconds=1.5), tick_tuple_freq=millis(100))
     assert by_key == by_name
     assert (by_key.message_timeout_ms, by_key.tick_tuple_freq_ms) == (1500, 100)
-
-
-def test_what_is_written_in_storms_keys_is_read_back() -> None:
-    config = TopologyConfig.of(
-        {"app.hosts": ["a", "b"]},
-        message_timeout=seconds(0.5),
-        max_spout_pending=10,
-        acker_executors=0,
-        debug=True,
-        max_attempts=None,
-    )
-    assert TopologyConfig.of(config.to_storm()) == config
 
 
 def test_every_key_stands_once_in_the_table_and_has_an_attribute() -> None:

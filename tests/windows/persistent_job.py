@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -184,8 +183,3 @@ class Job:
         self.at("committed")
         self.executor.committed()
         self.at("collected")
-
-
-if __name__ == "__main__":
-    folder, name, ids, failpoint = sys.argv[1:]
-    Job(Path(folder), name, ids == "ids", Failpoints(failpoint)).run()

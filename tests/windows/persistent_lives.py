@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.dying import lived
 from tests.windows import persistent_job
+from tests.windows.persistent_job import Failpoints, Job
 from windowing.stores.pages import SqlitePages
 
 undisturbed = cache(persistent_job.undisturbed)
@@ -14,7 +15,7 @@ undisturbed = cache(persistent_job.undisturbed)
 
 def live(folder: Path, name: str, ids: bool, failpoint: str = "", seconds: float | None = None) -> bool:
     """Live once; return whether the process came to its end, False if it was killed."""
-    return lived("tests.windows.persistent_job", str(folder), name, "ids" if ids else "", failpoint, seconds=seconds)
+    return lived(lambda: Job(folder, name, ids, Failpoints(failpoint)).run(), seconds)
 
 
 def assert_nothing_differs(folder: Path, name: str) -> None:

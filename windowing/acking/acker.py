@@ -44,7 +44,7 @@ from operator import xor
 from typing import Any, NamedTuple
 
 from windowing.acking.timeouts import Timeouts, timeouts_of
-from windowing.errors import AckError, SnapshotError, quote
+from windowing.errors import AckError, SnapshotError, quote, reading_snapshot
 
 __all__ = [
     "MAX_COMPONENTS",
@@ -538,11 +538,6 @@ class Acker:
         """Return when `tick` has something to do, None if nothing is held. Cost: O(1)."""
         return self._held.next_deadline_ms()
 
-    def last_seen(self, root: int) -> str | None:
-        """Return the component that sent the last message of an open or failed tree, None if there is none."""
-        cell = self._held.get(root)
-        return None if cell is None else self._name(cell)
-
     def __len__(self) -> int:
         """Return how many roots are held, open or not."""
         return len(self._held)
@@ -654,10 +649,8 @@ class Acker:
                 "restore it into an acker with the same rotation="
             )
         restored = Acker(self._timeout_ms, self._rotation)
-        try:
+        with reading_snapshot():
             restored._load(data)
-        except (KeyError, TypeError, ValueError, IndexError, AssertionError) as damage:
-            raise SnapshotError(f"the snapshot is damaged ({damage!r}); restore the one before it") from damage
         self.__dict__.update(restored.__dict__)
 
     def _load(self, data: dict[str, Any]) -> None:

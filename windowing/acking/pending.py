@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Protocol
 
 from windowing.acking.acker import Reason
 from windowing.acking.timeouts import ExactTimeouts, Timeouts, timeouts_of
-from windowing.errors import AckError, ConfigError, SnapshotError, quote
+from windowing.errors import AckError, ConfigError, SnapshotError, quote, reading_snapshot
 
 __all__ = [
     "Done",
@@ -382,10 +382,8 @@ class SpoutPending:
                 "restore it into a spout with the same timeout_ms= and rotation="
             )
         restored = SpoutPending(self._max_pending, self._retry, self._timeout_ms, self._rotation)
-        try:
+        with reading_snapshot():
             restored._load(data)
-        except (KeyError, TypeError, ValueError, IndexError, AssertionError) as damage:
-            raise SnapshotError(f"the snapshot is damaged ({damage!r}); restore the one before it") from damage
         self.__dict__.update(restored.__dict__)
 
     def _load(self, data: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ from windowing.schema.rows import RowError, refuse_awaitable, refuse_rows
 from windowing.schema.types import FieldType, Schema
 from windowing.topology import user_code
 from windowing.topology.plan import Component
-from windowing.topology.user_code import BoltCaller, blame, home_of
+from windowing.topology.user_code import BoltCaller, home_of, user_code_error
 
 __all__ = [
     "ColumnarCaller",
@@ -144,13 +144,13 @@ class ColumnarCaller(BoltCaller):
             raise
         except BaseException as problem:
             rows = f"{batch.num_rows} row{'s' * (batch.num_rows != 1)}"
-            raise self.blame(problem, f"on a batch of {rows} of stream {stream!r}") from problem
+            raise self.user_code_error(problem, f"on a batch of {rows} of stream {stream!r}") from problem
 
-    def blame(self, problem: BaseException, where: str) -> BaseException:
+    def user_code_error(self, problem: BaseException, where: str) -> BaseException:
         """Return the error to raise `from` what the code raised; a batch that does not fit, by the first line of the bolt."""
         if isinstance(problem, RowError):  # found when the bolt had returned, in code of the library
-            return blame(self._who, problem.with_traceback(None), where, self._file, (), self._home)
-        return blame(self._who, problem, where, self._file, (__file__, user_code.__file__))
+            return user_code_error(self._who, problem.with_traceback(None), where, self._file, (), self._home)
+        return user_code_error(self._who, problem, where, self._file, (__file__, user_code.__file__))
 
     def _tables(self, returned: Any) -> Iterator[tuple[str, pa.Table]]:
         if returned is None:

@@ -37,7 +37,7 @@ from windowing.schema.types import Schema
 from windowing.topology.bolts import CallStyle
 from windowing.topology.dead_letters import DEAD_LETTERS, DeadLetter
 from windowing.topology.decorators import ComponentKind, Declaration
-from windowing.topology.user_code import OutputStreams, blame, file_of
+from windowing.topology.user_code import OutputStreams, file_of, user_code_error
 
 __all__ = [
     "InputSource",
@@ -484,7 +484,7 @@ class SpoutTask(ComponentTask):
     def _attributed(self, problem: BaseException, where: str) -> WindowingError:
         if self._read is not None and isinstance(problem, WindowingError) and not isinstance(problem, BoltError):
             return problem  # a source's own sentence
-        return blame(self.context.called("spout"), problem, where, self._file, (__file__,))
+        return user_code_error(self.context.called("spout"), problem, where, self._file, (__file__,))
 
 
 class SpoutCollector(StormNames):

@@ -123,7 +123,7 @@ class WindowedBoltTask(ComponentTask):
         """
         if self.by_hand:
             for other in self._peers:
-                self.executor.generator.learn(other.executor.generator)
+                self.executor.generator.merge(other.executor.generator)
         self.perform(self.windows.turn(self.router.now_ms))
 
     def drain(self) -> None:

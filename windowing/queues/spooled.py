@@ -145,7 +145,7 @@ class Spooled(SqliteQueue):
                         ) from problem
                     odd.append((str(problem), encode_value((message.body.decode(errors="replace"),))))
             self._append(db, facts, rows)
-            self._bury(db, facts, odd)
+            self._to_dead_letters(db, facts, odd)
             if messages[-1].id is not None:
                 facts["after"] = messages[-1].id
             db.execute("DELETE FROM taken WHERE n <= (SELECT max(n) FROM taken) - ?", (_REMEMBERED,))

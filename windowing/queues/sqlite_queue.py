@@ -193,7 +193,7 @@ class SqliteQueue(PartitionedSpout):
         db.executemany("INSERT INTO queue VALUES (?, ?, ?, ?)", numbered)
         facts["last"] = str(last + len(rows))
 
-    def _bury(self, db: sqlite3.Connection, facts: dict[str, str], rows: list[tuple[str, bytes]]) -> None:
+    def _to_dead_letters(self, db: sqlite3.Connection, facts: dict[str, str], rows: list[tuple[str, bytes]]) -> None:
         """Put rows that were never in the queue among the dead, each with its reason, under numbers of their own."""
         last = int(facts["last"])
         db.executemany(

@@ -94,7 +94,7 @@ class Assembly:
         if self.channel is None:  # one query's: another one begins at another batch
             counting = replace(self, channel=MetricsChannel(self.spark, writer.name))
             return counting.start(checkpoint, stored, writer, trigger=trigger, drain=drain, query_name=query_name)
-        counted = metrics.wire_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
+        counted = metrics.exchange_metric_columns() if self.schema == EXCHANGE else metrics.metric_columns()
         counted += writer.attach(self.partitions)
         writer.components = ", ".join(f"{stage.component} x{stage.parallelism}" for stage in self.plan.stages.values())
         spec = QuerySpec(

@@ -28,11 +28,11 @@ from windowing.spark.output import metric_column
 __all__ = [
     "BatchMetrics",
     "MetricsListener",
+    "exchange_metric_columns",
     "metric_columns",
     "metrics_of",
     "observed",
     "observed_last",
-    "wire_metric_columns",
 ]
 
 
@@ -95,7 +95,7 @@ def metric_columns(value: Callable[[str], Column | str] = metric_column) -> list
     ]
 
 
-def wire_metric_columns() -> list[Column]:
+def exchange_metric_columns() -> list[Column]:
     """Return the aggregates over the exchange rows of a topology that make a BatchMetrics, summed over its bolts."""
 
     def value(name: str) -> Column:

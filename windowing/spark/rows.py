@@ -155,7 +155,7 @@ class NamedRows:
         identified: bool = False,
     ) -> None:
         self._columns, self._streams, self._order_by = columns, streams, order_by
-        self._tells_streams = identified and len(streams) > 1
+        self._identifies_streams = identified and len(streams) > 1
 
     @cached_property
     def _type(self) -> Any:
@@ -176,13 +176,13 @@ class NamedRows:
         names = [*self._columns, TIMESTAMP]
         tables = [decode_table(each.data).rename_columns(names) for each in ordered]
         table = pa.concat_tables(tables)
-        if self._order_by or self._tells_streams:
+        if self._order_by or self._identifies_streams:
             streams = pa.array(
                 np.concatenate(
                     [np.full(part.num_rows, position[each.stream]) for each, part in zip(ordered, tables, strict=True)]
                 )
             )
-            if self._tells_streams:
+            if self._identifies_streams:
                 table = table.append_column(_STREAM, streams)
             if self._order_by:
                 table = in_order(table, self._order_by, self._columns, streams)
@@ -216,7 +216,7 @@ class NamedRows:
 
     def identities(self, table: pa.Table, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the message ids, each unique on its input stream."""
-        numbers = table.column(_STREAM).to_pylist() if self._tells_streams else [0] * table.num_rows
+        numbers = table.column(_STREAM).to_pylist() if self._identifies_streams else [0] * table.num_rows
         return table.column(name).to_pylist(), [self._streams[number] for number in numbers]
 
     def is_row(self, value: Any) -> bool:

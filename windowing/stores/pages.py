@@ -220,10 +220,10 @@ class SqlitePages:
         self.task_ids: Mapping[str, range] = {}
         """The ids of the tasks that tuples of a topology come from: not stored, for they are those of the topology now."""
         self._uncommitted = 0
-        with self._blame("it cannot be opened"):
+        with self._raising("it cannot be opened"):
             self._db = sqlite3.connect("" if path is None else path, isolation_level=None, timeout=1.0)
         try:
-            with self._blame("it cannot be opened"):
+            with self._raising("it cannot be opened"):
                 # One process a file: the lock is taken by the first transaction and kept until the file is closed.
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
                 make_durable(self._db)
@@ -249,7 +249,7 @@ class SqlitePages:
 
     def write(self, page_id: int, rows: PageRows) -> None:
         body = encode_page(page_id, rows)
-        with self._blame(f"page {page_id} cannot be written"):
+        with self._raising(f"page {page_id} cannot be written"):
             try:
                 self._db.execute("INSERT INTO page VALUES (?, ?)", (page_id, body))
             except sqlite3.IntegrityError:
@@ -259,7 +259,7 @@ class SqlitePages:
             self.flush()
 
     def read(self, page_id: int) -> PageRows:
-        with self._blame(f"page {page_id} cannot be read"):
+        with self._raising(f"page {page_id} cannot be read"):
             row = self._db.execute("SELECT CAST(body AS BLOB) FROM page WHERE id = ?", (page_id,)).fetchone()
         if row is None:
             raise CorruptStateError(
@@ -268,17 +268,17 @@ class SqlitePages:
         return decode_page(page_id, row[0], self._page(page_id), self.task_ids)
 
     def drop(self, page_ids: Collection[int]) -> None:
-        with self._blame("pages cannot be dropped"):
+        with self._raising("pages cannot be dropped"):
             self._db.executemany("DELETE FROM page WHERE id = ?", [(page_id,) for page_id in page_ids])
 
     def flush(self) -> None:
-        with self._blame("it cannot be written"):
+        with self._raising("it cannot be written"):
             self._db.execute("COMMIT")
             self._db.execute("BEGIN IMMEDIATE")
         self._uncommitted = 0
 
     def ids(self) -> list[int]:
-        with self._blame("its pages cannot be listed"):
+        with self._raising("its pages cannot be listed"):
             return [page_id for (page_id,) in self._db.execute("SELECT id FROM page ORDER BY id")]
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class SqlitePages:
     def prepare(self, txid: int, manifest: Any) -> None:
         """Keep a manifest beside the committed one, in place of any other that was prepared; durable on return."""
         body = frame(META_MAGIC, dumps([txid, manifest]))
-        with self._blame(f"checkpoint {txid} cannot be written"):
+        with self._raising(f"checkpoint {txid} cannot be written"):
             self._db.execute("DELETE FROM checkpoint WHERE NOT committed")
             try:
                 self._db.execute("INSERT INTO checkpoint VALUES (?, 0, ?)", (txid, body))
@@ -301,20 +301,20 @@ class SqlitePages:
                 f"{self.name}: checkpoint {txid} was never prepared, there is {self._checkpoints()}; roll back to what is "
                 "committed, or restore the file from a copy"
             )
-        with self._blame(f"checkpoint {txid} cannot be committed"):
+        with self._raising(f"checkpoint {txid} cannot be committed"):
             self._db.execute("UPDATE checkpoint SET committed = 1 WHERE txid = ?", (txid,))
             self._db.execute("DELETE FROM checkpoint WHERE txid != ?", (txid,))
         self.flush()
 
     def rollback(self) -> None:
         """Forget the manifest that was prepared, if there is one; durable on return."""
-        with self._blame("a checkpoint cannot be rolled back"):
+        with self._raising("a checkpoint cannot be rolled back"):
             self._db.execute("DELETE FROM checkpoint WHERE NOT committed")
         self.flush()
 
     def committed(self) -> tuple[int, Any] | None:
         """Return (txid, manifest) of the committed checkpoint, None before the first. Raises CorruptStateError for damage."""
-        with self._blame("its checkpoint cannot be read"):
+        with self._raising("its checkpoint cannot be read"):
             row = self._db.execute("SELECT txid, CAST(body AS BLOB) FROM checkpoint WHERE committed").fetchone()
         if row is None:
             return None
@@ -325,7 +325,7 @@ class SqlitePages:
         return txid, manifest
 
     def _checkpoints(self) -> list[tuple[int, int]]:
-        with self._blame("its checkpoints cannot be read"):
+        with self._raising("its checkpoints cannot be read"):
             return list(self._db.execute("SELECT txid, committed FROM checkpoint ORDER BY txid"))
 
     # -- errors ----------------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class SqlitePages:
         return f"{self.name}: page {page_id}"
 
     @contextmanager
-    def _blame(self, what: str) -> Iterator[None]:
+    def _raising(self, what: str) -> Iterator[None]:
         try:
             yield
         except sqlite3.OperationalError as problem:

@@ -86,18 +86,6 @@ class TopologyConfig:
         """Whether tuple trees can time out: message timeouts are on, and there is an acker to see them."""
         return self.enable_message_timeouts and self.acker_executors > 0
 
-    def to_storm(self) -> dict[str, Any]:
-        """Return the config by Storm's keys, in the units of the keys; what is None by default, and here, is left out."""
-        written: dict[str, Any] = {}
-        defaults = TopologyConfig()
-        for key in KEYS:
-            value = getattr(self, key.attribute)
-            if value is None and getattr(defaults, key.attribute) is not None:
-                written[key.storm] = None
-            elif value is not None:
-                written[key.storm] = key.kind.write(value)
-        return written | dict(self.own)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentConfig:
@@ -117,7 +105,7 @@ class ComponentConfig:
 
 @dataclass(frozen=True, slots=True)
 class SettingKind:
-    """How a value is read: by Storm's key (`read`), by its typed name (`read_typed`), and written back.
+    """How a value is read: by Storm's key (`read`), and by its typed name (`read_typed`).
 
     Both raise ValueError for a value that is not what is `wanted`, or `wanted_typed`.
     """
@@ -126,7 +114,6 @@ class SettingKind:
     read: Callable[[Any], Any]
     wanted_typed: str
     read_typed: Callable[[Any], Any]
-    write: Callable[[Any], Any] = lambda value: value
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +170,6 @@ def _provider(value: Any) -> str:
     return str(value)
 
 
-def _in_seconds(ms: int) -> int | float:
-    return ms / 1000 if ms % 1000 else ms // 1000
-
-
 def _same(wanted: str, read: Callable[[Any], Any]) -> SettingKind:
     return SettingKind(wanted, read, wanted, read)
 
@@ -206,15 +189,12 @@ def _millis(least: int) -> SettingKind:
 
 _A_SPAN = "a span of {} ms or more, such as seconds(1)"
 _BOOLEAN = _same("True or False", _flag)
-_SECONDS = SettingKind(
-    "a positive number of seconds, in whole milliseconds", _seconds, _A_SPAN.format(1), _span(1), _in_seconds
-)
+_SECONDS = SettingKind("a positive number of seconds, in whole milliseconds", _seconds, _A_SPAN.format(1), _span(1))
 _TICKS = SettingKind(
     f"{_SECONDS.wanted}, or None for no ticks",
     _optional(_seconds),
     f"{_SECONDS.wanted_typed}, or None for no ticks",
     _optional(_span(1)),
-    _in_seconds,
 )
 _ROTATION = _same("a whole number of buckets, 2 or more, or None for exact deadlines", _optional(_whole(2)))
 _PROVIDER = _same("'memory' or 'sqlite'", _provider)

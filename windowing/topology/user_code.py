@@ -8,7 +8,8 @@
                                                                  "soon", KeyError -> None, and a warning with the first such case
 
 What goes wrong becomes one BoltError in one line that names component, place and line of code, with the user's error as its cause
-(`blame`); a FailedException stays what it is: the tuple fails, and nothing stops. Only KeyboardInterrupt and GeneratorExit pass.
+(`user_code_error`); a FailedException stays what it is: the tuple fails, and nothing stops. Only KeyboardInterrupt and
+GeneratorExit pass.
 
 Laws: all rows of a call are taken before it returns, generators included, so a window is valid while the user's code runs, and
 nothing that a failed call emitted gets out (in Storm it does). `OutputStreams` is how every emit of a component is checked, whoever
@@ -60,11 +61,11 @@ __all__ = [
     "OutputStreams",
     "TimestampFunction",
     "UserCode",
-    "blame",
     "ended_in",
     "file_of",
     "holds_times",
     "home_of",
+    "user_code_error",
     "warn_of",
 ]
 
@@ -73,7 +74,7 @@ _ENDED = "raised in user code: "
 _OURS = (row_of.__code__.co_filename, __file__)
 
 
-def blame(
+def user_code_error(
     who: str,
     problem: BaseException,
     where: str,
@@ -169,7 +170,7 @@ class UserCode:
         try:
             written(*arguments)
         except BaseException as problem:
-            raise self.blame(problem, f"in {method}") from problem
+            raise self.user_code_error(problem, f"in {method}") from problem
 
     def close(self) -> None:
         """Call the instance's `cleanup`, once."""
@@ -178,9 +179,9 @@ class UserCode:
         finally:
             self.instance = None
 
-    def blame(self, problem: BaseException, where: str) -> BaseException:
+    def user_code_error(self, problem: BaseException, where: str) -> BaseException:
         """Return the error to raise `from` what the code raised."""
-        return blame(self._who, problem, where, self._file, (__file__,))
+        return user_code_error(self._who, problem, where, self._file, (__file__,))
 
 
 # -- timestamp functions ---------------------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class TimestampFunction:
             stamp = timestamp_of(value)
         except Exception as problem:
             where = f"in the timestamp function {self._name!r} on {quote(row)}"
-            text = blame(f"bolt {self._bolt!r}", problem, where, self._file, (__file__,)).args[0]
+            text = user_code_error(f"bolt {self._bolt!r}", problem, where, self._file, (__file__,)).args[0]
             self._unusable(text, problem)
             return None
         if stamp is not None and -BOUND < stamp < BOUND:
@@ -389,7 +390,7 @@ class BoltCaller(UserCode):
         try:
             self.instance = declaration.target()
         except BaseException as problem:
-            raise self.blame(problem, "when it was made") from problem
+            raise self.user_code_error(problem, "when it was made") from problem
         self._call = self.instance.execute
         if not declaration.stateful:
             self.prepare(context, collector)
@@ -430,7 +431,7 @@ class BoltCaller(UserCode):
 
     def attributed(self, problem: BaseException, tuple: Tuple) -> BaseException:
         """Return the error to raise `from` what the code raised on a tuple."""
-        return self.blame(problem, f"on {quote(tuple)}")
+        return self.user_code_error(problem, f"on {quote(tuple)}")
 
     def _rows(self, returned: Any) -> list[EmittedRow]:
         if returned is None:
@@ -528,7 +529,7 @@ class BoltRunner(UserCode):
         except BoltError:
             raise
         except BaseException as problem:
-            raise self.blame(problem, "in prepare") from problem
+            raise self.user_code_error(problem, "in prepare") from problem
         self.instance, self._call = instance, instance.execute
 
     def run(self, window: TupleWindow) -> list[Emission]:
@@ -549,24 +550,24 @@ class BoltRunner(UserCode):
                 return [(DEFAULT_STREAM, table)]
             return [(DEFAULT_STREAM, row) for row in rows_of(returned, schema, DEFAULT_STREAM)]
         except BaseException as problem:
-            raise self.blame(problem, f"on {_line(window)}") from problem
+            raise self.user_code_error(problem, f"on {_line(window)}") from problem
 
     def close(self) -> None:
         """Call the instance's `cleanup`, once; a runner that is not open stays as it is."""
         self._call = None
         super().close()
 
-    def blame(self, problem: BaseException, where: str) -> BoltError:
+    def user_code_error(self, problem: BaseException, where: str) -> BoltError:
         """Return the BoltError that names this bolt; a row that it returned, where no line of it ran, by its first line."""
         home = home_of(self._target, self._method) if isinstance(problem, RowError) else None
-        return blame(self._who, problem, where, self._file, (__file__,), home)
+        return user_code_error(self._who, problem, where, self._file, (__file__,), home)
 
     def _collect(self, window: TupleWindow) -> list[Emission]:
         collector = Collector(self._bolt)
         try:
             refuse_returned(self._call(window, collector))
         except BaseException as problem:
-            raise self.blame(problem, f"on {_line(window)}") from problem
+            raise self.user_code_error(problem, f"on {_line(window)}") from problem
         finally:
             emissions = collector.take()
         return emissions

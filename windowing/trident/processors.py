@@ -42,7 +42,7 @@ from windowing.schema.types import Schema
 from windowing.schema.values import Misfit, converters_of
 from windowing.topology.bolts import CallStyle, bound, check_call, style_of_function
 from windowing.topology.decorators import columnar_of
-from windowing.topology.user_code import UserCode, blame
+from windowing.topology.user_code import UserCode, user_code_error
 from windowing.trident.fields import Row, key_picker, picker, recorder
 from windowing.trident.kinds import TransactionAttempt
 from windowing.windows.aggregate import title_of
@@ -179,19 +179,21 @@ class TaskCode(UserCode):
         try:
             self.instance = code.target() if isinstance(code.target, type) else copy.deepcopy(code.target)
         except BaseException as problem:
-            raise self.blame(problem, "when its instance was made") from problem
+            raise self.user_code_error(problem, "when its instance was made") from problem
         self.call = getattr(self.instance, code.method)
         self.hook("prepare", context)
 
-    def blame(self, problem: BaseException, where: str) -> BaseException:
+    def user_code_error(self, problem: BaseException, where: str) -> BaseException:
         """Return the error to raise `from` what the code raised: a FailedException fails the batch as it is."""
         return raised(self._who, problem, where, self._file)
 
 
 def raised(who: str, problem: BaseException, where: str, file: str | None = None) -> BaseException:
-    """Return what to raise for `problem`: itself if it fails the batch or was blamed before, else a BoltError."""
+    """Return what to raise for `problem`: itself if it fails the batch or was made of one before, else a BoltError."""
     ours = isinstance(problem, BoltError) and not isinstance(problem, RowError)
-    return problem if ours or isinstance(problem, FailedException) else blame(who, problem, where, file, _OURS)
+    return (
+        problem if ours or isinstance(problem, FailedException) else user_code_error(who, problem, where, file, _OURS)
+    )
 
 
 def code_of(target: Any, method: str, handed: str = "tuple", *, returns: bool = False) -> Code:
@@ -312,7 +314,7 @@ class UserProcessor(TridentProcessor):
             for row in rows:
                 self._one(row, emitted)
         except BaseException as problem:
-            raise self._task.blame(problem, f"on {quote(self._record(row))}") from problem
+            raise self._task.user_code_error(problem, f"on {quote(self._record(row))}") from problem
         return emitted
 
     def cleanup(self) -> None:

@@ -396,7 +396,7 @@ class WindowedBoltExecutor:
         """Learn that `stream` has shown `timestamp`, without a tuple of it: an upstream partition's largest, say."""
         self._generator.track(stream, timestamp, source, self._now)
 
-    def hear(self, timestamp: Any, stream: str = DEFAULT_STREAM, source: Any = None) -> None:
+    def observe(self, timestamp: Any, stream: str = DEFAULT_STREAM, source: Any = None) -> None:
         """Learn of a tuple that is offered later: the generator takes note of it as `add` will."""
         if self._event_time and self._judge(timestamp) in (None, LateReason.LATE):
             self.track(stream, timestamp, source)

@@ -158,7 +158,7 @@ class _Arrival(NamedTuple):
 
 
 class _RecoveredTurn(NamedTuple):
-    """A turn, and what the watermark had heard by then: of what is set aside, and by whoever told its generator (`learn`)."""
+    """A turn, and what the watermark had heard by then: of what is set aside, and by whoever told its generator (`merge`)."""
 
     now_ms: int
     heard: WaterMarkEventGenerator
@@ -334,7 +334,7 @@ class WindowRecovery:
             return iter((Absorbed((arrival.payload,)),))
         self._aside.append(arrival)
         self.executor.set_clock(arrival.now_ms)
-        self.executor.hear(
+        self.executor.observe(
             arrival.timestamp, arrival.options.get("stream", DEFAULT_STREAM), arrival.options.get("source")
         )
         return NO_EFFECTS
@@ -355,7 +355,7 @@ class WindowRecovery:
             yield Missed(missed)
         for each in aside:
             if isinstance(each, _RecoveredTurn):
-                self.executor.generator.learn(each.heard)
+                self.executor.generator.merge(each.heard)
                 yield from self.turn(each.now_ms)
             else:
                 yield from self._take(each)

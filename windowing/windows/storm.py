@@ -23,7 +23,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
 
-from windowing.errors import ConfigError, RepeatLimitError, SnapshotError, StaleWindowError, WindowingError, quote
+from windowing.errors import (
+    ConfigError,
+    RepeatLimitError,
+    SnapshotError,
+    StaleWindowError,
+    WindowingError,
+    quote,
+    reading_snapshot,
+)
 from windowing.windows.config import Semantics, WindowConfig
 from windowing.windows.events import (
     Activation,
@@ -248,7 +256,7 @@ class StormWindowManager(QueueView):
                 "restore it into a window of the same definition"
             )
         self.guard.fail()
-        try:
+        with reading_snapshot():
             events = [Event(payload, ts) for payload, ts in zip(data["payloads"], data["timestamps"], strict=True)]
             self._queue = dict.fromkeys(events)
             self._previous = {events[position] for position in data["previous"]}
@@ -256,8 +264,6 @@ class StormWindowManager(QueueView):
             self._entries_since_scan = data["entries_since_scan"]
             self._eviction.restore_state(data["eviction"])
             self._trigger.restore_state(data["trigger"])
-        except (KeyError, IndexError, TypeError, ValueError) as damage:
-            raise SnapshotError(f"the snapshot is damaged ({damage!r}); restore the one before it") from damage
         self.guard.reset()
 
     def check(self) -> None:

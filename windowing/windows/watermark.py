@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from windowing.errors import ConfigError, SnapshotError, quote
+from windowing.errors import ConfigError, SnapshotError, quote, reading_snapshot
 from windowing.windows.config import Semantics
 
 __all__ = [
@@ -108,7 +108,7 @@ class WaterMarkEventGenerator:
         watermark = self._watermark
         return watermark is None or timestamp_ms >= watermark
 
-    def learn(self, other: WaterMarkEventGenerator) -> None:
+    def merge(self, other: WaterMarkEventGenerator) -> None:
         """Take note of what another one of the same streams has seen: that of a task of the same bolt, say."""
         for (stream, source), mark in other._marks.items():
             self.track(stream, mark.largest_ms, source, mark.last_seen_ms)
@@ -187,11 +187,9 @@ class WaterMarkEventGenerator:
                 f"the snapshot is {quote(data)}, this watermark wants version, semantics, sourced = {quote(wanted)}; "
                 "restore it into a bolt of the same definition"
             )
-        try:
+        with reading_snapshot():
             marks = {(stream, source): _StreamMark(largest, seen) for stream, source, largest, seen in data["marks"]}
             watermark, first_now_ms = data["watermark"], data["first_now_ms"]
-        except (KeyError, TypeError, ValueError) as damage:
-            raise SnapshotError(f"the snapshot is damaged ({damage!r}); restore the one before it") from damage
         foreign = sorted({stream for stream, _ in marks} - set(self._streams))
         if foreign:
             raise SnapshotError(

@@ -406,7 +406,7 @@ class World:
         assert life.strand is not None
         before, life.is_doomed, life.is_held_up = self._acting, True, False
         self._acting = life
-        with suppress(BaseException):  # the crash, or what users' code is blamed with for it
+        with suppress(BaseException):  # the crash, or what users' code raised
             life.strand.go()
         self._acting = before
 
