@@ -211,7 +211,7 @@ def evaluated(
     turn_of: Callable[[int], TaskTurn],
     labels: Sequence[int],
     first: int = 0,
-    schema: StructType | str = EXCHANGE,
+    schema: StructType = EXCHANGE,
     channel: MetricsChannel | None = None,
 ) -> DataFrame:
     """Return what a stage makes of exchange rows; `labels` are the grouping keys of its tasks, the `first` one's and so on."""

@@ -331,7 +331,7 @@ def _wrong_python(spark: SparkSession) -> str | None:
     ImportError.
     """
     context = spark.sparkContext
-    named = str(context.getConf().get(_PYTHON, None) or getattr(context, "pythonExec", "python3"))
+    named = str(spark.conf.get(_PYTHON, None) or getattr(context, "pythonExec", "python3"))
     if named == sys.executable:
         return None
     found = shutil.which(named)
@@ -444,7 +444,7 @@ def _share_modules(spark: SparkSession) -> None:
     root, paths = SparkFiles.getRootDirectory(), sysconfig.get_paths()
     installed = tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
     local = is_local(str(context.master))
-    for name in map(os.path.basename, context.getConf().get("spark.submit.pyFiles", "").split(",")):
+    for name in map(os.path.basename, str(spark.conf.get("spark.submit.pyFiles", "")).split(",")):
         if (
             name.endswith(".whl") and name not in context._python_includes
         ):  # Spark sends it, and puts only zips on the path

@@ -100,7 +100,7 @@ class ArrowBatchLimit:
 
     def _is_users(self, spark: SparkSession) -> bool:
         if self._users is None:
-            self._users = LIMIT in spark.conf.getAll
+            self._users = spark.conf.get(LIMIT, None) is not None
         return self._users
 
 
