@@ -157,7 +157,7 @@ def test_packages_that_are_too_old_for_the_state_protocol_are_refused_by_name(
 
 def test_workers_of_another_python_are_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3-of-nobody")
-    monkeypatch.setattr(spark.sparkContext, "getConf", _NoPython)
+    monkeypatch.setattr(spark, "conf", _NoPython(spark.conf))
     with pytest.raises(SessionError, match=r"spark\.pyspark\.python is 'python3-of-nobody'"):
         require_session(spark)
 
@@ -353,10 +353,13 @@ def test_a_bad_number_of_cores_is_refused_before_anything_starts(cores: object) 
 
 
 class _NoPython:
-    """A SparkConf in which nobody has named the Python of the workers."""
+    """The settings of a session in which nobody has named the Python of the workers."""
 
-    def get(self, name: str, default: str | None = None) -> str | None:
-        return default
+    def __init__(self, settings: Any) -> None:
+        self._settings = settings
+
+    def get(self, name: str, *default: Any) -> Any:
+        return default[0] if name == "spark.pyspark.python" else self._settings.get(name, *default)
 
 
 def _descendants(pid: int) -> set[int]:

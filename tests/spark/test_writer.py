@@ -21,7 +21,7 @@ class Batches:
         self.happened: list[tuple[Any, ...]] = []
         self.rows, self.problem = rows, dict[int, Exception]()
         self.evaluated: int | None = None
-        conf = SimpleNamespace(getAll={}, set=self._set, unset=self._unset)
+        conf = SimpleNamespace(get=lambda name, _: None, set=self._set, unset=self._unset)
         self.output = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf))
         streams = SimpleNamespace(rows=lambda output, stream: output, counted=lambda counts, stream: counts[stream])
         monkeypatch.setattr(ParquetSink, "write", lambda _, rows, batch: self._write(batch))

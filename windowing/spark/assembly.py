@@ -60,7 +60,7 @@ class Assembly:
     windows: Collection[WindowConfig]
     sources: Callable[[], Sequence[DataFrame]]
     turn: Callable[[int], TaskTurn]
-    schema: StructType | str = EXCHANGE
+    schema: StructType = EXCHANGE
     channel: MetricsChannel | None = None
     drawn: Topology | None = None
 

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError, quote
 from windowing.execution.compatibility import MOST_TASKS
+from windowing.spark.exchange import BATCH_CLOCK
 from windowing.spark.hadoop import Folder
 from windowing.windows.config import WindowConfig
 
@@ -76,9 +77,9 @@ def label_of_row(labels: Sequence[int], first: int) -> Column:
     """Return the grouping key of an exchange row: that of the task that its `target` names, `labels[target - first]`; a row that is
     meant for none of these tasks passes through any of them.
     """
-    keys = F.array(*[F.lit(label).cast("bigint") for label in labels])
-    anyone = F.pmod(F.col("upstream") + F.col("sequence"), F.lit(len(labels)))
-    return F.coalesce(F.get(keys, (F.col("target") - first).cast("int")), F.get(keys, anyone.cast("int")))
+    keys = f"array({', '.join(f'{label}L' for label in labels)})"
+    anyone = f"pmod(upstream + sequence, {len(labels)})"
+    return F.expr(f"coalesce(get({keys}, int(target - {first})), get({keys}, {anyone}))")
 
 
 def _residues(spark: SparkSession, bound: int, partitions: int) -> list[int]:
@@ -119,14 +120,14 @@ def needs_ticks(config: WindowConfig) -> bool:
 
 def control_rows(spark: SparkSession, folder: str, tasks: Sequence[int]) -> DataFrame:
     """Return one exchange row per task for each command in the files of `folder`; others are ignored."""
-    commands = spark.readStream.schema("kind string").json(folder).where(F.col("kind") == "drain")
+    commands = spark.readStream.schema("kind string").json(folder).where("kind = 'drain'")
     return _to_every_task(commands, tasks)
 
 
 def tick_rows(spark: SparkSession, tasks: Sequence[int]) -> DataFrame:
     """Return one tick per task and batch."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1).load()
-    return _to_every_task(source.select(F.lit("tick").alias("kind")), tasks)
+    return _to_every_task(source.selectExpr("'tick' AS kind"), tasks)
 
 
 def write_drain(folder: Folder) -> None:
@@ -166,20 +167,20 @@ def _batch_of(offsets: Folder, source: int, entry: int) -> int:
 
 
 def _to_every_task(commands: DataFrame, tasks: Sequence[int]) -> DataFrame:
-    every_task = F.array(*[F.lit(task).cast("bigint") for task in tasks])
-    return control_row(commands.select(F.explode(every_task).alias("task"), "kind"), F.col("task"), F.col("kind"))
+    every_task = ", ".join(f"{task}L" for task in tasks)
+    return control_row(commands.selectExpr(f"explode(array({every_task})) AS task", "kind"), "task", "kind")
 
 
-def control_row(commands: DataFrame, task: Column, kind: Column, clock: Column | None = None) -> DataFrame:
-    """Return an exchange row without tuples for each row; its clock is the batch's, if left out."""
-    return commands.select(
-        task.alias("target"),
-        kind.alias("kind"),
-        F.lit("").alias("stream"),
-        F.lit(0).cast("int").alias("upstream"),
-        F.lit(0).cast("int").alias("sequence"),
-        (F.unix_millis(F.current_timestamp()) if clock is None else clock.cast("bigint")).alias("now"),
-        F.lit(None).cast("string").alias("source"),
-        F.lit(0).cast("bigint").alias("value"),
-        F.lit(None).cast("binary").alias("data"),
+def control_row(commands: DataFrame, task: str, kind: str, clock: str = BATCH_CLOCK) -> DataFrame:
+    """Return an exchange row without tuples for each row; the others are expressions of its columns."""
+    return commands.selectExpr(
+        f"{task} AS target",
+        f"{kind} AS kind",
+        "'' AS stream",
+        "0 AS upstream",
+        "0 AS sequence",
+        f"{clock} AS now",
+        "string(NULL) AS source",
+        "0L AS value",
+        "binary(NULL) AS data",
     )

@@ -34,8 +34,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody spells it
-from pyspark.sql.types import DataType, MapType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import DataType, MapType, StructType
 
 from windowing.columnar.hashing import hashed_columns, is_hashed
 from windowing.columnar.rows import Numbers
@@ -43,7 +43,8 @@ from windowing.errors import ConfigError
 from windowing.schema.rows import record_type
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
-from windowing.spark.output import frame_of
+from windowing.spark.output import frame_of, quoted
+from windowing.spark.settings import freeze_modules
 from windowing.spark.state import TIMESTAMP, encode_table
 from windowing.spark.unreadable import any_unreadable, held_record_type, held_rows, python_values, unreadable_in
 from windowing.topology.groupings import FieldsGrouping, Grouping, GroupingKind
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "BATCH_CLOCK",
     "CLOCK_BITS",
     "EXCHANGE",
     "FIRST_TASK",
@@ -81,7 +83,6 @@ __all__ = [
     "packed",
     "packets_and_controls",
     "parted",
-    "quoted",
     "record_batch",
     "rows_of",
     "size_of",
@@ -91,10 +92,6 @@ __all__ = [
 ]
 
 
-EXCHANGE = (
-    "target bigint, kind string, stream string, upstream int, sequence int, now bigint, "
-    "source string, value bigint, data binary"
-)
 FIRST_TASK = 1 << 20
 """The upstream number of task 0; partitions of the first stage are below."""
 TASK, POSITION, PHASE = "__task", "__pos", "__phase"
@@ -115,6 +112,9 @@ _SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
+EXCHANGE: StructType = from_arrow_schema(_SCHEMA)
+BATCH_CLOCK = "unix_millis(current_timestamp())"
+"""The batch's clock, an expression of Spark's. Those are texts wherever they can be: of a Column each part is calls of the JVM."""
 PACKET_ROWS = 50_000
 _FRAME_BYTES = 64 << 20
 _BATCH_PROPERTY = "streaming.sql.batchId"
@@ -254,6 +254,7 @@ class ArrowStage:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the work of `pack` on a worker of Spark's."""
         context = TaskContext.get()
+        freeze_modules()
         with marked():
             yield from self.pack(batches, 0 if context is None else context.partitionId(), batch_id())
 
@@ -269,14 +270,11 @@ def batch_id() -> int:
     return int(number) if number is not None else -1
 
 
-def packed(rows: DataFrame, stage: ArrowStage, task: Any = None) -> DataFrame:
-    """Return the exchange rows that a stage makes of a DataFrame; `task` is the column expression of each row's task, if there is
-    one.
-    """
-    columns = [F.col(quoted(name)).alias(f"c{number}") for number, name in enumerate(rows.columns)]
-    clock = F.unix_millis(F.current_timestamp())
-    both = clock if task is None else F.shiftleft(task.cast("bigint"), CLOCK_BITS).bitwiseOR(clock)
-    return rows.select(*columns, both.alias(TASK_AND_CLOCK)).mapInArrow(stage, EXCHANGE)
+def packed(rows: DataFrame, stage: ArrowStage, task: str | None = None) -> DataFrame:
+    """Return the exchange rows that a stage makes of a DataFrame; `task` is the expression of each row's task, if there is one."""
+    columns = [f"{quoted(name)} AS c{number}" for number, name in enumerate(rows.columns)]
+    both = BATCH_CLOCK if task is None else f"shiftleft(bigint({task}), {CLOCK_BITS}) | {BATCH_CLOCK}"
+    return rows.selectExpr(*columns, f"{both} AS {TASK_AND_CLOCK}").mapInArrow(stage, EXCHANGE)
 
 
 def clocked(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Numbers, int]:
@@ -344,7 +342,7 @@ def _records(rows: pa.RecordBatch) -> Iterable[Any]:
 # -- The tasks of rows -----------------------------------------------------------------------------------------------------------
 
 
-def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) -> Any:
+def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) -> str:
     """Return the expression of a row's task: by the values of columns, of all columns ("shuffle"), or task 0
     ("global").
 
@@ -353,7 +351,7 @@ def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) ->
     partitions, which a replay may change.
     """
     if grouping == "global" or tasks == 1:
-        return F.lit(0)
+        return "0"
     names = (
         grouping if isinstance(grouping, tuple) else tuple(f.name for f in rows.schema.fields if _hashable(f.dataType))
     )
@@ -361,7 +359,7 @@ def task_column(rows: DataFrame, grouping: str | tuple[str, ...], tasks: int) ->
         raise ConfigError(
             'grouping="shuffle" needs a column that is not a map, got only maps; give grouping=("column", ...)'
         )
-    return F.pmod(F.xxhash64(*[F.col(quoted(name)) for name in names]), F.lit(tasks)).cast("int")
+    return f"pmod(xxhash64({', '.join(map(quoted, names))}), {tasks})"
 
 
 class Spread(NamedTuple):
@@ -437,11 +435,6 @@ def _hashable(kind: DataType) -> bool:
         return all(_hashable(field.dataType) for field in fields)
     element = getattr(kind, "elementType", None)
     return element is None or _hashable(element)
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as Spark's `col` takes it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 # -- Timestamps ------------------------------------------------------------------------------------------------------------------

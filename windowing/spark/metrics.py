@@ -84,26 +84,26 @@ class BatchMetrics:
         )
 
 
-def metric_columns(value: Callable[[str], Column | str] = metric_column) -> list[Column]:
-    """Return the aggregates that make a BatchMetrics; `value` is a metric's column: that of the operator's output of `windowed`."""
+def metric_columns(value: Callable[[str], str] = metric_column) -> list[Column]:
+    """Return the aggregates that make a BatchMetrics; `value` is a metric's expression: the column of `windowed`'s output."""
     return [
-        *[F.sum(value(name)).alias(name) for name in _SUMS],
-        F.min(value("watermark")).alias("watermark"),
-        F.count(value("watermark")).alias("watermarks"),
-        F.max(value("now")).alias("now"),
-        F.count(value("now")).alias("turns"),
+        *[F.expr(f"sum({value(name)}) AS {name}") for name in _SUMS],
+        F.expr(f"min({value('watermark')}) AS watermark"),
+        F.expr(f"count({value('watermark')}) AS watermarks"),
+        F.expr(f"max({value('now')}) AS now"),
+        F.expr(f"count({value('now')}) AS turns"),
     ]
 
 
 def exchange_metric_columns() -> list[Column]:
     """Return the aggregates over the exchange rows of a topology that make a BatchMetrics, summed over its bolts."""
 
-    def value(name: str) -> Column:
+    def value(name: str) -> str:
         # A bolt without windows has no late tuples; what it left out as unreadable counts as what windows left out does.
-        names = (name, "invalid") if name == "late" else (name,)
-        return F.when((F.col("kind") == "metric") & F.col("source").isin(*names), F.col("value"))
+        names = "'late', 'invalid'" if name == "late" else f"'{name}'"
+        return f"CASE WHEN kind = 'metric' AND source IN ({names}) THEN value END"
 
-    return [*metric_columns(value), F.sum(value("reported")).alias("reported")]
+    return [*metric_columns(value), F.expr(f"sum({value('reported')}) AS reported")]
 
 
 def observed(output: DataFrame, columns: list[Column] | None = None) -> DataFrame:

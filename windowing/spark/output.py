@@ -12,7 +12,7 @@ null; an Arrow array goes through as it is. Only a NaN inside a nested value (ar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ __all__ = [
     "fitted_column",
     "frame_of",
     "metric_column",
+    "quoted",
     "table_frames",
 ]
 
@@ -68,7 +69,6 @@ class Layout:
     """The output columns of an operator whose output streams have these schemas, in this order."""
 
     streams: Mapping[str, StructType]
-    _selected: dict[str, tuple[Column, list[Column]]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def schema(self) -> StructType:
@@ -81,15 +81,10 @@ class Layout:
         return StructType(fields + [StructField(metric_column(name), LongType()) for name in METRICS])
 
     def rows(self, output: DataFrame, stream: str) -> DataFrame:
-        """Return the rows of one stream with their own columns, out of the operator's output. What selects them is made once:
-        it is many calls of the JVM, and every batch asks for it.
-        """
-        if stream not in self._selected:
-            number = self._number(stream)
-            columns = [F.col(_name(number, i)).alias(name) for i, name in enumerate(self.streams[stream].names)]
-            self._selected[stream] = F.col(_STREAM) == number, columns
-        own, columns = self._selected[stream]
-        return output.where(own).select(*columns)
+        """Return the rows of one stream with their own columns, out of the operator's output."""
+        number = self._number(stream)
+        columns = [f"{_name(number, i)} AS {quoted(name)}" for i, name in enumerate(self.streams[stream].names)]
+        return output.where(f"{_STREAM} = {number}").selectExpr(*columns)
 
     def schema_of(self, stream: str) -> StructType:
         """Return the schema of the rows of a stream."""
@@ -97,7 +92,8 @@ class Layout:
 
     def count(self, stream: str) -> Column:
         """Return the aggregate that counts the rows of a stream."""
-        return F.count_if(F.col(_STREAM) == self._number(stream)).alias(f"_count{self._number(stream)}")
+        number = self._number(stream)
+        return F.expr(f"count_if({_STREAM} = {number}) AS _count{number}")
 
     def counted(self, counts: Any, stream: str) -> int:
         """Return what the aggregate of `count` has found."""
@@ -210,6 +206,11 @@ def frame_of(table: pa.Table | pa.RecordBatch) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame({field.name: _series(pd, table.column(field.name), field.type) for field in table.schema})
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as Spark's SQL takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def metric_column(name: str) -> str:

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DateType, NumericType, StringType, StructType, TimestampNTZType, TimestampType
 
 from windowing.errors import ConfigError, quote
@@ -31,7 +30,7 @@ from windowing.spark.arguments import Shipped, names_of, require_carried, requir
 from windowing.spark.assembly import Assembly, labels_of
 from windowing.spark.control import checked_tasks
 from windowing.spark.hadoop import checked_folder
-from windowing.spark.output import Encoder, Layout
+from windowing.spark.output import Encoder, Layout, quoted
 from windowing.spark.running import WindowedQuery
 from windowing.spark.session import require_readable_zone, require_session
 from windowing.spark.sinks import Sink, require_sinks
@@ -269,7 +268,7 @@ def _inputs(source: InputFrames) -> dict[str, DataFrame]:
         raise ConfigError(f"input column {own[0]!r} has a name that windowing uses itself; rename it before windowed()")
     for name in names[1:]:
         _require_same(first, wanted, name, {field.name: field.dataType for field in given[name].schema.fields})
-    columns = [F.col(exchange.quoted(column)) for column in wanted]
+    columns = list(map(quoted, wanted))
     return {name: given[name] if name == first else given[name].select(*columns) for name in names}
 
 

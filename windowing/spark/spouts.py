@@ -15,7 +15,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
@@ -214,4 +213,4 @@ def selected(what: str, schema: Schema, source: SpoutInput, spark: SparkSession,
                 f"the source of {what} declares {field.name!r} as {field.dataType.simpleString()}, the DataFrame has {given}; "
                 "bring it there with select, withColumn or cast"
             )
-    return rows.select(*[F.col(f"`{name}`") for name in schema.names])
+    return rows.select(*[f"`{name}`" for name in schema.names])

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.acking.pending import RetryPolicy
@@ -48,7 +48,10 @@ __all__ = [
 ]
 
 
-_TOLD = ("kind", "stream", "source", "sequence", "value")
+_TOLD = (
+    *("kind", "stream", "source", "sequence", "value"),
+    "CASE WHEN kind NOT IN ('rows', 'out', 'input') THEN data END AS data",
+)
 
 _log = logging.getLogger("windowing.spark")
 
@@ -107,8 +110,6 @@ class TridentCommits:
         self._retry, self._on_failure = RetryPolicy.of(plan.config), on_failure
         self._attempts, self._committed, self._streams = Attempts(plan), committed, streams
         self._reports_of, self._reports = -1, Counter[tuple[str, int, int, str]]()
-        said = ~F.col("kind").isin("rows", "out", "input")
-        self._asked: list[Column] = [*map(F.col, _TOLD), F.when(said, F.col("data")).alias("data")]
         self._stages: dict[tuple[int, ...], list[BatchStages]] = {}
 
     def commit(self, output: DataFrame, batch_id: int, writer: BatchWriter) -> None:
@@ -171,9 +172,9 @@ class TridentCommits:
         keeps_dead_letters = any(name.endswith(f".{DEAD_LETTERS}") for name in writer.sinks)
         depths = [*([] if skip else self._plan.depths(Section.BATCH)), *self._plan.depths(Section.COMMIT)]
         if skip:
-            rows = output.where(F.col("kind") == "input").withColumn("kind", F.lit("out"))
+            rows = output.where("kind = 'input'").withColumn("kind", F.lit("out"))
         else:
-            rows = output.where(F.col("kind") != "input") if keeps_dead_letters else output
+            rows = output.where("kind != 'input'") if keeps_dead_letters else output
         for stages in self._stages_of(output.sparkSession, depths):
             rows = stages.rows(rows, attempt)
         keeps = bool(writer.sinks) and not rows.is_cached
@@ -224,7 +225,7 @@ class TridentCommits:
 
         The rows come to the driver without what is meant for sinks: a few of each task. To add them up in Spark takes shuffles.
         """
-        told = rows.select(*self._asked).collect()
+        told = rows.selectExpr(*_TOLD).collect()
         self._count_reports([row for row in told if row["kind"] == "reported"], attempt.txid - 1, writer)
         failed = min((text_of(row) for row in told if row["kind"] == "failed"), default=None)
         if failed is not None:

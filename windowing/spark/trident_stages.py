@@ -36,7 +36,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.codec import dumps, frame, loads, unframe
 from windowing.columnar.bolts import arrow_schema
@@ -641,7 +640,7 @@ class BatchStages:
         tasks = plan.value.tasks_at(depth)
         first = tasks[0].number
         every_task = spark.range(first, first + len(tasks), 1, 1)
-        self._begun = control_row(every_task, F.col("id"), F.lit("begin"), F.lit(0))
+        self._begun = control_row(every_task, "id", "'begin'", "0L")
         self._label = label_of_row(labels, first)
 
     def rows(self, rows: DataFrame, attempt: TransactionAttempt) -> DataFrame:

@@ -80,6 +80,7 @@ class SinkStreams:
 
     def __init__(self, streams: Mapping[str, tuple[str, str]], unread: tuple[str, ...]) -> None:
         self._streams, self._unread = dict(streams), unread
+        self._conditions: dict[str, Column] = {}
 
     def schema_of(self, stream: str) -> StructType:
         """Return the schema of the rows of a stream."""
@@ -124,7 +125,10 @@ class SinkStreams:
         return packed.mapInArrow(_Unpacked(), self._streams[stream][1])
 
     def _is_of(self, stream: str) -> Column:
-        return (F.col("kind") == "out") & (F.col("stream") == self._streams[stream][0])
+        """Return the condition on the rows of a stream, made once: it is many calls of the JVM, and every batch asks for it."""
+        if stream not in self._conditions:
+            self._conditions[stream] = (F.col("kind") == "out") & (F.col("stream") == self._streams[stream][0])
+        return self._conditions[stream]
 
 
 class _Unpacked:
@@ -172,6 +176,8 @@ class BatchWriter:
         self.spark: SparkSession | None = None
         """Whose query it writes for: set when that starts."""
         self._partitions = 0
+        self._asked: list[Column] = []
+        """What a job of its own counts, made in the first batch."""
         self.components = ""
         """What a job that evaluates a batch is called after."""
 
@@ -255,8 +261,12 @@ class BatchWriter:
             if self.acks is None:
                 output.write.format("noop").mode("overwrite").save()
                 return self._counted()
-            asked = [*self._counting(), self.acks.column(), self._streams.largest().alias("_largest")]
-            counts: Any = output.agg(*asked).first()
+            self._asked = self._asked or [
+                *self._counting(),
+                self.acks.column(),
+                self._streams.largest().alias("_largest"),
+            ]
+            counts: Any = output.agg(*self._asked).first()
         self._limit.took(counts["_largest"])
         return counts
 
