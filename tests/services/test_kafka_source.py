@@ -19,7 +19,7 @@ from tests.services.kafka import admin, new_topic, options, read, send, servers
 from windowing import seconds, tumbling
 from windowing.errors import ConfigError, SourceError
 from windowing.local import run_local
-from windowing.spark import KafkaSink, MemorySink, kafka, windowed
+from windowing.spark import KafkaSink, MemorySink, WindowedQuery, kafka, windowed
 from windowing.spark.failures import FailedQuery, library_error
 from windowing.spark.kafka_rows import _of_spark
 
@@ -48,9 +48,11 @@ def source(spark: SparkSession, topic: str, **given: Any) -> DataFrame:
     return kafka(spark, servers(), topic, FIELDS, **{"options": options(), "per_batch": 20, **given})
 
 
-def run(rows: DataFrame, sinks: dict[str, Any], checkpoint: Path, drain: bool = False) -> None:
+def run(rows: DataFrame, sinks: dict[str, Any], checkpoint: Path, drain: bool = False) -> WindowedQuery:
     stream = windowed(counts, rows, order_by=["kafka_partition", "kafka_offset"])
-    assert stream.start(sinks, str(checkpoint), trigger="available_now", drain=drain).await_end(180)
+    query = stream.start(sinks, str(checkpoint), trigger="available_now", drain=drain)
+    assert query.await_end(180)
+    return query
 
 
 def test_partitions_that_are_idle_or_new_and_messages_that_are_no_json_lose_nothing(
@@ -99,6 +101,11 @@ def test_offsets_that_the_retention_has_eaten_are_an_error_that_says_which(spark
     assert f"{topic}-0" in text
     assert "10" in text.partition("has lost")[2].replace(topic, "")
     assert str(options()["sasl.password"]) not in text
+    send(topic, 0, *(message("a", n) for n in range(20, 30)))
+    query = run(source(spark, topic, per_batch=8, on_gap="skip"), sinks, tmp_path / "checkpoint", drain=True)
+    assert query.metrics().skipped == {topic: {"0": 5}}
+    assert query.metrics().lag == {topic: {"0": 0}}
+    assert sum(n for _, _, n in sinks["default"].rows) == 10 + 15
 
 
 def test_a_topic_that_vanishes_ends_the_query_and_is_named_at_the_next_start(
@@ -159,6 +166,7 @@ def test_from_kafka_to_kafka_each_row_is_there_once(spark: SparkSession, tmp_pat
         (lambda: kafka(NO_SPARK, "h:1", "t", "k strng"), ConfigError, "unknown type 'strng'"),
         (lambda: kafka(NO_SPARK, "h:1", "t", "kafka_offset long"), ConfigError, "which kafka() adds itself"),
         (lambda: kafka(NO_SPARK, "h:1", "t", FIELDS, starting="now"), ConfigError, "'earliest' or 'latest'"),
+        (lambda: kafka(NO_SPARK, "h:1", "t", FIELDS, on_gap="fail"), ConfigError, "'raise' or 'skip', got 'fail'"),
         (lambda: kafka(NO_SPARK, "h:1", "t", FIELDS, per_batch=0), ConfigError, "above 0, got 0"),
     ],
 )

@@ -126,6 +126,22 @@ def test_more_messages_than_a_page_come_in_order(channel: Any, kind: str, tmp_pa
     assert spool.rows() == [*rows, ("more", 1)]
 
 
+def test_a_stream_is_read_on_behind_the_last_offset_also_within_a_chunk(channel: Any) -> None:
+    """A stream keeps messages that come together as a chunk; the server sends of it what is behind the offset."""
+    declare(channel, "stream")
+    fast = channel.connection.channel()  # without confirms, so that they come together
+    for n in range(500):
+        fast.basic_publish("", "words", json.dumps({"word": "cow", "at": n}).encode())
+    fast.close()
+    queue, deadline = queue_of("stream"), time.monotonic() + 20
+    while len(queue.take(1_000, None)) < 500:
+        assert time.monotonic() < deadline
+    begun = queue.take(7, None)
+    assert [each.id for each in begun] == [str(n) for n in range(7)]
+    queue.close()
+    assert [each.id for each in queue.take(1_000, begun[-1].id)] == [str(n) for n in range(7, 500)]
+
+
 def test_what_a_stream_has_sent_beyond_a_page_is_read_again(channel: Any, tmp_path: Path) -> None:
     """On a slow machine messages arrive while the consumer is cancelled: a stream refuses to take them back."""
 

@@ -14,6 +14,7 @@ from windowing.errors import QueryStoppedError, SourceError, WorkerLostError
 from windowing.execution.metrics import FiredWindow, RunMetrics, TaskMetrics
 from windowing.spark import running
 from windowing.spark.failures import FailedQuery
+from windowing.spark.offsets import SkippedOffsets
 from windowing.spark.running import METRICS_FILE, WindowedQuery
 from windowing.spark.task_metrics import TaskTotals
 
@@ -62,6 +63,7 @@ def watched(query: Query, acks: Any, totals: TaskTotals | None = None) -> Window
         checkpoint="",
         totals=totals,
         drawn=None,
+        gaps=SkippedOffsets(),
         spark=SESSION,
         trigger={"processingTime": "1 milliseconds"},
     )
@@ -252,7 +254,8 @@ def test_the_numbers_are_kept_beside_the_checkpoint_at_the_end_and_a_full_disk_e
     totals = TaskTotals("words")
     totals.take({(4, 0): (1_000, (TaskMetrics("count", 0, executed=2, windows=(FiredWindow(5, "x"),)),))})
     query = Query()
-    query.lastProgress = SimpleNamespace(durationMs={"addBatch": 7}, timestamp="2026-01-01T00:00:01.500Z", batchId=4)
+    progress = {"durationMs": {"addBatch": 7}, "timestamp": "2026-01-01T00:00:01.500Z", "batchId": 4, "sources": []}
+    query.lastProgress = SimpleNamespace(**progress)
     found = watched(query, None, totals)
     found.stop()
     assert found.exception is None

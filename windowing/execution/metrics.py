@@ -70,6 +70,7 @@ class Metric(NamedTuple):
 
 
 _TASK = ("topology", "component", "task")
+_PLACE = ("topology", "source", "partition")
 _COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
 
 METRICS: tuple[Metric, ...] = (
@@ -100,6 +101,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "batch_phase_seconds", _GAUGE, "seconds", ("topology", "phase"), "of that batch, by phase, as Spark names them"
     ),
+    Metric("lag_offsets", _GAUGE, "offsets", _PLACE, "from what that batch has read to the newest of the source"),
+    Metric("skipped_offsets", _COUNTER, "offsets", _PLACE, 'gone before they were read, with `on_gap="skip"`'),
 )
 
 
@@ -192,12 +195,17 @@ _COUNTERS = (
 _GAUGES = ("pending", "queued", "watermark_ms", "watermark_lag_ms")
 
 
+Offsets = Mapping[str, Mapping[str, int]]
+"""Numbers of offsets by source and partition."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMetrics:
     """What a topology, or a bolt that stands alone, has done at a time. at_ms: of the clock by which its windows go.
 
     tasks: by component and task. batch: the last one committed, and phases: how long each of its phases took in milliseconds; of a
-    run in micro-batches.
+    run in micro-batches. lag: how many offsets that batch is behind the end of its sources, and skipped: how many were gone before
+    they were read, by source and partition; of sources that have offsets.
     """
 
     name: str
@@ -205,6 +213,8 @@ class RunMetrics:
     tasks: tuple[TaskMetrics, ...]
     batch: int | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
+    lag: Offsets = field(default_factory=dict)
+    skipped: Offsets = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         """Return the components as a notebook shows them."""
@@ -303,6 +313,10 @@ def samples(run: RunMetrics) -> Iterator[Sample]:
         yield Sample(by_name["batch"], (run.name,), run.batch)
     for phase, ms in run.phases.items():
         yield Sample(by_name["batch_phase_seconds"], (run.name, phase), ms / 1000)
+    for name, found in (("lag_offsets", run.lag), ("skipped_offsets", run.skipped)):
+        for source, partitions in sorted(found.items()):
+            for partition, offsets in sorted(partitions.items()):
+                yield Sample(by_name[name], (run.name, source, partition), offsets)
 
 
 def _values(task: TaskMetrics) -> Iterator[tuple[str, float]]:

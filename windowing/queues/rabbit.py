@@ -106,8 +106,7 @@ class RabbitQueue(MessageSource):
                 break
             offset = (properties.headers or {}).get("x-stream-offset") if self._stream else properties.message_id
             self._last = method.delivery_tag
-            if not self._stream or after is None or int(offset or 0) > int(after):  # a stream begins with a whole chunk
-                found.append(Message(body, None if offset is None else str(offset)))
+            found.append(Message(body, None if offset is None else str(offset)))
             if len(found) == limit or (not self._stream and self._channel.get_waiting_message_count() == 0):
                 break
         self._end_reading()

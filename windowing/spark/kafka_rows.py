@@ -12,7 +12,7 @@ Both are loaded with their names, for they need confluent-kafka. What the sink p
 `order_by=["kafka_partition", "kafka_offset"]` makes a batch that comes again the same to the row, and `source="kafka_partition"`
 of a window lets each partition bring forward a watermark of its own; with `idle_timeout=` a silent one holds nothing back. A
 partition that is added is read from its beginning. Messages that the retention has removed before they were read end the query with
-a SourceError that says which (`failOnDataLoss`): nothing is skipped without a word.
+a SourceError that says which (`failOnDataLoss`), or are logged and counted: nothing is skipped without a word.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from windowing.errors import ConfigError, quote
 from windowing.schema.types import Schema
+from windowing.spark.offsets import skip_gaps_of
 from windowing.spark.sinks import OutputOwner
 from windowing.stores.kafka_topics import KafkaTopic, SourceTopic
 
@@ -40,6 +41,7 @@ CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 _MALFORMED = "malformed"
 _PLACES = ("kafka_key", "kafka_partition", "kafka_offset", "kafka_time")
 _STARTS = ("earliest", "latest")
+_ON_GAP = ("raise", "skip")
 
 
 def kafka(
@@ -50,16 +52,18 @@ def kafka(
     *,
     starting: str = "earliest",
     per_batch: int | None = None,
+    on_gap: str = "raise",
     options: Mapping[str, Any] | None = None,
     patience_s: float = 30.0,
 ) -> DataFrame:
     """Return the messages of a topic (extra `kafka`, and Spark's connector in the session), `value` being the fields of their JSON.
 
-    starting: where a new checkpoint begins, "earliest" or "latest". per_batch: at most so many messages a micro-batch. options:
-    those of librdkafka (`security.protocol`, `sasl.mechanism`, `sasl.username`, `sasl.password`, `ssl.ca.location`), of which
-    Spark's are made. Messages of transactions that were given up are not read (`read_committed`). Raises ConfigError for a topic
-    that is not there, credentials that are refused, or a session without the connector; SourceError for brokers that are silent
-    for `patience_s`.
+    starting: where a new checkpoint begins, "earliest" or "latest". per_batch: at most so many messages a micro-batch. on_gap:
+    whether messages that are gone before they were read end the query ("raise"), or are left out, logged, and counted in the
+    metrics as `skipped_offsets` ("skip"). options: those of librdkafka (`security.protocol`, `sasl.mechanism`, `sasl.username`,
+    `sasl.password`, `ssl.ca.location`), of which Spark's are made. Messages of transactions that were given up are not read
+    (`read_committed`). Raises ConfigError for a topic that is not there, credentials that are refused, or a session without the
+    connector; SourceError for brokers that are silent for `patience_s`.
     """
     schema = value if isinstance(value, Schema) else Schema.parse(value)
     taken = [name for name in schema.names if name.lower() in (_MALFORMED, *_PLACES)]
@@ -72,11 +76,17 @@ def kafka(
         raise ConfigError(f"starting= of a topic is {' or '.join(map(repr, _STARTS))}, got {quote(starting)}")
     if per_batch is not None and (isinstance(per_batch, bool) or not isinstance(per_batch, int) or per_batch < 1):
         raise ConfigError(f"per_batch= of a topic is a number of messages above 0, got {quote(per_batch)}")
+    if on_gap not in _ON_GAP:
+        raise ConfigError(f"on_gap= of a topic is {' or '.join(map(repr, _ON_GAP))}, got {quote(on_gap)}")
     given = dict(options or {})
     spark_options = _of_spark(given)
     SourceTopic(servers, topic, given, patience_s).require()
     reader = spark.readStream.format("kafka").options(**spark_options).option("kafka.bootstrap.servers", servers)
-    reader = reader.option("subscribe", topic).option("startingOffsets", starting).option("failOnDataLoss", "true")
+    reader = (
+        reader.option("subscribe", topic)
+        .option("startingOffsets", starting)
+        .option("failOnDataLoss", str(on_gap == "raise"))
+    )
     reader = reader.option("kafka.isolation.level", "read_committed")
     if per_batch is not None:
         reader = reader.option("maxOffsetsPerTrigger", str(per_batch))
@@ -89,6 +99,8 @@ def kafka(
             f"the session has no connector to Kafka; make it with session(name, **{{'spark.jars.packages': '{CONNECTOR}'}}), "
             "or give spark-submit --packages the same"
         ) from problem
+    if on_gap == "skip":
+        skip_gaps_of(topic, lambda: _bounds_of(SourceTopic(servers, topic, given, patience_s)))
     text = F.col("value").cast("string")
     read = F.from_json(text, f"{schema.ddl}, {_MALFORMED} string", {"columnNameOfCorruptRecord": _MALFORMED})
     places = (
@@ -98,6 +110,13 @@ def kafka(
         F.col("timestamp").alias("kafka_time"),
     )
     return messages.select(read.alias("read"), *places).select("read.*", *_PLACES)
+
+
+def _bounds_of(topic: SourceTopic) -> dict[int, tuple[int, int]]:
+    try:
+        return topic.bounds()
+    finally:
+        topic.close()
 
 
 def _of_spark(options: Mapping[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -37,6 +37,7 @@ from windowing.spark import control, definition
 from windowing.spark.failures import GO_ON, FailedQuery, is_unreached, library_error
 from windowing.spark.hadoop import Folder
 from windowing.spark.metrics import BatchMetrics, metrics_of
+from windowing.spark.offsets import SkippedOffsets, lag_of
 from windowing.spark.settings import settings_of, take
 from windowing.spark.sinks import claim
 from windowing.spark.task_metrics import TaskTotals
@@ -81,12 +82,14 @@ class QuerySpec:
     query_name: str | None
     drawn: Topology | ExecutionPlan | None = None
     totals: TaskTotals | None = None
+    gaps: SkippedOffsets = field(default_factory=SkippedOffsets)
 
     def run(self) -> StreamingQuery:
         """Start the query with its own settings; the session's are put back."""
         folder = control.control_folder(self.spark, self.checkpoint)
         rows = self.output(folder.path)
         self.writer.spark = rows.sparkSession
+        self.writer.before = lambda batch: self.gaps.count(Folder(self.spark, self.checkpoint) / "offsets", batch)
         stream: Any = rows.writeStream.foreachBatch(self.writer).outputMode("append")
         stream = stream.option("checkpointLocation", self.checkpoint).trigger(**self.trigger)
         if self.query_name is not None:
@@ -193,7 +196,8 @@ class WindowedQuery:
         if progress is None:
             return totals.now(int(time.time() * 1000))
         phases = {phase: float(ms) for phase, ms in progress.durationMs.items()}
-        return totals.now(_ms_of(progress.timestamp), progress.batchId, phases)
+        found = totals.now(_ms_of(progress.timestamp), progress.batchId, phases)
+        return replace(found, lag=lag_of(progress), skipped=self._spec.gaps.totals())
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the last batches, and what the components have done."""

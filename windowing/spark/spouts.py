@@ -125,6 +125,7 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._spout, self._schema, self._name, self._seal = spout, schema, name, seal
         self._progress = SpoutOffsets(spout, name)
         self._target: Offsets | None = None
+        self._newest: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query begins."""
@@ -146,13 +147,17 @@ class SpoutReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with marked():
             refuse_other(start, self._spout, self._name)
             at: Offsets = start["to"]
-            newest = self._progress.newest(at)
+            newest = self._newest = self._progress.newest(at)
             if self._target is not None:
                 target = {**at, **self._target}
                 newest = {name: min(end, target[name]) for name, end in newest.items() if name in target}
             begun = self._progress.begun(at, newest)
             to = limited(begun, newest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
             return start if to == begun else self._offset(begun, to)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return how far the source was when it was asked last, for the lag of the query."""
+        return None if self._newest is None else self._offset({}, self._newest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the ranges of a batch, in the order of their partitions."""

@@ -124,7 +124,7 @@ class TaskTotals:
                 self._log_errors(batch, _Said(*said).found)
 
     def now(self, at_ms: int, batch: int | None = None, phases: Mapping[str, float] | None = None) -> RunMetrics:
-        """Return the totals with those of the last batch. Cost: O(tasks)."""
+        """Return the totals with those of the last batch, its number and phases. Cost: O(tasks)."""
         with self._lock:
             found = {key: _copy(total) for key, total in self._totals.items()}
             self._add(found)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 import pyarrow as pa
@@ -175,6 +175,8 @@ class BatchWriter:
         self._limit = ArrowBatchLimit()
         self.spark: SparkSession | None = None
         """Whose query it writes for: set when that starts."""
+        self.before: Callable[[int], None] = lambda batch_id: None
+        """Called with the number of a batch before it is evaluated; set when the query starts."""
         self._partitions = 0
         self._asked: list[Column] = []
         """What a job of its own counts, made in the first batch."""
@@ -191,6 +193,7 @@ class BatchWriter:
         try:
             self._describe(batch_id, f"evaluates {self.components or self.name}")
             failpoints.hit("before_batch", batch_id)
+            self.before(batch_id)
             if self.acks is not None:
                 self.acks.begin(batch_id)
             if self._commits is not None:

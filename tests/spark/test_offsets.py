@@ -1,0 +1,74 @@
+"""How far sources are read: the lag of a progress report, and what of a topic was gone before a batch could read it. No JVM."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from windowing.execution.metrics import RunMetrics, samples
+from windowing.spark import offsets
+from windowing.spark.offsets import SkippedOffsets, lag_of, skip_gaps_of
+
+
+def progress(*sources: tuple[Any, Any]) -> Any:
+    return SimpleNamespace(sources=[SimpleNamespace(endOffset=end, latestOffset=latest) for end, latest in sources])
+
+
+def test_the_lag_is_what_each_partition_of_a_source_has_beyond_the_batch():
+    topic = json.dumps({"flights": {"0": 41, "1": 7, "2": 3}}), json.dumps({"flights": {"0": 50, "1": 7, "3": 9}})
+    queue = (
+        json.dumps({"spout": "words", "from": {"0": 1}, "to": {"0": 4}}),
+        json.dumps({"spout": "words", "to": {"0": 9}}),
+    )
+    others = [(None, None), ("-", "-"), ('{"logOffset": 3}', '{"logOffset": 3}'), ("[1]", "[1]"), (topic[0], "None")]
+    assert lag_of(progress(topic, queue, *others)) == {"flights": {"0": 9, "1": 0}, "words": {"0": 5}}
+
+
+class Log:
+    """Spark's log of a query that reads a topic and files."""
+
+    def __init__(self, *batches: dict[str, int]) -> None:
+        self.batches = batches
+
+    def exists(self, name: str) -> bool:
+        return 0 <= int(name) < len(self.batches)
+
+    def read(self, name: str) -> bytes:
+        lines = [
+            "v1",
+            '{"batchWatermarkMs": 0}',
+            json.dumps({"flights": self.batches[int(name)]}),
+            '{"logOffset": 2}',
+            "-",
+        ]
+        return "\n".join(lines).encode()
+
+
+@pytest.fixture(autouse=True)
+def skipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets, "_SKIPPING", {})
+
+
+def test_what_is_gone_before_a_batch_reads_it_counts_once_and_no_further_than_the_batch(caplog):
+    log = Log({"0": 10, "1": 10, "2": 10}, {"0": 20, "1": 20, "2": 20}, {"0": 30, "1": 20, "2": 30})
+    gone = SkippedOffsets()
+    gone.count(log, 1)
+    assert gone.totals() == {}, "nobody asked for it"
+    skip_gaps_of("flights", lambda: {0: (15, 40), 1: (10, 20), 2: (25, 40), 3: (5, 6)})
+    for batch in (0, 1, 1, 2):  # a batch may be made again; the first one begins with what there is
+        gone.count(log, batch)
+    assert gone.totals() == {"flights": {"0": 5, "2": 10 + 5}}
+    assert "batch 1 leaves out 5 offsets of partition 0 of topic 'flights', from 10 on" in caplog.text
+
+
+def test_both_are_samples_by_source_and_partition():
+    run = RunMetrics(name="t", at_ms=0, tasks=(), lag={"flights": {"1": 7, "0": 9}}, skipped={"flights": {"0": 5}})
+    assert [(each.metric.name, each.labels, each.value) for each in samples(run)] == [
+        ("lag_offsets", ("t", "flights", "0"), 9),
+        ("lag_offsets", ("t", "flights", "1"), 7),
+        ("skipped_offsets", ("t", "flights", "0"), 5),
+    ]
+    assert RunMetrics.of(json.loads(json.dumps(run.plain()))) == run
