@@ -1,13 +1,15 @@
-"""The cycle collector looks less often while a turn runs, and as before when it is over."""
+"""The cycle collector looks less often while a turn runs, and as before when it is over; what modules hold is frozen."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
-from windowing.spark.settings import seldom_collected
+from windowing.spark.settings import freeze_modules, seldom_collected
 
 
 @pytest.fixture(autouse=True)
@@ -26,3 +28,18 @@ def test_what_was_set_comes_back_whatever_happens(given: int, meanwhile: int) ->
     with pytest.raises(ValueError, match="a bolt"), seldom_collected():
         raise ValueError("a bolt")
     assert gc.get_threshold() == (given, 7, 8)
+
+
+def test_what_modules_hold_is_frozen_when_there_are_more_of_them_and_at_no_other_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(len(sys.modules)))
+    freeze_modules()
+    frozen.clear()
+    freeze_modules()
+    assert frozen == [], "what a task has left would be kept for ever"
+    monkeypatch.setitem(sys.modules, "another_module", ModuleType("another_module"))
+    freeze_modules()
+    freeze_modules()
+    assert frozen == [len(sys.modules)]

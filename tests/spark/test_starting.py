@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -109,15 +110,25 @@ def _given(folder: Any, spark: SparkSession, path: str) -> None:
     folder._path = found if found.toUri().getScheme() else jvm.org.apache.hadoop.fs.Path(f"file:{path}")
 
 
-def test_a_query_takes_the_python_workers_that_another_has_left(
+def test_a_query_takes_the_python_workers_that_another_has_left_for_all_its_stages(
     source: Any, run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    @tumbling(seconds(1), timestamp="ts", output="worker long")
-    def worker(window: Any) -> tuple[int]:
-        return (os.getpid(),)
+    daemons = tmp_path / "daemons"
+    daemons.mkdir()
 
-    found = [set(run(worker, source.read(), checkpoint=str(tmp_path / name)).rows()) for name in ("one", "two")]
-    assert found[0] & found[1], "both made windows, in different workers"
+    def stamp(row: Any) -> int:
+        (daemons / str(os.getppid())).touch()
+        return int(row.ts)
+
+    @tumbling(seconds(1), timestamp=stamp, output="worker long, daemon long, frozen long")
+    def worker(window: Any) -> tuple[int, int, int]:
+        return os.getpid(), os.getppid(), gc.get_freeze_count()
+
+    first, second = (run(worker, source.read(), checkpoint=str(tmp_path / name)).rows() for name in ("one", "two"))
+    assert {row[0] for row in first} & {row[0] for row in second}, "both made windows, in different workers"
+    packed_by = {int(path.name) for path in daemons.iterdir()}
+    assert packed_by == {row[1] for row in first + second}, "each stage has workers of its own"
+    assert min(row[2] for row in second) > 50_000, "a worker looks through what its modules hold after each task"
 
 
 @pytest.mark.parametrize(

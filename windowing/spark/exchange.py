@@ -44,6 +44,7 @@ from windowing.schema.rows import record_type
 from windowing.schema.types import Schema
 from windowing.spark.failures import Seal, marked
 from windowing.spark.output import frame_of, quoted
+from windowing.spark.settings import freeze_modules
 from windowing.spark.state import TIMESTAMP, encode_table
 from windowing.spark.unreadable import any_unreadable, held_record_type, held_rows, python_values, unreadable_in
 from windowing.topology.groupings import FieldsGrouping, Grouping, GroupingKind
@@ -253,6 +254,7 @@ class ArrowStage:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the work of `pack` on a worker of Spark's."""
         context = TaskContext.get()
+        freeze_modules()
         with marked():
             yield from self.pack(batches, 0 if context is None else context.partitionId(), batch_id())
 

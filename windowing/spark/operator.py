@@ -28,7 +28,7 @@ from windowing.spark.control import label_of_row
 from windowing.spark.exchange import EXCHANGE, FIRST_TASK, ExchangeRow, batch_id, clock_of, frames_of, rows_of
 from windowing.spark.failures import marked
 from windowing.spark.output import table_frames
-from windowing.spark.settings import seldom_collected
+from windowing.spark.settings import freeze_modules, seldom_collected
 from windowing.spark.state import Load, TaskValues
 from windowing.spark.task_metrics import MetricsChannel
 
@@ -124,6 +124,7 @@ class TaskProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
         """Make the turn of one task. Spark may hand its rows over in several frames: all are taken first."""
+        freeze_modules()
         with marked(), seldom_collected():
             task, batch = self._tasks[int(key[0])], batch_id()
             taken = rows_of(rows)

@@ -60,6 +60,7 @@ _ZONE = "spark.sql.session.timeZone"
 _MASTER = "spark.master"
 _REACH_S = 10.0
 _REMOTE = "spark.remote"
+_TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback"
 _FILE = "--properties-file"
 _CONNECT = "windowed bolts need a classic Spark session, got one of Spark Connect; "
 _UTC = re.compile(
@@ -439,6 +440,8 @@ def _share_modules(spark: SparkSession) -> None:
 
     Spark starts one of them there for each query, which knows neither --py-files nor addPyFile, and where all runs on one machine
     the workers too. A folder that an executor does not have does no harm there.
+
+    And let all stages share workers: Spark has them for each set of variables apart, and sets one more for all but stateful stages.
     """
     context: Any = spark.sparkContext
     root, paths = SparkFiles.getRootDirectory(), sysconfig.get_paths()
@@ -458,6 +461,8 @@ def _share_modules(spark: SparkSession) -> None:
     before = context.environment.get("PYTHONPATH", "").split(os.pathsep)
     known = [path for path in before if path]
     context.environment["PYTHONPATH"] = os.pathsep.join([*known, *(path for path in shared if path not in known)])
+    if spark.conf.get(f"{_TRACEBACK}.enabled", "true") == "true":
+        context.environment.setdefault("SPARK_SIMPLIFIED_TRACEBACK", "1")
 
 
 def _probe(packages: Sequence[str], bolts: Sequence[tuple[str, bytes]]) -> tuple[dict[str, Any], list[tuple[str, str]]]:

@@ -261,7 +261,11 @@ class BatchWriter:
             if self.acks is None:
                 output.write.format("noop").mode("overwrite").save()
                 return self._counted()
-            self._asked = self._asked or [*self._counting(), self.acks.column(), self._streams.largest().alias("_largest")]
+            self._asked = self._asked or [
+                *self._counting(),
+                self.acks.column(),
+                self._streams.largest().alias("_largest"),
+            ]
             counts: Any = output.agg(*self._asked).first()
         self._limit.took(counts["_largest"])
         return counts
