@@ -30,9 +30,8 @@ class Session:
     def conf(self) -> Session:
         return self
 
-    @property
-    def getAll(self) -> dict[str, str]:  # noqa: N802
-        return dict(self.given)
+    def get(self, name: str, default: str | None) -> str | None:
+        return self.given.get(name, default)
 
     def set(self, name: str, value: str) -> None:
         self.given[name] = value
