@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 EXAMPLES, LONG_EXAMPLES = 40, 500  # in `make test`; in `make crash` and `make fuzz`
 UNDECLARED_MINUTES = 0.35  # a long proof on Spark that is none of the longest, on a slow machine
 
-APART = ("crash", "services", "cluster")  # have commands of their own, which look everywhere
+SPARK_FOLDERS = (
+    "spark",
+    "services",
+    "cluster",
+)  # what is in the others, and each long proof, has a command that looks everywhere
 
 # A JVM of the tests lives for seconds: without the optimizing compiler it does the same in half the time on two busy cores.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -62,8 +66,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-        apart = any(map(item.get_closest_marker, APART)) or not item.path.name.startswith("test_")
-        if item.get_closest_marker("spark") and not apart and item.path.parent.name != "spark":
+        apart = item.get_closest_marker("crash") or not item.path.name.startswith("test_")
+        if item.get_closest_marker("spark") and not apart and item.path.parent.name not in SPARK_FOLDERS:
             raise pytest.UsageError(f"{item.nodeid} needs Spark: tests/spark is where `make test` looks for it")
     yield
     part, parts = map(int, config.getoption("part").split("/"))
