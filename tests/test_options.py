@@ -66,6 +66,7 @@ from windowing.topology.plan import Topology
 from windowing.trident import builtins, streams
 from windowing.trident.coordinator import CoordinatorConfig
 from windowing.trident.kinds import SpoutKind
+from windowing.trident.spouts import FixedBatchSpout
 from windowing.trident.streams import TridentTopology
 from windowing.trident.subtopology import TridentRun
 from windowing.trident.transactional_state import MemoryRecordStore
@@ -152,6 +153,10 @@ def test_every_source_has_a_row_and_is_read_or_refused_in_one_process_by_the_sen
     assert isinstance(cell, Refused)
     with pytest.raises(ConfigError, match=re.escape(cell.sentence)):
         LocalCluster(topology(probe(TIME)), sources={"rows": object()})
+    trident = TridentTopology("sources")
+    trident.new_stream("rows", Rows()).sink("out")
+    with pytest.raises(ConfigError, match=re.escape(cell.sentence)):
+        run_trident(trident, sources={"rows": object()})
 
 
 def test_a_sink_of_spark_is_refused_in_one_process_by_the_sentence_of_the_table() -> None:
@@ -902,6 +907,16 @@ def source_of_a_cluster(folder: Path) -> None:
     assert len(queue) == 0
 
 
+def source_of_trident(folder: Path) -> None:
+    queue = SqliteQueue(folder / "queue.db", "key string, n long")
+    queue.put([("a", 1), ("b", 2)])
+    topology = TridentTopology("sources")
+    topology.new_stream("rows", FixedBatchSpout("key string, n long", 9, [("c", 3)])).sink("out")
+    usual = run_trident(topology, clock=VirtualClock())["out"]
+    assert run_trident(topology, sources={"rows": queue}, clock=VirtualClock())["out"] != usual
+    assert len(queue) == 0
+
+
 def cluster_by_seed(seed: int | None) -> None:
     builder = TopologyBuilder("seeded")
     builder.set_spout("rows", InputSpout(FIELDS))
@@ -1008,6 +1023,7 @@ STARTED: dict[Runtime, dict[str, Any]] = {
             lambda: sinks_of(windows_of_trident, clock=VirtualClock(6)),
         ),
         "seed": seeded(trident_by_seed),
+        "sources": source_of_trident,
         "records": records_of_trident,
         "state_path": path_of_trident,
         "sinks": sinks_of_trident,

@@ -51,7 +51,7 @@ class TopologyJob:
     def told(self) -> Path:
         return Path(self.folder, "told.jsonl")
 
-    def queue(self) -> SqliteQueue:
+    def queue(self) -> Any:
         return ToldQueue(self)
 
     def sinks(self) -> dict[str, Sink]:
@@ -69,12 +69,17 @@ class ToldQueue(SqliteQueue):
         self.commits, self.told = str(job.checkpoint / "commits"), str(job.told)
 
     def ack(self, root: Root) -> None:
-        committed = max(int(name) for name in os.listdir(self.commits) if name.isdigit())
-        with open(self.told, "a") as out:
-            out.write(json.dumps({"root": root.batch, "committed": committed}) + "\n")
-            out.flush()
-            os.fsync(out.fileno())
+        note(self, root)
         super().ack(root)
+
+
+def note(queue: Any, root: Root) -> None:
+    """Write down that a queue is told of a root; its `commits` are Spark's."""
+    committed = max(int(name) for name in os.listdir(queue.commits) if name.isdigit())
+    with open(queue.told, "a") as out:
+        out.write(json.dumps({"root": root.batch, "committed": committed}) + "\n")
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def input_rows() -> list[tuple[Any, ...]]:
@@ -153,8 +158,8 @@ def start(spark: SparkSession, job: TopologyJob) -> WindowedQuery:
     return submit(topology(), spark, **given, drain=True, partitions=1)
 
 
-def main(argument: str) -> int:
-    job = TopologyJob(**json.loads(argument))
+def run(job: TopologyJob) -> int:
+    """Run the job to its end, in a process of its own."""
     os.environ["WINDOWING_FAILPOINT_GROUP"] = str(os.getpgrp())  # before the JVM starts: the workers inherit it
     spark = session("crash-topology", cores=2, **_QUIET)
     try:
@@ -165,4 +170,4 @@ def main(argument: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(run(TopologyJob(**json.loads(sys.argv[1]))))

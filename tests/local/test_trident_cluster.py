@@ -314,7 +314,7 @@ def test_a_spout_that_never_ends_runs_for_a_while() -> None:
 
 def test_a_spout_that_emits_nothing_wants_its_rows_by_hand() -> None:
     topology = counting(InputSpout("word string"), accept=AT_LEAST)
-    with pytest.raises(ConfigError, match="give its rows in batches="):
+    with pytest.raises(ConfigError, match="give rows in batches=, or a source in sources="):
         run(topology)
     assert run(topology, batches={"words": [WORDS[:4], WORDS[4:]]}).states == {"state1": COUNTS}
 

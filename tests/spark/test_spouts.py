@@ -81,6 +81,7 @@ def test_batches_are_cut_by_max_rows_and_the_log_alone_tells_what_each_has_read(
     while (end := reader.latestOffset(at, ReadMaxRows(4))) != at:
         assert batch_of(end, "numbers") == (at["to"], end["to"])
         assert batch_of(end, "others") is None
+        assert reader.reportLatestOffset() == {"spout": "numbers", "from": {}, "to": {"a": 3, "b": 7}}, "for the lag"
         batches.append(rows_of(reader, at, end))
         reader.commit(end)
         at = end

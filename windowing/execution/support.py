@@ -280,7 +280,7 @@ _STARTS: dict[str, tuple[Runtime, ...]] = {
     "coordination": (Runtime.TRIDENT,),
     "records": (Runtime.TRIDENT, Runtime.SUBMIT_TRIDENT),
     "source": (Runtime.WINDOWED,),
-    "sources": (Runtime.CLUSTER, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT),
+    "sources": (*_WITH_BATCHES, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT),
     "sinks": (Runtime.TRIDENT, *_SPARK),
     **dict.fromkeys(("checkpoint", "trigger", "discard", "query_name"), _SPARK),
     **dict.fromkeys(("tasks", "grouping", "order_by", "control"), (Runtime.WINDOWED,)),
@@ -307,10 +307,10 @@ _DATA_FRAME = Refused("is a PartitionedSpout in one process")
 
 SOURCES: Mapping[str, Mapping[Runtime, Cell]] = {
     **{
-        name: dict.fromkeys((Runtime.CLUSTER, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT), WORKS)
+        name: dict.fromkeys((Runtime.CLUSTER, Runtime.TRIDENT, Runtime.SUBMIT, Runtime.SUBMIT_TRIDENT), WORKS)
         for name in ("PartitionedSpout", "RedisStream", "Spooled", "SqliteQueue")
     },
-    "streaming DataFrame": {Runtime.CLUSTER: _DATA_FRAME, **dict.fromkeys(_SPARK, WORKS)},
+    "streaming DataFrame": {Runtime.CLUSTER: _DATA_FRAME, Runtime.TRIDENT: _DATA_FRAME, **dict.fromkeys(_SPARK, WORKS)},
 }
 """What `sources=` takes, of `windowing.queues` and of Spark; `windowed` reads a DataFrame, which a PartitionedSpout gives."""
 

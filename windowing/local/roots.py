@@ -37,7 +37,9 @@ from windowing.topology.plan import Topology
 __all__ = [
     "RootSource",
     "SpoutRoots",
+    "require_fields",
     "roots_of",
+    "rows_read",
 ]
 
 MessageId = tuple[str, int, int]
@@ -139,15 +141,8 @@ class SpoutRoots:
         names = sorted(end)
         for task in range(len(self._rows)):
             mine = {name: root.ranges[name] for name in names[task :: len(self._rows)] if name in root.ranges}
-            self._rows[task] = self._read(mine) if mine else None
+            self._rows[task] = rows_read(self._spout, self._fields, self._name, self._columns, mine) if mine else None
         return True
-
-    def _read(self, ranges: Mapping[str, tuple[int, int]]) -> Iterator[tuple[Any, ...]]:
-        for partition, (start, end) in ranges.items():
-            for batch in self._spout.read(partition, start, end):
-                whole = fitted(batch, self._fields, self._name)
-                for row in whole.select(self._columns).to_pylist(maps_as_pydicts="strict"):
-                    yield tuple(row.values())
 
     def _all_emitted(self) -> None:
         if self._in_order and not self._in_order[-1].emitted:
@@ -243,6 +238,28 @@ def roots_of(topology: Topology, sources: Mapping[str, Any] | None, batches: Any
     return found
 
 
+def require_fields(what: str, schema: Schema, source: PartitionedSpout) -> None:
+    """Raise ConfigError for a source that lacks a field, or has it with another type; `what`: how errors call the stream."""
+    given = Schema.parse(source.fields)
+    types = dict(zip(given.names, given.types, strict=True))
+    for field, kind in zip(schema.names, schema.types, strict=True):
+        if types.get(field) != kind:
+            has = "no such field" if field not in types else f"it as {types[field]}"
+            raise ConfigError(
+                f"the source of {what} declares {field!r} as {kind}, {type(source).__name__} has {has}; its fields are {given.ddl}"
+            )
+
+
+def rows_read(
+    spout: PartitionedSpout, fields: Schema, name: str, columns: list[str], ranges: Mapping[str, tuple[int, int]]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of ranges of offsets, (start, end] of each partition, with these columns. Raises SourceError."""
+    for partition, (start, end) in ranges.items():
+        for batch in spout.read(partition, start, end):
+            for row in fitted(batch, fields, name).select(columns).to_pylist(maps_as_pydicts="strict"):
+                yield tuple(row.values())
+
+
 def _roots(topology: Topology, name: str, stream: str, source: Any, tasks: int) -> SpoutRoots:
     what = f"spout {name!r}" + ("" if stream == DEFAULT_STREAM else f", stream {stream!r},")
     if not isinstance(source, PartitionedSpout):
@@ -255,12 +272,6 @@ def _roots(topology: Topology, name: str, stream: str, source: Any, tasks: int) 
             f"the source of {what} forgets what is acked, and topology.acker.executors is 0, with which LocalCluster acks a row "
             "when it is emitted: it would be lost with the process; leave that setting out"
         )
-    schema, given = topology.component(name).outputs[stream].schema, Schema.parse(source.fields)
-    types = dict(zip(given.names, given.types, strict=True))
-    for field, kind in zip(schema.names, schema.types, strict=True):
-        if types.get(field) != kind:
-            has = "no such field" if field not in types else f"it as {types[field]}"
-            raise ConfigError(
-                f"the source of {what} declares {field!r} as {kind}, {type(source).__name__} has {has}; its fields are {given.ddl}"
-            )
+    schema = topology.component(name).outputs[stream].schema
+    require_fields(what, schema, source)
     return SpoutRoots(source, name if stream == DEFAULT_STREAM else f"{name}:{stream}", stream, schema, tasks)

@@ -328,8 +328,9 @@ def _poster(inbox: deque[Any], kind: Callable[..., Any], *what: Any) -> Callable
 
 
 _YEARS_MS = 1 << 50
-Given = Mapping[str, Sequence[Sequence[Any]]]
-"""For a stream the rows of each batch, in place of its spout: the n-th are those of txid n, in every attempt and every run."""
+Given = Mapping[str, Sequence[Sequence[Any]] | Callable[[TransactionalState], ITridentSpout]]
+"""For a stream what it is fed from, in place of its spout: what makes that of a source over its records; or the rows of each batch,
+the n-th those of txid n, in every attempt and every run."""
 
 MASTER: TaskId = ("$master", 0)
 ACKER: TaskId = ("$acker", 0)
@@ -465,17 +466,20 @@ class _StreamTasks:
         group: Stage,
         node: SpoutNode,
         store: RecordStore,
-        rows: Sequence[Sequence[Any]] | None,
+        given: Sequence[Sequence[Any]] | Callable[[TransactionalState], ITridentSpout] | None,
     ) -> None:
-        self.node, self._rows, self._config = node, rows, plan.config
         name = str(node.source.name)
         self.state = _root(plan, store).at(f"spouts/{part_of(name)}")
+        self._source = given(self.state) if callable(given) else None
+        self.node, self._rows, self._config = node, None if callable(given) else given, plan.config
         self._context = TaskContext(name, 0, group.parallelism, plan.config)
         self.emitters: list[deque[Any]] = []
         self.spouts = [self._spout() for _ in range(group.parallelism)]
         self._taken: set[int] = set()
 
     def _spout(self) -> tuple[ITridentSpout, SingleTuples | None]:
+        if self._source is not None:
+            return self._source, None
         return batch_spout_of(self.node, self._rows, self._config.max_batch_size)
 
     def spout_of(self, task: int) -> ITridentSpout:
@@ -505,7 +509,8 @@ def _root(plan: TridentPlan, store: RecordStore) -> TransactionalState:
 class TridentCluster(LoopedCluster):
     """A Trident topology at work. A context manager: leaving it closes spouts, operations and states.
 
-    batches: rows for streams, in place of their spouts. clock: the system's if left out. seed: None does every step in its order;
+    batches: rows for streams, in place of their spouts. sources: PartitionedSpouts for streams (queues), in place of their spouts:
+    each batch is acked when it is committed. clock: the system's if left out. seed: None does every step in its order;
     a number chooses the order by chance, the same for the same number. coordination: how many batches are under way, how often a
     batch is tried, whether it is skipped then; if left out `topology.max.spout.pending` (1), `windowing.max.attempts` and the
     delays of the settings. records: where coordinator, spouts and windows keep what outlives the process; with a `state_path`, in
@@ -531,6 +536,7 @@ class TridentCluster(LoopedCluster):
         topology: TridentTopology | TridentPlan | None = None,
         *,
         batches: Batches | None = None,
+        sources: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         seed: int | None = None,
         coordination: CoordinatorConfig | None = None,
@@ -547,7 +553,11 @@ class TridentCluster(LoopedCluster):
         announce(Runtime.TRIDENT, log, self.plan.name, self.plan.config, coordinated=coordinated)
         self._router = TridentRouter(seed or 0)
         super().__init__(self.plan.name, clock, self._router, seed)
-        given = _checked_batches(self.plan, batches)
+        given: dict[str, Any] = {**_checked_batches(self.plan, batches)}
+        if sources is not None:
+            from windowing.local.trident_sources import sources_of  # it needs Arrow
+
+            given |= sources_of(self.plan, sources, given)
         writers = _checked_sinks(self.plan, sinks)
         self._router.trident.sinks = {name: [] for name in self.plan.sinks if name not in writers}
         self._own = None if state_path is None else SqliteRecordStore(state_path)
@@ -664,6 +674,7 @@ def run_trident(
     topology: TridentTopology | TridentPlan,
     batches: Batches | None = None,
     *,
+    sources: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
     seed: int | None = None,
     coordination: CoordinatorConfig | None = None,
@@ -689,6 +700,7 @@ def run_trident(
     cluster = TridentCluster(
         topology,
         batches=batches,
+        sources=sources,
         clock=clock,
         seed=seed,
         coordination=coordination,

@@ -200,7 +200,9 @@ def batch_spout_of(
             "ITridentSpout or a partitioned spout, or its rows in batches="
         )
     if declaration_of(spout).kind is ComponentKind.INPUT:
-        raise ConfigError(f"{node.called} begins with an InputSpout, which is fed by hand; give its rows in batches=")
+        raise ConfigError(
+            f"{node.called} begins with an InputSpout, which is fed from outside; give rows in batches=, or a source in sources="
+        )
     single = SingleTuples(spout)
     return RichSpoutBatchExecutor(single, node.schema.ddl, max_batch_size), single
 
@@ -256,7 +258,7 @@ class CoordinatorTask(Task):
 
     def is_ready(self, txid: int, until_end: bool) -> Readiness:
         """Return what the spout says of a new batch. One of single tuples has ended when it is over, and with `until_end` when it
-        had nothing last; else it is left alone for once then."""
+        had nothing last; else it is left alone for once then. A source has ended with `until_end` when it has nothing."""
         singles = [single for _, single in self._spouts if single is not None]
         if singles and all(single.over or (single.dry and until_end) for single in singles):
             return Readiness.ENDED
@@ -265,6 +267,8 @@ class CoordinatorTask(Task):
             if self._rested:
                 return Readiness.WAIT
         answer: Readiness = guarded(self._who, "in is_ready", self.machine.is_ready, txid)
+        if until_end and answer is Readiness.WAIT and getattr(self._spouts[0][0], "ends_when_dry", False):
+            return Readiness.ENDED
         return answer
 
     def handle(self, message: Begun | Success) -> None:

@@ -1,0 +1,133 @@
+"""PartitionedSpouts (queues/spout.py) in TridentCluster: each batch is a root, whose offsets are the metadata of its txid.
+
+    is_ready(7)    latest() is beyond the end of 6
+    $batch 7:0     offsets (start, end] of each partition, stored with txid 7 --> each task reads its partitions
+    $success 7     ack(root 7), commit(end of 7)
+
+Laws
+- Transactional: every attempt at a txid reads the stored offsets, which the spout gives again until they are acked.
+- A batch is acked when it is committed. One whose ack got lost by a kill is acked by the next life, with the first batch of that.
+- The run has one name for its spout as long as its records last; without records each run is a new one, which begins with what is
+  not acked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from windowing.errors import ConfigError, quote
+from windowing.local.roots import require_fields, rows_read
+from windowing.queues.spout import Offsets, PartitionedSpout, Root, SpoutOffsets, limited
+from windowing.schema.checks import did_you_mean
+from windowing.schema.types import Schema
+from windowing.trident.coordinator import Readiness
+from windowing.trident.kinds import SpoutKind, TransactionAttempt
+from windowing.trident.plan import TridentPlan
+from windowing.trident.spouts import BatchCoordinator, Emitter, ITridentSpout, SpoutBatch, SpoutContext
+from windowing.trident.states import TridentCollector
+from windowing.trident.transactional_state import RotatingTransactionalState, TransactionalState
+
+__all__ = [
+    "SourceBatches",
+    "sources_of",
+]
+
+
+class SourceBatches(ITridentSpout):
+    """A PartitionedSpout as a spout of batches, of one stream. state: where that stream's records are."""
+
+    kind = SpoutKind.TRANSACTIONAL
+    ends_when_dry = True
+    """For `run()`, as a spout of single tuples does."""
+
+    def __init__(self, source: PartitionedSpout, name: str, schema: Schema, state: TransactionalState) -> None:
+        self.source, self.name, self.schema = source, name, schema
+        self.output, self._state = schema.ddl, state
+
+    def get_coordinator(self, context: SpoutContext) -> BatchCoordinator:
+        return _SourceCoordinator(self.source, self.name, self._state)
+
+    def get_emitter(self, context: SpoutContext) -> Emitter:
+        return _SourceEmitter(self, context.task, context.tasks)
+
+
+class _SourceCoordinator(BatchCoordinator):
+    """Cuts batches. `_open`: the offsets of those that are not acked, by txid."""
+
+    def __init__(self, source: PartitionedSpout, name: str, state: TransactionalState) -> None:
+        self._source, self._progress = source, SpoutOffsets(source, name)
+        stored = RotatingTransactionalState(state.at("coordinator"), "meta")
+        self._open: dict[int, dict[str, Offsets]] = {txid: stored.get(txid) for txid in stored.txids()}
+        last = stored.last()
+        if source.takes_acks:
+            query = state.read("query")
+            if query is None:
+                query = f"TridentCluster {uuid4().hex}"
+                state.write({"query": query})
+            source.begin(query, None if last is None else last["end"])
+        self._at: Offsets = self._progress.initial() if last is None else last["end"]
+
+    def is_ready(self, txid: int) -> Readiness:
+        newest = self._progress.newest(self._at)
+        return Readiness.WAIT if newest == self._progress.begun(self._at, newest) else Readiness.READY
+
+    def initialize_transaction(self, txid: int, previous: Any, current: Any) -> Any:
+        if current is None:
+            begins = self._at if previous is None else previous["end"]
+            newest = self._progress.newest(begins)
+            start = self._progress.begun(begins, newest)
+            current = {"start": dict(start), "end": limited(start, newest, self._source.max_rows)}
+        self._open[txid] = current
+        self._at = {**self._at, **{name: max(at, self._at.get(name, at)) for name, at in current["end"].items()}}
+        return current
+
+    def success(self, txid: int) -> None:
+        for each in sorted(number for number in self._open if number <= txid):
+            found = self._open.pop(each)
+            if self._source.takes_acks:
+                self._source.ack(Root(each, found["start"], found["end"]))
+            self._source.commit(found["end"])
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class _SourceEmitter(Emitter):
+    def __init__(self, spout: SourceBatches, task: int, tasks: int) -> None:
+        self._spout, self._mine = spout, slice(task, None, tasks)
+        self._fields = Schema.parse(spout.source.fields)
+
+    def emit_batch(self, batch: SpoutBatch, collector: TridentCollector) -> None:
+        root = Root(batch.attempt.txid, batch.metadata["start"], batch.metadata["end"])
+        ranges = root.ranges
+        mine = {name: ranges[name] for name in sorted(root.end)[self._mine] if name in ranges}
+        spout = self._spout
+        for row in rows_read(spout.source, self._fields, spout.name, list(spout.schema.names), mine):
+            collector.emit(row)
+
+    def success(self, attempt: TransactionAttempt) -> None:
+        """Do nothing: the coordinator acks."""
+
+
+def sources_of(
+    plan: TridentPlan, sources: Any, batches: Mapping[str, Any]
+) -> dict[str, Callable[[TransactionalState], SourceBatches]]:
+    """Return what `TridentCluster(sources=)` was given, by stream, over its records. Raises ConfigError."""
+    schemas = {str(spout.source.name): spout.schema for spout in plan.spouts if spout.kind is not None}
+    if not isinstance(sources, Mapping):
+        raise ConfigError(f"sources= is a mapping of streams to their sources, got {quote(sources)}")
+    for name, source in sources.items():
+        if name not in schemas:
+            raise ConfigError(f"sources names {quote(name)}, which is no stream; {did_you_mean(str(name), schemas)}")
+        if not isinstance(source, PartitionedSpout):
+            raise ConfigError(
+                f"the source of stream {name!r} is a PartitionedSpout in one process, got {quote(source)}; give rows by batches=, "
+                "or run the topology on Spark"
+            )
+        if name in batches:
+            raise ConfigError(f"stream {name!r} was given both batches= and a source; leave one of the two out")
+        require_fields(f"stream {name!r}", schemas[name], source)
+    return {name: partial(SourceBatches, source, name, schemas[name]) for name, source in sources.items()}
