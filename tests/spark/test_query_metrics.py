@@ -31,7 +31,7 @@ def test_a_query_counts_what_a_local_cluster_counts_once_after_a_restart_and_sho
     checkpoint = str(tmp_path / "checkpoint")
 
     def started(drain: bool) -> Any:
-        sinks = {"tens": MemorySink(), "tens.late": MemorySink()}
+        sinks = {name: MemorySink() for name in ("tens", "tens.late", "tens.dead_letters")}
         query = submit(
             topology(), spark, sources={"sentences": given.read()}, sinks=sinks, checkpoint=checkpoint, drain=drain
         )
