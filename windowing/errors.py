@@ -6,11 +6,11 @@ error is always one readable line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 __all__ = [
+    "UNREADABLE",
     "AckError",
     "BatchChangedError",
     "BoltError",
@@ -38,10 +38,10 @@ __all__ = [
     "WindowingError",
     "WorkerLostError",
     "cause_of",
+    "damaged",
     "describe_error",
     "printable",
     "quote",
-    "reading_snapshot",
     "represented",
 ]
 
@@ -149,13 +149,13 @@ class SnapshotError(WindowingError, ValueError):
     code = "SNAPSHOT"
 
 
-@contextmanager
-def reading_snapshot(what: str = "the snapshot", remedy: str = "restore the one before it") -> Iterator[None]:
-    """Around the reading of plain data that a machine has written: what reading damaged data raises is a SnapshotError."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, IndexError, AssertionError) as damage:
-        raise SnapshotError(f"{what} is damaged ({damage!r}); {remedy}") from damage
+UNREADABLE = (KeyError, TypeError, ValueError, IndexError, AssertionError)
+"""What reading plain data raises that a machine has written and something has damaged."""
+
+
+def damaged(problem: Exception, what: str = "the snapshot", remedy: str = "restore the one before it") -> SnapshotError:
+    """Return the error of a snapshot whose reading raised `problem`, one of UNREADABLE; raise it `from` the problem."""
+    return SnapshotError(f"{what} is damaged ({problem!r}); {remedy}")
 
 
 class AckError(WindowingError, ValueError):

@@ -44,7 +44,7 @@ from operator import xor
 from typing import Any, NamedTuple
 
 from windowing.acking.timeouts import Timeouts, timeouts_of
-from windowing.errors import AckError, SnapshotError, quote, reading_snapshot
+from windowing.errors import UNREADABLE, AckError, SnapshotError, damaged, quote
 
 __all__ = [
     "MAX_COMPONENTS",
@@ -649,8 +649,10 @@ class Acker:
                 "restore it into an acker with the same rotation="
             )
         restored = Acker(self._timeout_ms, self._rotation)
-        with reading_snapshot():
+        try:
             restored._load(data)
+        except UNREADABLE as problem:
+            raise damaged(problem) from problem
         self.__dict__.update(restored.__dict__)
 
     def _load(self, data: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from windowing.acking.acker import VALUE_MASK
-from windowing.errors import AckError, quote, reading_snapshot
+from windowing.errors import UNREADABLE, AckError, damaged, quote
 
 __all__ = [
     "BatchLedger",
@@ -79,11 +79,13 @@ class BatchRecord:
     @classmethod
     def of(cls, data: Any) -> BatchRecord:
         """Return the record of plain data. Raises SnapshotError."""
-        with reading_snapshot("a record of a batch", "restore it from a copy"):
+        try:
             if data["version"] != _VERSION:
                 raise ValueError(f"version {data['version']}, wanted {_VERSION}")
             begun = {int(root): payload for root, payload in data["begun"]}
             return cls(data["batch"], begun, tuple(RootPartial(*each) for each in data["partials"]), data["told"])
+        except UNREADABLE as problem:
+            raise damaged(problem, "a record of a batch", "restore it from a copy") from problem
 
 
 class News(NamedTuple):
@@ -226,13 +228,15 @@ class BatchLedger:
     def restored(cls, data: Any) -> BatchLedger:
         """Return the ledger of a snapshot. Raises SnapshotError."""
         ledger = cls()
-        with reading_snapshot("a snapshot of the ledger", "restore it from a copy"):
+        try:
             if data["version"] != _VERSION:
                 raise ValueError(f"version {data['version']}, wanted {_VERSION}")
             ledger.batch, ledger.notified_upto = data["batch"], data["told"]
             ledger._roots = {number: _Root(*rest) for number, *rest in data["roots"]}
             ledger._news = [News(*each) for each in data["news"]]
             ledger.check()
+        except UNREADABLE as problem:
+            raise damaged(problem, "a snapshot of the ledger", "restore it from a copy") from problem
         return ledger
 
     def check(self) -> None:

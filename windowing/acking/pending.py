@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Protocol
 
 from windowing.acking.acker import Reason
 from windowing.acking.timeouts import ExactTimeouts, Timeouts, timeouts_of
-from windowing.errors import AckError, ConfigError, SnapshotError, quote, reading_snapshot
+from windowing.errors import UNREADABLE, AckError, ConfigError, SnapshotError, damaged, quote
 
 __all__ = [
     "Done",
@@ -382,8 +382,10 @@ class SpoutPending:
                 "restore it into a spout with the same timeout_ms= and rotation="
             )
         restored = SpoutPending(self._max_pending, self._retry, self._timeout_ms, self._rotation)
-        with reading_snapshot():
+        try:
             restored._load(data)
+        except UNREADABLE as problem:
+            raise damaged(problem) from problem
         self.__dict__.update(restored.__dict__)
 
     def _load(self, data: dict[str, Any]) -> None:

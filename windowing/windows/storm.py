@@ -24,13 +24,14 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
 
 from windowing.errors import (
+    UNREADABLE,
     ConfigError,
     RepeatLimitError,
     SnapshotError,
     StaleWindowError,
     WindowingError,
+    damaged,
     quote,
-    reading_snapshot,
 )
 from windowing.windows.config import Semantics, WindowConfig
 from windowing.windows.events import (
@@ -256,7 +257,7 @@ class StormWindowManager(QueueView):
                 "restore it into a window of the same definition"
             )
         self.guard.fail()
-        with reading_snapshot():
+        try:
             events = [Event(payload, ts) for payload, ts in zip(data["payloads"], data["timestamps"], strict=True)]
             self._queue = dict.fromkeys(events)
             self._previous = {events[position] for position in data["previous"]}
@@ -264,6 +265,8 @@ class StormWindowManager(QueueView):
             self._entries_since_scan = data["entries_since_scan"]
             self._eviction.restore_state(data["eviction"])
             self._trigger.restore_state(data["trigger"])
+        except UNREADABLE as problem:
+            raise damaged(problem) from problem
         self.guard.reset()
 
     def check(self) -> None:

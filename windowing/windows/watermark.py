@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from windowing.errors import ConfigError, SnapshotError, quote, reading_snapshot
+from windowing.errors import UNREADABLE, ConfigError, SnapshotError, damaged, quote
 from windowing.windows.config import Semantics
 
 __all__ = [
@@ -187,9 +187,11 @@ class WaterMarkEventGenerator:
                 f"the snapshot is {quote(data)}, this watermark wants version, semantics, sourced = {quote(wanted)}; "
                 "restore it into a bolt of the same definition"
             )
-        with reading_snapshot():
+        try:
             marks = {(stream, source): _StreamMark(largest, seen) for stream, source, largest, seen in data["marks"]}
             watermark, first_now_ms = data["watermark"], data["first_now_ms"]
+        except UNREADABLE as problem:
+            raise damaged(problem) from problem
         foreign = sorted({stream for stream, _ in marks} - set(self._streams))
         if foreign:
             raise SnapshotError(
