@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from windowing.errors import CheckpointError, CorruptStateError, DefinitionChangedError, DrainedCheckpointError
 from windowing.spark.definition import DRAINED_FILE, describe, keep, pending_batch, stored
+from windowing.spark.hadoop import Folder
 from windowing.topology.decorators import bolt_of, sliding
 from windowing.windows.measures import count, seconds
 
@@ -216,3 +217,52 @@ def test_a_damaged_log_of_spark_s_is_named(
     (tmp_path / name).write_text(content)
     with pytest.raises(CorruptStateError, match=name):
         keep(spark, str(tmp_path), define())
+
+
+class ObjectStore:
+    """A file system as S3 is by s3a: a file is there when its stream is closed, and a rename is a copy."""
+
+    def __init__(self, full: bool) -> None:
+        self.full = full
+        self.done: list[str] = []
+
+    def hasPathCapability(self, path: Any, capability: str) -> bool:  # noqa: N802
+        return capability == "fs.capability.outputstream.abortable"
+
+    def mkdirs(self, path: Any) -> None: ...
+
+    def create(self, path: Any, overwrite: bool) -> ObjectStore:
+        self.done.append(f"create {path} {overwrite}")
+        return self
+
+    def write(self, content: bytearray) -> None:
+        if self.full:
+            raise OSError("No space left on device")
+        self.done.append(f"write {bytes(content).decode()}")
+
+    def abort(self) -> None:
+        self.done.append("abort")
+
+    def close(self) -> None:
+        self.done.append("close")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_file_in_an_object_store_is_put_there_whole_or_not_at_all(full: bool) -> None:
+    store = ObjectStore(full)
+    folder = Folder.__new__(Folder)
+    vars(folder).update(
+        _fs=store, _path=Named("s3a://b/c"), _error=CheckpointError, _path_class=lambda path, name: f"{path}/{name}"
+    )
+    if full:
+        with pytest.raises(CheckpointError, match="make room there"):
+            folder.write("x.json", b"{}")
+    else:
+        folder.write("x.json", b"{}")
+    created = "create s3a://b/c/x.json True"
+    assert store.done == ([created, "abort"] if full else [created, "write {}", "close"])
+
+
+class Named(str):
+    def toString(self) -> str:  # noqa: N802
+        return str(self)

@@ -2,8 +2,9 @@
 reach.
 
 Small text files only. A write is atomic: a hidden temporary file first (Spark's file sources skip names that start with
-`_` or `.`), then a rename over the old one. What the JVM raises (a bucket or a scheme that there is not, no permission) becomes an
-error of this library that names the folder.
+`_` or `.`), then a rename over the old one; on an object store, which has no such rename, the file itself, which is not there
+before it is closed. What the JVM raises (a bucket or a scheme that there is not, no permission) becomes an error of this library
+that names the folder.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ __all__ = [
 _PATH = "org.apache.hadoop.fs.Path"
 _CONTEXT = "org.apache.hadoop.fs.FileContext"
 _RENAME = "org.apache.hadoop.fs.Options$Rename"
+_ABORTABLE = "fs.capability.outputstream.abortable"
+"""What a file system can do that shows nothing of a file before it is closed: S3, by s3a."""
 _BYTES = "org.apache.commons.io.IOUtils"
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 _FROM_FILES = re.compile(
@@ -150,6 +153,9 @@ class Folder:
         """Put `content` into the file `name`, all or nothing, in place of an older one."""
         self.make()
         with self._reaching():
+            if self._fs.hasPathCapability(self._path, _ABORTABLE):
+                self._put(name, content)
+                return
             hidden = self._file(f"_{name}.{uuid4().hex}.tmp")
             stream = self._fs.create(hidden, True)
             try:
@@ -162,6 +168,15 @@ class Folder:
             getattr(self._jvm, _CONTEXT).getFileContext(hidden.toUri(), self._conf).rename(
                 hidden, self._file(name), how
             )
+
+    def _put(self, name: str, content: bytes) -> None:
+        stream = self._fs.create(self._file(name), True)
+        try:
+            stream.write(bytearray(content))
+        except BaseException:
+            stream.abort()
+            raise
+        stream.close()
 
     def delete(self, name: str) -> None:
         """Remove the file or directory `name` with all it holds; a missing one is no error."""
