@@ -25,6 +25,8 @@ In this page:
     columnar             a module, loaded by its name (pyarrow, numpy): `from windowing import columnar`
 """
 
+from typing import TYPE_CHECKING
+
 from windowing.acking.acker import Acked, Acker, Failed
 from windowing.acking.timeouts import RotatingMap
 from windowing.errors import (
@@ -194,3 +196,27 @@ __all__ = [
     "tumbling",
     "windowed_bolt",
 ]
+
+_IN_STORM = {
+    **dict.fromkeys(("BaseWindowedBolt", "IWindowedBolt"), "@windowed_bolt, @tumbling or @sliding"),
+    **dict.fromkeys(
+        ("BaseStatefulWindowedBolt", "IStatefulWindowedBolt"), "StatefulWindowedBolt, with @sliding or @tumbling"
+    ),
+    **dict.fromkeys(("BaseRichSpout", "IRichSpout", "ISpout"), "Spout, with @spout"),
+    **dict.fromkeys(("BaseRichBolt", "IRichBolt", "IBolt"), "Bolt, with @bolt"),
+    **dict.fromkeys(("BaseBasicBolt", "IBasicBolt"), "BasicBolt, with @bolt"),
+    **dict.fromkeys(("BaseStatefulBolt", "IStatefulBolt"), "StatefulBolt, with @bolt"),
+    "LocalCluster": "from windowing.local import LocalCluster",
+    "StormSubmitter": "from windowing.spark import submit",
+    "Config": "TopologyBuilder(name).configure({...})",
+    "StormTopology": "Topology",
+    "TupleUtils": "is_tick",
+}
+
+
+if not TYPE_CHECKING:  # a type checker is to go on saying which names there are
+
+    def __getattr__(name):
+        if name in _IN_STORM:  # no AttributeError: `from windowing import name` would leave out its sentence
+            raise ImportError(f"windowing has no {name!r}; write {_IN_STORM[name]}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

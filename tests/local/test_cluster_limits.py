@@ -143,6 +143,38 @@ def test_a_bolt_with_ticks_gets_one_more_at_the_end_of_the_input():
     assert run_topology(builder.build(), clock=VirtualClock())["same"] == [(6,)]
 
 
+def test_a_bolt_that_acks_by_itself_gets_that_tick_too_and_what_it_then_emits_reaches_bolts_before_theirs():
+    """As RollingTopWords of storm-starter: each counts for the next one until a tick, and holds no tuple meanwhile."""
+
+    @bolt(output="n long")
+    class Adds(Bolt):
+        def prepare(self, context, collector):
+            self.sum, self.collector = 0, collector
+
+        def execute(self, tuple):
+            if is_tick(tuple):
+                self.collector.emit(self.sum)
+            else:
+                self.sum += tuple["n"]
+                self.collector.ack(tuple)
+
+    @spout(output="n long")
+    class Untracked(Spout):
+        def open(self, context, collector):
+            self.left, self.collector = [1, 2, 3], collector
+
+        def next_tuple(self):
+            if self.left:
+                self.collector.emit(self.left.pop())
+
+    for order in (("a", "b"), ("b", "a")):
+        builder = TopologyBuilder("rolling").configure(tick_tuple_freq=seconds(60))
+        builder.set_spout("source", Untracked)
+        builder.set_bolt(order[0], Adds).shuffle_grouping("source")
+        builder.set_bolt(order[1], Adds).shuffle_grouping(order[0])
+        assert run_topology(builder.build(), clock=VirtualClock())[order[1]] == [(6,)]
+
+
 def test_anchoring_to_a_settled_tuple_is_an_error_even_if_nobody_reads_the_stream():
     @bolt(output="n long")
     class Late(Bolt):

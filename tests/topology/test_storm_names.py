@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import windowing
 from tests.execution.chains import chained
 from windowing import (
+    BasicBolt,
     Bolt,
     InputSpout,
     Spout,
@@ -467,3 +470,38 @@ def test_a_component_is_not_called_like_a_stream_of_another_one() -> None:
     builder.set_bolt("in.slow", bolt(lambda tuple: None)).shuffle_grouping("in")
     with pytest.raises(TopologyError, match=r"bolt 'in\.slow' is called like a stream of 'in'"):
         builder.build()
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("BaseWindowedBolt", "@sliding"),
+        ("BaseRichBolt", "Bolt"),
+        ("BaseBasicBolt", "BasicBolt"),
+        ("IRichSpout", "Spout"),
+        ("LocalCluster", "from windowing.local import LocalCluster"),
+        ("Config", ".configure("),
+    ],
+)
+def test_a_class_that_is_imported_by_storms_name_is_answered_with_what_to_write(name: str, write: str) -> None:
+    with pytest.raises(ImportError, match=f"windowing has no '{name}'; write .*{re.escape(write)}"):
+        exec(f"from windowing import {name}")
+    assert not hasattr(windowing, "another")
+
+
+@pytest.mark.parametrize(
+    ("mark", "base", "name", "write"),
+    [
+        (spout(output=FIELDS), Spout, "nextTuple", "next_tuple"),
+        (bolt(output=FIELDS), BasicBolt, "getComponentConfiguration", "get_component_configuration"),
+        (bolt(output=FIELDS), Bolt, "declareOutputFields", "output=.* of the decorator"),
+        (bolt(output=FIELDS), object, "initState", "init_state"),
+        (tumbling(count(1)), object, "preCommit", "pre_commit"),
+    ],
+)
+def test_a_method_of_a_class_that_has_storms_name_would_never_be_called_and_is_refused(
+    mark: Any, base: type[Any], name: str, write: str
+) -> None:
+    methods = {name: lambda self, *given: None, "execute": lambda self, tuple: None}
+    with pytest.raises(ConfigError, match=f"class '.*Written' has {name}, which nothing calls; write {write}"):
+        mark(type("Written", (base,), methods))

@@ -311,9 +311,6 @@ class RichBoltTask(BoltTask):
     def handle(self, message: Delivery) -> None:
         self.attempt(message)
 
-    def last_tick(self) -> None:
-        """Nothing: as long as it holds tuples, time goes on and ticks come."""
-
 
 class BoltCollector(StormNames):
     """What a Bolt emits to and acks by. Source: Storm's `OutputCollector`."""

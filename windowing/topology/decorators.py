@@ -549,6 +549,23 @@ def _refuse_other_classes(target: type[Any], title: str) -> None:
         raise ConfigError(f"class {title!r} has no execute(self, tuple) or execute(self, tuple, collector); {way_out}")
 
 
+_IN_STORM = {
+    "nextTuple": "next_tuple",
+    "initState": "init_state",
+    "prePrepare": "pre_prepare",
+    "preCommit": "pre_commit",
+    "preRollback": "pre_rollback",
+    "getComponentConfiguration": "get_component_configuration",
+    "declareOutputFields": 'output="word string, n long" of the decorator',
+}
+
+
+def _refuse_storm_methods(target: Any, title: str) -> None:
+    for name, here in _IN_STORM.items():
+        if isinstance(target, type) and callable(getattr(target, name, None)):
+            raise ConfigError(f"class {title!r} has {name}, which nothing calls; write {here}")
+
+
 def _refuse_abstract(target: type[Any], title: str) -> None:
     missing = sorted(getattr(target, "__abstractmethods__", ()))
     if missing:
@@ -582,6 +599,7 @@ def _marker(declare: Callable[[Any, str], Declaration | _WindowMark]) -> Callabl
     def mark(target: _Target) -> _Target:
         title = title_of(target)
         _refuse_marked(target, title)
+        _refuse_storm_methods(target, title)
         declared = declare(target, title)
         in_batches = getattr(declared, "columnar", None) is not None  # which may be a mapping of streams
         if (
