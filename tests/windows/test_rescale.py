@@ -1,0 +1,249 @@
+"""rescaled: a run that is cut anywhere, dealt out to other tasks and gone on with is, for each key, the run that was not cut."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windowing.codec import dumps, loads
+from windowing.columnar import ColumnarMachines
+from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError
+from windowing.windows import aggregate as agg
+from windowing.windows.config import WindowConfig
+from windowing.windows.deduplicator import Deduplicator
+from windowing.windows.events import Activation, Late
+from windowing.windows.executor import WindowedBoltExecutor
+from windowing.windows.measures import Count, count, millis
+from windowing.windows.rescale import known_by_all, rescaled
+
+KEYS = "abcdef"
+Batch = list[tuple[int, str]]
+
+
+def task_of(tasks: int) -> Callable[[str], int]:
+    return lambda key: KEYS.index(key) % tasks
+
+
+class Tasks:
+    """The tasks of a bolt: each row goes to the task of its key, each task hears the largest timestamps of all."""
+
+    def __init__(self, config: WindowConfig, tasks: int, in_columns: bool) -> None:
+        self.config, self.in_columns = config, in_columns
+        self.executors = [self._new() for _ in range(tasks)]
+        self.seen: dict[str, list[Any]] = {}
+
+    def _new(self) -> WindowedBoltExecutor:
+        return WindowedBoltExecutor(
+            self.config, sequenced=True, columns=ColumnarMachines() if self.in_columns else None
+        )
+
+    def rescale(self, tasks: int) -> None:
+        """Store the tasks as a checkpoint does, deal them out, read them back."""
+        old = [loads(dumps(each.snapshot()), "a task") for each in self.executors]
+        new = rescaled(self.config, old, tasks, task_of(tasks))
+        self.executors = [self._new() for _ in range(tasks)]
+        for executor, data in zip(self.executors, new, strict=True):
+            executor.restore(loads(dumps(data), "a task"))
+            executor.check()
+        # Who stores tuples by their arrival numbers finds one under each, and a new one under none of them.
+        machines = [each.manager.numbered for each in self.executors]
+        numbers = [number for each in machines if each is not None for number in each.held_sequences()]
+        assert len(set(numbers)) == len(numbers)
+        assert all(each is None or each.next_sequence > max(numbers, default=-1) for each in machines)
+
+    def feed(self, first: int, batch: Batch, now_ms: int) -> None:
+        owner = task_of(len(self.executors))
+        for task, executor in enumerate(self.executors):
+            executor.set_clock(now_ms)
+            own = [(first + at, ts, key) for at, (ts, key) in enumerate(batch) if owner(key) == task]
+            payloads = [{"id": id, "k": key, "v": id % 7} for id, _, key in own]
+            times = [ts for _, ts, _ in own] if self.config.event_time else None
+            self._note(effect for _, effect in executor.add_batch(payloads, times, keys=[key for _, _, key in own]))
+            for mark in self.marks(batch):
+                executor.track("default", mark)
+            self._note(executor.turn())
+            executor.check()
+
+    def marks(self, batch: Batch) -> list[int]:
+        return [max(ts for ts, _ in batch)] if batch and self.config.event_time else []
+
+    def drain(self) -> None:
+        for executor in self.executors:
+            self._note(executor.drain())
+            executor.check()
+
+    def _note(self, effects: Iterable[Any]) -> None:
+        for effect in effects:
+            if isinstance(effect, Activation):
+                window = effect.window
+                found = [window.aggregate] if self.config.aggregate is not None else []
+                found += (
+                    [] if self.config.aggregate is not None else [window.get(), window.get_new(), window.get_expired()]
+                )
+                seen = ("window", window.start_timestamp, window.end_timestamp, len(window), found)
+                self.seen.setdefault(window.key, []).append(seen)
+            elif isinstance(effect, Late):
+                for payload in effect.payloads:
+                    self.seen.setdefault(payload["k"], []).append(("late", payload["id"]))
+            else:
+                self.seen.setdefault(effect.key, []).append(("expired", effect.count))
+
+    def counts(self) -> Counter[str]:
+        return sum((Counter(each.counts()) for each in self.executors), Counter())
+
+
+def measures() -> st.SearchStrategy[Any]:
+    return st.integers(1, 6).map(count) | st.integers(1, 12).map(millis)
+
+
+@st.composite
+def configs(draw: st.DrawFn, lateness: str) -> WindowConfig:
+    given: dict[str, Any] = {"length": draw(measures()), "slide": draw(measures()), "key": ("k",)}
+    if lateness == "window":
+        slide = draw(st.integers(1, 6))
+        given |= {"length": millis(slide * draw(st.integers(2, 4))), "slide": millis(slide), "lateness": "window"}
+    elif Count in map(type, (given["length"], given["slide"])) and draw(st.booleans()):
+        given["key_ttl"] = millis(draw(st.integers(5, 40)))
+    if draw(st.booleans()):
+        given["aggregate"] = {"n": agg.count(), "v": agg.sum("v")}
+    if lateness == "window" or draw(st.integers(0, 3)):
+        given |= {"timestamp": "ts", "lag": millis(draw(st.integers(0, 8)))}
+    return WindowConfig.of(**given)
+
+
+ROWS = st.lists(st.tuples(st.integers(-12, 12), st.sampled_from(KEYS)), min_size=3, max_size=12)
+BATCHES = st.lists(
+    st.tuples(ROWS, st.sampled_from((0, 0, 1, 2, 3, 5)), st.sampled_from((0, 2, 7))), min_size=4, max_size=9
+)
+"""Rows; to how many tasks the run is dealt out before them (0: it is not); how long after them the next ones come."""
+
+
+@pytest.mark.filterwarnings("ignore::windowing.windows.config.SkippedTuplesWarning")
+@pytest.mark.parametrize("lateness", ["watermark", "window"])
+@given(st.data(), BATCHES, st.integers(1, 4), st.booleans())
+def test_a_run_that_was_dealt_out_fires_what_the_run_without_does(
+    lateness: str, data: st.DataObject, batches: list[tuple[Batch, int, int]], tasks: int, in_columns: bool
+) -> None:
+    config = data.draw(configs(lateness))
+    plain, dealt = Tasks(config, tasks, in_columns), Tasks(config, tasks, in_columns)
+    id = now = 0
+    for batch, to, pause in batches:
+        if to:
+            dealt.rescale(to)
+            assert dealt.counts() == plain.counts()
+        rows = [(now + ts, key) for ts, key in batch]
+        for run in (plain, dealt):
+            run.feed(id, rows, now)
+        assert dealt.seen == plain.seen
+        id, now = id + len(batch), now + pause
+    for run in (plain, dealt):
+        run.drain()
+    assert dealt.seen == plain.seen
+    assert dealt.counts() == plain.counts()
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "then"),
+    [
+        # (0, 10] was shown without the tuple of 6, (5, 15] is to come.
+        ({"length": millis(10), "slide": millis(5), "lateness": "window"}, [(7, "b"), (12, "a")], [(6, "b")]),
+        # A window of two was shown, the third waits for a fourth.
+        ({"length": count(2), "slide": count(2), "aggregate": agg.count()}, [(1, "b"), (2, "b")], [(3, "b"), (4, "a")]),
+    ],
+)
+def test_what_no_window_has_shown_stays_pending_where_its_key_goes(
+    options: dict[str, Any], first: Batch, then: Batch
+) -> None:
+    config = WindowConfig.of(key=("k",), timestamp="ts", **options)
+    plain, dealt = Tasks(config, 1, in_columns=False), Tasks(config, 1, in_columns=False)
+    for run in (plain, dealt):
+        run.feed(0, first, 0)
+        run.feed(2, then, 0)
+    dealt.rescale(2)
+    assert [each.counts()["pending"] for each in dealt.executors] == [1, 1]
+    for run in (plain, dealt):
+        run.drain()
+    assert dealt.seen == plain.seen
+    assert dealt.counts() == plain.counts()
+
+
+# -- What is refused -------------------------------------------------------------------------------------------------------------
+
+
+BY_KEY = WindowConfig.of(length=count(2), slide=count(2), key=("k",), timestamp="ts")
+
+
+def snapshots(config: WindowConfig = BY_KEY) -> list[dict[str, Any]]:
+    tasks = Tasks(config, 2, in_columns=False)
+    tasks.feed(0, [(1, "a"), (2, "b")], 0)
+    return [each.snapshot() for each in tasks.executors]
+
+
+def test_windows_without_a_key_belong_to_a_task() -> None:
+    with pytest.raises(ConfigError, match=r"bolt 'words' has no key=.*keep its number of tasks"):
+        rescaled(replace(BY_KEY, key=None), snapshots(), 3, task_of(3), "words")
+
+
+def test_machines_whose_state_is_no_key_s_are_refused_by_name() -> None:
+    old = [{**each, "manager": {**each["manager"], "machine": "PolicyWindowManager"}} for each in snapshots()]
+    with pytest.raises(ConfigError, match="windows of a PolicyWindowManager"):
+        rescaled(BY_KEY, old, 3, task_of(3))
+
+
+def test_closed_windows_are_refused() -> None:
+    with pytest.raises(DrainedCheckpointError, match="bolt 'bolt' were drained"):
+        rescaled(BY_KEY, [{**each, "closed": True} for each in snapshots()], 3, task_of(3))
+
+
+def test_tasks_of_two_batches_are_refused() -> None:
+    later = Tasks(BY_KEY, 2, in_columns=False)
+    later.feed(0, [(9, "b")], 0)
+    with pytest.raises(CheckpointError, match="not those of one batch"):
+        rescaled(BY_KEY, [snapshots()[0], later.executors[1].snapshot()], 3, task_of(3))
+
+
+def test_a_key_that_two_tasks_hold_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="key 'a' of bolt 'bolt' is held by two tasks"):
+        rescaled(BY_KEY, [snapshots()[0]] * 2, 3, task_of(3))
+
+
+def test_clocks_that_differ_become_the_latest() -> None:
+    old = snapshots()
+    for now, each in zip((5, 3), old, strict=True):
+        mark = [*each["generator"]["marks"][0][:3], now]
+        each |= {"now": now, "generator": {**each["generator"], "first_now_ms": now, "marks": [mark]}}
+    for new in rescaled(BY_KEY, old, 3, task_of(3)):
+        generator = new["generator"]
+        assert (new["now"], generator["first_now_ms"], generator["marks"]) == (5, 3, [["default", None, 2, 5]])
+
+
+def test_no_task_is_nothing_to_deal_out() -> None:
+    with pytest.raises(CheckpointError, match="nothing to deal out"):
+        rescaled(BY_KEY, [], 3, task_of(3))
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(-5, 60), st.sampled_from("st"))), min_size=1, max_size=4))
+def test_each_new_task_knows_the_ids_that_any_old_one_knew(of_tasks: list[list[tuple[int, str]]]) -> None:
+    old = [Deduplicator("bolt") for _ in of_tasks]
+    for known, ids in zip(old, of_tasks, strict=True):
+        known.fresh([id for id, _ in ids], [channel for _, channel in ids])
+    new = Deduplicator("bolt")
+    new.restore(loads(dumps(known_by_all(each.plain() for each in old)), "ids"))
+    for channel in "st":
+        told = {id for ids in of_tasks for id, of in ids if of == channel}
+        fresh = new.fresh(list(range(-5, 61)), [channel] * 66)
+        assert {id - 5 for id in fresh} == set(range(-5, 61)) - told
+
+
+def test_what_an_old_task_took_for_known_without_its_ids_stays_known() -> None:
+    forgot, other = [["s", [10, 12]]], [["s", [5, 7, 4]]]  # all up to 10, and 12; all up to 5, and 7 and 11
+    for old in ([forgot, other], [other, forgot]):
+        new = Deduplicator("bolt")
+        new.restore(known_by_all(old))
+        assert new.fresh([4, 6, 7, 9, 10, 11, 12, 13], ["s"] * 8) == [7]

@@ -1,0 +1,235 @@
+"""The windows of N tasks of a keyed bolt, dealt out to M tasks: each key goes, whole, to the task that it now has.
+
+    task 0: a c --+              +--> task 0: c
+    task 1: b ----+-- task_of ---+--> task 1: a
+                                 +--> task 2: b
+
+    of a key     its tuples or partials, how far it got            goes with the key
+    of a task    arrival numbers, order of first arrival           counted on from task to task, so that each stays unique
+                 watermark, largest timestamps                     the same in all tasks of a bolt, or refused
+                 how many tuples there were, and what became of them   what is held goes with its key, the past to task 0
+
+Laws
+- A run cut between two batches, dealt out and gone on with fires for each key the windows of the run that was not cut: the same
+  tuples, the same new and expired, the same aggregates. The counts of all tasks together stay what they were.
+- What belongs to a task and not to a key is refused by name: windows without `key=`, policies of a user's, pages on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from windowing.errors import CheckpointError, ConfigError, DrainedCheckpointError, quote
+from windowing.windows.config import WindowConfig
+from windowing.windows.deduplicator import ProcessedIds
+from windowing.windows.key_state import key_of
+
+__all__ = [
+    "known_by_all",
+    "rescaled",
+]
+
+
+_QUEUES, _NUMBER_PANES, _TIME_PANES = "WindowManager", "NumberPaneManager", "TimePaneManager"
+_COUNTED = ("accepted", "shown", "skipped", "expired", "fired")
+Data = dict[str, Any]
+
+
+def rescaled(
+    config: WindowConfig, old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str = "bolt"
+) -> list[Data]:
+    """Return the snapshots of `tasks` executors that hold what those of `old` hold, in the order of tasks.
+
+    old: `WindowedBoltExecutor.snapshot()` of each task that ever had a turn, with its tuples. task_of: the new task of a key.
+    Raises ConfigError for windows that belong to a task, DrainedCheckpointError for windows that are closed, CheckpointError for
+    tasks that are not those of one bolt after one batch. Cost: O(held).
+    """
+    if config.key is None:
+        raise ConfigError(
+            f"bolt {component!r} has no key=, so its windows belong to a task and cannot be dealt out to others; keep its number "
+            "of tasks, or drain it and start with a new checkpoint"
+        )
+    machines = [_machine(each["manager"], component) for each in old]
+    head = _common(old, component)
+    dealt = _panes if machines and machines[0]["machine"] == _TIME_PANES else _tracks
+    managers = dealt(machines, tasks, task_of, component)
+    _deal_tallies([each["tally"] for each in machines], managers)
+    side: dict[str, int] = {}
+    for each in old:
+        for reason, count in each["side"].items():
+            side[reason] = side.get(reason, 0) + count
+    return [{**head, "manager": each, "side": side if task == 0 else {}} for task, each in enumerate(managers)]
+
+
+def known_by_all(seen: Iterable[list[Any]]) -> list[Any]:
+    """Return the message ids that each new task knows: those that any old one knew, as `Deduplicator.plain` has them.
+
+    An id does not tell its key, so every task is told all of them.
+
+    >>> known_by_all([[["s", [None, 1, 2]]], [["s", [None, 2]], ["t", [None, 7]]]])
+    [['s', [None, 1, 1, 1]], ['t', [None, 7]]]
+    """
+    known: dict[Any, ProcessedIds] = {}
+    for channel, ids in (each for task in seen for each in task):
+        found = ProcessedIds.of(ids)
+        into = known.setdefault(key_of(channel), ProcessedIds())
+        if found.floor is not None:
+            into.floor = found.floor if into.floor is None else max(into.floor, found.floor)
+        for id in sorted(found):
+            into.add(id)
+    return [[channel, ids.plain()] for channel, ids in known.items()]
+
+
+def _machine(manager: Data, component: str) -> Data:
+    name = "WindowManager" if manager["machine"] == "ColumnarWindowManager" else manager["machine"]
+    if name not in (_QUEUES, _NUMBER_PANES, _TIME_PANES):
+        raise ConfigError(
+            f"bolt {component!r} has windows of a {name}, whose state cannot be dealt out to other tasks: only those with a length "
+            "and a slide of this library's, in memory, can; keep its number of tasks, or drain it and start with a new checkpoint"
+        )
+    return {**manager, "machine": name}
+
+
+def _common(old: Sequence[Data], component: str) -> Data:
+    """Return what all tasks of a bolt have in common: they hear the same largest timestamps and make the same turns."""
+    if not old:
+        raise CheckpointError(f"bolt {component!r} has no task with a state: there is nothing to deal out; start anew")
+    if any(each["closed"] for each in old):
+        raise DrainedCheckpointError(
+            f"the windows of bolt {component!r} were drained: they have fired and are closed; start with a new checkpoint"
+        )
+    heard = [_heard(each) for each in old]
+    odd = next((task for task, each in enumerate(heard) if each != heard[0]), None)
+    if odd is not None:
+        raise CheckpointError(
+            f"tasks of bolt {component!r} are not those of one batch: one has heard {quote(heard[0])}, another "
+            f"{quote(heard[odd])}; let the query make a batch and stop it again, or put the checkpoint back from a copy"
+        )
+    generators = [each["generator"] for each in old]
+    generator = {**generators[0], "first_now_ms": _of(min, [each["first_now_ms"] for each in generators])}
+    marks: dict[Any, list[Any]] = {}
+    for stream, source, largest, seen in (mark for each in generators for mark in each["marks"]):
+        before = marks.setdefault((stream, source), [stream, source, largest, seen])
+        before[3] = _of(max, [before[3], seen])
+    generator["marks"] = list(marks.values())
+    return {**old[0], "generator": generator, "now": _of(max, [each["now"] for each in old])}
+
+
+def _heard(executor: Data) -> Data:
+    manager, generator = executor["manager"], executor["generator"]
+    return {
+        "machine": manager["machine"],
+        "watermark": [manager["watermark"], generator["watermark"]],
+        "aggregate": manager.get("aggregate"),
+        "largest": sorted(([mark[0], mark[1], mark[2]] for mark in generator["marks"]), key=repr),
+    }
+
+
+def _of(choose: Callable[[list[int]], int], times: list[int | None]) -> int | None:
+    known = [each for each in times if each is not None]
+    return choose(known) if known else None
+
+
+def _owners(keys: Iterable[Any], tasks: int, task_of: Callable[[Any], int], component: str) -> dict[Any, int]:
+    """Return the new task of each key. Raises CheckpointError for one that two old tasks hold."""
+    owners: dict[Any, int] = {}
+    for key in keys:
+        if key in owners:
+            raise CheckpointError(
+                f"key {quote(key)} of bolt {component!r} is held by two tasks; put the checkpoint back from a copy"
+            )
+        owners[key] = task_of(key)
+        assert 0 <= owners[key] < tasks, f"task_of({key!r}) is {owners[key]}, wanted one of {tasks} tasks"
+    return owners
+
+
+# -- Queues, and panes of numbers: a track for each key --------------------------------------------------------------------------
+
+
+def _tracks(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str) -> list[Data]:
+    owners = _owners((key_of(track["key"]) for each in old for track in each["tracks"]), tasks, task_of, component)
+    dealt: list[list[Data]] = [[] for _ in range(tasks)]
+    sequence = ordinal = 0
+    for each in old:
+        for track in each["tracks"]:
+            dealt[owners[key_of(track["key"])]].append(_counted_on(track, sequence, ordinal))
+        sequence += each["sequence"]
+        ordinal += each["ordinal"]
+    return [
+        {**old[0], "sequence": sequence, "ordinal": ordinal, "tracks": tracks, "tally": _sum(map(_of_track, tracks))}
+        for tracks in dealt
+    ]
+
+
+def _counted_on(track: Data, sequence: int, ordinal: int) -> Data:
+    """Return a track whose arrival numbers and order of arrival come after those of the tasks before its own."""
+    moved = {**track, "ordinal": track["ordinal"] + ordinal}
+    for name in ("born", "fired_at"):
+        if name in track:
+            moved[name] = track[name] + sequence
+    if track.get("sequences") is not None:
+        moved["sequences"] = [number + sequence for number in track["sequences"]]
+    return moved
+
+
+def _of_track(track: Data) -> tuple[int, int]:
+    """Return how many tuples of a key have not expired, and how many of them no window has shown or passed over."""
+    if "panes" in track:
+        panes = track["panes"]
+        end = panes["base"] + len(panes["timestamps"])
+        return end - track["horizon"], end - panes["covered"]
+    end = track["base"] + len(track["timestamps"])
+    return end - track["horizon"], end - track["covered"] + track["strangers"]
+
+
+# -- Panes of time: a cell for each pane and key ---------------------------------------------------------------------------------
+
+
+def _panes(old: Sequence[Data], tasks: int, task_of: Callable[[Any], int], component: str) -> list[Data]:
+    owners = _owners((key_of(key) for each in old for key in each["keys"]), tasks, task_of, component)
+    cells: dict[int, list[list[Any]]] = {}
+    shown: dict[int, int] = {}
+    for end, seen, of_pane in (pane for each in old for pane in each["panes"]):
+        dealt = cells.setdefault(end, [[] for _ in range(tasks)])
+        shown[end] = shown.get(end, 0) + seen
+        for cell in of_pane:
+            dealt[owners[key_of(cell[0])]].append(cell)
+    managers = []
+    for task in range(tasks):
+        panes, tallies = [], []
+        for end in sorted(cells):
+            if not (of_task := cells[end][task]):
+                continue
+            # Which keys of a pane were shown is not known, nor does it matter: the next window shows what is left of all of them.
+            count = sum(partial[0] for _, partial in of_task)
+            seen = min(count, shown[end])
+            shown[end] -= seen
+            panes.append([end, seen, of_task])
+            tallies.append((count, count - seen))
+        keys = [key for key, owner in owners.items() if owner == task]
+        managers.append({**old[0], "keys": keys, "panes": panes, "tally": _sum(tallies)})
+    return managers
+
+
+# -- What became of the tuples ---------------------------------------------------------------------------------------------------
+
+
+def _sum(tallies: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    live = pending = 0
+    for one, other in tallies:
+        live += one
+        pending += other
+    return live, pending
+
+
+def _deal_tallies(old: Sequence[Data], managers: list[Data]) -> None:
+    """Replace (live, pending) of each manager by its tally: what is live is its own, all that is past is task 0's."""
+    rest = {name: sum(each[name] for each in old) for name in _COUNTED}
+    for manager in managers[:0:-1]:
+        live, pending = manager["tally"]
+        shown = min(live - pending, rest["shown"])
+        own = {"accepted": live, "shown": shown, "skipped": live - pending - shown, "expired": 0, "fired": 0}
+        manager["tally"] = own
+        rest = {name: rest[name] - own[name] for name in _COUNTED}
+    managers[0]["tally"] = rest
