@@ -77,6 +77,9 @@ SUITES = {
         Suite("spark_recovery", "benchmarks.spark.recovery", "from a kill to the next commit; the flights job"),
         Suite("yahoo", "benchmarks.spark.public", "the Yahoo streaming benchmark's shape", entry="yahoo"),
         Suite("storm", "benchmarks.storm.suite", "Storm's own Java classes, on count windows", asked=True),
+        Suite(
+            "queues", "benchmarks.spark.queues", "Kafka to Kafka, and queues with acks: needs make services", asked=True
+        ),
         Suite("nexmark", "benchmarks.spark.public", "NEXMark queries 5, 7 and 8", entry="nexmark"),
     )
 }

@@ -23,6 +23,7 @@ from windowing.local import TridentCluster, VirtualClock, run_trident
 from windowing.queues import KafkaTridentSpoutOpaque, KafkaTridentSpoutTransactional
 from windowing.queues import kafka_spouts as made
 from windowing.stores import MemoryStore, SqliteStore, map_state
+from windowing.stores.sqlite import SqliteRecordStore
 from windowing.trident import Count, TridentTopology
 from windowing.trident.kinds import StateType
 from windowing.trident.transactional_state import MemoryRecordStore
@@ -221,6 +222,38 @@ def test_a_process_that_is_killed_at_any_step_counts_each_message_once(kind: str
         assert Counter(rows) == {(f"k{n % 2}", 10 * partition + n): 1 for partition in (0, 1) for n in range(5)}
         deaths += 1
     assert deaths > 20
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_on_spark_each_message_counts_once_too(spark: Any, kind: str, fails: bool, tmp_path: Path) -> None:
+    from windowing.spark import MemorySink, submit_trident
+
+    topic = new_topic(partitions=2)
+    for partition in (0, 1):
+        send(topic, partition, *(body(f"k{n % 2}", 10 * partition + n) for n in range(5)))
+    rows: list[tuple[Any, ...]] = []
+
+    class Sink(MemorySink):
+        def write(self, found: Any, batch_id: int) -> None:
+            if fails and batch_id == 1 and not (tmp_path / "died").exists():
+                (tmp_path / "died").touch()
+                raise KeyError("the disk is full")
+            rows.extend(map(tuple, found.collect()))
+
+    def run() -> None:
+        records = SqliteRecordStore(tmp_path / "records.db")
+        topology = counting(spout(kind, topic, bounded=False), kind, SqliteStore(tmp_path / "states.db"))
+        options = {"sinks": {"rows": Sink()}, "records": records, "checkpoint": str(tmp_path / "checkpoint")}
+        try:
+            assert submit_trident(topology, spark, **options).await_end(200)
+        finally:
+            records.close()
+
+    if fails:
+        with pytest.raises(Exception, match="the disk is full"):
+            run()
+    run()
+    assert Counter(rows) == {(f"k{n % 2}", 10 * partition + n): 1 for partition in (0, 1) for n in range(5)}
 
 
 # -- what is gone --------------------------------------------------------------------------------------------------------------

@@ -87,8 +87,9 @@ class _SourceCoordinator(BatchCoordinator):
     def success(self, txid: int) -> None:
         for each in sorted(number for number in self._open if number <= txid):
             found = self._open.pop(each)
-            if self._source.takes_acks:
-                self._source.ack(Root(each, found["start"], found["end"]))
+            root = Root(each, found["start"], found["end"])
+            if self._source.takes_acks and root.ranges:
+                self._source.ack(root)
             self._source.commit(found["end"])
 
     def close(self) -> None:
